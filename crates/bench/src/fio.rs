@@ -183,18 +183,18 @@ pub fn uri(socket: &Path) -> String {
 pub fn run(arguments: &[String], pattern: Pattern) -> anyhow::Result<Measured> {
     let mut command = Command::new("fio");
     command.args(arguments).stdin(Stdio::null());
-    super::process::leave_with_us(&mut command);
+    super::process::end_with_parent(&mut command);
     let output = command.output().context("cannot run fio")?;
     let said = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr);
-        bail!("fio ended with {}: {}", output.status, last_words(&reason, &said));
+        bail!("fio ended with {}: {}", output.status, last_line(&reason, &said));
     }
     parse(&said, pattern)
 }
 
 /// The first line about an error, from stderr or else from stdout.
-fn last_words(stderr: &str, stdout: &str) -> String {
+fn last_line(stderr: &str, stdout: &str) -> String {
     let mut lines = stderr.lines().chain(stdout.lines()).filter(|line| {
         let line = line.to_lowercase();
         line.contains("error") || line.contains("fail") || line.contains("err=")

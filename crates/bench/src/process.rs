@@ -44,7 +44,7 @@ impl Server {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
         command.stdout(output.try_clone()?).stderr(output);
-        leave_with_us(&mut command);
+        end_with_parent(&mut command);
         let child = command.spawn().with_context(|| format!("cannot run {program}"))?;
         let mut server = Self { child, log: log.to_path_buf() };
         server.wait_ready(socket)?;
@@ -55,17 +55,17 @@ impl Server {
         let start = Instant::now();
         while UnixStream::connect(socket).is_err() {
             if let Some(status) = self.child.try_wait()? {
-                bail!("it ended with {status}: {}", self.last_words());
+                bail!("it ended with {status}: {}", self.last_line());
             }
             if start.elapsed() > PATIENCE {
-                bail!("it does not answer after {} s: {}", PATIENCE.as_secs(), self.last_words());
+                bail!("it does not answer after {} s: {}", PATIENCE.as_secs(), self.last_line());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
 
-    fn last_words(&self) -> String {
+    fn last_line(&self) -> String {
         let said = fs::read_to_string(&self.log).unwrap_or_default();
         said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
     }
@@ -79,7 +79,7 @@ impl Server {
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
-            Some(status) => bail!("the server ended with {status}: {}", self.last_words()),
+            Some(status) => bail!("the server ended with {status}: {}", self.last_line()),
         }
     }
 
@@ -131,7 +131,7 @@ impl Drop for Server {
 
 /// Makes a child end with this process. Keeps the terminal's signals from the child, because this
 /// process decides when the child ends.
-pub fn leave_with_us(command: &mut Command) {
+pub fn end_with_parent(command: &mut Command) {
     command.process_group(0);
     // SAFETY: between fork and exec, the child makes only this system call, which allocates nothing
     // and takes no lock. The call tells the kernel to kill the child when this thread, the main
@@ -155,12 +155,12 @@ impl SwitchCounter {
     pub fn start(pid: u32) -> anyhow::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let mut seen = Seen::default();
-        seen.look(pid);
+        seen.sample(pid);
         let thread = std::thread::Builder::new().name("switches".to_owned()).spawn(move || {
             while stopped.recv_timeout(SWITCH_STEP) == Err(RecvTimeoutError::Timeout) {
-                seen.look(pid);
+                seen.sample(pid);
             }
-            seen.look(pid);
+            seen.sample(pid);
             seen.total()
         })?;
         Ok(Self { stop, thread })
@@ -182,7 +182,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn look(&mut self, pid: u32) {
+    fn sample(&mut self, pid: u32) {
         for thread in threads(pid).unwrap_or_default() {
             let text = fs::read_to_string(thread.join("status")).unwrap_or_default();
             if let Some(count) = switches(&text) {

@@ -139,7 +139,7 @@ struct State {
     entries: Slab<Entry>,
     held_bytes: usize,
     /// Requests whose receivers have not finished with the answer.
-    untold: usize,
+    undelivered: usize,
     /// The core was woken, and has not taken the requests since.
     woken: bool,
     closed: bool,
@@ -213,7 +213,7 @@ impl Queue {
                 pending: Vec::new(),
                 entries: Slab::new(),
                 held_bytes: 0,
-                untold: 0,
+                undelivered: 0,
                 woken: false,
                 closed: false,
                 waiting: 0,
@@ -275,7 +275,7 @@ impl Queue {
             return Err(Error::OnCore);
         }
         self.shared.lock().closed = true;
-        self.shared.wait(None, |_, state| (state.untold == 0).then_some(Ok(())))?;
+        self.shared.wait(None, |_, state| (state.undelivered == 0).then_some(Ok(())))?;
         let mail = Mail::Detach(self.shared.submitter.place);
         self.handle.tell_frontend_of(self.frontend, self.shared.device, Box::new(mail));
         Ok(())
@@ -326,7 +326,7 @@ impl Shared {
         }
         request.id = RequestId(state.entries.insert(Entry { then, held_bytes }) as u64);
         state.held_bytes += held_bytes;
-        state.untold += 1;
+        state.undelivered += 1;
         state.pending.push(request);
         Ok(())
     }
@@ -389,7 +389,7 @@ impl Shared {
 
     fn told(&self, count: usize) {
         let mut state = self.lock();
-        state.untold -= count;
+        state.undelivered -= count;
         self.notify(&state);
     }
 

@@ -75,7 +75,7 @@ pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findi
     let findings = Mutex::new(Findings { bad_units, ..Findings::default() });
     let step = |reader: &mut StripeReader<'_>| {
         let Some(stripe) = stripes.next() else { return Ok(false) };
-        look(folder, reader, stripe, &findings);
+        check_stripe(folder, reader, stripe, &findings);
         progress.add(encoding.data_len(stripe));
         Ok(true)
     };
@@ -109,7 +109,12 @@ fn count_absent(folder: &Folder, present: u64, findings: &mut Findings) {
     }
 }
 
-fn look(folder: &Folder, reader: &mut StripeReader<'_>, stripe: u64, findings: &Mutex<Findings>) {
+fn check_stripe(
+    folder: &Folder,
+    reader: &mut StripeReader<'_>,
+    stripe: u64,
+    findings: &Mutex<Findings>,
+) {
     let striping = &folder.encoding.striping;
     reader.start(stripe);
     let good = (0..striping.shards()).filter(|&shard| reader.load_whole(shard)).count();

@@ -66,14 +66,14 @@ pub struct FpgaDevice {
     set: QueueSet,
     name: String,
     interrupts: bool,
-    heard: Heard,
+    watched: Watched,
     programs: RefCell<Programs>,
     flights: Vec<Option<Flight>>,
     /// The coding jobs among the flights whose operation is still to be written.
     batch: Option<Batch>,
     finished: BTreeMap<QueueId, Vec<JobCompletion>>,
     /// Memory of flights that failed: the device may use it until the reset has ended.
-    ruins: Claim,
+    abandoned_memory: Claim,
     swap_failed: bool,
     is_abandoned: bool,
     watch: Watch,
@@ -83,7 +83,7 @@ pub struct FpgaDevice {
 
 /// The driver's last reading of the interrupt counter.
 #[derive(Debug, Default)]
-struct Heard {
+struct Watched {
     /// The counter's value.
     interrupts: u64,
     /// Polls since the driver last read the completion ring.
@@ -117,7 +117,7 @@ impl FpgaDevice {
         drop(shared);
         set.enable();
         while set.state() == State::Enabling {
-            set.look();
+            set.poll_state();
             card.mmio.relax();
         }
         if set.state() != State::Enabled {
@@ -129,12 +129,12 @@ impl FpgaDevice {
             set,
             name: format!("fpga {}.{number}", card.function()),
             interrupts,
-            heard: Heard::default(),
+            watched: Watched::default(),
             programs: RefCell::default(),
             flights: (0..MAX_FLIGHTS).map(|_| None).collect(),
             batch: None,
             finished: BTreeMap::new(),
-            ruins: Claim::default(),
+            abandoned_memory: Claim::default(),
             swap_failed: false,
             is_abandoned: false,
             watch: Watch::default(),
@@ -176,7 +176,7 @@ impl FpgaDevice {
     /// Makes progress: handles completions, recovers from errors, rings doorbells.
     fn service(&mut self) {
         self.close_batch();
-        self.set.look();
+        self.set.poll_state();
         match self.set.state() {
             State::Enabled => self.take_completions(),
             State::Disabled => self.revive(),
@@ -212,11 +212,11 @@ impl FpgaDevice {
         let Some(interrupts) = self.card.mmio.interrupts().filter(|_| self.interrupts) else {
             return true;
         };
-        self.heard.polls += 1;
+        self.watched.polls += 1;
         let is_called =
-            interrupts != self.heard.interrupts || self.heard.polls > POLLS_PER_LOST_INTERRUPT;
+            interrupts != self.watched.interrupts || self.watched.polls > POLLS_PER_LOST_INTERRUPT;
         if is_called {
-            self.heard = Heard { interrupts, polls: 0 };
+            self.watched = Watched { interrupts, polls: 0 };
         }
         is_called
     }
@@ -550,7 +550,7 @@ impl Drop for FpgaDevice {
             shared.maps.swap_ended(module);
         }
         if lets_go {
-            std::mem::take(&mut self.ruins).release(&mut shared);
+            std::mem::take(&mut self.abandoned_memory).release(&mut shared);
             self.programs.borrow_mut().take_places().for_each(|place| shared.card.release(place));
         }
     }
@@ -563,7 +563,7 @@ fn give_back(card: &Card, set: &mut QueueSet) -> bool {
         if set.state() != State::Resetting {
             break;
         }
-        set.look();
+        set.poll_state();
         card.mmio.relax();
     }
     let Some(rings) = set.take_extent() else { return false };

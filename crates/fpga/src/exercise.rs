@@ -68,7 +68,7 @@ impl Split {
     }
 
     /// Counts the work since the last call for the state of the last call.
-    fn look(&mut self, card: &Card, swapped: &mut Swapped) {
+    fn count(&mut self, card: &Card, swapped: &mut Swapped) {
         let totals = card.totals();
         let work = if self.changing { &mut swapped.during } else { &mut swapped.between };
         work.cycles += totals.cycles - self.totals.cycles;
@@ -101,7 +101,7 @@ pub fn swaps(
             if swapped.swaps >= count || device.is_lost() || !go_on(&swapped) {
                 return swapped;
             }
-            split.look(&card, &mut swapped);
+            split.count(&card, &mut swapped);
             let job = jobs.place_by(kind);
             number += 1;
             match device.submit(QUEUE, JobId(number), job.clone()) {

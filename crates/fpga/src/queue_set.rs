@@ -55,7 +55,7 @@ pub struct QueueSet {
     completions: CompletionRing,
     interrupts: bool,
     state: State,
-    looks: u32,
+    state_polls: u32,
     /// Cycle of the device at which the driver asked for the reset.
     reset_at: u64,
 }
@@ -91,7 +91,7 @@ impl QueueSet {
         let completions = CompletionRing::new(&*memory, completions_base, CQ_LOG2);
         let context = completions_base + CompletionRing::bytes(CQ_LOG2) as u64;
         let state = State::Disabled;
-        let (looks, reset_at) = (0, 0);
+        let (state_polls, reset_at) = (0, 0);
         Some(Self {
             number,
             mmio,
@@ -103,7 +103,7 @@ impl QueueSet {
             completions,
             interrupts,
             state,
-            looks,
+            state_polls,
             reset_at,
         })
     }
@@ -201,7 +201,7 @@ impl QueueSet {
         let base = self.context / BEAT_BYTES as u64;
         let enable = queue::CONTROL_COMMAND.with(QueueCommand::Enable as u64);
         self.write(queue::CONTROL, enable | queue::CONTROL_CONTEXT_BASE.with(base));
-        (self.state, self.looks) = (State::Enabling, 0);
+        (self.state, self.state_polls) = (State::Enabling, 0);
     }
 
     /// Asks the device to end the operations in flight.
@@ -209,20 +209,20 @@ impl QueueSet {
         if matches!(self.state, State::Enabling | State::Enabled) {
             let reset = queue::CONTROL_COMMAND.with(QueueCommand::Reset as u64);
             self.write(queue::CONTROL, reset);
-            (self.state, self.looks) = (State::Resetting, 0);
+            (self.state, self.state_polls) = (State::Resetting, 0);
             self.reset_at = self.mmio.read64(register::CYCLES);
         }
     }
 
     /// Reads the set's state once, to see whether enabling or reset has ended. Does nothing in
     /// other states.
-    pub fn look(&mut self) {
+    pub fn poll_state(&mut self) {
         if !matches!(self.state, State::Enabling | State::Resetting) {
             return;
         }
         let control = self.mmio.read64(self.register(queue::CONTROL));
         let found = QueueState::from_number(queue::CONTROL_STATE.of(control));
-        self.looks = self.looks.wrapping_add(1);
+        self.state_polls = self.state_polls.wrapping_add(1);
         match (self.state, found) {
             (State::Enabling, Some(QueueState::Enabled)) => self.state = State::Enabled,
             // The device has refused the context; only a reset is left.
@@ -236,8 +236,8 @@ impl QueueSet {
     /// True if enabling or reset takes too long.
     fn is_overdue(&self) -> bool {
         match self.state {
-            State::Enabling => self.looks >= MAX_CONTROL_LOOKS,
-            _ if !self.looks.is_multiple_of(POLLS_PER_CHECK) => false,
+            State::Enabling => self.state_polls >= MAX_CONTROL_LOOKS,
+            _ if !self.state_polls.is_multiple_of(POLLS_PER_CHECK) => false,
             _ => self.mmio.read64(register::CYCLES).wrapping_sub(self.reset_at) > MAX_RESET_CYCLES,
         }
     }

@@ -49,7 +49,7 @@ fn start(seed: u64) -> (Arc<Simulation>, Arc<Card>) {
 
 fn wait(set: &mut QueueSet) {
     while matches!(set.state(), State::Enabling | State::Resetting) {
-        set.look();
+        set.poll_state();
     }
 }
 

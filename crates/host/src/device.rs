@@ -301,7 +301,7 @@ impl Device {
             let all: Vec<String> = layers.chain(store).collect();
             if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }
         };
-        match self.overdue.look(oldest.as_ref(), now) {
+        match self.overdue.check(oldest.as_ref(), now) {
             None => {}
             Some(Report::Over) => tracing::info!("{}: all requests are answered again", self.name),
             Some(Report::Overdue) => {

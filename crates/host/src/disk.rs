@@ -2,9 +2,9 @@
 //!
 //! Reads, writes, syncs and discards go to the ring, except the short writes that the core makes
 //! itself ([`INLINE_BYTES`]). Creating, removing and listing files may block in the kernel for any
-//! time. So a *chore thread* does this, and posts the result to the core's mailbox. Each node has
-//! its own chore thread, so a folder that hangs delays only the chores of its own node. The thread
-//! makes a few calls every two seconds and sleeps otherwise, and a process has few nodes.
+//! time. So a *thread for blocking calls* does this, and posts the result to the core's mailbox. Each
+//! node has its own such thread, so a folder that hangs delays only the calls of its own node. The
+//! thread makes a few calls every two seconds and sleeps otherwise, and a process has few nodes.
 //!
 //! The core itself opens a file at its first use, and may have to wait for the folder then. The
 //! file stays open. Nearly every request needs `slots` or `data`, so the disk finds these two
@@ -38,9 +38,9 @@ use fieldstone_uring::{
 /// The core makes buffered writes up to this length itself, while the disk keeps [`Pace`].
 const INLINE_BYTES: usize = 256 << 10;
 
-/// A task for the chore thread.
+/// A call that may block.
 #[derive(Debug)]
-pub enum Chore {
+pub enum BlockingCall {
     /// List the files.
     List(Dir),
     /// Create a file.
@@ -64,35 +64,35 @@ pub enum Chore {
     Await(folder::Attempt),
 }
 
-/// A chore, with its node and the place for its result.
+/// A call, with its node and the place for its result.
 #[derive(Debug)]
-pub struct ChoreTicket {
+pub struct BlockingRequest {
     /// The node.
     pub node: LocalNodeId,
     /// The era of its disk.
     pub era: u32,
-    /// The operation's place in the table; `u32::MAX` for chores without one.
+    /// The operation's place in the table; `u32::MAX` for calls without one.
     pub index: u32,
-    /// The chore.
-    pub chore: Chore,
+    /// The call.
+    pub call: BlockingCall,
 }
 
-/// A chore's result.
+/// A call's result.
 #[derive(Debug)]
-pub struct ChoreDone {
+pub struct BlockingDone {
     /// The node.
     pub node: LocalNodeId,
     /// The era of its disk.
     pub era: u32,
-    /// The operation's place in the table; `u32::MAX` for chores without one.
+    /// The operation's place in the table; `u32::MAX` for calls without one.
     pub index: u32,
     /// The result.
-    pub outcome: ChoreOutcome,
+    pub outcome: BlockingOutput,
 }
 
-/// The result of a chore.
+/// The result of a call.
 #[derive(Debug)]
-pub enum ChoreOutcome {
+pub enum BlockingOutput {
     /// The result of a list, creation or removal.
     Disk(Result<DiskOutput, DiskError>),
     /// The result of a check.
@@ -106,22 +106,23 @@ pub enum ChoreOutcome {
     Opened(Result<Box<NodeFolder>, String>),
 }
 
-/// Starts the chore thread of a node, which posts its results to `results`. The thread ends when
-/// the returned sender is dropped and the present chore is done. No thread waits for this end,
+/// Starts a node's thread for blocking calls. The thread posts its results to `results`. It ends
+/// when the returned sender is dropped and the present call is done. No thread waits for this end,
 /// because a folder may hang.
 ///
 /// # Errors
 /// The system cannot start a thread.
-pub fn start_chores(
+pub fn start_blocking_thread(
     node: LocalNodeId,
     results: Sender<Message>,
-) -> std::io::Result<mpsc::Sender<ChoreTicket>> {
-    let (tickets, queue) = mpsc::channel::<ChoreTicket>();
-    std::thread::Builder::new().name(format!("chores {node}")).spawn(move || {
+) -> std::io::Result<mpsc::Sender<BlockingRequest>> {
+    let (tickets, queue) = mpsc::channel::<BlockingRequest>();
+    std::thread::Builder::new().name(format!("blocking {node}")).spawn(move || {
         for ticket in queue {
-            let ChoreTicket { node, era, index, chore } = ticket;
-            let outcome = carry_out(chore);
-            let mut message = Message::Chore(Box::new(ChoreDone { node, era, index, outcome }));
+            let BlockingRequest { node, era, index, call } = ticket;
+            let outcome = carry_out(call);
+            let mut message =
+                Message::Blocking(Box::new(BlockingDone { node, era, index, outcome }));
             // A full mailbox empties within a turn. A closed one means that the core has ended.
             while let Err(fieldstone_uring::SendError::Full(back)) = results.send(message) {
                 message = back;
@@ -132,30 +133,30 @@ pub fn start_chores(
     Ok(tickets)
 }
 
-fn carry_out(chore: Chore) -> ChoreOutcome {
-    match chore {
-        Chore::List(dir) => ChoreOutcome::Disk(
+fn carry_out(call: BlockingCall) -> BlockingOutput {
+    match call {
+        BlockingCall::List(dir) => BlockingOutput::Disk(
             folder::list(&dir.path()).map(DiskOutput::Files).map_err(|error| disk_error(&error)),
         ),
-        Chore::Create { dir, file, len_bytes, allocate } => ChoreOutcome::Disk(
+        BlockingCall::Create { dir, file, len_bytes, allocate } => BlockingOutput::Disk(
             folder::create_file(&dir.path().join(folder::file_name(file)), len_bytes, allocate)
                 .map(|()| DiskOutput::Done)
                 .map_err(|error| disk_error(&error)),
         ),
-        Chore::Remove(dir, file) => ChoreOutcome::Disk(
+        BlockingCall::Remove(dir, file) => BlockingOutput::Disk(
             folder::remove_file(&dir.path().join(folder::file_name(file)))
                 .map(|()| DiskOutput::Done)
                 .map_err(|e| disk_error(&e)),
         ),
-        Chore::Check(path, identity) => ChoreOutcome::Checked {
+        BlockingCall::Check(path, identity) => BlockingOutput::Checked {
             same: identity.is_at(&path),
             room_bytes: folder::room_bytes(&path).ok(),
         },
-        Chore::Open(opening) => {
-            ChoreOutcome::Opened(opening.run().map(Box::new).map_err(|e| e.to_string()))
+        BlockingCall::Open(opening) => {
+            BlockingOutput::Opened(opening.run().map(Box::new).map_err(|e| e.to_string()))
         }
-        Chore::Await(attempt) => {
-            ChoreOutcome::Opened(attempt.wait().map(Box::new).map_err(|e| e.to_string()))
+        BlockingCall::Await(attempt) => {
+            BlockingOutput::Opened(attempt.wait().map(Box::new).map_err(|e| e.to_string()))
         }
     }
 }
@@ -204,7 +205,7 @@ pub struct Disk {
     others: Vec<(FileId, File)>,
     in_flight: Slab<InFlight>,
     pace: Pace,
-    chores: mpsc::Sender<ChoreTicket>,
+    blocking: mpsc::Sender<BlockingRequest>,
     /// Results that were known at once.
     ready: Vec<(DiskId, Result<DiskOutput, DiskError>)>,
 }
@@ -212,7 +213,11 @@ pub struct Disk {
 impl Disk {
     /// The disk of `node`, whose folder is not open yet.
     #[must_use]
-    pub fn new(node: LocalNodeId, caching: Caching, chores: mpsc::Sender<ChoreTicket>) -> Self {
+    pub fn new(
+        node: LocalNodeId,
+        caching: Caching,
+        blocking: mpsc::Sender<BlockingRequest>,
+    ) -> Self {
         Self {
             node,
             dir: None,
@@ -223,7 +228,7 @@ impl Disk {
             others: Vec::new(),
             in_flight: Slab::new(),
             pace: Pace::default(),
-            chores,
+            blocking,
             ready: Vec::new(),
         }
     }
@@ -259,12 +264,12 @@ impl Disk {
         self.ready.pop()
     }
 
-    /// Gives the chore thread a chore for this node.
-    pub fn chore(&self, index: u32, chore: Chore) {
-        let ticket = ChoreTicket { node: self.node, era: self.era, index, chore };
+    /// Gives the thread for blocking calls a call for this node.
+    pub fn call_blocking(&self, index: u32, call: BlockingCall) {
+        let ticket = BlockingRequest { node: self.node, era: self.era, index, call };
         // The thread lives as long as this sender does.
-        if self.chores.send(ticket).is_err() {
-            tracing::error!(node = %self.node, "the chore thread has ended");
+        if self.blocking.send(ticket).is_err() {
+            tracing::error!(node = %self.node, "the thread for blocking calls has ended");
         }
     }
 
@@ -317,17 +322,17 @@ impl Disk {
                 reactor.fallocate(file, Space::PunchHole, offset_bytes, len_bytes, token);
             }
             DiskOp::List => {
-                self.chore(index, Chore::List(self.dir()?));
+                self.call_blocking(index, BlockingCall::List(self.dir()?));
                 return Ok(Way::Other);
             }
             DiskOp::Create { file, len_bytes, allocate } => {
                 let dir = self.dir()?;
-                self.chore(index, Chore::Create { dir, file, len_bytes, allocate });
+                self.call_blocking(index, BlockingCall::Create { dir, file, len_bytes, allocate });
                 return Ok(Way::Other);
             }
             DiskOp::Remove { file } => {
                 self.others.retain(|(other, _)| *other != file);
-                self.chore(index, Chore::Remove(self.dir()?, file));
+                self.call_blocking(index, BlockingCall::Remove(self.dir()?, file));
                 return Ok(Way::Other);
             }
         }
@@ -397,8 +402,8 @@ impl Disk {
         Some((id, result))
     }
 
-    /// Takes the result of a chore with a place. `None` if the chore belongs to an earlier era.
-    pub fn chore_finished(
+    /// Takes the result of a call with a place. `None` if the call belongs to an earlier era.
+    pub fn blocking_finished(
         &mut self,
         index: u32,
         result: Result<DiskOutput, DiskError>,
@@ -457,9 +462,9 @@ mod tests {
         let slots = folder.path().join(folder::file_name(FileId::Slots));
         make_fifo(&slots);
         std::fs::write(folder.path().join(folder::file_name(FileId::Data)), "").expect("made");
-        let (chores, _queue) = mpsc::channel();
+        let (blocking, _queue) = mpsc::channel();
         let node = LocalNodeId { number: 0, index: NodeIndex(0) };
-        let mut disk = Disk::new(node, Caching::Buffered, chores);
+        let mut disk = Disk::new(node, Caching::Buffered, blocking);
         disk.next_era(Some(Dir::open(folder.path()).expect("there")));
         disk.file(FileId::Data).expect("there").note_refuses_nowait();
         let mut reactor = Reactor::new(ReactorOptions::default()).expect("a ring");

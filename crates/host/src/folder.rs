@@ -34,7 +34,7 @@
 
 mod attempt;
 mod error;
-mod look;
+mod inspect;
 mod room;
 
 use std::fs;
@@ -54,7 +54,7 @@ use fieldstone_uring::{Address, Holder, LockError, LockFile, sync_directory};
 
 pub use attempt::{Attempt, Standing};
 pub use error::FolderError;
-pub use look::{Found, look, look_for};
+pub use inspect::{Found, find_node, inspect};
 pub use room::{free_bytes, room_bytes};
 
 const SUPERBLOCK: &str = "superblock";
@@ -222,7 +222,7 @@ impl Opening {
     /// Like [`Opening::run`], and calls `locked` when the folder is locked.
     fn run_telling(&self, locked: impl FnOnce()) -> Result<NodeFolder, FolderError> {
         let path = &self.path;
-        let created = match look(path)? {
+        let created = match inspect(path)? {
             Found::Node => false,
             Found::Nothing if self.replace_missing => {
                 self.replace()?;
@@ -364,7 +364,7 @@ fn write_listen(folder: &Path, text: &str) -> io::Result<()> {
 /// See [`FolderError`].
 pub fn create(folder: &Path, superblock: &Superblock) -> Result<(), FolderError> {
     let path = folder.join(SUPERBLOCK);
-    match look(folder)? {
+    match inspect(folder)? {
         Found::Nothing => fs::create_dir(folder).map_err(at(folder))?,
         Found::Empty => {}
         found => return Err(found.into_error(folder)),
@@ -407,7 +407,7 @@ fn check(path: &Path, found: &Superblock, expected: &Superblock) -> Result<(), F
     if found.pool == expected.pool && found.node == expected.node && found.key == expected.key {
         return Ok(());
     }
-    Err(FolderError::Stranger {
+    Err(FolderError::WrongNode {
         path: path.to_path_buf(),
         found: who(found),
         expected: if who(found) == who(expected) {

@@ -15,7 +15,7 @@
 //! all nodes of the process, even of nodes on sound disks. A successor gets this reason as its
 //! error ([`LockError::Held`](fieldstone_uring::LockError::Held)).
 //!
-//! The host does not wait for threads that do chores ([`crate::disk`]) or open folders
+//! The host does not wait for threads for blocking calls ([`crate::disk`]) or open folders
 //! ([`crate::folder::Attempt`]). They acknowledge nothing, and their memory goes with the process.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ use fieldstone_buf::Budget;
 
 use crate::control::{Control, CoreSnapshot};
 use crate::device::DeviceSpec;
-use crate::disk::{Disk, start_chores};
+use crate::disk::{Disk, start_blocking_thread};
 use crate::folder::{Attempt, NodeFolder, Opening};
 use crate::frontend::{
     FRONTENDS_MAX, FrontendId, FrontendKind, FrontendMailer, FrontendSetup, NoFrontend,
@@ -304,8 +304,8 @@ fn run_core(
     let router = Router::new(start.core, senders);
     let mut nodes = BTreeMap::new();
     for (id, node) in start.nodes {
-        let chores = start_chores(id, router.own_sender())?;
-        let disk = Disk::new(id, start.caching, chores);
+        let blocking = start_blocking_thread(id, router.own_sender())?;
+        let disk = Disk::new(id, start.caching, blocking);
         let (wall_offset_ns, verify_payload) = (start.wall_offset_ns, start.verify_payload);
         let local = LocalNode::new(id, node, disk, wall_offset_ns, verify_payload, monotonic_now());
         nodes.insert(id.number, local);

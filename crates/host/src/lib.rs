@@ -4,7 +4,7 @@
 //!  core 0                          core 1                         other threads
 //! +----------------------------+  +----------------------------+
 //! | worker: one reactor        |  | worker: one reactor        |  control calls (`handle`)
-//! |  front-ends                |  |  front-ends                |  one per node: chores (`disk`)
+//! |  front-ends                |  |  front-ends                |  blocking calls of a node
 //! |  devices 0, 2, …           |  |  devices 1, 3, …           |
 //! |  in-process nodes 0, 2, …  |  |  in-process nodes 1, 3, …  |
 //! +----------------------------+  +----------------------------+
@@ -49,7 +49,6 @@ pub mod folder;
 pub mod frontend;
 pub mod frontends;
 pub mod handle;
-pub mod look_up;
 pub mod message;
 pub mod node_local;
 pub mod node_server;
@@ -61,6 +60,7 @@ mod remote_session;
 pub mod store;
 pub mod stores;
 pub mod strangers;
+pub mod timed_call;
 mod token;
 mod wire_socket;
 pub mod worker;

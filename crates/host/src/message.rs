@@ -7,7 +7,7 @@
 //!
 //! Bounds: most messages belong to a front-end's request in flight (the front-end bounds these; see
 //! `fieldstone_nbd::Limits` for one connection), to a node request in flight (the volume bounds
-//! these), or to a control call. The other messages are few: connections, links, chores and
+//! these), or to a control call. The other messages are few: connections, links, blocking calls and
 //! wake-ups. When a mailbox is full, the rest of its batch waits for a later turn.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, Request};
 
 use crate::control::Control;
-use crate::disk::ChoreDone;
+use crate::disk::BlockingDone;
 use crate::frontend::{FrontendId, Submitter};
 use crate::store::Mail;
 use crate::stores::volume::NodeMail;
@@ -203,8 +203,8 @@ pub enum Message {
     },
     /// A listener has accepted a connection, which will live on this core.
     Accepted(Accepted),
-    /// A node's chore thread has finished a chore.
-    Chore(Box<ChoreDone>),
+    /// A node's thread for blocking calls has finished a call.
+    Blocking(Box<BlockingDone>),
     /// A control call.
     Control(Box<Control>),
 }

@@ -5,7 +5,7 @@
 //! ```text
 //!          folder opened             disk read          folder vanished or replaced
 //!  Down ------------------> Starting -----------> Up ------------------------------> Down
-//!   ^  |  every 2 s, by the node's chore thread
+//!   ^  |  every 2 s, in the node's thread for blocking calls
 //!   +--+
 //! ```
 //!
@@ -27,7 +27,7 @@ use fieldstone_block::Nanos;
 use fieldstone_node::{Action, DiskError, DiskId, DiskOutput, Event as NodeEvent, Node};
 use fieldstone_proto::{NodeIndex, PoolId, Reply, Request};
 
-use crate::disk::{Chore, ChoreDone, ChoreOutcome, Disk};
+use crate::disk::{BlockingCall, BlockingDone, BlockingOutput, Disk};
 use crate::folder::{NodeFolder, Opening};
 use crate::handle::LocalNodeConfig;
 use crate::message::{Core, DeviceId, Link, LocalNodeId, Message, Router};
@@ -88,7 +88,7 @@ pub struct LocalNode {
     wall_offset_ns: u64,
     /// The node checks payloads on arrival, because they come over a network.
     verify_payload: bool,
-    /// Since when a chore that looks at the folder is under way, if one is.
+    /// Since when a call that looks at the folder is under way, if one is.
     checking: Option<Nanos>,
     /// The last reason for being down. The log gives each reason once, not at every try.
     last_reason: String,
@@ -132,7 +132,7 @@ impl LocalNode {
                 node.state = State::Down { reason };
                 if let Some(late) = late {
                     node.checking = Some(now);
-                    node.disk.chore(u32::MAX, Chore::Await(late));
+                    node.disk.call_blocking(u32::MAX, BlockingCall::Await(late));
                 }
             }
         }
@@ -302,13 +302,13 @@ impl LocalNode {
     }
 
     /// Looks after the folder. The core calls this every two seconds.
-    pub fn look_after(&mut self, now: Nanos) {
+    pub fn check_folder(&mut self, now: Nanos) {
         if self.checking.is_some() {
             return;
         }
-        let chore = match &self.state {
+        let call = match &self.state {
             State::Running { folder, .. } => {
-                Chore::Check(self.opening.path.clone(), folder.identity)
+                BlockingCall::Check(self.opening.path.clone(), folder.identity)
             }
             State::Down { .. } if self.pause > 0 => {
                 self.pause -= 1;
@@ -317,23 +317,23 @@ impl LocalNode {
             State::Down { .. } => {
                 let mut opening = self.opening.clone();
                 opening.expected.incarnation = crate::folder::random();
-                Chore::Open(Box::new(opening))
+                BlockingCall::Open(Box::new(opening))
             }
         };
         self.checking = Some(now);
-        self.disk.chore(u32::MAX, chore);
+        self.disk.call_blocking(u32::MAX, call);
     }
 
-    /// Takes the result of a chore.
-    pub fn chore_done(&mut self, done: ChoreDone, now: Nanos, router: &mut Router) {
+    /// Takes the result of a call.
+    pub fn blocking_done(&mut self, done: BlockingDone, now: Nanos, router: &mut Router) {
         let current = done.era == self.disk.era();
         match done.outcome {
-            ChoreOutcome::Disk(result) => {
-                if let Some(done) = self.disk.chore_finished(done.index, result) {
+            BlockingOutput::Disk(result) => {
+                if let Some(done) = self.disk.blocking_finished(done.index, result) {
                     self.disk_done(done, now);
                 }
             }
-            ChoreOutcome::Checked { same, room_bytes } => {
+            BlockingOutput::Checked { same, room_bytes } => {
                 self.checking = None;
                 if !same && current {
                     let path = self.opening.path.display();
@@ -342,7 +342,7 @@ impl LocalNode {
                     self.note_room(room_bytes, now);
                 }
             }
-            ChoreOutcome::Opened(Ok(folder)) => {
+            BlockingOutput::Opened(Ok(folder)) => {
                 self.checking = None;
                 if folder.created {
                     tracing::warn!(
@@ -354,7 +354,7 @@ impl LocalNode {
                 }
                 self.start(folder, now);
             }
-            ChoreOutcome::Opened(Err(reason)) => {
+            BlockingOutput::Opened(Err(reason)) => {
                 self.checking = None;
                 if matches!(self.state, State::Down { .. }) {
                     self.go_down(reason, router);

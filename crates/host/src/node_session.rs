@@ -11,10 +11,10 @@ use fieldstone_proto::{
 use crate::control::Control;
 use crate::folder::{self, FolderError};
 use crate::handle::Handle;
-use crate::look_up::within;
 use crate::message::{Link, LocalNodeId};
 use crate::remote_session::RemoteSession;
 use crate::stores::NodePlace;
+use crate::timed_call::within;
 use fieldstone_uring::Address;
 
 /// The pause before a busy node is asked again. A node is busy while it starts.

@@ -33,7 +33,7 @@ pub enum Report {
 
 impl Overdue {
     /// Checks the oldest request, if there is one.
-    pub fn look(&mut self, oldest: Option<&Unanswered>, now: Nanos) -> Option<Report> {
+    pub fn check(&mut self, oldest: Option<&Unanswered>, now: Nanos) -> Option<Report> {
         if !oldest.is_some_and(|oldest| is_overdue(oldest, now)) {
             return self.reported_at.take().map(|_| Report::Over);
         }
@@ -62,14 +62,14 @@ mod tests {
         let oldest = Unanswered { op: Op::Write, offset_bytes: 0, since: Nanos::from_ms(5) };
         let mut overdue = Overdue::default();
         let at = |ms: u64| Nanos::from_ms(ms);
-        assert_eq!(overdue.look(None, at(1)), None);
-        assert_eq!(overdue.look(Some(&oldest), at(OVERDUE_MS)), None);
-        assert_eq!(overdue.look(Some(&oldest), at(OVERDUE_MS + 5)), Some(Report::Overdue));
-        assert_eq!(overdue.look(Some(&oldest), at(OVERDUE_MS + 1_000)), None);
+        assert_eq!(overdue.check(None, at(1)), None);
+        assert_eq!(overdue.check(Some(&oldest), at(OVERDUE_MS)), None);
+        assert_eq!(overdue.check(Some(&oldest), at(OVERDUE_MS + 5)), Some(Report::Overdue));
+        assert_eq!(overdue.check(Some(&oldest), at(OVERDUE_MS + 1_000)), None);
         let again = OVERDUE_MS + AGAIN_MS + 5;
-        assert_eq!(overdue.look(Some(&oldest), at(again)), Some(Report::Overdue));
+        assert_eq!(overdue.check(Some(&oldest), at(again)), Some(Report::Overdue));
         let young = Unanswered { since: at(again), ..oldest };
-        assert_eq!(overdue.look(Some(&young), at(again + 1)), Some(Report::Over));
-        assert_eq!(overdue.look(None, at(again + 2)), None);
+        assert_eq!(overdue.check(Some(&young), at(again + 1)), Some(Report::Over));
+        assert_eq!(overdue.check(None, at(again + 2)), None);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fieldstone_proto::wire::{Decoder, encode_request};
 use fieldstone_proto::{Reply, Request};
 
-use crate::look_up::{late, rest, within};
+use crate::timed_call::{late, rest, within};
 use fieldstone_uring::{Address, Endpoint};
 
 /// A stream with time limits for its calls. Both types of streams have these functions, but share

@@ -76,7 +76,7 @@ pub struct Worker {
 /// How long a core that ends waits for disk operations under way.
 pub const FINISH_PATIENCE_MS: u64 = 5_000;
 /// A core that ends reports a look at a folder that has taken this long.
-const SLOW_CHORE_MS: u64 = 1_000;
+const SLOW_CALL_MS: u64 = 1_000;
 
 /// A timer this late shows that the process was stopped or lacked CPU time.
 const LATE_MS: u64 = 500;
@@ -182,7 +182,7 @@ impl Worker {
         if !self.router.blocked() {
             let now = self.reactor.now();
             for node in self.nodes.values_mut() {
-                node.look_after(now);
+                node.check_folder(now);
             }
         }
         self.set_housekeeping();
@@ -286,9 +286,9 @@ impl Worker {
             }
             Message::LinkKnown { link, .. } => self.peers.link_known(link),
             Message::Accepted(accepted) => self.take_over(accepted, now),
-            Message::Chore(done) => {
+            Message::Blocking(done) => {
                 if let Some(node) = self.nodes.get_mut(&done.node.number) {
-                    node.chore_done(*done, now, &mut self.router);
+                    node.blocking_done(*done, now, &mut self.router);
                 }
             }
             Message::Control(control) => self.control(*control, now),
@@ -518,8 +518,7 @@ impl Worker {
         }
         let now = self.reactor.fresh_now();
         for local in self.nodes.values() {
-            if local.looks_since().is_some_and(|at| now.since(at) >= Nanos::from_ms(SLOW_CHORE_MS))
-            {
+            if local.looks_since().is_some_and(|at| now.since(at) >= Nanos::from_ms(SLOW_CALL_MS)) {
                 let node = local.id();
                 tracing::warn!("the folder of {node} does not answer; its thread is left behind");
             }

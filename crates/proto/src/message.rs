@@ -178,8 +178,8 @@ pub enum RequestBody {
     },
     /// Replaces a damaged record of the volume with one that has the capability's epoch and no
     /// root. The answer is [`ReplyBody::VolumeState`]. The node refuses as invalid unless the
-    /// record is damaged. Only a serving writer may ask, after enough other nodes have told that its
-    /// epoch is the newest, because the record may have held any epoch.
+    /// record is damaged. Only a serving writer may ask, after enough other nodes have told that
+    /// its epoch is the newest, because the record may have held any epoch.
     RenewRecord,
     /// Space and counters.
     Stat,

@@ -31,7 +31,7 @@ const RETRY_ACCEPT: Duration = Duration::from_millis(100);
 
 /// Takes a snapshot: one report of each served pool, or one report of the stores if no pool is
 /// served.
-pub type Look = Box<dyn Fn() -> Vec<PoolReport> + Send + Sync>;
+pub type Collect = Box<dyn Fn() -> Vec<PoolReport> + Send + Sync>;
 
 /// A listening metrics server. Dropping it stops it.
 pub struct MetricsServer {
@@ -45,12 +45,12 @@ impl MetricsServer {
     /// # Errors
     /// The system refuses the address, for example because it is in use, or the thread cannot
     /// start.
-    pub fn start(address: &str, look: Look) -> anyhow::Result<Self> {
+    pub fn start(address: &str, collect: Collect) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address)
             .map_err(|error| anyhow!("cannot serve metrics on {address}: {error}"))?;
         let stopped = Arc::new(AtomicBool::new(false));
         let server = Self { address: listener.local_addr()?, stopped: Arc::clone(&stopped) };
-        let page = move |target: &str| answer(target, &look);
+        let page = move |target: &str| answer(target, &collect);
         std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(move || accept(&listener, &stopped, &(Arc::new(page) as Page)))?;
@@ -150,9 +150,9 @@ fn head(line: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn answer(target: &str, look: &Look) -> (&'static str, String) {
+fn answer(target: &str, collect: &Collect) -> (&'static str, String) {
     match target {
-        "/metrics" => ("200 OK", text(&look())),
+        "/metrics" => ("200 OK", text(&collect())),
         _ => ("404 Not Found", "see /metrics\n".to_owned()),
     }
 }

@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::control::{Client, servers};
 use crate::engine::FixedNode;
 use crate::pool::record::{self, Place, Record};
-use crate::pool::{Losses, Pool, look};
+use crate::pool::{Losses, Pool, inspect};
 use crate::report::{NodeReport, PoolReport};
 
 /// A node that was made.
@@ -78,20 +78,20 @@ pub fn ask_servers(pool: &Pool) -> anyhow::Result<Vec<PoolReport>> {
 fn check_place(pool: &Pool, node: NodeIndex, force: bool) -> anyhow::Result<Found> {
     let path = pool.node_folder(node);
     let shown = path.display();
-    let found = look(&path)?;
+    let found = inspect(&path)?;
     match &found {
         Found::Nothing => {}
         Found::Empty => {
             let seen = Record::read(&pool.folder, pool.id)?;
             let was_mount = seen.entry(node).map(|entry| entry.place) == Some(Place::Mount);
-            if was_mount && Place::of(&pool.folder, &path)? == Place::Beside && !force {
+            if was_mount && Place::of(&pool.folder, &path)? == Place::Inside && !force {
                 bail!(
                     "{node} lay on a file system of its own, and {shown} is an empty folder on the \
                      pool's: mount its disk, or pass --force to make an empty node here"
                 );
             }
         }
-        Found::Node => match folder::look_for(&path, &pool.superblock(node)) {
+        Found::Node => match folder::find_node(&path, &pool.superblock(node)) {
             Ok(_) => bail!(
                 "{shown} holds {node} of this pool: there is nothing to replace; if the node is to \
                  be given up, move its folder away first"
@@ -153,7 +153,7 @@ fn find_elsewhere(
 
 /// True if the folder of a node holds a node, or may hold a node that does not answer.
 fn has_node(pool: &Pool, node: &NodeReport) -> bool {
-    let found = look(&pool.node_folder(NodeIndex(node.node)));
+    let found = inspect(&pool.node_folder(NodeIndex(node.node)));
     matches!(found, Ok(Found::Node) | Err(FolderError::Silent(_)))
 }
 

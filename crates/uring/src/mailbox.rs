@@ -75,7 +75,7 @@ impl Bell {
     }
 
     /// Announces that the reactor is awake. True if the bell rang since the last look.
-    pub(crate) fn look(&self) -> bool {
+    pub(crate) fn answer(&self) -> bool {
         // The plain load keeps the cache line shared while no sender rings.
         self.state.load(Ordering::Acquire) != IDLE
             && self.state.swap(IDLE, Ordering::AcqRel) == RUNG
@@ -251,13 +251,13 @@ mod tests {
         sender.send(1).expect("room");
         assert_eq!(eventfd_count(&bell), 0, "awake: no system call");
         assert!(!bell.try_sleep(), "mail waits");
-        assert!(bell.look() && !bell.look());
+        assert!(bell.answer() && !bell.answer());
         mailbox.drain(&mut Vec::new());
         assert!(bell.try_sleep());
         sender.send(2).expect("room");
         sender.send(3).expect("room");
         assert_eq!(eventfd_count(&bell), 1);
-        assert!(bell.look());
-        assert!(bell.try_sleep() && !bell.look(), "woken by something else: no mail");
+        assert!(bell.answer());
+        assert!(bell.try_sleep() && !bell.answer(), "woken by something else: no mail");
     }
 }

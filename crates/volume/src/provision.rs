@@ -102,12 +102,12 @@ impl Core {
     }
 
     /// Slots on each node beyond which the volume never asks for more.
-    pub fn slots_most(&self) -> u32 {
-        self.slots_useful().saturating_add(self.slots_idle_most())
+    pub fn slots_max(&self) -> u32 {
+        self.slots_useful().saturating_add(self.slots_idle_max())
     }
 
     /// Idle slots on each node that the volume may have.
-    fn slots_idle_most(&self) -> u32 {
+    fn slots_idle_max(&self) -> u32 {
         share_of_idle(self.slots_idle(), self.slots_unclaimed(), self.slots_needed())
     }
 
@@ -126,7 +126,7 @@ impl Core {
     /// have reserved more since it took them. 0 if there are fewer than the volume grows by: such
     /// differences come and go.
     pub fn slots_beyond_share(&self) -> u32 {
-        let beyond = self.slots_idle().saturating_sub(self.slots_idle_most());
+        let beyond = self.slots_idle().saturating_sub(self.slots_idle_max());
         if beyond > self.step() { beyond } else { 0 }
     }
 
@@ -143,7 +143,7 @@ impl Core {
     pub fn slots_wanted(&self) -> u32 {
         let now = self.slots_with(self.grow_segments());
         let now = u32::try_from(now).unwrap_or(u32::MAX);
-        let now = now.min(self.slots_most()).max(self.slots_least());
+        let now = now.min(self.slots_max()).max(self.slots_min());
         match self.reservation.provisioning {
             Provisioning::Thick => now.max(self.slots_whole(self.geometry.size_bytes)),
             Provisioning::Thin => now,
@@ -235,7 +235,7 @@ impl Core {
     pub fn pursue_goal(&mut self) {
         let marks = self.marks_at_rest();
         let writing = u32::try_from(self.shape().slots(marks.low - marks.reserve));
-        let least = self.slots_least().saturating_add(writing.unwrap_or(u32::MAX));
+        let least = self.slots_min().saturating_add(writing.unwrap_or(u32::MAX));
         let slots = self.reservation.goal.max(least);
         let gives = self.slots_to_give() > 0 && slots < self.reservation.slots;
         if gives && !self.reservation_changes() && self.phase == Phase::Serving {
@@ -257,18 +257,18 @@ impl Core {
     /// The volume never reserves fewer slots on each node: the slots that it holds or is about to
     /// hold, with garbage, and those that it always leaves free. An opening may have to work with
     /// this number.
-    pub fn slots_least(&self) -> u32 {
+    pub fn slots_min(&self) -> u32 {
         let held = |node: &Node| node.slots_reserved.saturating_sub(node.slots_free);
         let up = self.nodes.iter().filter(|node| node.health == NodeHealth::Up);
         let held = up.map(held).max().unwrap_or(0);
-        let least = u32::try_from(self.slots_least_known()).unwrap_or(u32::MAX);
+        let least = u32::try_from(self.slots_min_known()).unwrap_or(u32::MAX);
         least.max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))
     }
 
     /// Sets the reservation to `slots` slots on every node, but never to fewer than the volume
     /// holds.
     pub fn set_reservation(&mut self, slots: u32) {
-        let slots = slots.max(self.slots_least());
+        let slots = slots.max(self.slots_min());
         self.reservation.changing = true;
         self.reservation.slots = slots;
         self.reservation.agreed = true;
@@ -279,7 +279,7 @@ impl Core {
         self.spawn_with(move |ctx| async move {
             for node in ctx.with(|core| core.up_nodes()) {
                 let slots = ctx.with(|core| {
-                    let least = core.slots_least();
+                    let least = core.slots_min();
                     core.reservation.slots = core.reservation.slots.max(least);
                     core.reservation.slots
                 });
@@ -355,7 +355,7 @@ impl Core {
         }
         let reserved = self.reservation.slots;
         let step = reserved.saturating_add(self.step().max(1));
-        let wanted = self.slots_wanted().max(step).min(self.slots_most());
+        let wanted = self.slots_wanted().max(step).min(self.slots_max());
         self.reservation.changing = true;
         self.spawn_with(move |ctx| async move {
             let gained = (missing && reserve_missing(&ctx).await)
@@ -376,7 +376,7 @@ impl Core {
         // A thin one grows with its data.
         let thick = self.reservation.provisioning == Provisioning::Thick;
         let can_wait = self.slots_surplus() >= self.step() || (thick && !self.starved());
-        self.reservation.slots < self.slots_most() && !(self.yields() && can_wait)
+        self.reservation.slots < self.slots_max() && !(self.yields() && can_wait)
     }
 
     /// Nodes have refused to grant more, and the volume does not ask again yet.
@@ -423,7 +423,7 @@ impl Core {
     /// idle slots: it would take them again at once.
     pub fn shrink_reservation(&mut self, at_rest: bool) {
         let keeps = !at_rest && self.reservation.provisioning == Provisioning::Thick;
-        let idle = if keeps { self.reservation.slots.min(self.slots_most()) } else { 0 };
+        let idle = if keeps { self.reservation.slots.min(self.slots_max()) } else { 0 };
         let wanted = self.slots_wanted().max(idle);
         let step = self.step();
         let spare = self.reservation.slots.saturating_sub(wanted);

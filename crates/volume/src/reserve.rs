@@ -389,7 +389,7 @@ pub async fn give_back_garbage(ctx: &Ctx) {
 pub async fn give_back_spare(ctx: &Ctx) {
     begin_change(ctx).await;
     let (nodes, slots) = ctx.with(|core| {
-        let slots = core.slots_needed_without_losses().max(core.slots_least());
+        let slots = core.slots_needed_without_losses().max(core.slots_min());
         let more = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved > slots;
         let nodes = core.nodes_that(more);
         nodes.iter().for_each(|node| core.node_mut(*node).give_up_slots(slots));
@@ -426,7 +426,7 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
     let (nodes, before, wanted) = ctx.with(|core| {
         let wanted = if thin { core.slots_wanted() } else { core.slots_whole(size_bytes) };
         let before = core.reservation.slots;
-        (core.up_nodes(), before, wanted.max(before).max(core.slots_least()))
+        (core.up_nodes(), before, wanted.max(before).max(core.slots_min()))
     });
     let result = ask_for(ctx, nodes, wanted).await;
     ctx.with(|core| match &result {
@@ -445,7 +445,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
     let mut granted = 0;
     let mut reason = String::new();
     let (mut later, mut nodes_lost) = (false, false);
-    let mut lacking_least = u32::MAX;
+    let mut lacking_min = u32::MAX;
     let mut vain_ms = 0;
     loop {
         let answers = ctx.call_all(&asked, &body).await;
@@ -472,8 +472,8 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
         let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
         let lacking = asked.iter().map(lacking).max().unwrap_or(0);
         // As long as other volumes give slots back, more may come.
-        vain_ms = if lacking < lacking_least { 0 } else { vain_ms + GIVE_BACK_POLL_MS };
-        lacking_least = lacking_least.min(lacking);
+        vain_ms = if lacking < lacking_min { 0 } else { vain_ms + GIVE_BACK_POLL_MS };
+        lacking_min = lacking_min.min(lacking);
     }
     match ctx.with(|core| core.is_enough(granted)) {
         true => Ok(()),

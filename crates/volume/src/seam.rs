@@ -87,7 +87,7 @@ pub enum Opening {
         takeover: bool,
     },
     /// Find out its state, and write nothing. The volume never serves.
-    Look,
+    Inspect,
 }
 
 /// The configuration of an opening.

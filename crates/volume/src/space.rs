@@ -390,7 +390,7 @@ impl Core {
     pub fn slots_with(&self, more: u64) -> u64 {
         let shape = self.shape();
         let average = shape.slots(self.segments.len() as u64);
-        let held = average.max(self.slots_held_most());
+        let held = average.max(self.slots_held_max());
         let free = self.marks_at_rest().high;
         held + shape.slots(more) + shape.slots_left(self.checkpoint_segments(), free)
     }
@@ -405,13 +405,13 @@ impl Core {
     /// Slots on each node that the volume takes with segments that it has begun, as far as it
     /// knows, and with the slots that it always leaves free.
     #[must_use]
-    pub fn slots_least_known(&self) -> u64 {
+    pub fn slots_min_known(&self) -> u64 {
         let begun = self.shape().slots(self.segments.unsealed() + self.segments_freeing);
-        self.slots_held_most() + begun + self.slots_always_free()
+        self.slots_held_max() + begun + self.slots_always_free()
     }
 
     /// The volume's slots on the node where it holds the most.
-    fn slots_held_most(&self) -> u64 {
+    fn slots_held_max(&self) -> u64 {
         let mut held: SmallVec<[u64; 16]> = SmallVec::from_elem(0, self.nodes.len());
         for (_, segment) in self.segments.iter() {
             for node in segment.shards.iter().flatten() {

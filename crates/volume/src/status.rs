@@ -14,8 +14,8 @@ pub enum Phase {
     Serving,
     /// Writing the last checkpoint.
     Closing,
-    /// A look is complete, as [`crate::Opening::Look`] asks for: the status says what it found.
-    Looked,
+    /// An inspection ([`crate::Opening::Inspect`]) is complete: the status says what it found.
+    Inspected,
     /// Closed: everything is stable, and the volume writes to no node any more.
     Closed,
     /// The volume cannot go on, for this reason. Requests fail.

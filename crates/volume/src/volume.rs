@@ -47,7 +47,7 @@ impl Volume {
         let (name, profile, geometry) = match &config.opening {
             Opening::Create { name, profile, geometry, .. } => (name.clone(), *profile, *geometry),
             // Placeholders until the root is read.
-            Opening::Open { .. } | Opening::Look => (
+            Opening::Open { .. } | Opening::Inspect => (
                 config.volume.to_string(),
                 Profile::copies(1).expect("one copy is allowed"),
                 Geometry { size_bytes: 0, shard_bytes: 4096, unit_bytes: 4096, ring_bytes: 65536 },

@@ -265,7 +265,7 @@ fn place_rows(name: &str, kernel: Option<&Kernel>, placed: &Placed) -> Vec<Row> 
     let Some(Kernel { paper, reach }) = kernel else { return vec![one, each] };
     let mut alone = Note::KernelAlone.on(row(format!("kernel/{name}"), placed.draw));
     alone.more.insert("reach".to_owned(), (*reach).into());
-    paper.beside(&mut one);
+    paper.add_to(&mut one);
     vec![alone, Note::WholePlacement.on(one), each]
 }
 
@@ -303,7 +303,7 @@ fn first_parity_row(object_bytes: usize, cycles: f64, first: f64) -> Row {
     let case = format!("code/rs:8+4/{}/first-parity", fieldstone_units::size(object_bytes as u64));
     let mut row = Row::new(BENCH, case, CYCLES, Better::Less, (Some(first), None));
     row.more.insert("cycles".to_owned(), cycles.into());
-    papers::ENCODER.beside(&mut row);
+    papers::ENCODER.add_to(&mut row);
     Note::FirstParity.on(row)
 }
 

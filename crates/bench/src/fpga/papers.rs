@@ -53,7 +53,7 @@ impl Published {
 
     /// Adds the paper's numbers to a row that measures the same work. `paper` is the least number
     /// of cycles, the better one for the paper.
-    pub fn beside(&self, row: &mut Row) {
+    pub fn add_to(&self, row: &mut Row) {
         let mhz = self.implied_mhz().map(f64::round);
         let note = format!(
             "{} cycles in {} us would be {} MHz; section IV-B says about {STATED_MHZ} MHz",
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_paper_stands_beside_a_row_with_its_range_and_its_clock() {
         let mut row = row();
-        UNIFORM.beside(&mut row);
+        UNIFORM.add_to(&mut row);
         assert_eq!(row.more["paper"], json!(40.0));
         assert_eq!(row.more["paper_cycles"], json!([40.0, 50.0]));
         assert_eq!(row.more["paper_implied_mhz"], json!([222.0, 278.0]));

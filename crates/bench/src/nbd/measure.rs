@@ -142,7 +142,7 @@ impl Stage<'_> {
             self.bar.set_message(format!("{label}: filling {}", contender.name()));
             let filled = self.with(contender, |stage, running| {
                 fill(running, stage.setup.size_bytes)?;
-                stage.quieten(running)
+                stage.wait_until_idle(running)
             });
             if let Err(error) = filled {
                 self.leave(contender, &error.context("filling its device"));
@@ -193,7 +193,7 @@ impl Stage<'_> {
         let size_bytes = self.setup.size_bytes;
         let arguments =
             fio::measure(&running.device, case.load, size_bytes, self.plan.seconds, seed);
-        self.quieten(running)?;
+        self.wait_until_idle(running)?;
         let Some(server) = &mut running.server else {
             let fio = fio::run(&arguments, case.load.pattern)?;
             return Ok(Cell { fio, ..Cell::default() });
@@ -217,7 +217,7 @@ impl Stage<'_> {
     }
 
     /// Waits until server and file system have no work left.
-    fn quieten(&self, running: &Running) -> anyhow::Result<()> {
+    fn wait_until_idle(&self, running: &Running) -> anyhow::Result<()> {
         if let Some(server) = &running.server {
             server.settle(SETTLE)?;
         }

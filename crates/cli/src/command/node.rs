@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use fieldstone_console::signals::Signals;
 use fieldstone_host::folder::Announcer;
 use fieldstone_host::{
-    Destination, FolderError, Host, HostConfig, LocalNodeConfig, LocalNodeId, look_up,
+    Destination, FolderError, Host, HostConfig, LocalNodeConfig, LocalNodeId, timed_call,
 };
 use fieldstone_proto::NodeIndex;
 use fieldstone_server::engine::{command_deadline, open_patiently};
@@ -53,9 +53,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let Some(folder) = opened else {
         bail!("interrupted while opening {}", opening.path.display());
     };
-    let door = Door { path: folder.path.clone(), announcer: folder.announcer() };
+    let announced = AnnouncedFolder { path: folder.path.clone(), announcer: folder.announcer() };
     let address = listener.address().clone();
-    match door.announce(&address) {
+    match announced.announce(&address) {
         // The folder was there a moment ago. The node comes up when the folder answers again.
         Err(error @ FolderError::Silent(_)) => tell!("fieldstone: {error}"),
         announced => announced?,
@@ -73,19 +73,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     say!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
     host.handle().listen(listener, Destination::Node(LocalNodeId { number: 0, index }));
-    let ended = wait(&host, &signals, || door.announce(&address));
-    door.withdraw();
+    let ended = wait(&host, &signals, || announced.announce(&address));
+    announced.withdraw();
     let stopped = host.stop().context("the node failed");
     ended.and(stopped)
 }
 
 /// The node's folder, where servers read the node's address.
-struct Door {
+struct AnnouncedFolder {
     path: PathBuf,
     announcer: Announcer,
 }
 
-impl Door {
+impl AnnouncedFolder {
     /// See [`Announcer::announce`].
     fn announce(&self, address: &Address) -> Result<(), FolderError> {
         let address = address.clone();
@@ -109,7 +109,7 @@ impl Door {
         let announcer = self.announcer.clone();
         let call = move || call(announcer);
         let deadline = Instant::now() + PATIENCE;
-        look_up::within(deadline, &self.path.to_string_lossy(), call).ok()
+        timed_call::within(deadline, &self.path.to_string_lossy(), call).ok()
     }
 }
 

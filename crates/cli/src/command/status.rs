@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut operator = Operator::find(&target.pool, target.volume.as_deref(), &args.nodes.fixed)?;
     let looked = match &mut operator {
         Operator::Server(server) => server.status(),
-        Operator::Own(engine) => look(engine, target.volume.as_deref()),
+        Operator::Own(engine) => inspect(engine, target.volume.as_deref()),
     };
     let finished = operator.finish();
     let mut report = looked.and_then(|report| finished.map(|()| report))?;
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Opens the volumes read-only and reports on them.
-fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
+fn inspect(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
     let listing = engine.list_volumes()?;
     let wanted = match volume {
         Some(name) => vec![engine.find_in(&listing, name)?],
@@ -53,7 +53,7 @@ fn look(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
     };
     let mut failed = Vec::new();
     for known in &wanted {
-        if let Err(error) = engine.open_volume(known, &VolumeOptions::look(), None) {
+        if let Err(error) = engine.open_volume(known, &VolumeOptions::inspect(), None) {
             failed.push((engine.line(known), format!("{error:#}")));
         }
     }

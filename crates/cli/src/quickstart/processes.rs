@@ -92,7 +92,7 @@ impl Drop for Process {
 }
 
 /// The quickstart's folder. Dropping this removes it, unless the user keeps it.
-pub struct Workplace {
+pub struct DemoFolder {
     /// The path of the folder.
     pub folder: PathBuf,
     keep: bool,
@@ -100,7 +100,7 @@ pub struct Workplace {
     existed: bool,
 }
 
-impl Workplace {
+impl DemoFolder {
     /// Makes the folder, or uses an existing one that is empty.
     pub fn make(folder: Option<&Path>, keep: bool) -> anyhow::Result<Self> {
         let folder = match folder {
@@ -118,7 +118,7 @@ impl Workplace {
     }
 }
 
-impl Drop for Workplace {
+impl Drop for DemoFolder {
     fn drop(&mut self) {
         if self.keep {
             return;

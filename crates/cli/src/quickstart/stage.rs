@@ -17,7 +17,7 @@ use fieldstone_server::runtime::RuntimeOptions;
 use fieldstone_uring::Address;
 
 use super::pattern::{Moved, Pattern, check_signal};
-use super::processes::{Process, Workplace};
+use super::processes::{DemoFolder, Process};
 use crate::command::accelerator::Accel;
 use crate::nbd_disk::NbdDisk;
 use crate::progress::{new_bar, show};
@@ -59,14 +59,14 @@ struct Stage {
     pool: Pool,
     nbd: Address,
     accel: Accel,
-    work: Workplace,
+    work: DemoFolder,
 }
 
 /// Runs the quickstart.
 pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let signals = Signals::install()?;
     let begun = Instant::now();
-    let work = Workplace::make(plan.dir.as_deref(), plan.keep)?;
+    let work = DemoFolder::make(plan.dir.as_deref(), plan.keep)?;
     let mut stage = Stage::build(plan, work)?;
     say!(
         "Fieldstone quickstart: {} nodes, {}, a volume of {}, over NBD",
@@ -87,7 +87,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     row("read 4 KiB at random", &pattern.check_random(&mut disk, count, RANDOM_DEPTH, &signals)?);
     let before = stage.report()?;
 
-    let victims = stage.victims(plan.profile);
+    let victims = stage.nodes_to_kill(plan.profile);
     say!("\n{} killed with SIGKILL, folders deleted", names(&victims));
     stage.kill(&victims)?;
     row("read and compare", &pattern.check_all(&mut disk, &signals)?);
@@ -149,7 +149,7 @@ fn names(nodes: &[NodeIndex]) -> String {
 }
 
 impl Stage {
-    fn build(plan: &Plan, work: Workplace) -> anyhow::Result<Self> {
+    fn build(plan: &Plan, work: DemoFolder) -> anyhow::Result<Self> {
         let profile = plan.profile;
         let shards = u16::try_from(profile.shards()).unwrap_or(u16::MAX);
         let nodes = NODES_MIN.max(shards);
@@ -208,7 +208,7 @@ impl Stage {
     }
 
     /// The nodes to kill: as many as the code survives, at most two, and not adjacent ones.
-    fn victims(&self, profile: Profile) -> Vec<NodeIndex> {
+    fn nodes_to_kill(&self, profile: Profile) -> Vec<NodeIndex> {
         let all = [NodeIndex(1), NodeIndex(4)];
         all[..profile.m().min(all.len())].to_vec()
     }

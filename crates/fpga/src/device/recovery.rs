@@ -52,8 +52,8 @@ impl FpgaDevice {
         self.batch = None;
         for slot in 0..self.flights.len() {
             let Some(flight) = self.flights[slot].take() else { continue };
-            self.ruins.host.extend(flight.claim.host);
-            self.ruins.card.extend(flight.claim.card);
+            self.abandoned_memory.host.extend(flight.claim.host);
+            self.abandoned_memory.card.extend(flight.claim.card);
             match flight.purpose {
                 Purpose::Swap(_) => self.swap_failed = true,
                 Purpose::Job { queue, id, job, uses, .. } => {
@@ -65,7 +65,7 @@ impl FpgaDevice {
         }
         self.programs.borrow_mut().queue_set_reset();
         let image = self.card.shared().maps.queue_set_reset(self.set.number());
-        self.ruins.card.extend(image);
+        self.abandoned_memory.card.extend(image);
     }
 
     /// Releases the map or program of a job.
@@ -83,7 +83,7 @@ impl FpgaDevice {
     pub(super) fn revive(&mut self) {
         let module = self.card.partition().module;
         let mut shared = self.card.shared();
-        std::mem::take(&mut self.ruins).release(&mut shared);
+        std::mem::take(&mut self.abandoned_memory).release(&mut shared);
         if std::mem::take(&mut self.swap_failed) {
             shared.maps.swap_ended(module);
         }

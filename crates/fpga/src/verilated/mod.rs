@@ -91,7 +91,7 @@ struct Shared {
     host: Mutex<Vec<u8>>,
     /// A counter of all events that a waiting driver may want to see.
     news: Mutex<u64>,
-    heard: Condvar,
+    news_changed: Condvar,
     interrupts: [AtomicU64; VECTORS],
     /// Cycles since reset, and nanoseconds that they took.
     cycles: AtomicU64,
@@ -141,7 +141,7 @@ impl Shared {
 
     fn tell(&self) {
         *self.news.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.heard.notify_all();
+        self.news_changed.notify_all();
     }
 }
 
@@ -171,7 +171,7 @@ impl Simulation {
         let shared = Arc::new(Shared {
             host: Mutex::new(vec![0; options.host_bytes]),
             news: Mutex::new(0),
-            heard: Condvar::new(),
+            news_changed: Condvar::new(),
             interrupts: [const { AtomicU64::new(0) }; VECTORS],
             cycles: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
@@ -274,7 +274,7 @@ impl Mmio for Page {
         let shared = &self.simulation.shared;
         let news = shared.news.lock().unwrap_or_else(PoisonError::into_inner);
         // The result does not matter, because the caller polls again.
-        let _ = shared.heard.wait_timeout(news, RELAX);
+        let _ = shared.news_changed.wait_timeout(news, RELAX);
     }
 }
 

@@ -30,7 +30,7 @@ type Opened = Result<NodeFolder, FolderError>;
 #[derive(Debug)]
 enum Progress {
     /// The folder has answered a look.
-    Looked,
+    Inspected,
     /// The folder is locked.
     Locked,
     /// The opening has ended.
@@ -69,9 +69,9 @@ impl Attempt {
         let path = opening.path.clone();
         std::thread::Builder::new().name(name).spawn(move || {
             // This look only wakes the disk. The opening looks again, and reports errors.
-            let _ = super::look(&opening.path);
+            let _ = super::inspect(&opening.path);
             let tell = |progress| drop(progress_out.send(progress));
-            tell(Progress::Looked);
+            tell(Progress::Inspected);
             // A process that has given up drops the sender.
             if may_go_on.recv().is_ok() {
                 let ended = opening.run_telling(|| tell(Progress::Locked));
@@ -85,7 +85,7 @@ impl Attempt {
     /// Waits until the folder is locked, the opening has failed, or `deadline`. A folder that is
     /// silent then is opened without another call, as soon as it answers.
     pub fn lock(&mut self, deadline: Instant) -> Standing {
-        let answered = matches!(self.next(deadline), Some(Progress::Looked));
+        let answered = matches!(self.next(deadline), Some(Progress::Inspected));
         if let Some(go_on) = self.go_on.take() {
             // The receiver is gone only after a panic of the thread, which the next calls report.
             let _ = go_on.send(());
@@ -96,7 +96,7 @@ impl Attempt {
         match self.next(deadline) {
             Some(Progress::Ended(opened)) => Standing::Ended(opened),
             Some(Progress::Locked) => Standing::Locked,
-            Some(Progress::Looked) | None => Standing::Silent,
+            Some(Progress::Inspected) | None => Standing::Silent,
         }
     }
 

@@ -114,7 +114,7 @@ pub enum FolderError {
     NoSuperblock(PathBuf),
     /// The folder holds a different node.
     #[error("{} belongs elsewhere: it is {found}, expected was {expected}", path.display())]
-    Stranger {
+    WrongNode {
         /// The folder.
         path: PathBuf,
         /// The identity of the node that is there.

@@ -121,7 +121,7 @@ fn a_node_is_made_only_where_nothing_lies_and_the_keeper_allows_it() {
     fs::create_dir(path.join(LOST_AND_FOUND)).expect("made");
     fs::write(path.join(PARTIAL), "half").expect("writable");
     create(&path, &superblock(0)).expect("made");
-    assert_eq!(look_for(&path, &superblock(0)).expect("there"), superblock(0));
+    assert_eq!(find_node(&path, &superblock(0)).expect("there"), superblock(0));
     assert!(matches!(create(&path, &superblock(0)), Err(FolderError::Exists { .. })));
 }
 

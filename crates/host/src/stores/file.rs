@@ -43,9 +43,9 @@ use slab::Slab;
 use smallvec::smallvec;
 
 use super::{StoreKind, StoreOptions};
-use crate::look_up;
 use crate::pace::{Group, Pace};
 use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
+use crate::timed_call;
 use extents::Question;
 
 /// The kind `file:PATH`.
@@ -107,7 +107,7 @@ impl StoreSpec for FileSpec {
         let open = move || Opened::open(&spec);
         let tell =
             move |opened: Result<Opened, String>| mailer.send(Box::new(FileMail::Opened(opened)));
-        let started = look_up::begin(&self.path.to_string_lossy(), open, tell);
+        let started = timed_call::begin(&self.path.to_string_lossy(), open, tell);
         let state = match started {
             Ok(()) => State::Opening,
             Err(error) => State::Failed(format!("{}: {error}", self.path.display())),

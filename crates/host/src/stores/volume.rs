@@ -18,7 +18,7 @@ use fieldstone_volume::{Action, Event, Phase as VolumePhase, Volume, VolumeConfi
 
 use crate::message::{Link, LocalNodeId, Message};
 use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
-use remote::{Heard, RemoteNode};
+use remote::{RemoteEvent, RemoteNode};
 
 /// A volume on nodes.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl StoreSpec for VolumeSpec {
         };
         let links: Vec<NodeLink> = self.places.iter().enumerate().map(link).collect();
         let volume = Volume::with_engine(self.config, self.engine, io.now);
-        let mut store = VolumeStore { volume, links, heard: Vec::new() };
+        let mut store = VolumeStore { volume, links, events: Vec::new() };
         for index in 0..store.links.len() {
             store.connect(node_index(index), io);
         }
@@ -154,7 +154,7 @@ struct VolumeStore {
     volume: Volume,
     links: Vec<NodeLink>,
     /// Kept to reuse its memory.
-    heard: Vec<Heard>,
+    events: Vec<RemoteEvent>,
 }
 
 impl VolumeStore {
@@ -184,12 +184,12 @@ impl VolumeStore {
     }
 
     /// Passes the events of a remote node to the volume.
-    fn listen(&mut self, node: NodeIndex, heard: &mut Vec<Heard>, now: Nanos) {
-        for heard in heard.drain(..) {
-            let event = match heard {
-                Heard::Up => Event::NodeUp(node),
-                Heard::Down => Event::NodeDown(node),
-                Heard::Reply(reply) => Event::Reply { node, reply },
+    fn listen(&mut self, node: NodeIndex, events: &mut Vec<RemoteEvent>, now: Nanos) {
+        for event in events.drain(..) {
+            let event = match event {
+                RemoteEvent::Up => Event::NodeUp(node),
+                RemoteEvent::Down => Event::NodeDown(node),
+                RemoteEvent::Reply(reply) => Event::Reply { node, reply },
             };
             self.volume.handle(event, now);
         }
@@ -219,7 +219,7 @@ impl Store for VolumeStore {
     fn phase(&self) -> Phase {
         match self.volume.phase() {
             VolumePhase::Opening => Phase::Opening,
-            VolumePhase::Serving | VolumePhase::Looked => Phase::Serving,
+            VolumePhase::Serving | VolumePhase::Inspected => Phase::Serving,
             VolumePhase::Closing => Phase::Closing,
             VolumePhase::Closed => Phase::Closed,
             VolumePhase::Failed(reason) => Phase::Failed(reason),
@@ -246,12 +246,12 @@ impl Store for VolumeStore {
 
     fn event(&mut self, index: u32, event: fieldstone_uring::Event, io: &mut StoreIo<'_>) {
         let what = remote::Name::of(index);
-        let mut heard = std::mem::take(&mut self.heard);
+        let mut events = std::mem::take(&mut self.events);
         if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(what.node.0)) {
-            remote.event(what, event, io, &mut heard);
+            remote.event(what, event, io, &mut events);
         }
-        self.listen(what.node, &mut heard, io.now);
-        self.heard = heard;
+        self.listen(what.node, &mut events, io.now);
+        self.events = events;
     }
 
     fn mail(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
@@ -297,14 +297,14 @@ impl Store for VolumeStore {
     }
 
     fn flush(&mut self, io: &mut StoreIo<'_>) {
-        let mut heard = std::mem::take(&mut self.heard);
+        let mut events = std::mem::take(&mut self.events);
         for index in 0..self.links.len() {
             if let NodeLink::Remote(remote) = &mut self.links[index] {
-                remote.flush(io.reactor, &mut heard);
-                self.listen(node_index(index), &mut heard, io.now);
+                remote.flush(io.reactor, &mut events);
+                self.listen(node_index(index), &mut events, io.now);
             }
         }
-        self.heard = heard;
+        self.events = events;
     }
 
     fn waits_for(&self) -> String {

@@ -277,7 +277,7 @@ mod tests {
         assert!(reason.contains("node.0 does not answer"), "{reason}");
         go_on.send(()).expect("it waits");
         let late = first.late.expect("under way").wait().expect("it answers after all");
-        assert!(late.created && folder::look(&late.path).is_ok());
+        assert!(late.created && folder::inspect(&late.path).is_ok());
     }
 
     #[test]
@@ -331,6 +331,6 @@ mod tests {
         let mut finish = || folders.next().expect("three").finish(deadline);
         assert!(finish().is_ok_and(|first| first.folder.is_ok()));
         assert!(matches!(finish(), Err(FolderError::InUse { .. })));
-        assert_eq!(folder::look(&at(2).path).expect("readable"), folder::Found::Nothing);
+        assert_eq!(folder::inspect(&at(2).path).expect("readable"), folder::Found::Nothing);
     }
 }

@@ -28,7 +28,7 @@ use crate::runtime::{DeviceName, OpenDevice, Runtime, RuntimeOptions};
 
 pub use folders::{command_deadline, open_patiently};
 pub use listing::{Known, Listing};
-pub use nodes::{FixedNode, NodeSight};
+pub use nodes::{FixedNode, NodeAnswer};
 pub use operator::Operator;
 pub use service::{Served, ServerInfo};
 pub use volumes::VolumeOptions;

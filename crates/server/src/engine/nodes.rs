@@ -54,7 +54,7 @@ pub(crate) struct Found {
 
 /// The answer of a node to a status request, or the reason why there is none.
 #[derive(Clone, Debug)]
-pub struct NodeSight {
+pub struct NodeAnswer {
     /// The node.
     pub node: NodeIndex,
     /// The status of the node, or the reason.
@@ -228,19 +228,19 @@ impl Engine {
     }
 
     /// Asks every node for its status.
-    pub fn see_nodes(&self) -> Vec<NodeSight> {
-        let sights = self.ask_nodes(|node, session| {
+    pub fn stat_nodes(&self) -> Vec<NodeAnswer> {
+        let answers = self.ask_nodes(|node, session| {
             let capability = self.capability(VolumeId(0), Epoch(0));
             match session.ask(capability, &RequestBody::Stat)? {
                 ReplyBody::Stat(stat) => Ok(stat),
                 other => bail!("{node} answered out of turn: {other:?}"),
             }
         });
-        let sight = |(node, stat): (NodeIndex, anyhow::Result<NodeStat>)| NodeSight {
+        let answer = |(node, stat): (NodeIndex, anyhow::Result<NodeStat>)| NodeAnswer {
             node,
             stat: stat.map_err(|error| format!("{error:#}")),
         };
-        sights.into_iter().map(sight).collect()
+        answers.into_iter().map(answer).collect()
     }
 
     /// Asks up to `AT_A_TIME` nodes at the same time, then the next nodes. So a silent node does

@@ -38,7 +38,7 @@ pub struct VolumeOptions {
 
 impl VolumeOptions {
     /// The options of a command that only looks at a volume.
-    pub fn look() -> Self {
+    pub fn inspect() -> Self {
         Self { look: true, ..Self::offline() }
     }
 
@@ -109,7 +109,7 @@ impl Engine {
         stop: Option<&AtomicBool>,
     ) -> anyhow::Result<OpenDevice> {
         let opening = match options.look {
-            true => Opening::Look,
+            true => Opening::Inspect,
             false => Opening::Open { takeover: options.takeover },
         };
         let config = self.config(known.id, known.profile, opening, options);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_host::folder::Found;
-use fieldstone_host::{FolderError, Keeper, folder, look_up};
+use fieldstone_host::{FolderError, Keeper, folder, timed_call};
 use fieldstone_proto::NodeIndex;
 use fieldstone_proto::disk::Superblock;
 
@@ -26,26 +26,26 @@ use super::record::{self, Place, Record};
 use super::{POOL_FILE, Pool, PoolFile};
 
 /// How long the examination of a folder may take. A healthy disk answers within milliseconds.
-const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+const INSPECT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Examines the path of a node's folder, as [`folder::look`] does, but waits at most
-/// `LOOK_PATIENCE`.
+/// Examines the path of a node's folder, as [`folder::inspect`] does, but waits at most
+/// `INSPECT_PATIENCE`.
 ///
 /// # Errors
 /// The system refuses the access, or the folder does not answer.
-pub fn look(path: &Path) -> Result<Found, FolderError> {
+pub fn inspect(path: &Path) -> Result<Found, FolderError> {
     let folder = path.to_path_buf();
-    let call = move || folder::look(&folder);
-    look_up::within(Instant::now() + LOOK_PATIENCE, &path.to_string_lossy(), call)
+    let call = move || folder::inspect(&folder);
+    timed_call::within(Instant::now() + INSPECT_PATIENCE, &path.to_string_lossy(), call)
         .unwrap_or_else(|_| Err(FolderError::Silent(path.to_path_buf())))
 }
 
-/// Examines the folders of these nodes with `look_for`, all at the same time, for at most
+/// Examines the folders of these nodes with `find_node`, all at the same time, for at most
 /// `patience`. Returns the nodes that were not found.
 fn not_found<F>(
     nodes: Vec<(NodeIndex, PathBuf, Superblock)>,
     patience: Duration,
-    look_for: F,
+    find_node: F,
 ) -> BTreeMap<u16, FolderError>
 where
     F: Fn(&Path, &Superblock) -> Result<Superblock, FolderError> + Copy + Send + 'static,
@@ -55,11 +55,11 @@ where
     let mut lost = BTreeMap::new();
     for (node, path, superblock) in nodes {
         let (found, at) = (found.clone(), path.clone());
-        let call = move || look_for(&at, &superblock);
+        let call = move || find_node(&at, &superblock);
         // The caller may have stopped waiting.
         let tell = move |answer| drop(found.send((node, answer)));
         // Without a thread or an answer, the node stays in `lost`.
-        let _ = look_up::begin(&path.to_string_lossy(), call, tell);
+        let _ = timed_call::begin(&path.to_string_lossy(), call, tell);
         lost.insert(node.0, FolderError::Silent(path));
     }
     drop(found);
@@ -94,7 +94,7 @@ impl Losses {
         }
         let here = pool.node_indices().filter(|node| !elsewhere.contains(node));
         let here = here.map(|node| (node, pool.node_folder(node), pool.superblock(node)));
-        for (node, error) in not_found(here.collect(), LOOK_PATIENCE, folder::look_for) {
+        for (node, error) in not_found(here.collect(), INSPECT_PATIENCE, folder::find_node) {
             losses.insert(node, short(error));
         }
         Ok(Self(losses))
@@ -193,7 +193,7 @@ impl Keeper for PoolKeeper {
         self.check_pool().map_err(text)?;
         let record = Record::read(&self.pool.folder, self.pool.id).map_err(text)?;
         match record.entry(node).map(|entry| entry.place) {
-            Some(Place::Beside) => {}
+            Some(Place::Inside) => {}
             Some(Place::Mount) => {
                 return Err("it lay on a file system of its own, which may only be away".to_owned());
             }
@@ -279,7 +279,7 @@ mod tests {
             if superblock.node == NodeIndex(1) {
                 std::thread::sleep(Duration::from_secs(3600));
             }
-            folder::look_for(path, superblock)
+            folder::find_node(path, superblock)
         };
         let start = Instant::now();
         let lost = not_found(here.collect(), Duration::from_secs(3), hangs);
@@ -308,7 +308,7 @@ mod tests {
         let refused = keeper.may_replace(NodeIndex(0), &path).expect_err("never seen");
         assert!(refused.contains("nodes.json does not say"), "{refused}");
         record::update(&pool.folder, pool.id, |record| {
-            record.note_seen(NodeIndex(0), 1, Place::Beside);
+            record.note_seen(NodeIndex(0), 1, Place::Inside);
         })
         .expect("writable");
         assert_eq!(keeper.may_replace(NodeIndex(0), &path), Ok(()));

@@ -52,7 +52,8 @@ const LOCK_POLL: Duration = Duration::from_millis(2);
 #[serde(rename_all = "lowercase")]
 pub enum Place {
     /// A folder in the pool's folder, on the same file system.
-    Beside,
+    #[serde(rename = "beside")]
+    Inside,
     /// The folder is on another file system: a disk is mounted there.
     Mount,
     /// The folder is a symbolic link.
@@ -69,7 +70,7 @@ impl Place {
             return Ok(Self::Link);
         }
         let same = fs::metadata(path)?.dev() == fs::metadata(pool)?.dev();
-        Ok(if same { Self::Beside } else { Self::Mount })
+        Ok(if same { Self::Inside } else { Self::Mount })
     }
 }
 
@@ -235,11 +236,11 @@ mod tests {
         let folder = folder();
         let dir = folder.path();
         update(dir, POOL, |record| {
-            record.note_made(NodeIndex(4), 0xabc, Place::Beside, true);
+            record.note_made(NodeIndex(4), 0xabc, Place::Inside, true);
             record.note_made(NodeIndex(1), 0xdef, Place::Mount, false);
         })
         .expect("writable");
-        update(dir, POOL, |record| record.note_seen(NodeIndex(4), 0xabc, Place::Beside))
+        update(dir, POOL, |record| record.note_seen(NodeIndex(4), 0xabc, Place::Inside))
             .expect("writable");
         let record = Record::read(dir, POOL).expect("readable");
         assert_eq!(record.to_rebuild(), [(NodeIndex(4), "0000000000000abc")]);
@@ -253,7 +254,7 @@ mod tests {
     fn what_cannot_be_believed_says_nothing_and_a_newer_format_is_left_alone() {
         let folder = folder();
         let (dir, path) = (folder.path(), folder.path().join(NODES_FILE));
-        update(dir, PoolId(8), |record| record.note_made(NodeIndex(1), 1, Place::Beside, true))
+        update(dir, PoolId(8), |record| record.note_made(NodeIndex(1), 1, Place::Inside, true))
             .expect("writable");
         assert!(Record::read(dir, POOL).expect("another pool's").to_rebuild().is_empty());
         for damaged in [&b"{\"format\": 1"[..], b"", b"\xff\xfe", b"[]"] {
@@ -286,7 +287,7 @@ mod tests {
         fs::create_dir(&beside).expect("made");
         std::os::unix::fs::symlink(&beside, &link).expect("linked");
         let place = |path: &Path| Place::of(folder.path(), path).expect("there");
-        assert_eq!((place(&beside), place(&link)), (Place::Beside, Place::Link));
+        assert_eq!((place(&beside), place(&link)), (Place::Inside, Place::Link));
         assert_eq!(place(Path::new("/proc")), Place::Mount);
         assert!(Place::of(folder.path(), &folder.path().join("node.2")).is_err());
     }

@@ -9,7 +9,7 @@ use super::{
     CoreReport, EngineKindReport, EngineReport, NodeReport, PoolReport, ProgressReport,
     ServerReport, VolumeNodeReport, VolumeReport,
 };
-use crate::engine::{Engine, Known, NodeSight};
+use crate::engine::{Engine, Known, NodeAnswer};
 use crate::pool::Provision;
 use crate::runtime::Runtime;
 
@@ -34,7 +34,7 @@ impl PoolReport {
         let (pool, runtime) = (&engine.pool, engine.runtime());
         // Asks the nodes first. So if a node was replaced, the volumes' newer snapshot is about the
         // new node.
-        let sights = engine.see_nodes();
+        let answers = engine.stat_nodes();
         let cores = runtime.handle().snapshot(true);
         let mut volumes = device_reports(runtime, &cores, Some(pool.id), stores);
         volumes.iter_mut().for_each(|volume| explain_nodes(volume, pool.id, &cores));
@@ -50,7 +50,7 @@ impl PoolReport {
             server: None,
             provisioned_bytes: provision.map(Provision::needed_bytes),
             provisionable_bytes: provision.map(Provision::bytes),
-            nodes: node_reports(engine, &sights, &cores),
+            nodes: node_reports(engine, &answers, &cores),
             volumes,
         }
     }
@@ -107,18 +107,22 @@ impl ServerReport {
 }
 
 /// Reports the nodes: their own answers, or the reason why they are down.
-fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -> Vec<NodeReport> {
+fn node_reports(
+    engine: &Engine,
+    answers: &[NodeAnswer],
+    cores: &[CoreSnapshot],
+) -> Vec<NodeReport> {
     let local = |node| {
         let mut nodes = cores.iter().flat_map(|core| &core.nodes);
         nodes.find(|found| found.pool == engine.pool.id && found.node == node)
     };
-    let report = |sight: &NodeSight| {
+    let report = |answer: &NodeAnswer| {
         let mut report = NodeReport {
-            node: sight.node.0,
-            place: engine.place_name(usize::from(sight.node.0)),
+            node: answer.node.0,
+            place: engine.place_name(usize::from(answer.node.0)),
             ..NodeReport::default()
         };
-        match &sight.stat {
+        match &answer.stat {
             Ok(stat) => {
                 report.state = "up".to_owned();
                 report.incarnation = format!("{:016x}", stat.incarnation);
@@ -127,13 +131,13 @@ fn node_reports(engine: &Engine, sights: &[NodeSight], cores: &[CoreSnapshot]) -
             }
             Err(reason) => {
                 report.state = "down".to_owned();
-                let known = local(sight.node).and_then(|node| node.down.clone());
+                let known = local(answer.node).and_then(|node| node.down.clone());
                 report.reason = known.unwrap_or_else(|| reason.clone());
             }
         }
         report
     };
-    sights.iter().map(report).collect()
+    answers.iter().map(report).collect()
 }
 
 /// Replaces the reasons for nodes of this process that are down: the node itself knows more.
@@ -190,7 +194,7 @@ fn volume_report(status: &Status) -> VolumeReport {
         Phase::Opening => ("opening", String::new()),
         Phase::Serving => ("serving", String::new()),
         Phase::Closing => ("closing", String::new()),
-        Phase::Looked | Phase::Closed => ("closed", String::new()),
+        Phase::Inspected | Phase::Closed => ("closed", String::new()),
         Phase::Failed(reason) => ("failed", reason.clone()),
     };
     VolumeReport {

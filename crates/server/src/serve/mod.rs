@@ -18,7 +18,7 @@ pub use opening::Device;
 
 use crate::control::ControlServer;
 use crate::engine::{Engine, Served, ServerInfo};
-use crate::metrics::{Look, MetricsServer};
+use crate::metrics::{Collect, MetricsServer};
 use crate::report::Stores;
 use crate::runtime::Runtime;
 use opening::{Door, Openings};
@@ -72,7 +72,7 @@ impl Server {
             |engine: &Arc<Engine>| Arc::new(Served::new(Arc::clone(engine), Arc::clone(&info)));
         let served: Vec<Arc<Served>> = engines.iter().map(serve).collect();
         let metrics = match &options.metrics {
-            Some(address) => Some(MetricsServer::start(address, look(&served, &info))?),
+            Some(address) => Some(MetricsServer::start(address, collect(&served, &info))?),
             None => None,
         };
         let control = engines.iter().zip(&served).map(|(engine, served)| {
@@ -128,7 +128,7 @@ impl Server {
 
 /// Makes the reports for the metrics: each pool, and the stores that need no pool in the first
 /// report.
-fn look(served: &[Arc<Served>], info: &Arc<ServerInfo>) -> Look {
+fn collect(served: &[Arc<Served>], info: &Arc<ServerInfo>) -> Collect {
     let (served, info) = (served.to_vec(), Arc::clone(info));
     Box::new(move || {
         let Some((first, others)) = served.split_first() else { return vec![info.report()] };

@@ -76,11 +76,11 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn begin_removal(&mut self, tenant: usize, delay_ns: u64) {
         let at = self.now().plus(Nanos(delay_ns));
         self.tenants[tenant].removal = Some(Removal::Due(at));
-        self.look_again(tenant);
+        self.check_again(tenant);
     }
 
     /// Puts the next step of a removal on the schedule, if none is there.
-    fn look_again(&mut self, tenant: usize) {
+    fn check_again(&mut self, tenant: usize) {
         let seat = &mut self.tenants[tenant];
         if seat.removal.is_some() && !std::mem::replace(&mut seat.removal_pending, true) {
             self.schedule.after(LOOK_NS, Happening::Remove { tenant });
@@ -95,7 +95,7 @@ impl<C: Cast> World<'_, C> {
             Some(Removal::Gone) => self.make_again(tenant),
             Some(Removal::Due(_)) | None => {}
         }
-        self.look_again(tenant);
+        self.check_again(tenant);
     }
 
     fn start_command(&mut self, tenant: usize) {

@@ -298,7 +298,7 @@ impl<C: Cast> World<'_, C> {
                 self.schedule_work(tenant, 0);
             }
             Phase::Failed(reason) => self.active_failed(client, &before, &reason),
-            Phase::Opening | Phase::Closing | Phase::Closed | Phase::Looked => {}
+            Phase::Opening | Phase::Closing | Phase::Closed | Phase::Inspected => {}
         }
     }
 

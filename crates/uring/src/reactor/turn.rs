@@ -198,7 +198,7 @@ impl Reactor {
     }
 
     fn collect_mail(&mut self, events: &mut Vec<Event>) {
-        if !self.bell.as_ref().is_some_and(|bell| bell.look()) {
+        if !self.bell.as_ref().is_some_and(|bell| bell.answer()) {
             return;
         }
         self.inboxes.retain(|(_, inbox)| !inbox.is_closed());

@@ -33,7 +33,7 @@ impl Core {
     pub fn pump_log(&mut self) -> bool {
         let mut any = false;
         loop {
-            let over = matches!(self.phase, Phase::Failed(_) | Phase::Closed | Phase::Looked);
+            let over = matches!(self.phase, Phase::Failed(_) | Phase::Closed | Phase::Inspected);
             if over || self.log.nodes.is_empty() {
                 break;
             }

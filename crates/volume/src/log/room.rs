@@ -116,8 +116,7 @@ impl Core {
         if taken > space.blocks {
             // Another volume may be about to give back slots that it no longer needs.
             let long = self.has_waited_for_grants(taken);
-            let whole =
-                self.reservation.slots >= self.slots_most() || self.waits_for_room_in_vain();
+            let whole = self.reservation.slots >= self.slots_max() || self.waits_for_room_in_vain();
             let refuse = (long || whole) && !self.reservation_changes();
             // If the nodes' answers come too late for this request, they help the next one.
             self.grow_reservation();

@@ -7,7 +7,7 @@ use fieldstone_proto::{Lsn, SegmentId, SegmentKind};
 
 use super::Failure;
 use super::rings::{Records, reach};
-use super::vouch::{Listed, settle};
+use super::validate::{Listed, settle};
 use crate::core::{Core, Ctx};
 use crate::gc::read_footer;
 use crate::rebuild::rebuild_segment;

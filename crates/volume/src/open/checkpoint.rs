@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Failure;
 use super::chain::Link;
-use super::vouch::{Listed, settle};
+use super::validate::{Listed, settle};
 use crate::core::{Core, Ctx};
 use crate::map::Location;
 use crate::read::read_segment;

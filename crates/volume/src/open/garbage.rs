@@ -5,7 +5,7 @@ use fieldstone_proto::{
     JournalGen, NodeIndex, RequestBody, SegmentId, SegmentKind, ShardInfo, VolumeState,
 };
 
-use super::vouch::Listed;
+use super::validate::Listed;
 use crate::core::Ctx;
 use crate::root::Root;
 use crate::segment::epoch_of;

@@ -7,8 +7,8 @@
 //! 2. *Root*: the opening takes the newest root (`root`). It names checkpoint, journal and epoch.
 //! 3. *Segments*: nodes list their shards. Segments of the checkpoint count. After it comes the
 //!    chain of segments of the root's epoch: each begins at the log position where the one before
-//!    ended. The opening verifies shards that the checkpoint does not name (see `vouch`). A segment
-//!    with fewer than k good shards ends the chain, unless it is known to have been durable.
+//!    ended. The opening verifies shards that the checkpoint does not name (see `validate`). A
+//!    segment with fewer than k good shards ends the chain, unless it is known to have been durable.
 //! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
 //!    Replay starts at the segment boundary from which the records reach furthest, or at the latest
 //!    of them if there are several. So it does not replay the contents of good segments. This
@@ -31,7 +31,7 @@
 //! remain, all nodes that were left out get another chance, because errors may pass. An opening
 //! that still cannot go on after all its attempts ends with the reason of each node.
 //!
-//! A *look* asks the nodes too, but it fences no node and writes nothing (`look`).
+//! An *inspection* asks the nodes too, but it fences no node and writes nothing (`inspect`).
 //!
 //! After a crash the opening waits a while for journal nodes that are missing, and longer if it
 //! sees that a record lacks blocks (`rings`). A ring does not show whether its node lost power, and
@@ -42,10 +42,10 @@ mod chain;
 mod checkpoint;
 mod detached;
 mod garbage;
-mod look;
+mod inspect;
 mod recover;
 mod rings;
-mod vouch;
+mod validate;
 
 use bytes::Bytes;
 use fieldstone_block::Nanos;
@@ -114,7 +114,7 @@ impl<T> Blame<T> for Result<T, NodeError> {
 pub async fn open(ctx: Ctx) {
     let mut why = String::new();
     let began = ctx.with(|core| core.opening_began);
-    let attempts = match ctx.with(|core| core.config.opening == Opening::Look) {
+    let attempts = match ctx.with(|core| core.config.opening == Opening::Inspect) {
         true => LOOKS_MAX,
         false => ATTEMPTS_MAX,
     };
@@ -260,8 +260,8 @@ impl Core {
 
 async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(), Failure> {
     let opening = ctx.with(|core| core.config.opening.clone());
-    if opening == Opening::Look {
-        return look::look(ctx, connected).await;
+    if opening == Opening::Inspect {
+        return inspect::inspect(ctx, connected).await;
     }
     let summaries = volumes(ctx, connected).await?;
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
@@ -284,7 +284,7 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
             ctx.with(|core| core.reservation.provisioning = provisioning);
             create(ctx, &states, name, profile.to_string(), geometry).await
         }
-        Opening::Open { .. } | Opening::Look => recover(ctx, &states, began).await,
+        Opening::Open { .. } | Opening::Inspect => recover(ctx, &states, began).await,
     }
 }
 

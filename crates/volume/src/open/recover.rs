@@ -19,7 +19,7 @@ use super::rings::{
     Records, Sources, attach, check_not_cut_short, read_rings, replay_records, sync_rings,
     trimmed_up_to, wait_for_journal,
 };
-use super::vouch::Listed;
+use super::validate::Listed;
 use super::{Blame, Failure, commit};
 use crate::core::Ctx;
 use crate::gc::{free_segments, store_checkpoint};

@@ -44,7 +44,8 @@ pub fn load_osdmap(path: &Path) -> anyhow::Result<(OsdMap, Vec<u8>)> {
     let bytes = file::read(path)?;
     if !OsdMap::recognises(&bytes) && loaded(&bytes).is_ok() {
         bail!(
-            "{} is a CRUSH map, but this needs pools and states too: an OSDMap, which              `ceph osd getmap -o FILE` writes",
+            "{} is a CRUSH map, but this needs pools and states too: an OSDMap, \
+             which `ceph osd getmap -o FILE` writes",
             file::shown(path)
         );
     }

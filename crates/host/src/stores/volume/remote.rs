@@ -25,7 +25,7 @@ use fieldstone_proto::{NodeError, NodeIndex, Reply, Request};
 use super::{NodeMail, NodePlace};
 use crate::store::{Mailer, StoreIo};
 use crate::wire_socket::{Broken, WireSocket};
-use crate::{folder, look_up};
+use crate::{folder, timed_call};
 use fieldstone_uring::{Endpoint, Event, Payload, Reactor, Token};
 
 /// The first pause before connecting again.
@@ -37,7 +37,7 @@ const CONNECT_MS: u64 = 5_000;
 
 /// An event for the volume.
 #[derive(Debug)]
-pub enum Heard {
+pub enum RemoteEvent {
     /// The connection is open.
     Up,
     /// The connection is gone.
@@ -196,7 +196,7 @@ impl RemoteNode {
         let tell = move |endpoint| {
             mailer.send(Box::new(NodeMail::Found(node, attempt, endpoint)));
         };
-        look_up::begin(&path.to_string_lossy(), read, tell)
+        timed_call::begin(&path.to_string_lossy(), read, tell)
     }
 
     /// Takes the address of the node, or the reason why it could not be read.
@@ -236,12 +236,12 @@ impl RemoteNode {
     }
 
     /// Sends queued requests and continues to receive. Adds the answers that are already known to
-    /// `heard`.
-    pub fn flush(&mut self, reactor: &mut Reactor, heard: &mut Vec<Heard>) {
+    /// `events`.
+    pub fn flush(&mut self, reactor: &mut Reactor, events: &mut Vec<RemoteEvent>) {
         if let State::Up(socket) = &mut self.state {
             socket.start_io(reactor);
         }
-        heard.extend(self.refused.drain(..).map(Heard::Reply));
+        events.extend(self.refused.drain(..).map(RemoteEvent::Reply));
     }
 
     /// Takes an event of the node's socket or timer.
@@ -250,14 +250,14 @@ impl RemoteNode {
         what: Name,
         event: Event,
         io: &mut StoreIo<'_>,
-        heard: &mut Vec<Heard>,
+        events: &mut Vec<RemoteEvent>,
     ) {
         if what.attempt != self.attempt || matches!(self.state, State::Closed) {
             return;
         }
         let broken = match (what.operation, &mut self.state) {
             (Operation::Connect, State::Connecting) => {
-                return self.connected(event, io, heard);
+                return self.connected(event, io, events);
             }
             (Operation::Timer, State::Connecting) => {
                 self.hang_up(io);
@@ -269,7 +269,7 @@ impl RemoteNode {
                 let result = socket.received(event).and_then(|()| {
                     while let Some(reply) = socket.next_message()? {
                         answered = true;
-                        heard.push(Heard::Reply(reply));
+                        events.push(RemoteEvent::Reply(reply));
                     }
                     Ok(())
                 });
@@ -282,7 +282,7 @@ impl RemoteNode {
             _ => return,
         };
         match broken {
-            Ok(()) => self.flush(io.reactor, heard),
+            Ok(()) => self.flush(io.reactor, events),
             Err(error) => {
                 match &error {
                     Broken::Wire(error) => {
@@ -292,12 +292,12 @@ impl RemoteNode {
                 }
                 self.hang_up(io);
                 self.wait(io);
-                heard.push(Heard::Down);
+                events.push(RemoteEvent::Down);
             }
         }
     }
 
-    fn connected(&mut self, event: Event, io: &mut StoreIo<'_>, heard: &mut Vec<Heard>) {
+    fn connected(&mut self, event: Event, io: &mut StoreIo<'_>, events: &mut Vec<RemoteEvent>) {
         io.reactor.cancel_timer(self.token(Operation::Timer, io));
         match (event.result, event.payload) {
             (Ok(_), Payload::Socket(socket)) => {
@@ -306,7 +306,7 @@ impl RemoteNode {
                 let mut socket = Box::new(WireSocket::new(socket, receive, send));
                 socket.start_io(io.reactor);
                 self.state = State::Up(socket);
-                heard.push(Heard::Up);
+                events.push(RemoteEvent::Up);
             }
             (Ok(_), _) => self.wait(io),
             (Err(error), _) => {

@@ -47,7 +47,7 @@ impl Found {
 ///
 /// # Errors
 /// The system reports an error.
-pub fn look(path: &Path) -> Result<Found, FolderError> {
+pub fn inspect(path: &Path) -> Result<Found, FolderError> {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -84,8 +84,8 @@ pub fn look(path: &Path) -> Result<Found, FolderError> {
 ///
 /// # Errors
 /// The reason why that node is not at `path`.
-pub fn look_for(path: &Path, expected: &Superblock) -> Result<Superblock, FolderError> {
-    match look(path)? {
+pub fn find_node(path: &Path, expected: &Superblock) -> Result<Superblock, FolderError> {
+    match inspect(path)? {
         Found::Node => {}
         found => return Err(found.into_error(path)),
     }

@@ -1,9 +1,10 @@
-//! A look at a volume without opening it: it asks nodes, fences none, and writes nothing.
+//! Inspection of a volume without opening it: it asks nodes, fences none, and writes nothing.
 //!
-//! A command that shows the state of a volume must not end the writer that serves the volume. So a
-//! look takes the highest epoch that the nodes report, reads what an opening would read, and stops.
-//! Its result may be out of date: a writer may change everything meanwhile. Nodes with an older
-//! epoch were away when the volume was last opened. Their data does not count before they join.
+//! A command that shows the state of a volume must not end the writer that serves the volume. So an
+//! inspection takes the highest epoch that the nodes report, reads what an opening would read, and
+//! stops. Its result may be out of date: a writer may change everything meanwhile. Nodes with an
+//! older epoch were away when the volume was last opened. Their data does not count before they
+//! join.
 
 use fieldstone_proto::{
     BLOCK_BYTES, Epoch, JournalInfo, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState,
@@ -21,7 +22,7 @@ use crate::root::Root;
 use crate::status::{NodeHealth, Phase};
 
 /// Finds out the state of the volume.
-pub(super) async fn look(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
+pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
     let mut summaries = Vec::new();
     for node in connected {
         if let Some(summary) = summary_of(ctx, *node).await? {
@@ -45,7 +46,7 @@ pub(super) async fn look(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failu
         let up = |node: &NodeIndex| core.node(*node).health == NodeHealth::Up;
         core.log.nodes = found.root.journal_nodes.iter().copied().filter(up).collect();
         core.root = Some(found.root);
-        core.phase = Phase::Looked;
+        core.phase = Phase::Inspected;
         core.waits_for.clear();
     });
     Ok(())
