@@ -37,7 +37,7 @@
 //! | [`node_server`] | the connections of other processes to nodes |
 //! | [`node_session`] | a connection to one node, for control calls |
 //! | `pace` | whether a disk keeps pace, so that a core may make a write that can block |
-//! | [`look_up`] | calls that may hang, with a deadline |
+//! | [`timed_call`] | calls that may hang, with a deadline |
 //! | [`control`] | the control calls and their answers |
 //! | [`strangers`] | how long unknown connections may stay, and how many |
 //! | [`notices`] | log lines that strangers can cause |

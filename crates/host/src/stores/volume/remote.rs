@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The address of a node process is in a file in the node's folder, and reading the folder may
-//! hang. So a thread reads the file ([`crate::look_up`]) and sends the address in a message. This
+//! hang. So a thread reads the file ([`crate::timed_call`]) and sends the address in a message. This
 //! is part of connecting.
 //!
 //! The pause doubles with every attempt until the node answers a request. So a node that accepts
