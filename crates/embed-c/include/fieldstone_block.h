@@ -187,7 +187,8 @@ int fieldstone_block_eventfd(const fieldstone_block *device);
 
 /*
  * Takes up to `max` answers from the completion queue, and returns their number. Waits up to
- * `timeout_ms` milliseconds for the first answer; a callback must pass 0. Returns 0 for NULL.
+ * `timeout_ms` milliseconds for the first answer; in a callback it does not wait. Returns 0 for
+ * NULL.
  */
 size_t fieldstone_block_completions(fieldstone_block *device,
                                     fieldstone_block_completion *completions, size_t max,

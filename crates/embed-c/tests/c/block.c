@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static int checks, failures;
@@ -144,6 +145,10 @@ static void next_of_chain(void *arg, int status)
     chain->bad += status != FIELDSTONE_BLOCK_OK;
     chain->bad += fieldstone_block_flush(chain->device, &own) != FIELDSTONE_BLOCK_IN_CALLBACK;
     chain->bad += fieldstone_block_close(chain->device, NULL) != FIELDSTONE_BLOCK_IN_CALLBACK;
+    time_t began = time(NULL);
+    fieldstone_block_completion completion;
+    chain->bad += fieldstone_block_completions(chain->device, &completion, 1, 60000) != 0;
+    chain->bad += time(NULL) - began > 30;
     if (chain->left-- > 0) {
         chain->bad += fieldstone_block_aio_read(chain->device, 5, &chain->byte, 1, next_of_chain,
                                                 chain, &own) != FIELDSTONE_BLOCK_OK;
