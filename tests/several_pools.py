@@ -4,6 +4,7 @@
 import json
 import pathlib
 import sys
+import urllib.parse
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
@@ -20,8 +21,8 @@ from world import (
     wait_until,
 )
 
-# The volume "v" is in both pools, and "v.1" is what the export of the second one is called.
-EXPORTS = ("v", "v.1", "w", "disk", "ram4")
+# The volume "v" is in both pools. The export of the second one has a name of its own.
+EXPORTS = ("v", "second v", "w", "disk", "ram4")
 LENGTH = 4 * MIB
 
 
@@ -36,7 +37,7 @@ class MixedServer(Process):
         self.wait_for_output("serving ", times=len(targets))
 
     def uri(self, export):
-        return f"nbd+unix:///{export}?socket={self.socket}"
+        return f"nbd+unix:///{urllib.parse.quote(export)}?socket={self.socket}"
 
 
 def write_all(server):
@@ -74,7 +75,7 @@ def asked(server, a, b):
     refused("volume", "rm", b.path / "v", says=["is being served"])
     refused("volume", "grow", b.path / "w", "--size", "128M", says=['no volume "w"'])
     fieldstone("volume", "grow", b.path / "v", "--size", "80M")
-    check(connect(server.uri("v.1")).get_size() == 80 * MIB, "the second volume has not grown")
+    check(connect(server.uri("second v")).get_size() == 80 * MIB, "the second volume has not grown")
     check(connect(server.uri("v")).get_size() == 64 * MIB, "the first volume has grown")
     fieldstone("volume", "limit", a.path / "v", "--iops", "100000")
     fieldstone("scrub", a.path)
@@ -113,7 +114,7 @@ def scenario(world):
     disk = world.file("disk")
     with open(disk, "wb") as file:
         file.truncate(64 * MIB)
-    targets = [a.path / "v", b.path / "v", a.path / "w", f"file:{disk}", "ram:64M"]
+    targets = [a.path / "v", f"second v={b.path}/v", a.path / "w", f"file:{disk}", "ram:64M"]
     server = MixedServer(world, targets, "--cores", "2", "--metrics", "127.0.0.1:0")
     write_all(server)
     check_all(server)
@@ -124,6 +125,8 @@ def scenario(world):
     refused("serve", b.path / "x", "--nbd", socket, says=["is in use"])
     twice = world.file("link")
     twice.symlink_to(a.path)
+    same = [a.path / "v", b.path / "v"]
+    refused("serve", *same, "--nbd", socket, says=["both be the export", f"NAME={b.path}/v"])
     refused("serve", a.path / "v", twice / "w", "--nbd", socket, says=["are the same pool"])
     refused(
         "serve", a.path / "v", b.path / "v", "--nbd", socket, "--node", "1=tcp:localhost:1",
@@ -135,7 +138,7 @@ def scenario(world):
     check_all(server, EXPORTS[:-1])
     server.stop()
     # Each pool can be served alone again.
-    for pool, export in ((a, "v"), (b, "v.1")):
+    for pool, export in ((a, "v"), (b, "second v")):
         server = pool.serve("v")
         handle = connect(server.uri("v"))
         check(bytes(handle.pread(LENGTH, 0)) == noise(LENGTH, EXPORTS.index(export)), export)

@@ -54,6 +54,8 @@ const HOUSEKEEPING_MS: u64 = 1_000;
 const RESTING_MS: u64 = 16_000;
 /// The longest such pause when the volume has room that other volumes may need.
 const SPARING_MS: u64 = 2_000;
+/// The longest such pause when the volume has idle slots: other volumes may wait for them.
+const IDLE_SLOTS_MS: u64 = 1_000;
 /// Fewest segments between two checkpoints that only shorten recovery.
 const CHECKPOINT_EVERY: u64 = 64;
 
@@ -198,10 +200,15 @@ pub async fn keep_house(ctx: Ctx) {
             core.claim_promised_slots();
             rests
         });
-        let soon = ctx.with(|core| core.has_spare_slots() || core.lacks_promised_slots());
-        let soon = soon || full;
-        let most_ms = if soon { SPARING_MS } else { RESTING_MS };
-        pause_ms = if rests { (2 * pause_ms).min(most_ms) } else { HOUSEKEEPING_MS };
+        let (idle, soon) = ctx.with(|core| {
+            (core.has_idle_slots(), core.has_spare_slots() || core.lacks_promised_slots())
+        });
+        let max_ms = match (idle, soon || full) {
+            (true, _) => IDLE_SLOTS_MS,
+            (false, true) => SPARING_MS,
+            (false, false) => RESTING_MS,
+        };
+        pause_ms = if rests { (2 * pause_ms).min(max_ms) } else { HOUSEKEEPING_MS };
         ctx.sleep_ms(pause_ms).await;
     }
 }
@@ -219,7 +226,8 @@ async fn collect(ctx: &Ctx) -> Ended {
     let lock = ctx.with(|core| core.maintenance_lock.clone());
     let _guard = lock.acquire().await;
     let mut tried = Vec::new();
-    // Free segments after the last checkpoint, and the bytes that users had written until then.
+    // The room made until the last checkpoint, the bytes that users had written until then, and the
+    // number of slots that the volume then wanted to keep.
     let mut last_checkpoint = None;
     // Every round frees a segment, moves one, or ends. The bound is a safeguard against a bug.
     for _ in 0..100_000 {
@@ -241,8 +249,11 @@ async fn collect(ctx: &Ctx) -> Ended {
             if !write_checkpoint(ctx, false).await {
                 return Ended::Disturbed;
             }
-            let now = ctx.with(|core| (core.room_made(), core.counters.user_written_bytes));
-            let in_vain = |last: (i64, u64)| now.0 <= last.0 && now.1 == last.1;
+            let now = ctx.with(|core| {
+                (core.room_made(), core.counters.user_written_bytes, core.reservation.goal)
+            });
+            let in_vain =
+                |last: (i64, u64, u32)| now.0 <= last.0 && (now.1, now.2) == (last.1, last.2);
             if !long && last_checkpoint.is_some_and(in_vain) {
                 // Moving blocks takes as much room as it gives back.
                 return ended(&tried);

@@ -264,7 +264,6 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     Ok(())
 }
 
-/// Another writer has the volume, with the epoch `current`.
 /// Asks the nodes that are up for their epochs. True if enough of them have this writer's epoch
 /// that no newer writer serves the volume. Without this question, a writer that does not know yet
 /// that it is fenced could replace a record with the newer epoch, when the node cannot read that
@@ -289,6 +288,7 @@ async fn is_newest_writer(ctx: &Ctx) -> Result<bool, NodeError> {
     Ok(agreeing >= ctx.with(|core| core.nodes_needed()))
 }
 
+/// Another writer has the volume, with the epoch `current`.
 fn fenced_out(ctx: &Ctx, current: Epoch) -> NodeError {
     ctx.with(|core| {
         core.fence_out(current);

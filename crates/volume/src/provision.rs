@@ -72,7 +72,7 @@ pub struct Reservation {
     /// When the volume last gave back room because other volumes had none.
     yielded_at: Option<Nanos>,
     /// The number of slots on each node that it then wanted to keep.
-    goal: u32,
+    pub goal: u32,
 }
 
 /// Idle slots that a volume may have, when it has `idle` of them, `unclaimed` more are left, and it
@@ -114,6 +114,11 @@ impl Core {
     /// Slots on each node that the volume has reserved beyond those that it can have a use for.
     fn slots_idle(&self) -> u32 {
         self.reservation.slots.saturating_sub(self.slots_useful())
+    }
+
+    /// The volume has reserved slots that it can have no use for but cheap collection.
+    pub fn has_idle_slots(&self) -> bool {
+        self.slots_idle() > 0
     }
 
     /// Slots that no volume has reserved, on the node with the fewest.
@@ -287,6 +292,7 @@ impl Core {
             }
             ctx.with(|core| {
                 core.reservation.changing = false;
+                core.pursue_goal();
                 core.consider_gc();
             });
         });

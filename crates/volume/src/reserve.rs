@@ -390,6 +390,11 @@ pub async fn give_back_spare(ctx: &Ctx) {
     begin_change(ctx).await;
     let (nodes, slots) = ctx.with(|core| {
         let slots = core.slots_needed_without_losses().max(core.slots_min());
+        let kept = slots - slots.min(core.slots_needed_without_losses());
+        if kept > 0 {
+            let name = &core.name;
+            tracing::info!(volume = %name, "closes with {kept} slots of garbage on each node");
+        }
         let more = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved > slots;
         let nodes = core.nodes_that(more);
         nodes.iter().for_each(|node| core.node_mut(*node).give_up_slots(slots));
@@ -495,8 +500,9 @@ impl Core {
         let advice = match later {
             true => "other volumes can give back more, but have not done so yet: try again later",
             false => {
-                "make it smaller or thin, remove other volumes, or serve those that were not \
-                 closed, which give back what they can spare"
+                "make it smaller or thin, remove other volumes, or serve the others for some \
+                 seconds: a volume that was not closed, or closed with much garbage, gives back \
+                 what it does not need"
             }
         };
         format!(

@@ -2,7 +2,7 @@
 //!
 //! This file has the options. The server itself is in `fieldstone_server::serve`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -22,7 +22,7 @@ use fieldstone_server::listen;
 use fieldstone_server::pool::Pool;
 use fieldstone_server::runtime::{DeviceName, Runtime, RuntimeOptions};
 use fieldstone_server::serve::{Device, ServeOptions, Server};
-use fieldstone_server::target::volume_path;
+use fieldstone_server::target::{check_name, volume_path};
 use fieldstone_uring::{Address, Caching, Holder, Listener};
 
 use super::accelerator::Accel;
@@ -33,10 +33,12 @@ use fieldstone_units as units;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The targets to serve: DIR/VOLUME, file:PATH for a file or block device, or ram:SIZE for a
-    /// device in memory. The NBD export has the name of the volume or file; the first target is
-    /// also the default export.
-    #[arg(value_name = "DIR/VOLUME|file:PATH|ram:SIZE", required = true)]
-    targets: Vec<Serving>,
+    /// device in memory. The NBD export has the name of the volume or file, or `ram` and the
+    /// target's place (ram2 for the third target, `ram` for the first). NAME=TARGET gives it
+    /// another name: two volumes of the same name need that. The first target is also the default
+    /// export.
+    #[arg(value_name = "[NAME=]DIR/VOLUME|file:PATH|ram:SIZE", required = true)]
+    targets: Vec<Target>,
     /// Where to listen: unix:PATH or tcp:HOST:PORT. May be repeated.
     #[arg(long, value_name = "ADDR", required = true)]
     nbd: Vec<Address>,
@@ -108,9 +110,36 @@ pub enum Scheduling {
     Off,
 }
 
-/// One target of `serve`.
+/// One target of `serve`, with the name of its export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Serving {
+pub struct Target {
+    /// The name that the user gave the export.
+    export: Option<String>,
+    /// The target's text, without that name.
+    text: String,
+    serving: Serving,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A path may contain "=", but the name of an export is no path and has no scheme.
+        let (export, target) = match text.split_once('=') {
+            Some((name, target)) if !name.contains(['/', ':']) => (Some(name), target),
+            _ => (None, text),
+        };
+        if let Some(name) = export {
+            check_name(name).map_err(|error| format!("{error:#}"))?;
+        }
+        let serving = target.parse()?;
+        Ok(Self { export: export.map(str::to_owned), text: target.to_owned(), serving })
+    }
+}
+
+/// What a target is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Serving {
     /// A volume of a pool.
     Volume(PathBuf),
     /// A store that needs no pool.
@@ -169,11 +198,11 @@ struct Wanted {
 }
 
 /// The pools, and their volumes to serve.
-fn volumes_of(targets: &[Serving]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>)> {
+fn volumes_of(targets: &[Target]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>)> {
     let mut pools: Vec<Pool> = Vec::new();
     let mut volumes: Vec<Wanted> = Vec::new();
     for target in targets {
-        let Serving::Volume(path) = target else { continue };
+        let Serving::Volume(path) = &target.serving else { continue };
         let found = volume_path(path)?;
         let pool = match pools.iter().position(|pool| pool.folder == found.pool) {
             Some(place) => place,
@@ -230,31 +259,34 @@ fn caching(args: &Args) -> Caching {
     if args.direct { Caching::Direct } else { Caching::Buffered }
 }
 
-/// The names of the exports, by the indices of their targets. Volumes get their names before the
-/// stores without a pool. If a name is taken, the target's index is appended.
-fn export_names(targets: &[Serving], volumes: &[Wanted]) -> BTreeMap<usize, String> {
-    let mut taken = BTreeSet::new();
-    let mut names = BTreeMap::new();
+/// The names of the exports, in the order of their targets.
+///
+/// # Errors
+/// Two targets have the same name. A name that the server chose would depend on the other targets:
+/// with one target more, a client could write to another volume than before.
+fn export_names(targets: &[Target], volumes: &[Wanted]) -> anyhow::Result<Vec<String>> {
+    let mut taken: BTreeMap<String, &str> = BTreeMap::new();
+    let mut names = Vec::new();
     let mut volumes = volumes.iter();
-    let mut name_one = |index: usize, mut name: String| {
-        while !taken.insert(name.clone()) {
-            name = format!("{name}.{index}");
-        }
-        names.insert(index, name);
-    };
     for (index, target) in targets.iter().enumerate() {
-        if matches!(target, Serving::Volume(_))
-            && let Some(volume) = volumes.next()
-        {
-            name_one(index, volume.name.name.clone());
+        let own = match &target.serving {
+            Serving::Volume(_) => {
+                volumes.next().context("every volume has a name")?.name.name.clone()
+            }
+            Serving::Store(store) => store.name(index),
+        };
+        let name = target.export.clone().unwrap_or(own);
+        if let Some(other) = taken.insert(name.clone(), &target.text) {
+            bail!(
+                "{other} and {} would both be the export {name:?}; give one of them another name: \
+                 NAME={}",
+                target.text,
+                target.text
+            );
         }
+        names.push(name);
     }
-    for (index, target) in targets.iter().enumerate() {
-        if let Serving::Store(target) = target {
-            name_one(index, target.name(index));
-        }
-    }
-    names
+    Ok(names)
 }
 
 /// Reads `--limit`.
@@ -298,27 +330,24 @@ fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
 
 /// The devices to open, with the names of their exports.
 fn devices(args: &Args, volumes: Vec<Wanted>) -> anyhow::Result<Vec<Device>> {
-    let mut exports = export_names(&args.targets, &volumes);
+    let exports = export_names(&args.targets, &volumes)?;
     let mut volumes = volumes.into_iter();
-    let devices = args.targets.iter().enumerate().map(|(index, target)| {
-        let export = exports.remove(&index).context("every target has a name")?;
-        match target {
-            Serving::Store(target) => {
-                let options = StoreOptions { caching: caching(args), read_only: args.read_only };
-                let layers = layers(args, target.is_cached(options))?;
-                Ok(Device::Store(export, target.clone(), options, layers))
-            }
-            Serving::Volume(_) => {
-                let Wanted { pool, name } = volumes.next().context("every volume has a name")?;
-                let options = VolumeOptions {
-                    look: false,
-                    takeover: args.takeover,
-                    auto_rebuild: !args.no_auto_rebuild,
-                    rebuild_limit: args.rebuild_limit,
-                    layers: layers(args, false)?,
-                };
-                Ok(Device::Volume { pool, name, export, options })
-            }
+    let devices = args.targets.iter().zip(exports).map(|(target, export)| match &target.serving {
+        Serving::Store(target) => {
+            let options = StoreOptions { caching: caching(args), read_only: args.read_only };
+            let layers = layers(args, target.is_cached(options))?;
+            Ok(Device::Store(export, target.clone(), options, layers))
+        }
+        Serving::Volume(_) => {
+            let Wanted { pool, name } = volumes.next().context("every volume has a name")?;
+            let options = VolumeOptions {
+                look: false,
+                takeover: args.takeover,
+                auto_rebuild: !args.no_auto_rebuild,
+                rebuild_limit: args.rebuild_limit,
+                layers: layers(args, false)?,
+            };
+            Ok(Device::Volume { pool, name, export, options })
         }
     });
     devices.collect()

@@ -17,9 +17,10 @@ const STUCK_MS_MAX: u64 = 500;
 /// again, and fails each time, keeps collection and reservations busy for ever.
 const HOPELESS_MS: u64 = 16_000;
 
-/// How long changes wait for nodes to grant more room. The other volumes check at least every 2 s
-/// whether another volume lacks room.
-const GRANT_MS_MAX: u64 = 2_500;
+/// How long changes wait for nodes to grant more room. A volume with idle slots checks at least
+/// every second whether another volume lacks room, and may have to collect before it can give slots
+/// back.
+const GRANT_MS_MAX: u64 = 3_500;
 /// How long a lack of room counts, if no change has found too little room since.
 const LACK_MS_MAX: u64 = 2 * GRANT_MS_MAX;
 /// Pause before the log tries again because a node may grant more.
