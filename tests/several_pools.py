@@ -129,7 +129,7 @@ def scenario(world):
     refused("serve", *same, "--nbd", socket, says=["both be the export", f"NAME={b.path}/v"])
     refused("serve", a.path / "v", twice / "w", "--nbd", socket, says=["are the same pool"])
     refused(
-        "serve", a.path / "v", b.path / "v", "--nbd", socket, "--node", "1=tcp:localhost:1",
+        "serve", a.path / "w", b.path / "v", "--nbd", socket, "--node", "1=tcp:localhost:1",
         says=["--node does not say"],
     )
     # What is flushed survives a crash, in every store but memory.

@@ -178,10 +178,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // An address that is in use fails here, before anything is opened.
     let listeners = bind(&args.nbd)?;
     let (pools, volumes) = volumes_of(&args.targets)?;
+    let exports = export_names(&args.targets, &volumes)?;
+    let devices = devices(args, volumes, exports)?;
     let (runtime, engines) = start(args, pools)?;
     let last = Arc::clone(&runtime);
     signals::at_second(move || last.unclosed());
-    let served = serve(args, &runtime, engines, volumes, listeners, &signals);
+    let served = serve(args, &runtime, engines, devices, listeners, &signals);
     let finished = runtime.finish();
     served.and(finished)
 }
@@ -328,9 +330,8 @@ fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
     Ok(layers)
 }
 
-/// The devices to open, with the names of their exports.
-fn devices(args: &Args, volumes: Vec<Wanted>) -> anyhow::Result<Vec<Device>> {
-    let exports = export_names(&args.targets, &volumes)?;
+/// The devices to open.
+fn devices(args: &Args, volumes: Vec<Wanted>, exports: Vec<String>) -> anyhow::Result<Vec<Device>> {
     let mut volumes = volumes.into_iter();
     let devices = args.targets.iter().zip(exports).map(|(target, export)| match &target.serving {
         Serving::Store(target) => {
@@ -357,12 +358,12 @@ fn serve(
     args: &Args,
     runtime: &Arc<Runtime>,
     engines: Vec<Engine>,
-    volumes: Vec<Wanted>,
+    devices: Vec<Device>,
     listeners: Vec<Listener>,
     signals: &Signals,
 ) -> anyhow::Result<()> {
     let options = ServeOptions {
-        devices: devices(args, volumes)?,
+        devices,
         listeners,
         metrics: args.metrics.clone(),
         read_only: args.read_only,
