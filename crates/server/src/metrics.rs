@@ -1,6 +1,7 @@
 //! Metrics for Prometheus: `GET /metrics` in the text exposition format, version 0.0.4.
 //!
-//! A scrape takes a snapshot through the same calls as `status`. Each client has a thread and a
+//! A scrape takes a snapshot through the same calls as `status`. Clients that ask while a snapshot is
+//! being taken share it ([`Shared`]). Each client has a thread and a
 //! bounded time, and the number of clients is bounded ([`Callers`]). So a client that is slow,
 //! sends no request or does not read its answer keeps no other client from its answer. A connection
 //! serves one request.
@@ -9,7 +10,7 @@ use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -50,7 +51,8 @@ impl MetricsServer {
             .map_err(|error| anyhow!("cannot serve metrics on {address}: {error}"))?;
         let stopped = Arc::new(AtomicBool::new(false));
         let server = Self { address: listener.local_addr()?, stopped: Arc::clone(&stopped) };
-        let page = move |target: &str| answer(target, &collect);
+        let shared = Shared::default();
+        let page = move |target: &str| answer(target, &shared, &collect);
         std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(move || accept(&listener, &stopped, &(Arc::new(page) as Page)))?;
@@ -72,12 +74,30 @@ impl Drop for MetricsServer {
 }
 
 /// Returns the content for a path: the status line with its headers, and the text.
-type Page = Arc<dyn Fn(&str) -> (&'static str, String) + Send + Sync>;
+type Page = Arc<dyn Fn(&str) -> (&'static str, Arc<str>) + Send + Sync>;
+
+/// A text that several clients share. It takes time of the cores, so it is made once for all
+/// clients that ask while it is being made.
+#[derive(Default)]
+struct Shared(Mutex<Arc<OnceLock<Arc<str>>>>);
+
+impl Shared {
+    /// The text that is being made. If none is being made, makes one.
+    fn get(&self, make: impl FnOnce() -> String) -> Arc<str> {
+        let text = {
+            let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // A complete text is older than this call.
+            if current.get().is_some() {
+                *current = Arc::default();
+            }
+            Arc::clone(&current)
+        };
+        Arc::clone(text.get_or_init(|| make().into()))
+    }
+}
 
 fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
     let callers = Callers::new(CLIENTS_MAX);
-    // One page at a time, because each page takes time of the cores.
-    let turn = Arc::new(Mutex::new(()));
     for stream in listener.incoming() {
         if stopped.load(Ordering::Relaxed) {
             return;
@@ -88,9 +108,9 @@ fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
             continue;
         };
         let Some(caller) = callers.take_on(stream) else { continue };
-        let (page, turn) = (Arc::clone(page), Arc::clone(&turn));
+        let page = Arc::clone(page);
         let serve = move || {
-            if let Err(error) = converse(&caller, &page, &turn) {
+            if let Err(error) = converse(&caller, &page) {
                 tracing::debug!("a metrics client went away: {error}");
             }
         };
@@ -103,21 +123,19 @@ fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
 }
 
 /// Reads one request, answers it and closes the connection.
-fn converse(caller: &Caller<impl Line>, page: &Page, turn: &Mutex<()>) -> io::Result<()> {
+fn converse(caller: &Caller<impl Line>, page: &Page) -> io::Result<()> {
     let mut line = Timed::new(caller.line(), CLIENT_LIMIT);
     let head = head(&mut line)?;
     let mut words = head.split(|byte| byte.is_ascii_whitespace());
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     if caller.is_hung_up() {
         return Ok(());
     }
     let (status, text) = match (method, std::str::from_utf8(target)) {
         (b"GET" | b"HEAD", Ok(target)) => page(target),
-        (b"GET" | b"HEAD", Err(_)) => ("400 Bad Request", "not a path\n".to_owned()),
-        _ => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "use GET\n".to_owned()),
+        (b"GET" | b"HEAD", Err(_)) => ("400 Bad Request", "not a path\n".into()),
+        _ => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "use GET\n".into()),
     };
-    drop(turn);
     // The page may have waited for nodes that do not answer. That time must not count for the
     // client.
     line.limit(CLIENT_LIMIT);
@@ -150,10 +168,10 @@ fn head(line: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn answer(target: &str, collect: &Collect) -> (&'static str, String) {
+fn answer(target: &str, shared: &Shared, collect: &Collect) -> (&'static str, Arc<str>) {
     match target {
-        "/metrics" => ("200 OK", text(&collect())),
-        _ => ("404 Not Found", "see /metrics\n".to_owned()),
+        "/metrics" => ("200 OK", shared.get(|| text(&collect()))),
+        _ => ("404 Not Found", "see /metrics\n".into()),
     }
 }
 
@@ -378,7 +396,7 @@ mod tests {
     fn serve(len_bytes: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
-        let page: Page = Arc::new(move |_: &str| ("200 OK", "x".repeat(len_bytes)));
+        let page: Page = Arc::new(move |_: &str| ("200 OK", "x".repeat(len_bytes).into()));
         std::thread::spawn(move || accept(&listener, &AtomicBool::new(false), &page));
         address
     }
@@ -418,6 +436,28 @@ mod tests {
         let answer = get(address, b"GET /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.len() > 8 << 20);
         assert!(begun.elapsed() < CLIENT_LIMIT / 2, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_text_is_shared_while_it_is_made_and_made_anew_after() {
+        let shared = Shared::default();
+        let (made, waiting) = (Mutex::new(0), std::sync::Barrier::new(5));
+        let make = || {
+            std::thread::sleep(Duration::from_millis(300));
+            *made.lock().expect("no panic") += 1;
+            "text".to_owned()
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..5 {
+                scope.spawn(|| {
+                    waiting.wait();
+                    assert_eq!(&*shared.get(make), "text");
+                });
+            }
+        });
+        assert_eq!(*made.lock().expect("no panic"), 1);
+        shared.get(make);
+        assert_eq!(*made.lock().expect("no panic"), 2);
     }
 
     #[test]

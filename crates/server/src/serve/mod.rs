@@ -17,9 +17,9 @@ use fieldstone_uring::Listener;
 pub use opening::Device;
 
 use crate::control::ControlServer;
-use crate::engine::{Engine, Served, ServerInfo};
+use crate::engine::{Engine, METRICS_PATIENCE, Served, ServerInfo};
 use crate::metrics::{Collect, MetricsServer};
-use crate::report::Stores;
+use crate::report::{PoolReport, Stores};
 use crate::runtime::Runtime;
 use opening::{Door, Openings};
 
@@ -131,8 +131,16 @@ impl Server {
 fn collect(served: &[Arc<Served>], info: &Arc<ServerInfo>) -> Collect {
     let (served, info) = (served.to_vec(), Arc::clone(info));
     Box::new(move || {
-        let Some((first, others)) = served.split_first() else { return vec![info.report()] };
-        let others = others.iter().map(|served| served.report_with(Stores::LeftOut));
-        std::iter::once(first.report()).chain(others).collect()
+        let report = |(index, served): (usize, &Arc<Served>)| {
+            let stores = if index == 0 { Stores::Told } else { Stores::LeftOut };
+            served.report(METRICS_PATIENCE, stores)
+        };
+        // All pools are asked at the same time.
+        let reports: Vec<PoolReport> = std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                served.iter().enumerate().map(|one| scope.spawn(move || report(one))).collect();
+            asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        });
+        if reports.is_empty() { vec![info.report()] } else { reports }
     })
 }
