@@ -30,8 +30,8 @@ const REST_BYTES_MAX: u64 = 64 << 10;
 /// Pause before the next accept after a failure, for example without free descriptors.
 const RETRY_ACCEPT: Duration = Duration::from_millis(100);
 
-/// Takes a snapshot: one report of each served pool, or one report of the stores if no pool is
-/// served.
+/// Takes a snapshot: one report of each served pool, and one report without a pool, of the stores
+/// that need no pool.
 pub type Collect = Box<dyn Fn() -> Vec<PoolReport> + Send + Sync>;
 
 /// A listening metrics server. Dropping it stops it.
@@ -181,17 +181,19 @@ struct Labelled<'a, T> {
     of: &'a T,
 }
 
-/// Lists all objects of a kind in the reports. If there are several pools, the labels begin with
-/// the pool.
+/// Lists all objects of a kind in the reports. If there are several pools, the labels of what is in
+/// a pool begin with the pool.
 fn labelled<'a, T>(
     reports: &'a [PoolReport],
     list: fn(&PoolReport) -> &[T],
     label: fn(&T) -> String,
 ) -> Vec<Labelled<'a, T>> {
+    let pools = reports.iter().filter(|report| !report.pool.is_empty()).count();
     let one = |report: &'a PoolReport| {
-        let pool = match reports.len() {
-            0 | 1 => String::new(),
-            _ => format!("pool=\"{}\",", report.pool),
+        let pool = if pools > 1 && !report.pool.is_empty() {
+            format!("pool=\"{}\",", report.pool)
+        } else {
+            String::new()
         };
         let labels = move |of: &'a T| Labelled { labels: format!("{pool}{}", label(of)), of };
         list(report).iter().map(labels)
@@ -477,6 +479,7 @@ mod tests {
         let volume =
             VolumeReport { name: "a\"b".to_owned(), io: Some(io), ..VolumeReport::default() };
         let report = PoolReport {
+            pool: "aa".to_owned(),
             nodes: vec![NodeReport { state: "up".to_owned(), ..NodeReport::default() }],
             volumes: vec![volume],
             server: Some(crate::report::ServerReport::default()),
@@ -486,7 +489,12 @@ mod tests {
         assert!(one.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one}");
         assert!(one.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
         assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
-        let two = text(&[report.clone(), PoolReport { pool: "ab".to_owned(), ..report }]);
+        let ram = VolumeReport { name: "ram".to_owned(), ..VolumeReport::default() };
+        let stores = PoolReport { volumes: vec![ram], ..PoolReport::default() };
+        let one_and_stores = text(&[report.clone(), stores.clone()]);
+        assert!(one_and_stores.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one_and_stores}");
+        let two = text(&[report.clone(), PoolReport { pool: "ab".to_owned(), ..report }, stores]);
+        assert!(two.contains("fieldstone_volume_segments{volume=\"ram\"} 0\n"), "{two}");
         assert!(two.contains("fieldstone_node_up{pool=\"ab\",node=\"0\"} 1\n"), "{two}");
         assert!(
             two.contains("fieldstone_requests_total{pool=\"ab\",volume=\"a\\\"b\",op=\"read\"} 3")

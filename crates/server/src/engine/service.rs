@@ -42,7 +42,7 @@ impl ServerInfo {
         Self { runtime, listen, started: Instant::now(), stop: Mutex::new(stop), read_only }
     }
 
-    /// The report of a server that serves no pool.
+    /// The report of the server and of the stores that need no pool.
     pub fn report(&self) -> PoolReport {
         let mut report = PoolReport::of_stores(&self.runtime);
         self.complete(&mut report, None, Stores::Told);

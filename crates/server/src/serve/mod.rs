@@ -126,21 +126,20 @@ impl Server {
     }
 }
 
-/// Makes the reports for the metrics: each pool, and the stores that need no pool in the first
-/// report.
+/// Makes the reports for the metrics: one for each pool, and the last one for the stores that need
+/// no pool.
 fn collect(served: &[Arc<Served>], info: &Arc<ServerInfo>) -> Collect {
     let (served, info) = (served.to_vec(), Arc::clone(info));
     Box::new(move || {
-        let report = |(index, served): (usize, &Arc<Served>)| {
-            let stores = if index == 0 { Stores::Told } else { Stores::LeftOut };
-            served.report(METRICS_PATIENCE, stores)
-        };
         // All pools are asked at the same time.
-        let reports: Vec<PoolReport> = std::thread::scope(|scope| {
-            let asked: Vec<_> =
-                served.iter().enumerate().map(|one| scope.spawn(move || report(one))).collect();
+        let mut reports: Vec<PoolReport> = std::thread::scope(|scope| {
+            let ask = |served| {
+                scope.spawn(move || Served::report(served, METRICS_PATIENCE, Stores::LeftOut))
+            };
+            let asked: Vec<_> = served.iter().map(|served| ask(served)).collect();
             asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
         });
-        if reports.is_empty() { vec![info.report()] } else { reports }
+        reports.push(info.report());
+        reports
     })
 }
