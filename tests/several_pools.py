@@ -77,6 +77,10 @@ def asked(server, a, b):
     check(connect(server.uri("v.1")).get_size() == 80 * MIB, "the second volume has not grown")
     check(connect(server.uri("v")).get_size() == 64 * MIB, "the first volume has grown")
     fieldstone("volume", "limit", a.path / "v", "--iops", "100000")
+    served = [f"process {server.pid} serves the pool", 'not the volume "x"']
+    refused("volume", "limit", b.path / "x", "--iops", "9", says=served)
+    absent = [f"process {server.pid} serves", 'no volume "y"; there are: v, x']
+    refused("volume", "limit", b.path / "y", "--iops", "9", says=absent)
     fieldstone("scrub", a.path)
     fieldstone("scrub", b.path / "v")
 
