@@ -78,19 +78,26 @@ def asked(server, a, b):
     check(connect(server.uri("second v")).get_size() == 80 * MIB, "the second volume has not grown")
     check(connect(server.uri("v")).get_size() == 64 * MIB, "the first volume has grown")
     fieldstone("volume", "limit", a.path / "v", "--iops", "100000")
+    served = [f"process {server.pid} serves the pool", 'not the volume "x"']
+    refused("volume", "limit", b.path / "x", "--iops", "9", says=served)
+    absent = [f"process {server.pid} serves", 'no volume "y"; there are: v, x']
+    refused("volume", "limit", b.path / "y", "--iops", "9", says=absent)
     fieldstone("scrub", a.path)
     fieldstone("scrub", b.path / "v")
 
 
 def measured(server):
-    """No sample of the metrics is there twice: those of a pool name the pool."""
+    """No sample of the metrics is there twice. Those of a pool name the pool, and no others do."""
     line = next(line for line in server.output().splitlines() if line.startswith("metrics on "))
     with urllib.request.urlopen(line.split()[-1], timeout=30) as page:
         text = page.read().decode()
     samples = [line.rsplit(" ", 1)[0] for line in text.splitlines() if not line.startswith("#")]
     check(len(samples) == len(set(samples)), "a sample is there twice")
     sizes = [sample for sample in samples if sample.startswith("fieldstone_volume_size_bytes")]
-    check(len(sizes) == len(EXPORTS) and all('pool="' in sample for sample in sizes), str(sizes))
+    check(len(sizes) == len(EXPORTS), str(sizes))
+    for sample in sizes:
+        is_store = 'volume="disk"' in sample or 'volume="ram4"' in sample
+        check(('pool="' in sample) != is_store, f"the labels are wrong: {sample}")
 
 
 def harmed(server, a, b):

@@ -1,6 +1,7 @@
 //! Metrics for Prometheus: `GET /metrics` in the text exposition format, version 0.0.4.
 //!
-//! A scrape takes a snapshot through the same calls as `status`. Each client has a thread and a
+//! A scrape takes a snapshot through the same calls as `status`. Clients that ask while a snapshot is
+//! being taken share it ([`Shared`]). Each client has a thread and a
 //! bounded time, and the number of clients is bounded ([`Callers`]). So a client that is slow,
 //! sends no request or does not read its answer keeps no other client from its answer. A connection
 //! serves one request.
@@ -9,7 +10,7 @@ use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -29,8 +30,8 @@ const REST_BYTES_MAX: u64 = 64 << 10;
 /// Pause before the next accept after a failure, for example without free descriptors.
 const RETRY_ACCEPT: Duration = Duration::from_millis(100);
 
-/// Takes a snapshot: one report of each served pool, or one report of the stores if no pool is
-/// served.
+/// Takes a snapshot: one report of each served pool, and one report without a pool, of the stores
+/// that need no pool.
 pub type Collect = Box<dyn Fn() -> Vec<PoolReport> + Send + Sync>;
 
 /// A listening metrics server. Dropping it stops it.
@@ -50,7 +51,8 @@ impl MetricsServer {
             .map_err(|error| anyhow!("cannot serve metrics on {address}: {error}"))?;
         let stopped = Arc::new(AtomicBool::new(false));
         let server = Self { address: listener.local_addr()?, stopped: Arc::clone(&stopped) };
-        let page = move |target: &str| answer(target, &collect);
+        let shared = Shared::default();
+        let page = move |target: &str| answer(target, &shared, &collect);
         std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(move || accept(&listener, &stopped, &(Arc::new(page) as Page)))?;
@@ -72,12 +74,30 @@ impl Drop for MetricsServer {
 }
 
 /// Returns the content for a path: the status line with its headers, and the text.
-type Page = Arc<dyn Fn(&str) -> (&'static str, String) + Send + Sync>;
+type Page = Arc<dyn Fn(&str) -> (&'static str, Arc<str>) + Send + Sync>;
+
+/// A text that several clients share. It takes time of the cores, so it is made once for all
+/// clients that ask while it is being made.
+#[derive(Default)]
+struct Shared(Mutex<Arc<OnceLock<Arc<str>>>>);
+
+impl Shared {
+    /// The text that is being made. If none is being made, makes one.
+    fn get(&self, make: impl FnOnce() -> String) -> Arc<str> {
+        let text = {
+            let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // A complete text is older than this call.
+            if current.get().is_some() {
+                *current = Arc::default();
+            }
+            Arc::clone(&current)
+        };
+        Arc::clone(text.get_or_init(|| make().into()))
+    }
+}
 
 fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
     let callers = Callers::new(CLIENTS_MAX);
-    // One page at a time, because each page takes time of the cores.
-    let turn = Arc::new(Mutex::new(()));
     for stream in listener.incoming() {
         if stopped.load(Ordering::Relaxed) {
             return;
@@ -88,9 +108,9 @@ fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
             continue;
         };
         let Some(caller) = callers.take_on(stream) else { continue };
-        let (page, turn) = (Arc::clone(page), Arc::clone(&turn));
+        let page = Arc::clone(page);
         let serve = move || {
-            if let Err(error) = converse(&caller, &page, &turn) {
+            if let Err(error) = converse(&caller, &page) {
                 tracing::debug!("a metrics client went away: {error}");
             }
         };
@@ -103,21 +123,19 @@ fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
 }
 
 /// Reads one request, answers it and closes the connection.
-fn converse(caller: &Caller<impl Line>, page: &Page, turn: &Mutex<()>) -> io::Result<()> {
+fn converse(caller: &Caller<impl Line>, page: &Page) -> io::Result<()> {
     let mut line = Timed::new(caller.line(), CLIENT_LIMIT);
     let head = head(&mut line)?;
     let mut words = head.split(|byte| byte.is_ascii_whitespace());
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     if caller.is_hung_up() {
         return Ok(());
     }
     let (status, text) = match (method, std::str::from_utf8(target)) {
         (b"GET" | b"HEAD", Ok(target)) => page(target),
-        (b"GET" | b"HEAD", Err(_)) => ("400 Bad Request", "not a path\n".to_owned()),
-        _ => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "use GET\n".to_owned()),
+        (b"GET" | b"HEAD", Err(_)) => ("400 Bad Request", "not a path\n".into()),
+        _ => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "use GET\n".into()),
     };
-    drop(turn);
     // The page may have waited for nodes that do not answer. That time must not count for the
     // client.
     line.limit(CLIENT_LIMIT);
@@ -150,10 +168,10 @@ fn head(line: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn answer(target: &str, collect: &Collect) -> (&'static str, String) {
+fn answer(target: &str, shared: &Shared, collect: &Collect) -> (&'static str, Arc<str>) {
     match target {
-        "/metrics" => ("200 OK", text(&collect())),
-        _ => ("404 Not Found", "see /metrics\n".to_owned()),
+        "/metrics" => ("200 OK", shared.get(|| text(&collect()))),
+        _ => ("404 Not Found", "see /metrics\n".into()),
     }
 }
 
@@ -163,17 +181,19 @@ struct Labelled<'a, T> {
     of: &'a T,
 }
 
-/// Lists all objects of a kind in the reports. If there are several pools, the labels begin with
-/// the pool.
+/// Lists all objects of a kind in the reports. If there are several pools, the labels of what is in
+/// a pool begin with the pool.
 fn labelled<'a, T>(
     reports: &'a [PoolReport],
     list: fn(&PoolReport) -> &[T],
     label: fn(&T) -> String,
 ) -> Vec<Labelled<'a, T>> {
+    let pools = reports.iter().filter(|report| !report.pool.is_empty()).count();
     let one = |report: &'a PoolReport| {
-        let pool = match reports.len() {
-            0 | 1 => String::new(),
-            _ => format!("pool=\"{}\",", report.pool),
+        let pool = if pools > 1 && !report.pool.is_empty() {
+            format!("pool=\"{}\",", report.pool)
+        } else {
+            String::new()
         };
         let labels = move |of: &'a T| Labelled { labels: format!("{pool}{}", label(of)), of };
         list(report).iter().map(labels)
@@ -378,7 +398,7 @@ mod tests {
     fn serve(len_bytes: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
-        let page: Page = Arc::new(move |_: &str| ("200 OK", "x".repeat(len_bytes)));
+        let page: Page = Arc::new(move |_: &str| ("200 OK", "x".repeat(len_bytes).into()));
         std::thread::spawn(move || accept(&listener, &AtomicBool::new(false), &page));
         address
     }
@@ -421,6 +441,28 @@ mod tests {
     }
 
     #[test]
+    fn a_text_is_shared_while_it_is_made_and_made_anew_after() {
+        let shared = Shared::default();
+        let (made, waiting) = (Mutex::new(0), std::sync::Barrier::new(5));
+        let make = || {
+            std::thread::sleep(Duration::from_millis(300));
+            *made.lock().expect("no panic") += 1;
+            "text".to_owned()
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..5 {
+                scope.spawn(|| {
+                    waiting.wait();
+                    assert_eq!(&*shared.get(make), "text");
+                });
+            }
+        });
+        assert_eq!(*made.lock().expect("no panic"), 1);
+        shared.get(make);
+        assert_eq!(*made.lock().expect("no panic"), 2);
+    }
+
+    #[test]
     fn every_line_is_of_the_format_and_names_are_escaped() {
         let io = IoReport {
             requests: vec![OpReport { op: "read".to_owned(), count: 3, errors: 0, bytes: 9 }],
@@ -437,6 +479,7 @@ mod tests {
         let volume =
             VolumeReport { name: "a\"b".to_owned(), io: Some(io), ..VolumeReport::default() };
         let report = PoolReport {
+            pool: "aa".to_owned(),
             nodes: vec![NodeReport { state: "up".to_owned(), ..NodeReport::default() }],
             volumes: vec![volume],
             server: Some(crate::report::ServerReport::default()),
@@ -446,7 +489,12 @@ mod tests {
         assert!(one.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one}");
         assert!(one.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
         assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
-        let two = text(&[report.clone(), PoolReport { pool: "ab".to_owned(), ..report }]);
+        let ram = VolumeReport { name: "ram".to_owned(), ..VolumeReport::default() };
+        let stores = PoolReport { volumes: vec![ram], ..PoolReport::default() };
+        let one_and_stores = text(&[report.clone(), stores.clone()]);
+        assert!(one_and_stores.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one_and_stores}");
+        let two = text(&[report.clone(), PoolReport { pool: "ab".to_owned(), ..report }, stores]);
+        assert!(two.contains("fieldstone_volume_segments{volume=\"ram\"} 0\n"), "{two}");
         assert!(two.contains("fieldstone_node_up{pool=\"ab\",node=\"0\"} 1\n"), "{two}");
         assert!(
             two.contains("fieldstone_requests_total{pool=\"ab\",volume=\"a\\\"b\",op=\"read\"} 3")

@@ -45,6 +45,7 @@ pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
         if pool::may_be_pool(path) {
             bail!("{shown} is a pool, not a volume; name a volume of it: {shown}/VOLUME");
         }
+        pool::check_not_lost(&parent)?;
         bail!(
             "{} is not a pool (it has no {}); make one with `fieldstone pool create {}`",
             parent.display(),
@@ -73,6 +74,8 @@ pub fn target(path: &Path) -> anyhow::Result<Target> {
     }
     if !pool::may_be_pool(&folder_of(path)) {
         let (shown, file) = (path.display(), pool::POOL_FILE);
+        pool::check_not_lost(path)?;
+        pool::check_not_lost(&folder_of(path))?;
         bail!(
             "{shown} is not a pool (it has no {file}), nor the volume of one; make one with \
              `fieldstone pool create {shown}`"

@@ -28,7 +28,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let target = target(&args.target)?;
     let mut operator = Operator::find(&target.pool, target.volume.as_deref(), &args.nodes.fixed)?;
     let looked = match &mut operator {
-        Operator::Server(server) => server.status(),
+        Operator::Server(server) => server.first_status(),
         Operator::Own(engine) => inspect(engine, target.volume.as_deref()),
     };
     let finished = operator.finish();

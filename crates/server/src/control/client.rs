@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use fieldstone_host::connect_unix;
 
 use super::{Request, Response};
+use crate::report::PoolReport;
 
 /// How long a server may take to answer, for example to make a volume.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -23,6 +24,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 pub struct Client {
     reader: BufReader<UnixStream>,
     path: PathBuf,
+    /// The report by which [`find_server`] found the server.
+    found: Option<Box<PoolReport>>,
 }
 
 /// Runs `act` with a path to `name` in `folder`. The path is short enough for the address of a unix
@@ -75,6 +78,7 @@ pub fn find_server(folder: &Path, volume: Option<&str>) -> anyhow::Result<Option
         if let Response::Status(report) = client.ask(&Request::Status)?
             && report.volumes.iter().any(|volume| volume.name == name)
         {
+            client.found = Some(report);
             return Ok(Some(client));
         }
     }
@@ -87,7 +91,7 @@ impl Client {
         let stream = connect(folder, name)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { reader: BufReader::new(stream), path: folder.join(name) })
+        Ok(Self { reader: BufReader::new(stream), path: folder.join(name), found: None })
     }
 
     /// Sends a request and waits for the answer. [`Response::Error`] becomes an error.
@@ -112,8 +116,14 @@ impl Client {
         }
     }
 
+    /// The complete report: the one by which the server was found, if there is one. So a node that
+    /// does not answer delays `status` of a volume once, and not twice.
+    pub fn first_status(&mut self) -> anyhow::Result<PoolReport> {
+        self.found.take().map_or_else(|| self.status(), |report| Ok(*report))
+    }
+
     /// Asks for the complete report.
-    pub fn status(&mut self) -> anyhow::Result<crate::report::PoolReport> {
+    pub fn status(&mut self) -> anyhow::Result<PoolReport> {
         match self.ask(&Request::Status)? {
             Response::Status(report) => Ok(*report),
             other => bail!("the server answered out of turn: {other:?}"),

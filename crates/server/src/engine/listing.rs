@@ -161,9 +161,6 @@ impl Engine {
     /// # Errors
     /// No node answers.
     pub fn list_volumes(&self) -> anyhow::Result<Listing> {
-        let pool = &self.pool;
-        let mut newest = BTreeMap::new();
-        let mut listing = Listing::default();
         let answers = self.ask_nodes(|node, session| {
             let capability = self.capability(VolumeId(0), Epoch(0));
             match session.ask(capability, &RequestBody::ListVolumes)? {
@@ -171,12 +168,29 @@ impl Engine {
                 other => bail!("{node} answered out of turn: {other:?}"),
             }
         });
+        let answer = |(node, answer): (NodeIndex, anyhow::Result<Vec<VolumeSummary>>)| {
+            (node, answer.map_err(|error| format!("{error:#}")))
+        };
+        self.listing(answers.into_iter().map(answer))
+    }
+
+    /// The volumes, from the answers of all nodes.
+    ///
+    /// # Errors
+    /// No node has answered.
+    pub(super) fn listing(
+        &self,
+        answers: impl Iterator<Item = (NodeIndex, Result<Vec<VolumeSummary>, String>)>,
+    ) -> anyhow::Result<Listing> {
+        let pool = &self.pool;
+        let mut newest = BTreeMap::new();
+        let mut listing = Listing::default();
         for (node, answer) in answers {
             match answer {
                 Ok(volumes) => {
                     volumes.iter().for_each(|summary| listing.add(&mut newest, node, summary));
                 }
-                Err(error) => listing.silent.push((node, format!("{error:#}"))),
+                Err(reason) => listing.silent.push((node, reason)),
             }
         }
         if listing.silent.len() == usize::from(pool.nodes) {

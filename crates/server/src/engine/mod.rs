@@ -16,6 +16,7 @@ mod listing;
 mod nodes;
 mod operator;
 mod service;
+mod survey;
 mod volumes;
 
 use std::path::PathBuf;
@@ -28,9 +29,10 @@ use crate::runtime::{DeviceName, OpenDevice, Runtime, RuntimeOptions};
 
 pub use folders::{command_deadline, open_patiently};
 pub use listing::{Known, Listing};
-pub use nodes::{FixedNode, NodeAnswer};
+pub use nodes::FixedNode;
 pub use operator::Operator;
-pub use service::{Served, ServerInfo};
+pub use service::{METRICS_PATIENCE, STATUS_PATIENCE, Served, ServerInfo};
+pub use survey::{NodeAnswer, Survey};
 pub use volumes::VolumeOptions;
 
 pub(crate) use nodes::open as find_nodes;

@@ -10,9 +10,7 @@ use fieldstone_host::{
     Opening, folder,
 };
 use fieldstone_proto::disk::Superblock;
-use fieldstone_proto::{
-    Capability, Epoch, NodeIndex, NodeStat, ReplyBody, RequestBody, Rights, VolumeId,
-};
+use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights, VolumeId};
 use fieldstone_uring::{Address, Endpoint, Holder};
 
 use super::Engine;
@@ -50,15 +48,6 @@ impl FromStr for FixedNode {
 pub(crate) struct Found {
     pub places: Vec<NodePlace>,
     pub names: Vec<String>,
-}
-
-/// The answer of a node to a status request, or the reason why there is none.
-#[derive(Clone, Debug)]
-pub struct NodeAnswer {
-    /// The node.
-    pub node: NodeIndex,
-    /// The status of the node, or the reason.
-    pub stat: Result<NodeStat, String>,
 }
 
 impl Pool {
@@ -225,22 +214,6 @@ impl Engine {
         let expires = now.saturating_add(CAPABILITY_LIFETIME).as_nanos();
         let expires_ns = u64::try_from(expires).unwrap_or(u64::MAX);
         Capability::issue(&key, volume, epoch, Rights::ALL, expires_ns)
-    }
-
-    /// Asks every node for its status.
-    pub fn stat_nodes(&self) -> Vec<NodeAnswer> {
-        let answers = self.ask_nodes(|node, session| {
-            let capability = self.capability(VolumeId(0), Epoch(0));
-            match session.ask(capability, &RequestBody::Stat)? {
-                ReplyBody::Stat(stat) => Ok(stat),
-                other => bail!("{node} answered out of turn: {other:?}"),
-            }
-        });
-        let answer = |(node, stat): (NodeIndex, anyhow::Result<NodeStat>)| NodeAnswer {
-            node,
-            stat: stat.map_err(|error| format!("{error:#}")),
-        };
-        answers.into_iter().map(answer).collect()
     }
 
     /// Asks up to `AT_A_TIME` nodes at the same time, then the next nodes. So a silent node does

@@ -7,11 +7,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use fieldstone_host::FolderError;
 use fieldstone_uring::Holder;
 
 use super::{Engine, FixedNode};
-use crate::control::{Client, find_server, servers};
+use crate::control::{Client, Request, Response, find_server, servers};
 use crate::pool::Pool;
 use crate::runtime::RuntimeOptions;
 
@@ -44,17 +45,21 @@ impl Operator {
                 Ok(engine) => return Ok(Self::Own(Box::new(engine))),
                 Err(error) => error,
             };
-            let waits = matches!(
-                error.downcast_ref(),
-                Some(FolderError::InUse { holder: Some(Holder::Server), .. })
-            );
+            let holder = match error.downcast_ref() {
+                Some(FolderError::InUse { holder: Some(Holder::Server), pid, .. }) => Some(*pid),
+                _ => None,
+            };
             // If a server answers by now but does not serve this volume, waiting is of no use.
-            let answers = !servers(folder).is_empty();
+            let mut clients = servers(folder);
             if let Some(server) = find_server(folder, volume)? {
                 return Ok(Self::Server(server));
             }
-            if !waits || answers {
-                return Err(error);
+            match (holder, clients.first_mut(), volume) {
+                (Some(pid), Some(server), Some(volume)) => {
+                    return Err(not_served(folder, server, pid, volume));
+                }
+                (None, ..) | (_, Some(_), _) => return Err(error),
+                (Some(_), None, _) => {}
             }
             if start.elapsed() > SERVER_PATIENCE {
                 return Err(error.context(format!(
@@ -75,5 +80,31 @@ impl Operator {
             Self::Server(_) => Ok(()),
             Self::Own(engine) => engine.finish(),
         }
+    }
+}
+
+/// The error if a server has the pool's nodes, but does not serve `volume`.
+fn not_served(folder: &Path, server: &mut Client, pid: Option<u32>, volume: &str) -> anyhow::Error {
+    let (dir, who) = (folder.display(), pid.map(|pid| format!("process {pid}")));
+    let who = who.as_deref().unwrap_or("another process");
+    let names: Option<Vec<String>> = match server.ask(&Request::VolumeList) {
+        // A volume that cannot be listed may be this one.
+        Ok(Response::Volumes { volumes, warning: None }) => {
+            Some(volumes.into_iter().map(|line| line.name).collect())
+        }
+        _ => None,
+    };
+    match names {
+        Some(names) if names.is_empty() => {
+            anyhow!("the pool {dir}, which {who} serves, has no volume {volume:?} and no other")
+        }
+        Some(names) if !names.iter().any(|name| name == volume) => anyhow!(
+            "the pool {dir}, which {who} serves, has no volume {volume:?}; there are: {}",
+            names.join(", ")
+        ),
+        _ => anyhow!(
+            "{who} serves the pool {dir}, but not the volume {volume:?}; stop that process first, or \
+             serve all volumes of the pool with it"
+        ),
     }
 }

@@ -2,19 +2,25 @@
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use fieldstone_block::Settings;
 use fieldstone_host::VolumeCall;
 use fieldstone_proto::{NodeIndex, PoolId};
 
-use super::{Engine, Known};
+use super::{Engine, Known, Survey};
 use crate::control::{Request, Response, Service, VolumeLine};
 use crate::pool::record;
 use crate::report::{PoolReport, ServerReport, Stores, VolumeReport};
 use crate::runtime::{DeviceName, Runtime, Stage};
 use crate::target::check_name;
+
+/// How long `status` waits for the answers of nodes.
+pub const STATUS_PATIENCE: Duration = Duration::from_secs(4);
+/// How long a scrape of the metrics waits for the answers of nodes. It is much shorter than the
+/// 10 s after which Prometheus drops the whole scrape.
+pub const METRICS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The part of a report that describes the server. All pools of the server share it.
 pub struct ServerInfo {
@@ -36,7 +42,7 @@ impl ServerInfo {
         Self { runtime, listen, started: Instant::now(), stop: Mutex::new(stop), read_only }
     }
 
-    /// The report of a server that serves no pool.
+    /// The report of the server and of the stores that need no pool.
     pub fn report(&self) -> PoolReport {
         let mut report = PoolReport::of_stores(&self.runtime);
         self.complete(&mut report, None, Stores::Told);
@@ -99,17 +105,15 @@ impl Served {
         Self { engine, server, changes: Mutex::new(()) }
     }
 
-    /// The report of the pool and the server, with the stores that need no pool.
-    pub fn report(&self) -> PoolReport {
-        self.report_with(Stores::Told)
-    }
-
-    /// The report of the pool and the server. `stores` says whether it has the stores that need no
-    /// pool.
-    pub fn report_with(&self, stores: Stores) -> PoolReport {
-        let mut report = PoolReport::with_stores(&self.engine, stores);
+    /// The report of the pool and the server. Waits for nodes for at most `patience`. `stores` says
+    /// whether the report has the stores that need no pool.
+    pub fn report(&self, patience: Duration, stores: Stores) -> PoolReport {
+        // Asks the nodes first. So if a node was replaced, the volumes' newer snapshot is about the
+        // new node.
+        let survey = self.engine.survey(patience);
+        let mut report = PoolReport::from_survey(&self.engine, &survey, stores);
         self.server.complete(&mut report, Some(self.engine.pool.id), stores);
-        if let Err(error) = self.settle(&report) {
+        if let Err(error) = self.settle(&report, &survey) {
             tracing::info!("cannot note that the pool is whole: {error:#}");
         }
         report
@@ -117,7 +121,7 @@ impl Served {
 
     /// Notes in the pool's record that replaced nodes are rebuilt, as soon as every volume is
     /// whole.
-    fn settle(&self, report: &PoolReport) -> anyhow::Result<()> {
+    fn settle(&self, report: &PoolReport, survey: &Survey) -> anyhow::Result<()> {
         let pool = &self.engine.pool;
         if !report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole()) {
             return Ok(());
@@ -133,7 +137,8 @@ impl Served {
             return Ok(());
         }
         let served = |known: &Known| report.volumes.iter().any(|v| v.id == known.id.to_string());
-        let listing = self.engine.list_volumes()?;
+        // A volume that is made after the survey is whole: its nodes are the new ones.
+        let Ok(listing) = &survey.listing else { return Ok(()) };
         if listing.is_complete() && listing.volumes.iter().all(served) {
             record::update(&pool.folder, pool.id, record::Record::note_whole)?;
         }
@@ -184,7 +189,9 @@ impl Served {
             _ => Some(self.changes.lock().unwrap_or_else(PoisonError::into_inner)),
         };
         match request {
-            Request::Status => Ok(Response::Status(Box::new(self.report()))),
+            Request::Status => {
+                Ok(Response::Status(Box::new(self.report(STATUS_PATIENCE, Stores::Told))))
+            }
             Request::Rebuild { volume, limit } => {
                 let call = VolumeCall::Rebuild { limit_bytes_per_second: limit };
                 self.call_volumes(volume.as_deref(), call)

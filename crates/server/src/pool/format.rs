@@ -51,8 +51,8 @@ impl PoolFile {
     }
 
     /// Reads and checks a description.
-    pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let versioned: Versioned = serde_json::from_str(text)
+    pub fn parse(text: &[u8]) -> anyhow::Result<Self> {
+        let versioned: Versioned = serde_json::from_slice(text)
             .context("it is damaged; restore it from a copy, the nodes do not hold it")?;
         if versioned.format > FORMAT {
             bail!(
@@ -60,7 +60,7 @@ impl PoolFile {
                 versioned.format
             );
         }
-        let file: Self = serde_json::from_str(text)
+        let file: Self = serde_json::from_slice(text)
             .context("it is damaged; restore it from a copy, the nodes do not hold it")?;
         if file.nodes == 0 {
             bail!("it is damaged: a pool without nodes");

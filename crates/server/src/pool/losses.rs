@@ -159,8 +159,8 @@ impl PoolKeeper {
     fn check_pool(&self) -> anyhow::Result<()> {
         let path = self.pool.folder.join(POOL_FILE);
         let shown = path.display();
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
-        if PoolFile::parse(&text).and_then(|file| file.pool_id()).ok() != Some(self.pool.id) {
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {shown}"))?;
+        if PoolFile::parse(&bytes).and_then(|file| file.pool_id()).ok() != Some(self.pool.id) {
             bail!("{shown} is not this pool's any more");
         }
         let device = |path: PathBuf| fs::metadata(path).map(|meta| meta.dev()).ok();

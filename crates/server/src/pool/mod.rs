@@ -73,6 +73,27 @@ pub fn may_be_pool(folder: &Path) -> bool {
     folder.join(POOL_FILE).try_exists().unwrap_or_else(denied)
 }
 
+/// Checks that a folder without a pool description has no folders of nodes.
+///
+/// # Errors
+/// The folder has folders of nodes: the description is lost. The error says what to do.
+pub fn check_not_lost(folder: &Path) -> anyhow::Result<()> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
+    let node = |entry: std::io::Result<fs::DirEntry>| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        name.strip_prefix("node.")?.parse().ok().map(NodeIndex)
+    };
+    let is_node = |node: &NodeIndex| folder.join(node.to_string()).is_dir();
+    match entries.filter_map(node).filter(is_node).min() {
+        None => Ok(()),
+        Some(node) => bail!(
+            "{} is missing, and the folder of {node} is there; restore the file from a copy, the \
+             nodes do not hold it. Only if `fieldstone pool create` was interrupted, remove the folder",
+            folder.join(POOL_FILE).display()
+        ),
+    }
+}
+
 impl Pool {
     /// Reads the description and the key of the pool at `folder`.
     ///
@@ -80,18 +101,22 @@ impl Pool {
     /// `folder` is no pool, or its files cannot be read, are damaged or are of a newer version.
     pub fn open(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join(POOL_FILE);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
-                "{} is not a pool (it has no {POOL_FILE}); make one with `fieldstone pool create {}`",
-                folder.display(),
-                folder.display()
-            ),
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                check_not_lost(folder)?;
+                bail!(
+                    "{} is not a pool (it has no {POOL_FILE}); make one with `fieldstone pool create \
+                     {}`",
+                    folder.display(),
+                    folder.display()
+                )
+            }
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
             }
         };
-        let file = PoolFile::parse(&text).with_context(|| format!("{}", path.display()))?;
+        let file = PoolFile::parse(&bytes).with_context(|| format!("{}", path.display()))?;
         let profile = file.profile().with_context(|| format!("{}", path.display()))?;
         Ok(Self {
             folder: folder.to_path_buf(),
@@ -219,8 +244,13 @@ mod tests {
             fs::write(&path, text.replace(from, to)).expect("writable");
             error(what);
         }
-        fs::write(&path, &text[..text.len() / 2]).expect("writable");
-        error("damaged");
+        for damaged in [&text.as_bytes()[..text.len() / 2], b"\xff\xfe\x00garbage", b""] {
+            fs::write(&path, damaged).expect("writable");
+            error("it is damaged; restore it from a copy");
+        }
+        fs::create_dir(folder.path().join("node.3")).expect("made");
+        fs::remove_file(&path).expect("removed");
+        error("pool.json is missing, and the folder of node.3 is there; restore");
         fs::write(&path, &text).expect("writable");
         fs::write(folder.path().join(KEY_FILE), "abc").expect("writable");
         error("pool.key");

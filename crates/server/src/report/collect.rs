@@ -9,7 +9,7 @@ use super::{
     CoreReport, EngineKindReport, EngineReport, NodeReport, PoolReport, ProgressReport,
     ServerReport, VolumeNodeReport, VolumeReport,
 };
-use crate::engine::{Engine, Known, NodeAnswer};
+use crate::engine::{Engine, Known, NodeAnswer, STATUS_PATIENCE, Survey};
 use crate::pool::Provision;
 use crate::runtime::Runtime;
 
@@ -26,20 +26,18 @@ impl PoolReport {
     /// The report of a running pool, with the stores that need no pool. Leaves out facts that are
     /// not available.
     pub fn of(engine: &Engine) -> Self {
-        Self::with_stores(engine, Stores::Told)
+        Self::from_survey(engine, &engine.survey(STATUS_PATIENCE), Stores::Told)
     }
 
-    /// The report of a running pool. `stores` says whether it has the stores that need no pool.
-    pub fn with_stores(engine: &Engine, stores: Stores) -> Self {
+    /// The report of a running pool, whose nodes have just been asked. `stores` says whether it has
+    /// the stores that need no pool.
+    pub fn from_survey(engine: &Engine, survey: &Survey, stores: Stores) -> Self {
         let (pool, runtime) = (&engine.pool, engine.runtime());
-        // Asks the nodes first. So if a node was replaced, the volumes' newer snapshot is about the
-        // new node.
-        let answers = engine.stat_nodes();
         let cores = runtime.handle().snapshot(true);
         let mut volumes = device_reports(runtime, &cores, Some(pool.id), stores);
         volumes.iter_mut().for_each(|volume| explain_nodes(volume, pool.id, &cores));
-        let listing = engine.list_volumes().ok();
-        if let Some(listing) = &listing {
+        let listing = survey.listing.as_ref().ok();
+        if let Some(listing) = listing {
             volumes.iter_mut().for_each(|volume| complete(volume, &listing.volumes));
         }
         let provision = listing.map(|listing| engine.provision(&listing.volumes));
@@ -50,7 +48,7 @@ impl PoolReport {
             server: None,
             provisioned_bytes: provision.map(Provision::needed_bytes),
             provisionable_bytes: provision.map(Provision::bytes),
-            nodes: node_reports(engine, &answers, &cores),
+            nodes: node_reports(engine, &survey.nodes, &cores),
             volumes,
         }
     }

@@ -112,16 +112,21 @@ impl Runtime {
     /// As [`Runtime::waiting_for`], from a snapshot of the cores. A snapshot may take seconds when
     /// a core hangs, so the caller uses the same snapshot for several volumes.
     pub fn waits_for(&self, cores: &[CoreSnapshot], name: &DeviceName) -> String {
+        let waits = self.lacking_nodes(cores, name);
+        if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
+    }
+
+    /// The nodes of a volume that are not up, each with the reason.
+    pub fn lacking_nodes(&self, cores: &[CoreSnapshot], name: &DeviceName) -> Vec<String> {
         let mut devices = cores.iter().flat_map(|core| &core.devices);
         let is_it = |found: &&DeviceSnapshot| self.name_of(found.device).as_ref() == Some(name);
-        let Some(device) = devices.find(is_it) else { return String::new() };
-        let waits = node_reasons(device, |node| {
+        let Some(device) = devices.find(is_it) else { return Vec::new() };
+        node_reasons(device, |node| {
             let nodes = cores.iter().flat_map(|core| &core.nodes);
             let mut mine =
                 nodes.filter(|found| Some(found.pool) == name.pool && found.node.0 == node);
             mine.find_map(|found| found.down.clone())
-        });
-        if waits.is_empty() { String::new() } else { format!("; {}", waits.join("; ")) }
+        })
     }
 
     /// One line for each open volume that is not closed, for a process that ends at once.

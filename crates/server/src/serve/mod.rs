@@ -17,9 +17,9 @@ use fieldstone_uring::Listener;
 pub use opening::Device;
 
 use crate::control::ControlServer;
-use crate::engine::{Engine, Served, ServerInfo};
+use crate::engine::{Engine, METRICS_PATIENCE, Served, ServerInfo};
 use crate::metrics::{Collect, MetricsServer};
-use crate::report::Stores;
+use crate::report::{PoolReport, Stores};
 use crate::runtime::Runtime;
 use opening::{Door, Openings};
 
@@ -126,13 +126,20 @@ impl Server {
     }
 }
 
-/// Makes the reports for the metrics: each pool, and the stores that need no pool in the first
-/// report.
+/// Makes the reports for the metrics: one for each pool, and the last one for the stores that need
+/// no pool.
 fn collect(served: &[Arc<Served>], info: &Arc<ServerInfo>) -> Collect {
     let (served, info) = (served.to_vec(), Arc::clone(info));
     Box::new(move || {
-        let Some((first, others)) = served.split_first() else { return vec![info.report()] };
-        let others = others.iter().map(|served| served.report_with(Stores::LeftOut));
-        std::iter::once(first.report()).chain(others).collect()
+        // All pools are asked at the same time.
+        let mut reports: Vec<PoolReport> = std::thread::scope(|scope| {
+            let ask = |served| {
+                scope.spawn(move || Served::report(served, METRICS_PATIENCE, Stores::LeftOut))
+            };
+            let asked: Vec<_> = served.iter().map(|served| ask(served)).collect();
+            asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        });
+        reports.push(info.report());
+        reports
     })
 }

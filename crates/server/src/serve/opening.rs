@@ -4,6 +4,7 @@
 //! failed device again until the server ends. When all devices have failed, the server ends with
 //! the reasons: see [`Runtime::all_failed`].
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,6 +14,7 @@ use anyhow::bail;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_host::frontends::nbd;
 use fieldstone_host::{Destination, StoreOptions, StoreTarget};
+use fieldstone_proto::PoolId;
 use fieldstone_uring::Listener;
 
 use super::Announce;
@@ -120,6 +122,8 @@ impl Door {
 /// The threads that open devices. Dropping this stops them. Devices that are not open stay closed.
 pub struct Openings {
     runtime: Arc<Runtime>,
+    /// The served pools, with their folders.
+    pools: Vec<(PoolId, PathBuf)>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -161,6 +165,7 @@ impl Openings {
         let door = Arc::new(door);
         let mut openings = Self {
             runtime: Arc::clone(runtime),
+            pools: engines.iter().map(|engine| (engine.pool.id, engine.folder())).collect(),
             stop: Arc::new(AtomicBool::new(false)),
             threads: Vec::new(),
         };
@@ -184,12 +189,37 @@ impl Openings {
     /// Always: names the devices and what they wait for.
     pub fn interrupted(&self) -> anyhow::Result<()> {
         let cores = self.runtime.snapshot();
-        let waits = self.runtime.targets().into_iter().map(|target| match target.stage {
-            Stage::Failed(reason) => reason,
-            _ => format!("{}{}", target.export, self.runtime.waits_for(&cores, &target.name)),
+        let waits = self.runtime.targets().into_iter().map(|target| {
+            let reasons = match target.stage {
+                Stage::Failed(reason) => vec![reason],
+                _ => self.runtime.lacking_nodes(&cores, &target.name),
+            };
+            (shown_name(&self.pools, &target.name, &target.export), reasons)
         });
-        bail!("interrupted while opening {}", waits.collect::<Vec<_>>().join("; "))
+        bail!("{}", interruption(&waits.collect::<Vec<_>>()))
     }
+}
+
+/// The name of a device for messages: with the folder of its pool if there are several pools.
+fn shown_name(pools: &[(PoolId, PathBuf)], name: &DeviceName, export: &str) -> String {
+    let pool = pools.iter().find(|(id, _)| Some(*id) == name.pool);
+    match pool {
+        Some((_, folder)) if pools.len() > 1 => folder.join(&name.name).display().to_string(),
+        _ => export.to_owned(),
+    }
+}
+
+/// Tells of an interruption: the names of the devices on the first line, then each reason on a line
+/// of its own, behind the name of its device.
+fn interruption(devices: &[(String, Vec<String>)]) -> String {
+    let names: Vec<&str> = devices.iter().map(|(name, _)| name.as_str()).collect();
+    let mut text = format!("interrupted while opening {}", names.join(", "));
+    for (name, reasons) in devices {
+        for reason in reasons {
+            text.push_str(&format!("\n  {name}: {}", reason.replace('\n', "\n  ")));
+        }
+    }
+    text
 }
 
 impl Drop for Openings {
@@ -243,5 +273,40 @@ fn open(name: &DeviceName, export: &str, mut work: Work, door: &Door, stop: &Ato
         while Instant::now() < rested && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interruption_tells_each_reason_on_its_own_line() {
+        let pools =
+            [PoolId(1), PoolId(2)].map(|id| (id, PathBuf::from(format!("/pools/{}", id.0))));
+        let volume = DeviceName::volume(PoolId(2), "v");
+        assert_eq!(shown_name(&pools, &volume, "v.1"), "/pools/2/v");
+        assert_eq!(shown_name(&pools[1..], &volume, "v"), "v");
+        assert_eq!(shown_name(&pools, &DeviceName::store("ram"), "ram"), "ram");
+        let down = |node: u16| format!("node.{node} is down: nothing lies there");
+        let text = interruption(&[
+            ("/pools/1/v".to_owned(), vec![down(0), down(1)]),
+            ("ram".to_owned(), Vec::new()),
+            (
+                "/pools/2/v".to_owned(),
+                vec!["cannot open v: no memory\n  node.2 is down".to_owned()],
+            ),
+        ]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "interrupted while opening /pools/1/v, ram, /pools/2/v",
+                "  /pools/1/v: node.0 is down: nothing lies there",
+                "  /pools/1/v: node.1 is down: nothing lies there",
+                "  /pools/2/v: cannot open v: no memory",
+                "    node.2 is down",
+            ]
+        );
     }
 }
