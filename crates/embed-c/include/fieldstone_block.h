@@ -48,6 +48,9 @@
  *
  * THREADS. Any number of threads may use a device at the same time. The program must close it after
  * the last call of every other thread. After fork() the child must not use the device.
+ *
+ * SIGNALS. The threads of the library block all signals except those for faults, such as SIGSEGV. So
+ * only the program's own threads take the program's signals.
  */
 #ifndef FIELDSTONE_BLOCK_H
 #define FIELDSTONE_BLOCK_H

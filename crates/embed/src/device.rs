@@ -11,7 +11,7 @@ use fieldstone_host::{
     DeviceId, DeviceSpec, Host, HostConfig, PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget,
     TargetError,
 };
-use fieldstone_uring::Caching;
+use fieldstone_uring::{Caching, start_thread};
 
 use crate::answer::{Error, is_in_callback};
 use crate::frontend::KIND;
@@ -141,7 +141,7 @@ impl Device {
                 drop(close_store(&host, device));
                 stop(host);
             };
-            drop(std::thread::Builder::new().name("close".to_owned()).spawn(end));
+            drop(start_thread("close", end));
             return Err(Error::OnCore.into());
         }
         let closed = self.queue.close().map_err(CloseError::from);

@@ -43,6 +43,8 @@
 //!   [`Error::Full`], and [`Queue::wait_for_room`] waits for room.
 //! - [`Queue::close`] refuses further requests, and returns when every request is answered.
 //! - A child process after `fork` must not use a device of its parent.
+//! - The threads of a device block all signals except those for faults, such as SIGSEGV. So only
+//!   the caller's own threads take the process's signals.
 //!
 //! # The crate as a front-end
 //!

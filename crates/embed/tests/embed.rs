@@ -304,6 +304,35 @@ fn a_host_without_the_front_end_says_so() {
 #[path = "../examples/checksum.rs"]
 mod checksum;
 
+/// The signal masks of the threads of this process with this name.
+fn blocked_signals(name: &str) -> Vec<u64> {
+    let mut masks = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").expect("Linux").flatten() {
+        // A thread may end meanwhile.
+        let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
+        let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+        if field("Name:").is_some_and(|found| found.trim() == name) {
+            let mask = field("SigBlk:").expect("every thread has a mask");
+            masks.push(u64::from_str_radix(mask.trim(), 16).expect("hexadecimal"));
+        }
+    }
+    masks
+}
+
+#[test]
+fn the_core_takes_no_signals_of_the_process() {
+    let _device = ram(&Options::default());
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let cores = blocked_signals("core 0");
+    assert!(!cores.is_empty());
+    for mask in cores {
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGCHLD, libc::SIGALRM] {
+            assert_ne!(mask & bit(signal), 0, "{signal} in {mask:x}");
+        }
+        assert_eq!(mask & bit(libc::SIGSEGV), 0, "{mask:x}");
+    }
+}
+
 #[test]
 fn the_example_reads_every_byte_in_order() {
     let folder = tempfile::tempdir().expect("temp");

@@ -45,7 +45,7 @@ use crate::worker::{FINISH_PATIENCE_MS, Worker};
 use fieldstone_uring::reactor::DRAIN_LIMIT_MS;
 use fieldstone_uring::{
     Caching, Listener, Mailbox, Reactor, ReactorOptions, SendError, Sender, allowed_cpus,
-    monotonic_now, raise_open_files,
+    monotonic_now, raise_open_files, start_thread,
 };
 
 /// The limit on descriptors that a host asks for, for connections and node files. The default of
@@ -253,9 +253,8 @@ impl CoreThread {
         run: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let (end, ended) = mpsc::channel();
-        let thread = std::thread::Builder::new().name(format!("core {}", core.0));
         // The host may no longer wait for the result.
-        let thread = thread.spawn(move || drop(end.send(run())))?;
+        let thread = start_thread(format!("core {}", core.0), move || drop(end.send(run())))?;
         Ok(Self { core, thread, ended })
     }
 

@@ -6,6 +6,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,6 +254,25 @@ static void completions(void)
     CHECK(fieldstone_block_close(device, &error) == FIELDSTONE_BLOCK_OK);
 }
 
+/*
+ * The program blocks a signal in its only own thread, and waits for it there. No thread of the
+ * library takes the signal, which would end the program.
+ */
+static void signals(const char *target)
+{
+    sigset_t term;
+    struct timespec patience = {30, 0};
+    fieldstone_block *devices[] = {open_device("ram:1M", NULL), open_device(target, NULL)};
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    CHECK(pthread_sigmask(SIG_BLOCK, &term, NULL) == 0);
+    CHECK(kill(getpid(), SIGTERM) == 0);
+    CHECK(sigtimedwait(&term, NULL, &patience) == SIGTERM);
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &term, NULL) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(fieldstone_block_close(devices[i], &error) == FIELDSTONE_BLOCK_OK);
+}
+
 int main(int argc, char **argv)
 {
     char path[4096], target[4200], back[5];
@@ -273,6 +293,7 @@ int main(int argc, char **argv)
         fclose(file);
     callbacks();
     completions();
+    signals(target);
     printf("%d checks, %d failed\n", checks, failures);
     return failures > 0;
 }
