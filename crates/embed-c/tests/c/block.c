@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -273,6 +274,26 @@ static void signals(const char *target)
         CHECK(fieldstone_block_close(devices[i], &error) == FIELDSTONE_BLOCK_OK);
 }
 
+/* A child process of the time when a file was open does not keep the file locked. */
+static void forked(const char *target)
+{
+    fieldstone_block *device = open_device(target, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(1);
+    }
+    CHECK(child > 0);
+    CHECK(fieldstone_block_close(device, &error) == FIELDSTONE_BLOCK_OK);
+    device = NULL;
+    CHECK(fieldstone_block_open(target, NULL, &device, &error) == FIELDSTONE_BLOCK_OK);
+    CHECK(fieldstone_block_close(device, &error) == FIELDSTONE_BLOCK_OK);
+    if (child > 0) {
+        kill(child, SIGKILL);
+        CHECK(waitpid(child, NULL, 0) == child);
+    }
+}
+
 int main(int argc, char **argv)
 {
     char path[4096], target[4200], back[5];
@@ -294,6 +315,7 @@ int main(int argc, char **argv)
     callbacks();
     completions();
     signals(target);
+    forked(target);
     printf("%d checks, %d failed\n", checks, failures);
     return failures > 0;
 }
