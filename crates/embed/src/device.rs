@@ -71,8 +71,7 @@ pub struct Device {
 
 impl Device {
     /// Opens a store by a target of `fieldstone serve`: `ram:SIZE` or `file:PATH`. Starts a thread
-    /// for the core that runs the store. Raises the process's soft limit on open files, as the
-    /// server does. Waits until the store is open.
+    /// for the core that runs the store. Waits until the store is open.
     ///
     /// # Errors
     /// The target or a layer is invalid, the host does not start, or the store cannot be opened.

@@ -334,6 +334,21 @@ fn the_core_takes_no_signals_of_the_process() {
 }
 
 #[test]
+fn opening_a_device_leaves_the_limit_on_open_files_alone() {
+    // The tests of this program share the process. This is enough for all of them.
+    const FEW: u64 = 512;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the result.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
+    limit.rlim_cur = FEW.min(limit.rlim_max);
+    // SAFETY: `limit` is initialised.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    let device = ram(&Options::default());
+    assert_eq!(fieldstone_uring::open_files().expect("readable"), limit.rlim_cur);
+    device.close().expect("closed");
+}
+
+#[test]
 fn the_example_reads_every_byte_in_order() {
     let folder = tempfile::tempdir().expect("temp");
     let sum = |bytes: &[u8]| {

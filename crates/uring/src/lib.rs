@@ -50,5 +50,5 @@ pub use reactor::{Counters, Inlined, Reactor, ReactorOptions, Space, Unsure};
 pub use ring::TaskRun;
 pub use socket::{Shutdown, Socket};
 pub use thread::{
-    ThreadUsage, allowed_cpus, pin_to_cpu, raise_open_files, start_thread, thread_usage,
+    ThreadUsage, allowed_cpus, open_files, pin_to_cpu, raise_open_files, start_thread, thread_usage,
 };

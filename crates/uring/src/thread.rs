@@ -90,6 +90,14 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..libc::CPU_SETSIZE as usize).filter(allowed).collect())
 }
 
+/// The soft limit on open files of this process.
+///
+/// # Errors
+/// Whatever `getrlimit` reports.
+pub fn open_files() -> io::Result<u64> {
+    raise_open_files(0)
+}
+
 /// Raises the soft limit on open files to `wanted`, or to the hard limit if that is lower. Returns
 /// the limit now in force. Never lowers it.
 ///
@@ -197,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_limit_on_open_files_is_never_lowered() {
-        let before = raise_open_files(0).expect("readable");
+        let before = open_files().expect("readable");
         assert_eq!(raise_open_files(1).expect("nothing to do"), before);
         assert!(raise_open_files(before + 1).expect("clamped") >= before);
     }
