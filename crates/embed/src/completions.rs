@@ -38,7 +38,7 @@ struct State {
 impl CompletionQueue {
     /// Makes a queue with places for `capacity` requests. A request has a place from its submission
     /// until a thread takes its answer. A request without a place is refused with
-    /// [`Error::Full`](crate::Error::Full). The answer to a read holds its data, so `capacity` also
+    /// [`Error::NoPlace`](crate::Error::NoPlace). The answer to a read holds its data, so `capacity` also
     /// bounds that memory.
     ///
     /// # Errors

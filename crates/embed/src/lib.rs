@@ -40,7 +40,8 @@
 //! - Answers come in any order. A read that is submitted after the answer to a write sees that
 //!   write. A flush makes the writes stable that were answered before the flush was submitted.
 //! - A queue bounds its requests and their bytes ([`Bounds`]). When it is full, `submit` returns
-//!   [`Error::Full`], and [`Queue::wait_for_room`] waits for room.
+//!   [`Error::Full`], and [`Queue::wait_for_room`] waits for room. When the [`CompletionQueue`] of
+//!   the request is full, `submit` returns [`Error::NoPlace`]: take answers first.
 //! - [`Queue::close`] refuses further requests, and returns when every request is answered.
 //! - A child process after `fork` must not use a device of its parent.
 //! - The threads of a device block all signals except those for faults, such as SIGSEGV. So only

@@ -243,8 +243,8 @@ impl Queue {
     /// answer.
     ///
     /// # Errors
-    /// The request is refused: the queue is full or closed, the request is too long, or it would
-    /// change a device that was opened read-only. The device reports its own refusals in the
+    /// The request is refused: the queue is full or closed, the receiver has no place for the
+    /// answer, the request is too long, or it would change a device that was opened read-only. The device reports its own refusals in the
     /// answer, for example of a range past its end.
     pub fn submit(&self, operation: Operation, then: Then) -> Result<(), Error> {
         let held_bytes = operation.held_bytes();
@@ -253,7 +253,8 @@ impl Queue {
 
     /// Waits until the queue has room for a request that counts for `len_bytes`
     /// ([`Operation::held_bytes`]), at most for `patience`. Another thread may take the room before
-    /// the caller submits.
+    /// the caller submits. This does not wait for a place in a
+    /// [`CompletionQueue`](crate::CompletionQueue): see [`Error::NoPlace`].
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room in time. [`Error::Closed`] if the queue is closed.
@@ -322,7 +323,7 @@ impl Shared {
             state.woken = true;
         }
         if !then.to.reserve() {
-            return Err(Error::Full);
+            return Err(Error::NoPlace);
         }
         request.id = RequestId(state.entries.insert(Entry { then, held_bytes }) as u64);
         state.held_bytes += held_bytes;

@@ -228,8 +228,16 @@ static void completions(void)
             }
             CHECK(status == FIELDSTONE_BLOCK_OK);
         }
-        /* No answer has been taken, so the completion queue has no place left. */
+        /*
+         * No answer has been taken, so the completion queue has no place left. The message names
+         * this cause once the device itself has room again.
+         */
         CHECK(fieldstone_block_aio_flush(device, NULL, NULL, &error) == FIELDSTONE_BLOCK_FULL);
+        CHECK(fieldstone_block_flush(device, NULL) == FIELDSTONE_BLOCK_OK);
+        while (fieldstone_block_aio_flush(device, NULL, NULL, &error) == FIELDSTONE_BLOCK_FULL
+               && strstr(error.message, "take earlier answers") == NULL)
+            poll(NULL, 0, 1);
+        CHECK(strstr(error.message, "take earlier answers") != NULL);
         while (taken < COUNT) {
             CHECK(poll(&poll_for, 1, 30000) == 1);
             size_t count = fieldstone_block_completions(device, done, 3, 0);
