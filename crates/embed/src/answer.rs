@@ -107,8 +107,8 @@ impl Data {
 /// Receives answers.
 pub trait Complete: Send + Sync {
     /// Reserves a place for one more answer. False if there is no place: then the request is
-    /// refused with [`Error::NoPlace`]. The submitting thread calls this under the lock of the queue,
-    /// so this must not use the queue.
+    /// refused with [`Error::NoPlace`]. The submitting thread calls this under the lock of the
+    /// queue, so this must not use the queue.
     fn reserve(&self) -> bool {
         true
     }

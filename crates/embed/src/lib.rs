@@ -1,5 +1,7 @@
-//! Opens a store inside the caller's process: the same store, behind the same layers, that
-//! `fieldstone serve` serves over NBD.
+//! Opens a store inside the caller's process, behind the same layers as in `fieldstone serve`.
+//!
+//! The store is memory (`ram:SIZE`, a multiple of 512 bytes), or a file or a block device
+//! (`file:PATH`). Volumes of a pool cannot be opened this way: only `fieldstone serve` opens them.
 //!
 //! ```
 //! use fieldstone_embed::{Device, Options};
@@ -36,7 +38,7 @@
 //!
 //! - The core's thread calls [`Complete::complete`], which must not block. Meanwhile the core
 //!   processes no request of any device. `complete` may submit. Blocking calls and `close` fail
-//!   there with [`Error::OnCore`].
+//!   there with [`Error::OnCore`], for every device. [`Device::open`] works there.
 //! - Answers come in any order. A read that is submitted after the answer to a write sees that
 //!   write. A flush makes the writes stable that were answered before the flush was submitted.
 //! - A queue bounds its requests and their bytes ([`Bounds`]). When it is full, `submit` returns

@@ -196,6 +196,22 @@ fn a_callback_may_submit_and_must_not_wait() {
 }
 
 #[test]
+fn a_callback_may_open_a_device_but_not_wait_for_it() {
+    let device = ram(&Options::default());
+    let (done, opened) = channel();
+    let then = Then::call(move |_| {
+        let other = ram(&Options::default());
+        let _ = done.send((other.write(0, b"x"), other));
+    });
+    device.submit(Operation::Flush, then).expect("room");
+    let (refused, other) = opened.recv_timeout(PATIENCE).expect("it opens");
+    assert_eq!(refused, Err(Error::OnCore));
+    other.write(0, b"x").expect("written by another thread");
+    other.close().expect("closed");
+    device.close().expect("closed");
+}
+
+#[test]
 fn a_completion_queue_is_readable_while_answers_wait() {
     let readable = |queue: &CompletionQueue, wait_ms: i32| {
         let fd = queue.as_fd().as_raw_fd();
