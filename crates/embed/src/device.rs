@@ -34,19 +34,19 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The target names no store.
-    #[error("{target}: {source}")]
+    #[error("{target}: {reason}")]
     Target {
         /// The target.
         target: String,
-        /// What is wrong with it.
-        source: TargetError,
+        /// What is wrong with it. The text of the error has it, so it is no source of the error.
+        reason: TargetError,
     },
     /// The layer or its option is unknown, or the value is invalid.
     #[error(transparent)]
     Layer(#[from] SettingError),
     /// The system has no io_uring or thread for the host.
     #[error("cannot start: {0}")]
-    Start(#[from] std::io::Error),
+    Start(std::io::Error),
     /// The store cannot be opened.
     #[error("{target}: {reason}")]
     Store {
@@ -78,7 +78,7 @@ impl Device {
     pub fn open(target: &str, options: &Options) -> Result<Self, OpenError> {
         let parsed: StoreTarget = target
             .parse()
-            .map_err(|source| OpenError::Target { target: target.to_owned(), source })?;
+            .map_err(|reason| OpenError::Target { target: target.to_owned(), reason })?;
         let caching = if options.direct { Caching::Direct } else { Caching::Buffered };
         let store_options = StoreOptions { caching, read_only: options.read_only };
         let mut layers = LayerOptions::default();
@@ -99,7 +99,8 @@ impl Device {
             payload_memory_bytes: PAYLOAD_MEMORY_BYTES_MIN,
             frontends: vec![&KIND],
             nodes: Vec::new(),
-        })?;
+        })
+        .map_err(OpenError::Start)?;
         let spec = DeviceSpec { name: parsed.name(0), store, layers };
         let (device, opened) = host.handle().open_device(spec);
         let opened = opened.recv().unwrap_or_else(|_| Err("the core has ended".to_owned()));

@@ -83,7 +83,10 @@ fn what_cannot_be_done_has_a_typed_error() {
         let layers = layers.iter().map(|text| (*text).to_owned()).collect();
         Device::open(target, &Options { layers, ..Options::default() }).err().expect("refused")
     };
-    assert!(matches!(open("rum:1M", &[]), OpenError::Target { .. }));
+    let unknown = open("rum:1M", &[]);
+    assert!(matches!(unknown, OpenError::Target { .. }));
+    let source = std::error::Error::source(&unknown);
+    assert!(source.is_none(), "a chain of errors would have the reason twice");
     assert!(matches!(open("ram:100", &[]), OpenError::Target { .. }));
     assert!(matches!(open("ram:1M", &["cachet:on=1"]), OpenError::Layer(_)));
     assert!(matches!(open("file:/nowhere/at/all", &[]), OpenError::Store { .. }));
