@@ -3,10 +3,11 @@
  *
  * A program opens a device by a target of `fieldstone serve`:
  *
- *     ram:SIZE     memory that lives as long as the device: ram:64M
+ *     ram:SIZE     memory that lives as long as the device: ram:64M. A multiple of 512 bytes
  *     file:PATH    a file or a block device
  *
- * The same layers as in the server are in front of it. Opening starts one thread, the core. The
+ * Volumes of a pool cannot be opened this way: only `fieldstone serve` opens them. The same layers
+ * as in the server are in front of the store. Opening starts one thread, the core. The
  * core reads and writes the store through io_uring.
  *
  * There are two kinds of calls. A program may use both:
@@ -21,6 +22,13 @@
  * FIELDSTONE_BLOCK_REQUEST_MAX bytes. A discard or a write of zeroes has at most
  * FIELDSTONE_BLOCK_DISCARD_MAX bytes. A range that passes the end of the device is refused as a
  * whole.
+ *
+ * BLOCKS. A discard covers only the whole blocks of the store in its range. They read as zeroes
+ * afterwards. The bytes of other blocks keep their content. So a discard of less than a block may
+ * do nothing, and is a success. A block has 1 byte for `ram:` and for a file, up to 4096 bytes for
+ * a block device, and 512 or 4096 bytes with `direct`. No function tells the size. A range that
+ * begins and ends at multiples of 4096 consists of whole blocks of every store. A write of zeroes
+ * covers every byte of its range, whatever the blocks are.
  *
  * ORDER. Answers come in any order. A read that is submitted after the answer to a write sees that
  * write. A flush makes the writes stable that were answered before the flush was submitted. A write
@@ -39,15 +47,32 @@
  *
  * CALLBACKS run on the core. They must return soon: meanwhile the core processes no request. They
  * may make aio calls. Calls that wait, and fieldstone_block_close, return
- * FIELDSTONE_BLOCK_IN_CALLBACK there. A callback runs exactly once for each aio call that returned
- * FIELDSTONE_BLOCK_OK.
+ * FIELDSTONE_BLOCK_IN_CALLBACK there, for every device. fieldstone_block_open works in a callback,
+ * and the core stands still until it returns. A callback runs exactly once for each aio call that
+ * returned FIELDSTONE_BLOCK_OK. It must return normally: neither a C++ exception nor longjmp() may
+ * leave it.
  *
  * ERRORS. Functions that can fail return FIELDSTONE_BLOCK_OK or another fieldstone_block_status. If
  * `error` is not NULL, they always fill `*error`. Messages are in the caller's memory, so threads
  * cannot mix them up. An aio call that does not return FIELDSTONE_BLOCK_OK reports no answer.
+ * These statuses come at once from an aio call:
+ *
+ *   - FIELDSTONE_BLOCK_NULL, _TOO_LONG, _FULL, _CLOSED;
+ *   - FIELDSTONE_BLOCK_OUT_OF_RANGE for an unknown flag or too many iovecs;
+ *   - FIELDSTONE_BLOCK_READ_ONLY;
+ *   - FIELDSTONE_BLOCK_INTERNAL.
+ *
+ * These come as the status of an answer:
+ *
+ *   - FIELDSTONE_BLOCK_OUT_OF_RANGE for a range that passes the end of the device;
+ *   - FIELDSTONE_BLOCK_NO_SPACE, _NOT_SUPPORTED, _FENCED, _IO;
+ *   - FIELDSTONE_BLOCK_CLOSED if the device ends before it carries out the request.
  *
  * THREADS. Any number of threads may use a device at the same time. The program must close it after
  * the last call of every other thread. After fork() the child must not use the device.
+ *
+ * SIGNALS. The threads of the library block all signals except those for faults, such as SIGSEGV.
+ * So only the program's own threads take the program's signals.
  */
 #ifndef FIELDSTONE_BLOCK_H
 #define FIELDSTONE_BLOCK_H
@@ -150,7 +175,7 @@ int fieldstone_block_write(fieldstone_block *device, uint64_t offset, const void
 int fieldstone_block_writev(fieldstone_block *device, uint64_t offset, const struct iovec *iov,
                             size_t iov_count, int flags, fieldstone_block_error *error);
 int fieldstone_block_flush(fieldstone_block *device, fieldstone_block_error *error);
-/* The whole blocks in the range read as zeroes afterwards. */
+/* The whole blocks in the range read as zeroes afterwards: see BLOCKS. */
 int fieldstone_block_discard(fieldstone_block *device, uint64_t offset, uint64_t len,
                              fieldstone_block_error *error);
 /* Every byte of the range reads as zero afterwards. */

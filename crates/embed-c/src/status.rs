@@ -23,7 +23,7 @@ pub enum Status {
     OutOfRange = 5,
     /// The request is longer than the limit.
     TooLong = 6,
-    /// The device is at its bound of requests or bytes.
+    /// The device is at its bound of requests or bytes, or the completion queue has no place.
     Full = 7,
     /// The device has ended.
     Closed = 8,
@@ -66,7 +66,7 @@ impl Status {
     /// The status of an answer.
     pub(crate) fn of(error: &EmbedError) -> Self {
         match error {
-            EmbedError::Full => Self::Full,
+            EmbedError::Full | EmbedError::NoPlace => Self::Full,
             EmbedError::Closed => Self::Closed,
             EmbedError::TooLong { .. } => Self::TooLong,
             EmbedError::OnCore => Self::InCallback,

@@ -11,10 +11,18 @@ use smallvec::SmallVec;
 /// Why a request was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The queue or the completion queue is at its bound of requests or bytes, or the core has too
-    /// much mail.
+    /// The queue is at its bound of requests or bytes: [`Queue::wait_for_room`] waits for room. Or,
+    /// seldom, the core has too much mail although the queue has room: try again after a pause.
+    ///
+    /// [`Queue::wait_for_room`]: crate::Queue::wait_for_room
     #[error("the queue is full")]
     Full,
+    /// The receiver has no place for the answer ([`Complete::reserve`]): the [`CompletionQueue`] is
+    /// full. Take answers, and try again. Waiting for room in the queue does not help.
+    ///
+    /// [`CompletionQueue`]: crate::CompletionQueue
+    #[error("there is no place for the answer: take earlier answers first")]
+    NoPlace,
     /// The queue is closed, or its host has ended.
     #[error("the device is closed")]
     Closed,
@@ -99,8 +107,8 @@ impl Data {
 /// Receives answers.
 pub trait Complete: Send + Sync {
     /// Reserves a place for one more answer. False if there is no place: then the request is
-    /// refused with [`Error::Full`]. The submitting thread calls this under the lock of the queue,
-    /// so this must not use the queue.
+    /// refused with [`Error::NoPlace`]. The submitting thread calls this under the lock of the
+    /// queue, so this must not use the queue.
     fn reserve(&self) -> bool {
         true
     }

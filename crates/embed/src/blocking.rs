@@ -71,7 +71,7 @@ impl Queue {
         self.ask(&Operation::Flush).map(drop)
     }
 
-    /// Forgets the content of a range: the whole blocks in it read as zeroes afterwards.
+    /// Forgets the content of a range, as [`Operation::Discard`] does.
     ///
     /// # Errors
     /// As [`Queue::read`].

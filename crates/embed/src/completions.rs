@@ -38,8 +38,8 @@ struct State {
 impl CompletionQueue {
     /// Makes a queue with places for `capacity` requests. A request has a place from its submission
     /// until a thread takes its answer. A request without a place is refused with
-    /// [`Error::Full`](crate::Error::Full). The answer to a read holds its data, so `capacity` also
-    /// bounds that memory.
+    /// [`Error::NoPlace`](crate::Error::NoPlace). The answer to a read holds its data, so
+    /// `capacity` also bounds that memory.
     ///
     /// # Errors
     /// The system cannot make an eventfd: for example, the process has no descriptor left.

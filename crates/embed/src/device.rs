@@ -11,7 +11,7 @@ use fieldstone_host::{
     DeviceId, DeviceSpec, Host, HostConfig, PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget,
     TargetError,
 };
-use fieldstone_uring::Caching;
+use fieldstone_uring::{Caching, start_thread};
 
 use crate::answer::{Error, is_in_callback};
 use crate::frontend::KIND;
@@ -34,19 +34,19 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The target names no store.
-    #[error("{target}: {source}")]
+    #[error("{target}: {reason}")]
     Target {
         /// The target.
         target: String,
-        /// What is wrong with it.
-        source: TargetError,
+        /// What is wrong with it. The text of the error has it, so it is no source of the error.
+        reason: TargetError,
     },
     /// The layer or its option is unknown, or the value is invalid.
     #[error(transparent)]
     Layer(#[from] SettingError),
     /// The system has no io_uring or thread for the host.
     #[error("cannot start: {0}")]
-    Start(#[from] std::io::Error),
+    Start(std::io::Error),
     /// The store cannot be opened.
     #[error("{target}: {reason}")]
     Store {
@@ -71,15 +71,14 @@ pub struct Device {
 
 impl Device {
     /// Opens a store by a target of `fieldstone serve`: `ram:SIZE` or `file:PATH`. Starts a thread
-    /// for the core that runs the store. Raises the process's soft limit on open files, as the
-    /// server does. Waits until the store is open.
+    /// for the core that runs the store. Waits until the store is open.
     ///
     /// # Errors
     /// The target or a layer is invalid, the host does not start, or the store cannot be opened.
     pub fn open(target: &str, options: &Options) -> Result<Self, OpenError> {
         let parsed: StoreTarget = target
             .parse()
-            .map_err(|source| OpenError::Target { target: target.to_owned(), source })?;
+            .map_err(|reason| OpenError::Target { target: target.to_owned(), reason })?;
         let caching = if options.direct { Caching::Direct } else { Caching::Buffered };
         let store_options = StoreOptions { caching, read_only: options.read_only };
         let mut layers = LayerOptions::default();
@@ -100,7 +99,8 @@ impl Device {
             payload_memory_bytes: PAYLOAD_MEMORY_BYTES_MIN,
             frontends: vec![&KIND],
             nodes: Vec::new(),
-        })?;
+        })
+        .map_err(OpenError::Start)?;
         let spec = DeviceSpec { name: parsed.name(0), store, layers };
         let (device, opened) = host.handle().open_device(spec);
         let opened = opened.recv().unwrap_or_else(|_| Err("the core has ended".to_owned()));
@@ -141,7 +141,7 @@ impl Device {
                 drop(close_store(&host, device));
                 stop(host);
             };
-            drop(std::thread::Builder::new().name("close".to_owned()).spawn(end));
+            drop(start_thread("close", end));
             return Err(Error::OnCore.into());
         }
         let closed = self.queue.close().map_err(CloseError::from);

@@ -1,5 +1,7 @@
-//! Opens a store inside the caller's process: the same store, behind the same layers, that
-//! `fieldstone serve` serves over NBD.
+//! Opens a store inside the caller's process, behind the same layers as in `fieldstone serve`.
+//!
+//! The store is memory (`ram:SIZE`, a multiple of 512 bytes), or a file or a block device
+//! (`file:PATH`). Volumes of a pool cannot be opened this way: only `fieldstone serve` opens them.
 //!
 //! ```
 //! use fieldstone_embed::{Device, Options};
@@ -36,13 +38,16 @@
 //!
 //! - The core's thread calls [`Complete::complete`], which must not block. Meanwhile the core
 //!   processes no request of any device. `complete` may submit. Blocking calls and `close` fail
-//!   there with [`Error::OnCore`].
+//!   there with [`Error::OnCore`], for every device. [`Device::open`] works there.
 //! - Answers come in any order. A read that is submitted after the answer to a write sees that
 //!   write. A flush makes the writes stable that were answered before the flush was submitted.
 //! - A queue bounds its requests and their bytes ([`Bounds`]). When it is full, `submit` returns
-//!   [`Error::Full`], and [`Queue::wait_for_room`] waits for room.
+//!   [`Error::Full`], and [`Queue::wait_for_room`] waits for room. When the [`CompletionQueue`] of
+//!   the request is full, `submit` returns [`Error::NoPlace`]: take answers first.
 //! - [`Queue::close`] refuses further requests, and returns when every request is answered.
 //! - A child process after `fork` must not use a device of its parent.
+//! - The threads of a device block all signals except those for faults, such as SIGSEGV. So only
+//!   the caller's own threads take the process's signals.
 //!
 //! # The crate as a front-end
 //!

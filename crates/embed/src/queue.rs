@@ -64,7 +64,10 @@ pub enum Operation {
     },
     /// Makes every write stable that was answered before.
     Flush,
-    /// Forgets the content of a range: the whole blocks in it read as zeroes afterwards.
+    /// Forgets the content of a range: the whole blocks of the store in it read as zeroes
+    /// afterwards, and the bytes of other blocks keep their content. A block has at most 4096
+    /// bytes. It has one byte for memory, and for a file that is not opened with
+    /// [`Options::direct`](crate::Options::direct).
     Discard {
         /// First byte.
         offset_bytes: u64,
@@ -243,8 +246,8 @@ impl Queue {
     /// answer.
     ///
     /// # Errors
-    /// The request is refused: the queue is full or closed, the request is too long, or it would
-    /// change a device that was opened read-only. The device reports its own refusals in the
+    /// The request is refused: the queue is full or closed, the receiver has no place for the
+    /// answer, the request is too long, or it would change a device that was opened read-only. The device reports its own refusals in the
     /// answer, for example of a range past its end.
     pub fn submit(&self, operation: Operation, then: Then) -> Result<(), Error> {
         let held_bytes = operation.held_bytes();
@@ -253,7 +256,8 @@ impl Queue {
 
     /// Waits until the queue has room for a request that counts for `len_bytes`
     /// ([`Operation::held_bytes`]), at most for `patience`. Another thread may take the room before
-    /// the caller submits.
+    /// the caller submits. This does not wait for a place in a
+    /// [`CompletionQueue`](crate::CompletionQueue): see [`Error::NoPlace`].
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room in time. [`Error::Closed`] if the queue is closed.
@@ -322,7 +326,7 @@ impl Shared {
             state.woken = true;
         }
         if !then.to.reserve() {
-            return Err(Error::Full);
+            return Err(Error::NoPlace);
         }
         request.id = RequestId(state.entries.insert(Entry { then, held_bytes }) as u64);
         state.held_bytes += held_bytes;

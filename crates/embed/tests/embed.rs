@@ -83,7 +83,10 @@ fn what_cannot_be_done_has_a_typed_error() {
         let layers = layers.iter().map(|text| (*text).to_owned()).collect();
         Device::open(target, &Options { layers, ..Options::default() }).err().expect("refused")
     };
-    assert!(matches!(open("rum:1M", &[]), OpenError::Target { .. }));
+    let unknown = open("rum:1M", &[]);
+    assert!(matches!(unknown, OpenError::Target { .. }));
+    let source = std::error::Error::source(&unknown);
+    assert!(source.is_none(), "a chain of errors would have the reason twice");
     assert!(matches!(open("ram:100", &[]), OpenError::Target { .. }));
     assert!(matches!(open("ram:1M", &["cachet:on=1"]), OpenError::Layer(_)));
     assert!(matches!(open("file:/nowhere/at/all", &[]), OpenError::Store { .. }));
@@ -196,6 +199,22 @@ fn a_callback_may_submit_and_must_not_wait() {
 }
 
 #[test]
+fn a_callback_may_open_a_device_but_not_wait_for_it() {
+    let device = ram(&Options::default());
+    let (done, opened) = channel();
+    let then = Then::call(move |_| {
+        let other = ram(&Options::default());
+        let _ = done.send((other.write(0, b"x"), other));
+    });
+    device.submit(Operation::Flush, then).expect("room");
+    let (refused, other) = opened.recv_timeout(PATIENCE).expect("it opens");
+    assert_eq!(refused, Err(Error::OnCore));
+    other.write(0, b"x").expect("written by another thread");
+    other.close().expect("closed");
+    device.close().expect("closed");
+}
+
+#[test]
 fn a_completion_queue_is_readable_while_answers_wait() {
     let readable = |queue: &CompletionQueue, wait_ms: i32| {
         let fd = queue.as_fd().as_raw_fd();
@@ -210,7 +229,9 @@ fn a_completion_queue_is_readable_while_answers_wait() {
     for tag in [5, 6, 7] {
         device.submit(read(tag, 1), queue.then(tag)).expect("a place");
     }
-    assert_eq!(device.submit(read(0, 1), queue.then(8)), Err(Error::Full), "three are not taken");
+    let refused = device.submit(read(0, 1), queue.then(8));
+    assert_eq!(refused, Err(Error::NoPlace), "three are not taken");
+    device.wait_for_room(1, Duration::ZERO).expect("the queue itself has room");
     let mut done = Vec::new();
     let began = Instant::now();
     while done.len() < 3 {
@@ -303,6 +324,50 @@ fn a_host_without_the_front_end_says_so() {
 
 #[path = "../examples/checksum.rs"]
 mod checksum;
+
+/// The signal masks of the threads of this process with this name.
+fn blocked_signals(name: &str) -> Vec<u64> {
+    let mut masks = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").expect("Linux").flatten() {
+        // A thread may end meanwhile.
+        let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
+        let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+        if field("Name:").is_some_and(|found| found.trim() == name) {
+            let mask = field("SigBlk:").expect("every thread has a mask");
+            masks.push(u64::from_str_radix(mask.trim(), 16).expect("hexadecimal"));
+        }
+    }
+    masks
+}
+
+#[test]
+fn the_core_takes_no_signals_of_the_process() {
+    let _device = ram(&Options::default());
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let cores = blocked_signals("core 0");
+    assert!(!cores.is_empty());
+    for mask in cores {
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGCHLD, libc::SIGALRM] {
+            assert_ne!(mask & bit(signal), 0, "{signal} in {mask:x}");
+        }
+        assert_eq!(mask & bit(libc::SIGSEGV), 0, "{mask:x}");
+    }
+}
+
+#[test]
+fn opening_a_device_leaves_the_limit_on_open_files_alone() {
+    // The tests of this program share the process. This is enough for all of them.
+    const FEW: u64 = 512;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the result.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
+    limit.rlim_cur = FEW.min(limit.rlim_max);
+    // SAFETY: `limit` is initialised.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    let device = ram(&Options::default());
+    assert_eq!(fieldstone_uring::open_files().expect("readable"), limit.rlim_cur);
+    device.close().expect("closed");
+}
 
 #[test]
 fn the_example_reads_every_byte_in_order() {

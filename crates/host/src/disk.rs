@@ -33,6 +33,7 @@ use crate::pace::{Group, Pace};
 use crate::token::{Kind, token};
 use fieldstone_uring::{
     Caching, Creation, Event, File, FileOptions, Inlined, Payload, Reactor, Sender, Space, Unsure,
+    start_thread,
 };
 
 /// The core makes buffered writes up to this length itself, while the disk keeps [`Pace`].
@@ -117,7 +118,7 @@ pub fn start_blocking_thread(
     results: Sender<Message>,
 ) -> std::io::Result<mpsc::Sender<BlockingRequest>> {
     let (tickets, queue) = mpsc::channel::<BlockingRequest>();
-    std::thread::Builder::new().name(format!("blocking {node}")).spawn(move || {
+    start_thread(format!("blocking {node}"), move || {
         for ticket in queue {
             let BlockingRequest { node, era, index, call } = ticket;
             let outcome = carry_out(call);

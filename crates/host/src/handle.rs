@@ -45,12 +45,13 @@ use crate::worker::{FINISH_PATIENCE_MS, Worker};
 use fieldstone_uring::reactor::DRAIN_LIMIT_MS;
 use fieldstone_uring::{
     Caching, Listener, Mailbox, Reactor, ReactorOptions, SendError, Sender, allowed_cpus,
-    monotonic_now, raise_open_files,
+    monotonic_now, open_files, start_thread,
 };
 
-/// The limit on descriptors that a host asks for, for connections and node files. The default of
-/// many shells is 1024.
-const OPEN_FILES: u64 = 65_536;
+/// The limit on descriptors that suits a server, for connections and node files. The default of many
+/// shells is 1024. A server asks for it with [`raise_open_files`](fieldstone_uring::raise_open_files) before it starts a host. A host
+/// does not change the limit of its process.
+pub const OPEN_FILES: u64 = 65_536;
 /// The assumed limit on descriptors when the system does not tell it.
 const OPEN_FILES_ASSUMED: u64 = 1024;
 /// The default size of the memory for payloads.
@@ -151,13 +152,14 @@ struct Start {
 }
 
 impl Host {
-    /// Starts the cores.
+    /// Starts the cores. The number of connections that they accept depends on the process's present
+    /// limit on open files.
     ///
     /// # Errors
     /// A ring or a thread could not be made; the text has the reason.
     pub fn start(config: HostConfig) -> io::Result<Self> {
         let cores = config.cores.max(1);
-        let open_files = raise_open_files(OPEN_FILES).unwrap_or_else(|error| {
+        let open_files = open_files().unwrap_or_else(|error| {
             tracing::debug!("the limit on open files is not known: {error}");
             OPEN_FILES_ASSUMED
         });
@@ -253,9 +255,8 @@ impl CoreThread {
         run: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let (end, ended) = mpsc::channel();
-        let thread = std::thread::Builder::new().name(format!("core {}", core.0));
         // The host may no longer wait for the result.
-        let thread = thread.spawn(move || drop(end.send(run())))?;
+        let thread = start_thread(format!("core {}", core.0), move || drop(end.send(run())))?;
         Ok(Self { core, thread, ended })
     }
 

@@ -75,8 +75,8 @@ pub use frontend::{
     NoFrontend, Pressure, Submitter, WakeError,
 };
 pub use handle::{
-    Handle, Host, HostConfig, LocalNodeConfig, PAYLOAD_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES_MIN,
-    wall_offset_ns,
+    Handle, Host, HostConfig, LocalNodeConfig, OPEN_FILES, PAYLOAD_MEMORY_BYTES,
+    PAYLOAD_MEMORY_BYTES_MIN, wall_offset_ns,
 };
 pub use message::{Core, Destination, DeviceId, LocalNodeId};
 pub use node_local::LocalNodeStatus;

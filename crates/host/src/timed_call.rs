@@ -10,6 +10,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use fieldstone_uring::start_thread;
+
 /// The most threads that ask about one thing at a time.
 const AT_A_TIME: usize = 4;
 
@@ -101,7 +103,7 @@ fn start<T: 'static>(
     call: impl FnOnce() -> T + Send + 'static,
     tell: impl FnOnce(T) + Send + 'static,
 ) -> io::Result<()> {
-    std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
+    start_thread("look-up", move || {
         let answer = call();
         drop(turn);
         tell(answer);

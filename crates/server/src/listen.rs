@@ -2,10 +2,20 @@
 //!
 //! The process of a killed server may have ended while the kernel still closes its ring and the
 //! pending accept. Until then its address is in use. A restart must not fail for this reason.
+//!
+//! The process also needs descriptors for its connections: [`raise_open_files`].
 
 use std::time::{Duration, Instant};
 
+use fieldstone_host::OPEN_FILES;
 use fieldstone_uring::{Address, ListenError, Listener};
+
+/// Lets this process have as many descriptors as a server needs, or as many as the system allows.
+pub fn raise_open_files() {
+    if let Err(error) = fieldstone_uring::raise_open_files(OPEN_FILES) {
+        tracing::debug!("the limit on open files is not raised: {error}");
+    }
+}
 
 /// Listens on `address`.
 ///

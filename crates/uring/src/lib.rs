@@ -49,4 +49,6 @@ pub use op::Want;
 pub use reactor::{Counters, Inlined, Reactor, ReactorOptions, Space, Unsure};
 pub use ring::TaskRun;
 pub use socket::{Shutdown, Socket};
-pub use thread::{ThreadUsage, allowed_cpus, pin_to_cpu, raise_open_files, thread_usage};
+pub use thread::{
+    ThreadUsage, allowed_cpus, open_files, pin_to_cpu, raise_open_files, start_thread, thread_usage,
+};

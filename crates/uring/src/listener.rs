@@ -29,12 +29,12 @@ pub enum ListenError {
     #[error("cannot listen on {0}: the path exists and is not a socket")]
     NotASocket(Address),
     /// Another error, in the system's words.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {reason}")]
     Io {
         /// The address.
         address: Address,
-        /// The reason.
-        source: io::Error,
+        /// The reason. The text of the error has it, so it is no source of the error.
+        reason: io::Error,
     },
 }
 
@@ -109,11 +109,11 @@ impl Drop for Inner {
     }
 }
 
-fn explain(address: &Address, source: io::Error) -> ListenError {
-    if source.kind() == io::ErrorKind::AddrInUse {
+fn explain(address: &Address, reason: io::Error) -> ListenError {
+    if reason.kind() == io::ErrorKind::AddrInUse {
         ListenError::InUse(address.clone())
     } else {
-        ListenError::Io { address: address.clone(), source }
+        ListenError::Io { address: address.clone(), reason }
     }
 }
 
@@ -258,5 +258,9 @@ mod tests {
         let error = Listener::bind(&Address::Unix("/nonexistent/folder/s".into()))
             .expect_err("no such folder");
         assert!(error.to_string().contains("unix:/nonexistent/folder/s"), "{error}");
+        let ListenError::Io { reason, .. } = &error else { panic!("{error}") };
+        assert!(error.to_string().contains(&reason.to_string()), "{error}");
+        let source = std::error::Error::source(&error);
+        assert!(source.is_none(), "a chain of errors would have the reason twice");
     }
 }

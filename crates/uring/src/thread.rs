@@ -1,9 +1,58 @@
-//! The thread and process of a reactor: pinning, the limit on open files, CPU usage.
+//! The thread and process of a reactor: starting, pinning, the limit on open files, CPU usage.
 
 use std::io;
 use std::mem::{self, MaybeUninit};
+use std::thread::{Builder, JoinHandle};
 
 use fieldstone_block::Nanos;
+
+/// Signals that the kernel sends to the thread that caused them. If a thread blocks them, the kernel
+/// ends the process without calling the handler of the program.
+const FAULTS: [libc::c_int; 6] =
+    [libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGSYS, libc::SIGTRAP];
+
+/// Starts a thread that takes no signals of the process. The program decides which of its own
+/// threads take them. Signals for faults of the thread itself are not blocked.
+///
+/// # Errors
+/// The system cannot start a thread.
+pub fn start_thread<T: Send + 'static>(
+    name: impl Into<String>,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    // The new thread inherits the mask, so it blocks the signals from its first instruction.
+    let _blocked = Blocked::new();
+    Builder::new().name(name.into()).spawn(run)
+}
+
+/// The signal mask that this thread had before it blocked all signals but the [`FAULTS`]. Dropping
+/// the value restores the mask.
+struct Blocked(libc::sigset_t);
+
+impl Blocked {
+    fn new() -> Self {
+        let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: sigfillset initialises `set`, sigdelset only gets signals that exist, and
+        // pthread_sigmask initialises `before`. pthread_sigmask cannot fail with these arguments.
+        unsafe {
+            libc::sigfillset(set.as_mut_ptr());
+            for fault in FAULTS {
+                libc::sigdelset(set.as_mut_ptr(), fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
+            Self(before.assume_init())
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        let before = &raw const self.0;
+        // SAFETY: the set is initialised. A null pointer means that the present mask is not
+        // returned.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+    }
+}
 
 /// Runs the calling thread on `cpu` only.
 ///
@@ -39,6 +88,14 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
         unsafe { libc::CPU_ISSET(*cpu, &set) }
     };
     Ok((0..libc::CPU_SETSIZE as usize).filter(allowed).collect())
+}
+
+/// The soft limit on open files of this process.
+///
+/// # Errors
+/// Whatever `getrlimit` reports.
+pub fn open_files() -> io::Result<u64> {
+    raise_open_files(0)
 }
 
 /// Raises the soft limit on open files to `wanted`, or to the hard limit if that is lower. Returns
@@ -108,6 +165,30 @@ pub fn thread_usage() -> ThreadUsage {
 mod tests {
     use super::*;
 
+    /// True if the calling thread blocks the signal.
+    fn blocks(signal: libc::c_int) -> bool {
+        let (nothing, mut mask) = (std::ptr::null(), MaybeUninit::uninit());
+        // SAFETY: pthread_sigmask initialises `mask`. With a null pointer it changes nothing.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, nothing, mask.as_mut_ptr());
+            libc::sigismember(mask.as_ptr(), signal) == 1
+        }
+    }
+
+    #[test]
+    fn a_thread_takes_no_signals_except_for_its_own_faults() {
+        let signals = [libc::SIGTERM, libc::SIGINT, libc::SIGCHLD, libc::SIGPIPE, libc::SIGSEGV];
+        let before = signals.map(blocks);
+        let thread = start_thread("quiet", move || {
+            let name = std::thread::current().name().map(str::to_owned);
+            (name, signals.map(blocks))
+        });
+        let (name, inside) = thread.expect("it starts").join().expect("no panic");
+        assert_eq!(name.as_deref(), Some("quiet"));
+        assert_eq!(inside, [true, true, true, true, false]);
+        assert_eq!(signals.map(blocks), before, "the caller has its mask again");
+    }
+
     #[test]
     fn pins_to_an_allowed_cpu_and_refuses_an_absent_one() {
         std::thread::spawn(|| {
@@ -124,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_limit_on_open_files_is_never_lowered() {
-        let before = raise_open_files(0).expect("readable");
+        let before = open_files().expect("readable");
         assert_eq!(raise_open_files(1).expect("nothing to do"), before);
         assert!(raise_open_files(before + 1).expect("clamped") >= before);
     }

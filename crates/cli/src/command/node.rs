@@ -60,6 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Err(error @ FolderError::Silent(_)) => tell!("fieldstone: {error}"),
         announced => announced?,
     }
+    listen::raise_open_files();
     let host = Host::start(HostConfig {
         cores: 1,
         pin: false,

@@ -189,7 +189,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn bind(addresses: &[Address]) -> anyhow::Result<Vec<Listener>> {
+    if let Some(address) = given_twice(addresses) {
+        bail!("--nbd {address} is given twice");
+    }
     addresses.iter().map(|address| Ok(listen::bind(address)?)).collect()
+}
+
+/// An address that is in the list twice. Port 0 is a different port each time.
+fn given_twice(addresses: &[Address]) -> Option<&Address> {
+    let is_fixed = |address: &Address| !matches!(address, Address::Tcp { port: 0, .. });
+    let mut numbered = addresses.iter().enumerate();
+    let twice =
+        numbered.find(|(at, address)| is_fixed(address) && addresses[..*at].contains(address));
+    twice.map(|(_, address)| address)
 }
 
 /// A volume to serve.

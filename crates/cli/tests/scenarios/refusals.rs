@@ -111,6 +111,8 @@ fn an_address_in_use_is_named_before_anything_is_opened() {
     let nbd = pool.socket("v.sock");
     let error = fails(&["serve", &pool.volume("v"), "--nbd", &nbd, "--metrics", &metrics]);
     assert!(error.contains(&metrics), "{error}");
+    let error = fails(&["serve", "ram:1M", "--nbd", &nbd, "--nbd", &nbd]);
+    assert!(error.contains(&nbd) && error.contains("is given twice"), "{error}");
     let file = pool.temp.path().join("precious");
     std::fs::write(&file, "data").expect("writable");
     let address = format!("unix:{}", file.display());

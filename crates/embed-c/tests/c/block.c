@@ -6,9 +6,11 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -226,8 +228,16 @@ static void completions(void)
             }
             CHECK(status == FIELDSTONE_BLOCK_OK);
         }
-        /* No answer has been taken, so the completion queue has no place left. */
+        /*
+         * No answer has been taken, so the completion queue has no place left. The message names
+         * this cause once the device itself has room again.
+         */
         CHECK(fieldstone_block_aio_flush(device, NULL, NULL, &error) == FIELDSTONE_BLOCK_FULL);
+        CHECK(fieldstone_block_flush(device, NULL) == FIELDSTONE_BLOCK_OK);
+        while (fieldstone_block_aio_flush(device, NULL, NULL, &error) == FIELDSTONE_BLOCK_FULL
+               && strstr(error.message, "take earlier answers") == NULL)
+            poll(NULL, 0, 1);
+        CHECK(strstr(error.message, "take earlier answers") != NULL);
         while (taken < COUNT) {
             CHECK(poll(&poll_for, 1, 30000) == 1);
             size_t count = fieldstone_block_completions(device, done, 3, 0);
@@ -253,6 +263,45 @@ static void completions(void)
     CHECK(fieldstone_block_close(device, &error) == FIELDSTONE_BLOCK_OK);
 }
 
+/*
+ * The program blocks a signal in its only own thread, and waits for it there. No thread of the
+ * library takes the signal, which would end the program.
+ */
+static void signals(const char *target)
+{
+    sigset_t term;
+    struct timespec patience = {30, 0};
+    fieldstone_block *devices[] = {open_device("ram:1M", NULL), open_device(target, NULL)};
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    CHECK(pthread_sigmask(SIG_BLOCK, &term, NULL) == 0);
+    CHECK(kill(getpid(), SIGTERM) == 0);
+    CHECK(sigtimedwait(&term, NULL, &patience) == SIGTERM);
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &term, NULL) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(fieldstone_block_close(devices[i], &error) == FIELDSTONE_BLOCK_OK);
+}
+
+/* A child process of the time when a file was open does not keep the file locked. */
+static void forked(const char *target)
+{
+    fieldstone_block *device = open_device(target, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(1);
+    }
+    CHECK(child > 0);
+    CHECK(fieldstone_block_close(device, &error) == FIELDSTONE_BLOCK_OK);
+    device = NULL;
+    CHECK(fieldstone_block_open(target, NULL, &device, &error) == FIELDSTONE_BLOCK_OK);
+    CHECK(fieldstone_block_close(device, &error) == FIELDSTONE_BLOCK_OK);
+    if (child > 0) {
+        kill(child, SIGKILL);
+        CHECK(waitpid(child, NULL, 0) == child);
+    }
+}
+
 int main(int argc, char **argv)
 {
     char path[4096], target[4200], back[5];
@@ -273,6 +322,8 @@ int main(int argc, char **argv)
         fclose(file);
     callbacks();
     completions();
+    signals(target);
+    forked(target);
     printf("%d checks, %d failed\n", checks, failures);
     return failures > 0;
 }

@@ -22,6 +22,8 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
+use fieldstone_uring::start_thread;
+
 use super::{FolderError, NodeFolder, Opening};
 
 type Opened = Result<NodeFolder, FolderError>;
@@ -67,7 +69,7 @@ impl Attempt {
         let (go_on, may_go_on) = mpsc::channel::<()>();
         let name = format!("open {}", opening.expected.node);
         let path = opening.path.clone();
-        std::thread::Builder::new().name(name).spawn(move || {
+        start_thread(name, move || {
             // This look only wakes the disk. The opening looks again, and reports errors.
             let _ = super::inspect(&opening.path);
             let tell = |progress| drop(progress_out.send(progress));

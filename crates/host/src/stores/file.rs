@@ -12,7 +12,9 @@
 //! store writes zeroes, or fails the request if it must be fast.
 //!
 //! The store holds a lock (`flock`) on the file, so that no two servers write to one file. The lock
-//! is exclusive unless the store is read-only.
+//! is exclusive unless the store is read-only. The store unlocks the file when it ends. To close the
+//! file is not enough: a child process after `fork` has a descriptor of the same open file, which
+//! would keep the lock.
 //!
 //! # When a sync fails
 //!
@@ -129,8 +131,8 @@ struct Opened {
     file: File,
     size_bytes: u64,
     block_bytes: u32,
-    /// The file for questions for extents.
-    seeker: fs::File,
+    /// The file for questions for extents. It holds the lock.
+    seeker: Locked,
 }
 
 impl Opened {
@@ -142,8 +144,8 @@ impl Opened {
             return Err(format!("{}: neither a file nor a block device", spec.path.display()));
         }
         let seeker = fs::File::open(&spec.path).map_err(named)?;
-        lock(&seeker, spec)?;
-        let size_bytes = (&seeker).seek(SeekFrom::End(0)).map_err(named)?;
+        let seeker = Locked::new(seeker, spec)?;
+        let size_bytes = (&seeker.0).seek(SeekFrom::End(0)).map_err(named)?;
         let options =
             FileOptions { write: !spec.read_only, caching: spec.caching, ..FileOptions::default() };
         let file = File::open(&spec.path, options).map_err(|error| error.to_string())?;
@@ -159,15 +161,29 @@ impl Opened {
     }
 }
 
-fn lock(file: &fs::File, spec: &FileSpec) -> Result<(), String> {
-    let locked = if spec.read_only { file.try_lock_shared() } else { file.try_lock() };
-    match locked {
-        Ok(()) => Ok(()),
-        Err(fs::TryLockError::WouldBlock) => {
-            Err(format!("{} is locked: another server, or this one, uses it", spec.path.display()))
+/// An open file with the lock of a store. Dropping the value unlocks the file.
+struct Locked(fs::File);
+
+impl Locked {
+    fn new(file: fs::File, spec: &FileSpec) -> Result<Self, String> {
+        let locked = if spec.read_only { file.try_lock_shared() } else { file.try_lock() };
+        match locked {
+            Ok(()) => Ok(Self(file)),
+            Err(fs::TryLockError::WouldBlock) => Err(format!(
+                "{} is locked: another server, or this one, uses it",
+                spec.path.display()
+            )),
+            Err(fs::TryLockError::Error(error)) => {
+                Err(format!("{} cannot be locked: {error}", spec.path.display()))
+            }
         }
-        Err(fs::TryLockError::Error(error)) => {
-            Err(format!("{} cannot be locked: {error}", spec.path.display()))
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::warn!("a file cannot be unlocked: {error}");
         }
     }
 }
@@ -340,7 +356,7 @@ impl FileStore {
         let State::Open(open) = &self.state else { return };
         if self.seeks.is_none() {
             let started =
-                open.seeker.try_clone().and_then(|file| extents::start(file, io.mailer()));
+                open.seeker.0.try_clone().and_then(|file| extents::start(file, io.mailer()));
             self.seeks = started.ok();
         }
         let asked = self

@@ -375,7 +375,7 @@ fn disconnect_lets_requests_in_flight_end() {
         session.complete(Completion::of(&request, result));
     }
     assert_eq!(session.phase(), Phase::Closing, "replies are still to be taken");
-    assert_eq!(take(&mut session).len(), 2 * (26 + "the pool is full".len()));
+    assert_eq!(take(&mut session).len(), 2 * (26 + BlockError::NoSpace.to_string().len()));
     assert_eq!(session.phase(), Phase::Closed);
     assert_eq!(session.violation(), None);
 }

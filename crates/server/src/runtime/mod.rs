@@ -26,6 +26,7 @@ pub use targets::{Stage, Target};
 
 use crate::accelerator::Accelerator;
 use crate::engine::{Engine, FixedNode, find_nodes};
+use crate::listen;
 use crate::pool::Pool;
 
 /// How long a call waits for a core. A healthy core answers within a millisecond.
@@ -134,6 +135,7 @@ impl Runtime {
             let nodes = find_nodes(&pool, options, &mut local)?;
             found.push((pool, nodes));
         }
+        listen::raise_open_files();
         let host = Host::start(HostConfig {
             cores: options.cores,
             pin: options.pin,

@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 
 use fieldstone_block::{EXTENTS_MAX, Extent, ExtentKind};
+use fieldstone_uring::start_thread;
 
 use super::FileMail;
 use crate::store::Mailer;
@@ -24,7 +25,7 @@ pub(super) struct Question {
 /// The system cannot start a thread.
 pub(super) fn start(file: fs::File, mailer: Mailer) -> io::Result<mpsc::Sender<Question>> {
     let (ask, asked) = mpsc::channel::<Question>();
-    std::thread::Builder::new().name("extents".to_owned()).spawn(move || {
+    start_thread("extents", move || {
         for Question { index, offset_bytes, len_bytes } in asked {
             let found = extents(&file, offset_bytes, len_bytes);
             mailer.send(Box::new(FileMail::Extents(index, found)));

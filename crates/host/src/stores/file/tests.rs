@@ -316,3 +316,20 @@ fn after_a_failed_sync_no_flush_succeeds() {
     rig.run_while(|rig| rig.store.phase() == Phase::Closing);
     assert!(matches!(rig.store.phase(), Phase::Failed(_)), "it is not closed cleanly");
 }
+
+/// After `fork`, a child has descriptors of the same open files, and so has a clone.
+#[test]
+fn the_lock_ends_with_the_store_although_the_open_file_lives() {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = made(&folder);
+    let spec = spec(&path, Caching::Buffered);
+    let opened = Opened::open(&spec).expect("not locked");
+    let inherited = opened.seeker.0.try_clone().expect("a descriptor");
+    let error = Opened::open(&spec).err().expect("locked");
+    assert!(error.contains("is locked"), "{error}");
+    drop(opened);
+    let again = Opened::open(&spec).expect("not locked any more");
+    drop(inherited);
+    assert!(Opened::open(&spec).is_err(), "the end of the clone unlocks nothing");
+    drop(again);
+}
