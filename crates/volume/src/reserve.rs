@@ -162,7 +162,12 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
         if slots <= before {
             break;
         }
-        let body = ctx.with(|core| core.request_for(slots));
+        let body = ctx.with(|core| {
+            // After a refusal, nodes that granted more get a smaller reservation: from here on,
+            // their answers say how much is left of that one.
+            nodes.iter().for_each(|node| core.node_mut(*node).give_up_slots(slots));
+            core.request_for(slots)
+        });
         let answers = ctx.call_all(&nodes, &body).await;
         let refused = answers.iter().any(|(_, answer)| others_have_it(answer));
         let enough = ctx.with(|core| {
