@@ -58,7 +58,7 @@ def scenario(world):
     for pool in pools:
         pool.create_volume("v", "64M")
     socket = world.folder / "nbd.sock"
-    targets = [pool.path / "v" for pool in pools]
+    targets = [silent.path / "v", f"healthy={healthy.path}/v"]
     server = Process(
         world, "serve",
         [FIELDSTONE, "serve", *targets, "--nbd", f"unix:{socket}", "--metrics", "127.0.0.1:0"],
@@ -106,4 +106,4 @@ def scenario(world):
 
 
 if __name__ == "__main__":
-    main(scenario, [Case("copies:3", "processes")])
+    main(scenario, [Case("copies:3", "processes")], waits=True)
