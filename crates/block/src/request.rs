@@ -289,8 +289,8 @@ pub enum BlockError {
         /// Size of the device.
         size_bytes: u64,
     },
-    /// No space is left: in the pool of a volume, or in the file system of a file. Trimming helps, or
-    /// more nodes for the pool.
+    /// No space is left: in the pool of a volume, or in the file system of a file. Trimming helps,
+    /// or more nodes for the pool.
     #[error("no space is left")]
     NoSpace,
     /// The device does not support the operation, or only slowly.

@@ -247,8 +247,8 @@ impl Queue {
     ///
     /// # Errors
     /// The request is refused: the queue is full or closed, the receiver has no place for the
-    /// answer, the request is too long, or it would change a device that was opened read-only. The device reports its own refusals in the
-    /// answer, for example of a range past its end.
+    /// answer, the request is too long, or it would change a device that was opened read-only. The
+    /// device reports its own refusals in the answer, for example of a range past its end.
     pub fn submit(&self, operation: Operation, then: Then) -> Result<(), Error> {
         let held_bytes = operation.held_bytes();
         self.shared.submit(operation.request()?, held_bytes, then)

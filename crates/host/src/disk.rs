@@ -2,9 +2,10 @@
 //!
 //! Reads, writes, syncs and discards go to the ring, except the short writes that the core makes
 //! itself ([`INLINE_BYTES`]). Creating, removing and listing files may block in the kernel for any
-//! time. So a *thread for blocking calls* does this, and posts the result to the core's mailbox. Each
-//! node has its own such thread, so a folder that hangs delays only the calls of its own node. The
-//! thread makes a few calls every two seconds and sleeps otherwise, and a process has few nodes.
+//! time. So a *thread for blocking calls* does this, and posts the result to the core's mailbox.
+//! Each node has its own such thread, so a folder that hangs delays only the calls of its own node.
+//! The thread makes a few calls every two seconds and sleeps otherwise, and a process has few
+//! nodes.
 //!
 //! The core itself opens a file at its first use, and may have to wait for the folder then. The
 //! file stays open. Nearly every request needs `slots` or `data`, so the disk finds these two

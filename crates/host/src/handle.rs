@@ -48,9 +48,10 @@ use fieldstone_uring::{
     monotonic_now, open_files, start_thread,
 };
 
-/// The limit on descriptors that suits a server, for connections and node files. The default of many
-/// shells is 1024. A server asks for it with [`raise_open_files`](fieldstone_uring::raise_open_files) before it starts a host. A host
-/// does not change the limit of its process.
+/// The limit on descriptors that suits a server, for connections and node files. The default of
+/// many shells is 1024. A server asks for it with
+/// [`raise_open_files`](fieldstone_uring::raise_open_files) before it starts a host. A host does
+/// not change the limit of its process.
 pub const OPEN_FILES: u64 = 65_536;
 /// The assumed limit on descriptors when the system does not tell it.
 const OPEN_FILES_ASSUMED: u64 = 1024;
@@ -152,8 +153,8 @@ struct Start {
 }
 
 impl Host {
-    /// Starts the cores. The number of connections that they accept depends on the process's present
-    /// limit on open files.
+    /// Starts the cores. The number of connections that they accept depends on the process's
+    /// present limit on open files.
     ///
     /// # Errors
     /// A ring or a thread could not be made; the text has the reason.

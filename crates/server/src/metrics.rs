@@ -1,10 +1,9 @@
 //! Metrics for Prometheus: `GET /metrics` in the text exposition format, version 0.0.4.
 //!
-//! A scrape takes a snapshot through the same calls as `status`. Clients that ask while a snapshot is
-//! being taken share it ([`Shared`]). Each client has a thread and a
-//! bounded time, and the number of clients is bounded ([`Callers`]). So a client that is slow,
-//! sends no request or does not read its answer keeps no other client from its answer. A connection
-//! serves one request.
+//! A scrape takes a snapshot through the same calls as `status`. Clients that ask while a snapshot
+//! is being taken share it ([`Shared`]). Each client has a thread and a bounded time, and the
+//! number of clients is bounded ([`Callers`]). So a client that is slow, sends no request or does
+//! not read its answer keeps no other client from its answer. A connection serves one request.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};

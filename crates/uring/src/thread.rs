@@ -6,8 +6,8 @@ use std::thread::{Builder, JoinHandle};
 
 use fieldstone_block::Nanos;
 
-/// Signals that the kernel sends to the thread that caused them. If a thread blocks them, the kernel
-/// ends the process without calling the handler of the program.
+/// Signals that the kernel sends to the thread that caused them. If a thread blocks them, the
+/// kernel ends the process without calling the handler of the program.
 const FAULTS: [libc::c_int; 6] =
     [libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGSYS, libc::SIGTRAP];
 

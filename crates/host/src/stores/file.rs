@@ -12,9 +12,9 @@
 //! store writes zeroes, or fails the request if it must be fast.
 //!
 //! The store holds a lock (`flock`) on the file, so that no two servers write to one file. The lock
-//! is exclusive unless the store is read-only. The store unlocks the file when it ends. To close the
-//! file is not enough: a child process after `fork` has a descriptor of the same open file, which
-//! would keep the lock.
+//! is exclusive unless the store is read-only. The store unlocks the file when it ends. To close
+//! the file is not enough: a child process after `fork` has a descriptor of the same open file,
+//! which would keep the lock.
 //!
 //! # When a sync fails
 //!

@@ -8,7 +8,8 @@
 //! 3. *Segments*: nodes list their shards. Segments of the checkpoint count. After it comes the
 //!    chain of segments of the root's epoch: each begins at the log position where the one before
 //!    ended. The opening verifies shards that the checkpoint does not name (see `validate`). A
-//!    segment with fewer than k good shards ends the chain, unless it is known to have been durable.
+//!    segment with fewer than k good shards ends the chain, unless it is known to have been
+//!    durable.
 //! 4. *Journal*: valid records of the generation, from any of its nodes, give further chains.
 //!    Replay starts at the segment boundary from which the records reach furthest, or at the latest
 //!    of them if there are several. So it does not replay the contents of good segments. This

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The address of a node process is in a file in the node's folder, and reading the folder may
-//! hang. So a thread reads the file ([`crate::timed_call`]) and sends the address in a message. This
-//! is part of connecting.
+//! hang. So a thread reads the file ([`crate::timed_call`]) and sends the address in a message.
+//! This is part of connecting.
 //!
 //! The pause doubles with every attempt until the node answers a request. So a node that accepts
 //! connections and closes them gets few. Every attempt has a number in its tokens, which
