@@ -10,7 +10,9 @@
 //! So the checkpoint *names* the node of every shard that was known to be stable when the
 //! checkpoint was written. A listed copy of a shard is *sure* if the checkpoint names it and no
 //! other node lists the same shard. Every other copy is *doubtful*: its node verifies it before it
-//! counts. No checkpoint names the segments behind it, so all their shards are doubtful.
+//! counts. No checkpoint names the segments behind it, so all their shards are doubtful. If two
+//! copies of a shard are good, the named one counts: the header of the other may be wrong, although
+//! its data fit it.
 //!
 //! The opening deletes copies that do not count, stably, before it commits. If too few good shards
 //! are left to read a segment, all copies stay: some of their blocks may still be good.
@@ -86,11 +88,16 @@ fn doubtful(
         .filter(|(_, info)| segment.fits(info))
         .map(|(node, info)| (info.shard, *node))
         .collect();
-    let sure = |(shard, node): &(ShardIndex, NodeIndex)| {
-        let forms = fits.iter().filter(|(other, _)| other == shard).count();
-        forms == 1 && named.get(usize::from(shard.0)) == Some(&Some(*node))
+    let is_named = |(shard, node): &(ShardIndex, NodeIndex)| {
+        named.get(usize::from(shard.0)) == Some(&Some(*node))
     };
-    fits.iter().filter(|form| !sure(form)).copied().collect()
+    let sure = |form: &(ShardIndex, NodeIndex)| {
+        let forms = fits.iter().filter(|(other, _)| *other == form.0).count();
+        forms == 1 && is_named(form)
+    };
+    let mut doubtful: Vec<_> = fits.iter().filter(|form| !sure(form)).copied().collect();
+    doubtful.sort_by_key(|form| !is_named(form)); // the first good copy of a shard counts
+    doubtful
 }
 
 /// Verifies doubtful copies and counts only the good ones. Copies of one segment are next to each
@@ -171,6 +178,8 @@ mod tests {
         let twice = [(A, info(0, 8192)), (C, info(0, 8192))];
         let both = vec![(ShardIndex(0), A), (ShardIndex(0), C)];
         assert_eq!(doubtful(&segment(), &twice, &named), both);
+        let other = [(C, info(0, 8192)), (A, info(0, 8192))];
+        assert_eq!(doubtful(&segment(), &other, &named), both, "the named one comes first");
         assert_eq!(doubtful(&segment(), &sound, &[]).len(), 2, "a chain's segment is not named");
     }
 
