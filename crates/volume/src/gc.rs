@@ -65,7 +65,9 @@ impl Core {
         if self.phase != Phase::Serving || self.gc_running {
             return;
         }
-        if self.segments_free() < self.marks_at_rest().high {
+        let thin = self.reservation.provisioning == Provisioning::Thin;
+        let few = if thin { self.marks_at_rest().high } else { self.segments_ample() };
+        if self.segments_free() < few {
             self.grow_reservation();
         }
         let short = self.segments_free() < self.marks().low && self.now >= self.gc_rests_until;
@@ -90,12 +92,18 @@ impl Core {
 
     /// Many segments have died since the last checkpoint, and their room will be needed: other
     /// volumes may need the room of a thin volume, and a thick volume frees it before users have to
-    /// wait for it.
+    /// wait for it, and before large writes have to go through the journal (`rows`).
     fn many_have_died(&self) -> bool {
         let many = DEAD_BATCH.max(self.segments.len() as u64 / DEAD_FRACTION);
         let thin = self.reservation.provisioning == Provisioning::Thin;
-        let soon = || self.segments_free() < 2 * self.marks_at_rest().high;
+        let soon = || self.segments_free() < self.segments_ample();
         self.segments_died >= many && (thin || soon())
+    }
+
+    /// Free segments with which users can write for as long as a checkpoint takes, and large writes
+    /// can go around the journal meanwhile (`rows`).
+    fn segments_ample(&self) -> u64 {
+        2 * (self.marks_at_rest().high + self.ring_segments())
     }
 
     /// Starts collection, if it does not run already.

@@ -19,9 +19,9 @@
 //! garbage for each slot of data, overwritten segments often die before collection moves them. So
 //! a volume also reserves slots that no volume needs, under three conditions:
 //!
-//! - It leaves unclaimed as many as it takes. With several volumes, each has the same share, and
-//!   one share stays unclaimed. When another volume reserves more, this one gives back until the
-//!   shares are equal again.
+//! - It leaves a third as many unclaimed as it takes, so that a small volume can be created at once.
+//!   With several volumes, each has the same share. When another volume reserves more, this one
+//!   gives back until the shares are equal again.
 //! - It takes no more idle slots than it needs for its data: with more, collection becomes little
 //!   cheaper, and a lost node has more shards to rebuild.
 //! - It gives them back. When nodes have nothing left for others, each volume gives back half of
@@ -49,6 +49,8 @@ const ASK_AGAIN_MS: u64 = 200;
 const GROW_SEGMENTS_MIN: u64 = 2;
 /// A volume grows by one in this many of its segments.
 const GROW_FRACTION: u64 = 8;
+/// Of the idle slots that a volume could have, it leaves one in this many unclaimed.
+const UNCLAIMED_FRACTION: u32 = 4;
 /// How long a volume that gave back room for others asks only for slots that it needs, and collects
 /// to give back the rest.
 const YIELD_MS: u64 = 5_000;
@@ -78,7 +80,8 @@ pub struct Reservation {
 /// Idle slots that a volume may have, when it has `idle` of them, `unclaimed` more are left, and it
 /// needs `needed` slots for its data: see the module's essay.
 fn share_of_idle(idle: u32, unclaimed: u32, needed: u32) -> u32 {
-    (idle.saturating_add(unclaimed) / 2).min(needed)
+    let shared = idle.saturating_add(unclaimed);
+    (shared - shared.div_ceil(UNCLAIMED_FRACTION)).min(needed)
 }
 
 impl Core {
@@ -90,7 +93,7 @@ impl Core {
 
     /// Segments that the journal holds at most. This many are being written when users write as
     /// fast as they can.
-    fn ring_segments(&self) -> u64 {
+    pub fn ring_segments(&self) -> u64 {
         let segment_bytes = u64::from(self.layout.segment_blocks()) * BLOCK_BYTES as u64;
         self.geometry.ring_bytes.div_ceil(segment_bytes.max(1))
     }
@@ -449,11 +452,12 @@ mod tests {
     use super::share_of_idle;
 
     #[test]
-    fn a_volume_leaves_as_many_idle_slots_as_it_takes() {
-        assert_eq!(share_of_idle(0, 100, 1000), 50);
-        assert_eq!(share_of_idle(50, 50, 1000), 50, "it keeps them");
-        assert_eq!(share_of_idle(50, 10, 1000), 30, "another volume took 40");
-        assert_eq!(share_of_idle(50, 0, 1000), 25);
+    fn a_volume_leaves_a_quarter_of_the_idle_slots() {
+        assert_eq!(share_of_idle(0, 100, 1000), 75);
+        assert_eq!(share_of_idle(75, 25, 1000), 75, "it keeps them");
+        assert_eq!(share_of_idle(75, 5, 1000), 60, "another volume took 20");
+        assert_eq!(share_of_idle(75, 0, 1000), 56);
+        assert_eq!(share_of_idle(0, 1, 1000), 0, "the last one stays unclaimed");
         assert_eq!(share_of_idle(0, 100, 8), 8, "more would be of little use");
     }
 
@@ -467,7 +471,7 @@ mod tests {
                 idle[volume] = share_of_idle(idle[volume], unclaimed, u32::MAX);
             }
         }
-        let share = pot / 5;
-        assert!(idle.iter().all(|idle| idle.abs_diff(share) <= 2), "{idle:?}");
+        let share = pot * 3 / (3 * 4 + 1); // four shares, and a third of one is unclaimed
+        assert!(idle.iter().all(|idle| idle.abs_diff(share) <= 4), "{idle:?}");
     }
 }
