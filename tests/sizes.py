@@ -130,7 +130,7 @@ def beside_a_neighbour(world):
 
 
 def idle_room(world):
-    """A volume that is overwritten takes idle slots, leaves as many, and gives all back."""
+    """A volume that is overwritten takes idle slots, leaves some, and gives all back."""
     pool = world.pool("160M", name="idle")
     pool.create_volume("a", "48M")
     created = unreserved_bytes(pool)
@@ -146,8 +146,8 @@ def idle_room(world):
     amplification = 1 + volume["moved_bytes"] / volume["user_written_bytes"]
     check(left < created, "the volume took no idle slots: this case shows nothing")
     check(amplification < 1.2, f"{amplification:.2f} bytes written for each byte of the user")
-    # The share of one volume is half. It also has slots for segments that are being written, and
-    # for the shards of lost nodes.
+    # The volume takes no more idle slots than it needs for its data. It also has slots for segments
+    # that are being written, and for the shards of lost nodes.
     check(left > created // 4, f"the volume left only {left} of {created} bytes on a node")
     handle.shutdown()
     server.stop()

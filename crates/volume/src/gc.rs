@@ -65,6 +65,7 @@ impl Core {
         if self.phase != Phase::Serving || self.gc_running {
             return;
         }
+        // A thin volume would give the slots back with its next checkpoint.
         let thin = self.reservation.provisioning == Provisioning::Thin;
         let few = if thin { self.marks_at_rest().high } else { self.segments_ample() };
         if self.segments_free() < few {

@@ -19,9 +19,9 @@
 //! garbage for each slot of data, overwritten segments often die before collection moves them. So
 //! a volume also reserves slots that no volume needs, under three conditions:
 //!
-//! - It leaves a third as many unclaimed as it takes, so that a small volume can be created at once.
-//!   With several volumes, each has the same share. When another volume reserves more, this one
-//!   gives back until the shares are equal again.
+//! - It leaves a third as many unclaimed as it takes, so that a small volume can be created at
+//!   once. With several volumes, each has the same share. When another volume reserves more, this
+//!   one gives back until the shares are equal again.
 //! - It takes no more idle slots than it needs for its data: with more, collection becomes little
 //!   cheaper, and a lost node has more shards to rebuild.
 //! - It gives them back. When nodes have nothing left for others, each volume gives back half of
