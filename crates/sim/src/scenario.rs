@@ -286,21 +286,36 @@ impl Scenario {
 
     /// In a part of the runs one volume is removed, and created again. A node that cannot remove
     /// the volume may have no slots for the new one, so no fault stays in these runs. In a pool
-    /// that is short of room, thin volumes may have grown into the room of a removed thick volume,
-    /// and volumes that grew may have taken the room of any volume.
+    /// that is short of room, the other volumes may have grown into the room of the removed one. So
+    /// there the pool needs room for the whole size of the others.
     fn draw_removal(&mut self) {
         let mut dice = Dice::new(self.seed, "removal", 0);
         if dice.chance(250) && self.staying.is_empty() {
             let index = dice.index(self.volumes.len());
             let short = matches!(self.kind, Kind::Full | Kind::Crowded);
             let grow = self.volumes.iter().any(|volume| volume.growth.is_some());
-            let volume = &mut self.volumes[index];
-            if short && (grow || volume.provisioning == Provisioning::Thick) {
+            let thick = self.volumes[index].provisioning == Provisioning::Thick;
+            if short && (grow || thick || !self.has_room_beside_others(index)) {
                 return;
             }
+            let volume = &mut self.volumes[index];
             let latest = u64::from(volume.plan.ops) * 3 / 4;
             volume.removed_at_request = Some(dice.between(1, latest) as u32);
         }
+    }
+
+    /// A thin volume can be created when all the others hold their whole size, also the size to
+    /// which they grow at the end.
+    fn has_room_beside_others(&self, index: usize) -> bool {
+        let whole = |volume: &VolumePlan| {
+            let more_bytes = volume.more_blocks_at_end * BLOCK_BYTES;
+            let size_bytes = volume.geometry.size_bytes + more_bytes;
+            let geometry = Geometry { size_bytes, ..volume.geometry };
+            slots_whole(&geometry, self.profile, self.nodes)
+        };
+        let others = self.volumes.iter().enumerate().filter(|(other, _)| *other != index);
+        let held: u64 = others.map(|(_, volume)| whole(volume)).sum();
+        held + SLOTS_OF_THIN <= u64::from(self.slots)
     }
 
     /// In a part of the runs all disks are full for a while. No other fault is in effect meanwhile.
