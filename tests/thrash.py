@@ -38,7 +38,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from device import BLOCK
+from device import BLOCK, need_libnbd
 from disks import why_not
 from faults import KINDS, Plan
 from pulse import Pulse, stalled_seconds
@@ -380,6 +380,7 @@ class Campaign:
 
 
 def scenario(world, options):
+    need_libnbd()
     options.quick = options.cycles is None
     if options.quick:
         options.cycles = QUICK_CYCLES

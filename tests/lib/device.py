@@ -5,6 +5,7 @@ request has used, which costs a campaign gigabytes.
 """
 
 import random
+import sys
 
 from pulse import Deadline
 from world import Failure, Skip, check
@@ -21,10 +22,15 @@ class ConnectionBroke(Failure):
     """The server went away while a connection was made."""
 
 
+def need_libnbd():
+    """Skips the case unless this Python has libnbd."""
+    if nbd is None:
+        raise Skip(f"{sys.executable} has no module nbd (package python3-libnbd)")
+
+
 def connect(uri, structured=True, context=True, strict=None, seconds=None):
     """A libnbd handle connected to `uri`; within so many seconds, if they are given."""
-    if nbd is None:
-        raise Skip("python3-libnbd is not installed for /usr/bin/python3")
+    need_libnbd()
     handle = nbd.NBD()
     handle.set_request_structured_replies(structured)
     if context and structured:
