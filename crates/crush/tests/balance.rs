@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fieldstone_crush::balance::{Limits, Plan, Spread, balance};
+use fieldstone_crush::balance::{BalancePlan, Limits, Spread, balance};
 use fieldstone_crush::diff::{Flow, diff_pool};
 use fieldstone_crush::osdmap::{OsdMap, OsdState, PgId, Pool, PoolId, PoolKind, StringHash};
 use fieldstone_crush::{
@@ -119,7 +119,7 @@ fn check_rule(map: &OsdMap, before: &[Vec<ItemId>], after: &[Vec<ItemId>], hosts
     }
 }
 
-fn check_plan(map: &OsdMap, plan: &Plan, limits: Limits, hosts: u32) {
+fn check_plan(map: &OsdMap, plan: &BalancePlan, limits: Limits, hosts: u32) {
     let before = place(map);
     let mut changed = map.clone();
     plan.apply(&mut changed);

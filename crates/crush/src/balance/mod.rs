@@ -26,7 +26,7 @@ mod state;
 
 use std::collections::BTreeMap;
 
-pub use plan::{Plan, PoolPlan, Proposal};
+pub use plan::{BalancePlan, PoolPlan, Proposal};
 pub use spread::{DeviceSpread, Spread};
 use thiserror::Error;
 
@@ -97,7 +97,7 @@ pub fn balance(
     pools: &[PoolId],
     limits: Limits,
     threads: usize,
-) -> Result<Plan, BalanceError> {
+) -> Result<BalancePlan, BalanceError> {
     let mut states = BTreeMap::new();
     for &id in pools {
         let (pool, reach) = reach_of(map, id)?;

@@ -39,9 +39,9 @@ pub struct PoolPlan {
     pub after: Spread,
 }
 
-/// A plan.
+/// A plan of the balancer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct BalancePlan {
     /// The changes, by placement group.
     pub proposals: Vec<Proposal>,
     /// Shards that move.
@@ -50,7 +50,7 @@ pub struct Plan {
     pub pools: Vec<PoolPlan>,
 }
 
-impl Plan {
+impl BalancePlan {
     /// Makes the proposed changes.
     pub fn apply(&self, map: &mut OsdMap) {
         for proposal in &self.proposals {
@@ -62,8 +62,8 @@ impl Plan {
     }
 }
 
-pub(super) fn plan(map: &OsdMap, states: &BTreeMap<PoolId, (State, Spread)>) -> Plan {
-    let mut plan = Plan::default();
+pub(super) fn plan(map: &OsdMap, states: &BTreeMap<PoolId, (State, Spread)>) -> BalancePlan {
+    let mut plan = BalancePlan::default();
     for (&pool, (state, before)) in states {
         plan.moves += state.moves();
         let after = Spread::of(&state.devices);

@@ -1,6 +1,6 @@
 //! How evenly shards are spread.
 
-use super::state::Device;
+use super::state::PoolDevice;
 use crate::OsdId;
 
 /// The shards of a pool on one device.
@@ -31,7 +31,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    pub(super) fn of(devices: &[Device]) -> Self {
+    pub(super) fn of(devices: &[PoolDevice]) -> Self {
         let reached = devices.iter().enumerate().filter(|(_, device)| device.target > 0.0);
         let devices = reached.map(|(osd, device)| DeviceSpread {
             osd: OsdId(osd as u32),

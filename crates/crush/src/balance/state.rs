@@ -16,7 +16,7 @@ pub(super) const SHARD: i64 = 1 << 20;
 
 /// One device in one pool.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Device {
+pub(super) struct PoolDevice {
     /// The rule's way to reach the device, if there is one.
     pub(super) reached: Option<Reached>,
     /// True if the device may lose and get shards: it is up, in, reached, and its weight is not 0.
@@ -27,7 +27,7 @@ pub(super) struct Device {
     pub(super) shards: Vec<u32>,
 }
 
-impl Device {
+impl PoolDevice {
     fn deviation(&self) -> i64 {
         self.shards.len() as i64 * SHARD - (self.target * SHARD as f64) as i64
     }
@@ -48,7 +48,7 @@ pub(super) struct State {
     frozen: Vec<bool>,
     /// The device that must stay first, where the map names one.
     primaries: Vec<ItemId>,
-    pub(super) devices: Vec<Device>,
+    pub(super) devices: Vec<PoolDevice>,
     /// The allowed deviation.
     limit: i64,
     /// Usable devices of each cell by deviation.
@@ -87,7 +87,7 @@ impl State {
             placed: vec![ItemId::NONE; shards],
             frozen: vec![false; known.pg_num as usize],
             primaries: vec![ItemId::NONE; known.pg_num as usize],
-            devices: vec![Device::default(); map.states.len()],
+            devices: vec![PoolDevice::default(); map.states.len()],
             limit: i64::from(limit) * SHARD,
             cells: vec![BTreeSet::new(); reach.cells as usize],
             over: BTreeSet::new(),
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    fn device_mut(&mut self, item: ItemId) -> Option<&mut Device> {
+    fn device_mut(&mut self, item: ItemId) -> Option<&mut PoolDevice> {
         self.devices.get_mut(item.osd()?.0 as usize)
     }
 

@@ -14,7 +14,7 @@ use std::arch::x86_64::{
     _mm256_sub_epi32, _mm256_xor_si256,
 };
 
-use super::Plan;
+use super::BatchParams;
 use super::ahead::{self, Scratch};
 use super::descend::{Descend, End, Start};
 use super::simd::{Simd, Twice};
@@ -347,16 +347,21 @@ impl Simd for Avx2 {
 
 impl Descend for Twice<Avx2> {
     #[inline(always)]
-    fn descend(self, plan: &Plan<'_>, start: &Start<Self>, kind: u32) -> End<Self> {
+    fn descend(self, params: &BatchParams<'_>, start: &Start<Self>, kind: u32) -> End<Self> {
         // SAFETY: see the token.
-        unsafe { descend(self.0, plan, start, kind) }
+        unsafe { descend(self.0, params, start, kind) }
     }
 }
 
 #[target_feature(enable = "avx2")]
 #[inline(never)]
-fn descend(s: Avx2, plan: &Plan<'_>, start: &Start<Twice<Avx2>>, kind: u32) -> End<Twice<Avx2>> {
-    super::descend::descend(Twice(s), plan, start, kind)
+fn descend(
+    s: Avx2,
+    params: &BatchParams<'_>,
+    start: &Start<Twice<Avx2>>,
+    kind: u32,
+) -> End<Twice<Avx2>> {
+    super::descend::descend(Twice(s), params, start, kind)
 }
 
 /// [`ahead::race_lanes`]; the CPU was checked when the kernel was chosen.

@@ -15,7 +15,7 @@ use std::arch::x86_64::{
     _mm512_xor_si512,
 };
 
-use super::Plan;
+use super::BatchParams;
 use super::ahead::{self, Scratch};
 use super::descend::{Descend, End, Start};
 use super::simd::{Simd, Twice};
@@ -341,9 +341,9 @@ impl Simd for Avx512 {
 
 impl Descend for Twice<Avx512> {
     #[inline(always)]
-    fn descend(self, plan: &Plan<'_>, start: &Start<Self>, kind: u32) -> End<Self> {
+    fn descend(self, params: &BatchParams<'_>, start: &Start<Self>, kind: u32) -> End<Self> {
         // SAFETY: see the token.
-        unsafe { descend(self.0, plan, start, kind) }
+        unsafe { descend(self.0, params, start, kind) }
     }
 }
 
@@ -351,11 +351,11 @@ impl Descend for Twice<Avx512> {
 #[inline(never)]
 fn descend(
     s: Avx512,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     start: &Start<Twice<Avx512>>,
     kind: u32,
 ) -> End<Twice<Avx512>> {
-    super::descend::descend(Twice(s), plan, start, kind)
+    super::descend::descend(Twice(s), params, start, kind)
 }
 
 /// [`ahead::race_lanes`]; the CPU was checked when the kernel was chosen.

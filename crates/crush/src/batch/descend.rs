@@ -2,7 +2,7 @@
 
 use super::draw::{Question, draw};
 use super::simd::{MAX_LANES, Simd};
-use super::{Plan, hash};
+use super::{BatchParams, hash};
 use crate::{ItemId, WEIGHT_ONE};
 
 /// The start of every lane, and its parameters for draws.
@@ -11,7 +11,7 @@ pub(crate) struct Start<S: Simd> {
     pub(crate) x: S::U,
     /// The attempt number, without the part that depends on the bucket.
     pub(crate) r: S::U,
-    /// The number added to `r`: in ordinary buckets, and in those that [`Plan::is_stretched`].
+    /// The number added to `r`: in ordinary buckets, and in stretched ones ([`BatchParams`]).
     pub(crate) r_step: [S::U; 2],
     /// The bucket.
     pub(crate) slot: S::U,
@@ -36,13 +36,18 @@ pub(crate) struct End<S: Simd> {
 /// places. If it were inlined there, it would be most of the program.
 pub(crate) trait Descend: Simd {
     /// Descends to items of type `kind`.
-    fn descend(self, plan: &Plan<'_>, start: &Start<Self>, kind: u32) -> End<Self>;
+    fn descend(self, params: &BatchParams<'_>, start: &Start<Self>, kind: u32) -> End<Self>;
 }
 
 /// The body of [`Descend::descend`].
 #[inline(always)]
-pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: &Start<S>, kind: u32) -> End<S> {
-    let tables = plan.tables;
+pub(crate) fn descend<S: Simd>(
+    s: S,
+    params: &BatchParams<'_>,
+    start: &Start<S>,
+    kind: u32,
+) -> End<S> {
+    let tables = params.tables;
     let kind = s.splat(kind);
     let mut end = End { item: s.splat(0), found: s.mask(0), nowhere: s.mask(0), r: start.r };
     let (mut slot, mut asked) = (start.slot, start.asked);
@@ -57,7 +62,7 @@ pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: &Start<S>, kind: u3
             return end;
         }
         let mut step = start.r_step[0];
-        if let Some(stretched) = plan.stretched {
+        if let Some(stretched) = params.stretched {
             let stretched = s.eq(s.gather(stretched, slot), s.splat(1));
             step = s.select(stretched, start.r_step[1], step);
         }
@@ -76,7 +81,7 @@ pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: &Start<S>, kind: u3
         let mut drawn = draw(s, tables, question);
         if s.any(drawn.doubtful) {
             let nothing;
-            (drawn.index, nothing) = decide(s, plan, question, drawn.index, drawn.doubtful);
+            (drawn.index, nothing) = decide(s, params, question, drawn.index, drawn.doubtful);
             end.nowhere = s.either(end.nowhere, nothing);
             asked = s.without(asked, nothing);
         }
@@ -98,7 +103,7 @@ pub(crate) fn descend<S: Simd>(s: S, plan: &Plan<'_>, start: &Start<S>, kind: u3
 #[inline(never)]
 fn decide<S: Simd>(
     s: S,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     question: Question<S>,
     index: S::U,
     doubtful: S::M,
@@ -115,7 +120,7 @@ fn decide<S: Simd>(
     while bits != 0 {
         let lane = bits.trailing_zeros() as usize;
         bits &= bits - 1;
-        match plan.choose(xs[lane], rs[lane], slots[lane], positions[lane]) {
+        match params.choose(xs[lane], rs[lane], slots[lane], positions[lane]) {
             Some(index) => indices[lane] = index as u32,
             None => nothing |= 1 << lane,
         }
@@ -137,12 +142,18 @@ pub(crate) fn slot_of<S: Simd>(s: S, item: S::U) -> S::U {
 
 /// The lanes of `asked` whose device is out, as in the plain mapper. All their items are devices.
 #[inline(always)]
-pub(crate) fn is_out<S: Simd>(s: S, plan: &Plan<'_>, x: S::U, item: S::U, asked: S::M) -> S::M {
-    if plan.all_in || !s.any(asked) {
+pub(crate) fn is_out<S: Simd>(
+    s: S,
+    params: &BatchParams<'_>,
+    x: S::U,
+    item: S::U,
+    asked: S::M,
+) -> S::M {
+    if params.all_in || !s.any(asked) {
         return s.mask(0);
     }
     let device = s.select(asked, item, s.splat(0));
-    let weight = s.gather(plan.weights, device);
+    let weight = s.gather(params.weights, device);
     let fractional = s.both(asked, s.lt(weight, s.splat(WEIGHT_ONE)));
     if !s.any(fractional) {
         return fractional;

@@ -6,13 +6,13 @@
 
 use super::descend::{Descend, Start, is_among, is_device, is_out, lane, put, slot_of};
 use super::tasks::{Flow, Found, Tasks};
-use super::{Choose, MAX_POSITIONS, Plan};
+use super::{BatchParams, Choose, MAX_POSITIONS};
 use crate::mapper::UNDEFINED;
 
 #[inline(always)]
 pub(crate) fn firstn<S: Descend>(
     s: S,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     choose: &Choose,
     tasks: &Tasks<'_>,
     mut found: Found<'_>,
@@ -41,17 +41,17 @@ pub(crate) fn firstn<S: Descend>(
         let r = s.add(rep, failures);
         let start =
             Start { x, r, r_step: [zero; 2], slot, common_slot, position: filled, asked: live };
-        let end = s.descend(plan, &start, choose.kind);
+        let end = s.descend(params, &start, choose.kind);
         let mut taken = s.without(end.found, is_among(s, items, end.item));
         let device = is_device(s, end.item);
         let mut leaf = end.item;
         if choose.is_leaf {
             let below = s.without(taken, device);
             let got;
-            (leaf, got) = leaf_below(s, plan, choose, &start, end.item, leaves, below);
+            (leaf, got) = leaf_below(s, params, choose, &start, end.item, leaves, below);
             taken = s.without(taken, s.without(below, got));
         }
-        taken = s.without(taken, is_out(s, plan, x, end.item, s.both(taken, device)));
+        taken = s.without(taken, is_out(s, params, x, end.item, s.both(taken, device)));
 
         put(s, items, filled, end.item, taken);
         if choose.is_leaf {
@@ -79,7 +79,7 @@ pub(crate) fn firstn<S: Descend>(
 #[inline(always)]
 fn leaf_below<S: Descend>(
     s: S,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     choose: &Choose,
     outer: &Start<S>,
     item: S::U,
@@ -100,9 +100,9 @@ fn leaf_below<S: Descend>(
         }
         let r = s.add(first, s.splat(attempt));
         let start = Start { r, slot, common_slot: None, asked, ..*outer };
-        let end = s.descend(plan, &start, 0);
+        let end = s.descend(params, &start, 0);
         let fresh = s.without(end.found, is_among(s, leaves, end.item));
-        let fresh = s.without(fresh, is_out(s, plan, outer.x, end.item, fresh));
+        let fresh = s.without(fresh, is_out(s, params, outer.x, end.item, fresh));
         leaf = s.select(fresh, end.item, leaf);
         got = s.either(got, fresh);
         asked = s.without(s.without(asked, fresh), end.nowhere);

@@ -5,13 +5,13 @@
 use super::descend::{Descend, End, Start, is_among, is_device, is_out, lane, put, slot_of};
 use super::simd::Simd;
 use super::tasks::{Flow, Found, Tasks};
-use super::{Choose, MAX_POSITIONS, Plan};
+use super::{BatchParams, Choose, MAX_POSITIONS};
 use crate::mapper::{NONE, UNDEFINED};
 
 #[inline(always)]
 pub(crate) fn indep<S: Descend>(
     s: S,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     choose: &Choose,
     tasks: &Tasks<'_>,
     mut found: Found<'_>,
@@ -44,17 +44,17 @@ pub(crate) fn indep<S: Descend>(
         let r_step = steps(s, choose, round);
         let start =
             Start { x, r: position, r_step, slot, common_slot, position: zero, asked: live };
-        let end = s.descend(plan, &start, choose.kind);
+        let end = s.descend(params, &start, choose.kind);
         let mut taken = s.without(end.found, is_among(s, items, end.item));
         let device = is_device(s, end.item);
         if choose.is_leaf {
             let below = s.without(taken, device);
-            let (leaf, got) = leaf_below(s, plan, choose, &start, &end, below);
+            let (leaf, got) = leaf_below(s, params, choose, &start, &end, below);
             let leaf = s.select(s.without(below, got), none, leaf);
             put(s, leaves, position, leaf, taken);
             taken = s.without(taken, s.without(below, got));
         }
-        taken = s.without(taken, is_out(s, plan, x, end.item, s.both(taken, device)));
+        taken = s.without(taken, is_out(s, params, x, end.item, s.both(taken, device)));
 
         put(s, items, position, end.item, taken);
         put(s, items, position, none, end.nowhere);
@@ -105,7 +105,7 @@ fn lowest_bit<S: Simd>(s: S, bits: S::U) -> S::U {
 #[inline(always)]
 fn leaf_below<S: Descend>(
     s: S,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     choose: &Choose,
     outer: &Start<S>,
     outer_end: &End<S>,
@@ -129,8 +129,8 @@ fn leaf_below<S: Descend>(
             position,
             asked,
         };
-        let end = s.descend(plan, &start, 0);
-        let fresh = s.without(end.found, is_out(s, plan, outer.x, end.item, end.found));
+        let end = s.descend(params, &start, 0);
+        let fresh = s.without(end.found, is_out(s, params, outer.x, end.item, end.found));
         leaf = s.select(fresh, end.item, leaf);
         got = s.either(got, fresh);
         asked = s.without(s.without(asked, fresh), end.nowhere);

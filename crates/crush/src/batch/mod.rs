@@ -125,7 +125,7 @@ impl fmt::Display for Kernel {
 
 /// The parameters that all lanes share.
 #[derive(Clone, Copy)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct BatchParams<'a> {
     map: &'a Map,
     choose_args: Option<&'a ChooseArgs>,
     tables: &'a Tables,
@@ -138,7 +138,7 @@ pub(crate) struct Plan<'a> {
     stretched: Option<&'a [u32]>,
 }
 
-impl Plan<'_> {
+impl BatchParams<'_> {
     /// The plain mapper's draw: an index in the bucket of that slot.
     fn choose(&self, x: u32, r: u32, slot: u32, position: u32) -> Option<usize> {
         let bucket = self.map.bucket(BucketId(!slot as i32))?;
@@ -181,7 +181,7 @@ pub(crate) fn map_rows(
     let tables = Tables::of(rule.map_ref(), rule.choose_args_ref());
     let mut all_weights = weights.to_vec();
     all_weights.resize(rule.map_ref().max_devices() as usize, 0);
-    let plan = Plan {
+    let params = BatchParams {
         map: rule.map_ref(),
         choose_args: rule.choose_args_ref(),
         tables: &tables,
@@ -197,13 +197,13 @@ pub(crate) fn map_rows(
             Kernel::Avx2 => {
                 let token = avx2::Avx2::detect().expect("the kernel was checked");
                 // SAFETY: the token proves that the CPU has the instructions.
-                unsafe { run_avx2(token, &mut steps, &plan, xs, rows, from) }
+                unsafe { run_avx2(token, &mut steps, &params, xs, rows, from) }
             }
             #[cfg(target_arch = "x86_64")]
             Kernel::Avx512 => {
                 let token = avx512::Avx512::detect().expect("the kernel was checked");
                 // SAFETY: the token proves that the CPU has the instructions.
-                unsafe { run_avx512(token, &mut steps, &plan, xs, rows, from) }
+                unsafe { run_avx512(token, &mut steps, &params, xs, rows, from) }
             }
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only the plain mapper is available here"),
@@ -218,12 +218,12 @@ pub(crate) fn map_rows(
 unsafe fn run_avx2(
     s: avx2::Avx2,
     steps: &mut Steps,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     xs: &[u32],
     rows: &mut Rows,
     from: usize,
 ) {
-    run_block(Twice(s), steps, plan, xs, rows, from);
+    run_block(Twice(s), steps, params, xs, rows, from);
 }
 
 /// # Safety
@@ -233,36 +233,36 @@ unsafe fn run_avx2(
 unsafe fn run_avx512(
     s: avx512::Avx512,
     steps: &mut Steps,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     xs: &[u32],
     rows: &mut Rows,
     from: usize,
 ) {
-    run_block(Twice(s), steps, plan, xs, rows, from);
+    run_block(Twice(s), steps, params, xs, rows, from);
 }
 
 #[inline(always)]
 fn run_block<S: Descend>(
     s: S,
     steps: &mut Steps,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     xs: &[u32],
     rows: &mut Rows,
     from: usize,
 ) {
-    if let Some((slot, choose, indep)) = steps.single_choose(plan.map) {
-        steps.stretch(plan, &choose, indep);
+    if let Some((slot, choose, indep)) = steps.single_choose(params.map) {
+        steps.stretch(params, &choose, indep);
         let room = rows.width().min(choose.positions as usize);
         let (slots, lens) = (OneOrEach::One(slot), OneOrEach::One(room as u32));
         let found = Found::new(rows.rows_mut(from..from + xs.len()), room);
-        let plan = Plan { stretched: steps.stretched(), ..*plan };
-        search(s, &plan, &choose, indep, &Tasks { xs, slots, lens }, found);
+        let params = BatchParams { stretched: steps.stretched(), ..*params };
+        search(s, &params, &choose, indep, &Tasks { xs, slots, lens }, found);
         return;
     }
     steps.start(xs.len());
-    while let Some((choose, indep)) = steps.next_choose(xs, plan) {
+    while let Some((choose, indep)) = steps.next_choose(xs, params) {
         let (tasks, found, stretched) = steps.work();
-        search(s, &Plan { stretched, ..*plan }, &choose, indep, &tasks, found);
+        search(s, &BatchParams { stretched, ..*params }, &choose, indep, &tasks, found);
         steps.collect();
     }
     steps.write(rows, from);
@@ -271,15 +271,15 @@ fn run_block<S: Descend>(
 #[inline(always)]
 fn search<S: Descend>(
     s: S,
-    plan: &Plan<'_>,
+    params: &BatchParams<'_>,
     choose: &Choose,
     indep: bool,
     tasks: &Tasks<'_>,
     found: Found<'_>,
 ) {
     if indep {
-        indep::indep(s, plan, choose, tasks, found);
+        indep::indep(s, params, choose, tasks, found);
     } else {
-        firstn::firstn(s, plan, choose, tasks, found);
+        firstn::firstn(s, params, choose, tasks, found);
     }
 }

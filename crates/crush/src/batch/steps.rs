@@ -5,7 +5,7 @@
 //! input, in order, are the input's new working list.
 
 use super::tasks::{Found, OneOrEach, Tasks};
-use super::{Choose, MAX_POSITIONS, Plan};
+use super::{BatchParams, Choose, MAX_POSITIONS};
 use crate::bucket::AlgorithmKind;
 use crate::map::Map;
 use crate::mapper::Tries;
@@ -118,7 +118,11 @@ impl Steps {
     }
 
     /// Runs steps up to and including the next choose step that has tasks, and prepares the tasks.
-    pub(crate) fn next_choose(&mut self, xs: &[u32], plan: &Plan<'_>) -> Option<(Choose, bool)> {
+    pub(crate) fn next_choose(
+        &mut self,
+        xs: &[u32],
+        params: &BatchParams<'_>,
+    ) -> Option<(Choose, bool)> {
         while let Some(&step) = self.steps.get(self.at) {
             self.at += 1;
             match step {
@@ -134,7 +138,7 @@ impl Steps {
                     }
                 }
                 Step::Choose { choose, indep } => {
-                    self.prepare(xs, plan, &choose, indep);
+                    self.prepare(xs, params, &choose, indep);
                     if !self.xs.is_empty() {
                         return Some((choose, indep));
                     }
@@ -145,7 +149,7 @@ impl Steps {
         None
     }
 
-    fn prepare(&mut self, xs: &[u32], plan: &Plan<'_>, choose: &Choose, indep: bool) {
+    fn prepare(&mut self, xs: &[u32], params: &BatchParams<'_>, choose: &Choose, indep: bool) {
         for tasks in [&mut self.xs, &mut self.slots, &mut self.lens, &mut self.owners] {
             tasks.clear();
         }
@@ -153,7 +157,8 @@ impl Steps {
         for (input, &x) in xs.iter().enumerate() {
             let mut taken = 0;
             for &item in self.working.row(input) {
-                let Some(bucket) = item.bucket().filter(|&id| plan.map.bucket(id).is_some()) else {
+                let Some(bucket) = item.bucket().filter(|&id| params.map.bucket(id).is_some())
+                else {
                     continue;
                 };
                 let len = positions.min(self.width - taken);
@@ -168,13 +173,13 @@ impl Steps {
             }
         }
         self.found.reset(self.xs.len(), positions.min(self.width));
-        self.stretch(plan, choose, indep);
+        self.stretch(params, choose, indep);
     }
 
     /// Marks the uniform buckets in which the step counts rounds differently.
-    pub(crate) fn stretch(&mut self, plan: &Plan<'_>, choose: &Choose, indep: bool) {
+    pub(crate) fn stretch(&mut self, params: &BatchParams<'_>, choose: &Choose, indep: bool) {
         self.stretched.clear();
-        let tables = plan.tables;
+        let tables = params.tables;
         let uniform = AlgorithmKind::Uniform as u32;
         if indep && choose.positions > 0 && tables.algorithms & 1 << uniform != 0 {
             let buckets = tables.algorithm.iter().zip(&tables.bucket);
@@ -184,7 +189,7 @@ impl Steps {
         }
     }
 
-    /// The prepared tasks, the tables for found items, and the plan's stretched buckets.
+    /// The prepared tasks, the tables for found items, and the stretched buckets of the parameters.
     pub(crate) fn work(&mut self) -> (Tasks<'_>, Found<'_>, Option<&[u32]>) {
         let tasks = Tasks {
             xs: &self.xs,
@@ -196,7 +201,7 @@ impl Steps {
         (tasks, found, stretched(&self.stretched))
     }
 
-    /// The plan's stretched buckets.
+    /// The stretched buckets of the parameters.
     pub(crate) fn stretched(&self) -> Option<&[u32]> {
         stretched(&self.stretched)
     }

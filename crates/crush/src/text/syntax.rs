@@ -6,7 +6,7 @@ use super::lexer::{Lexer, Place, Word};
 /// A whole text.
 pub(super) struct Text<'a> {
     pub tunables: Vec<(Word<'a>, Word<'a>)>,
-    pub devices: Vec<Device<'a>>,
+    pub devices: Vec<DeviceDecl<'a>>,
     pub types: Vec<(Word<'a>, Word<'a>)>,
     /// Buckets and rules, in the text's order.
     pub entries: Vec<Entry<'a>>,
@@ -14,7 +14,7 @@ pub(super) struct Text<'a> {
     pub end: Place,
 }
 
-pub(super) struct Device<'a> {
+pub(super) struct DeviceDecl<'a> {
     pub number: Word<'a>,
     pub name: Word<'a>,
     pub class: Option<Word<'a>>,
@@ -131,7 +131,7 @@ fn head<'a>(lexer: &mut Lexer<'a>, tree: &mut Text<'a>) -> Result<(), ParseError
         "device" => {
             let number = lexer.word("the number of a device")?;
             let name = lexer.name("the name of the device")?;
-            tree.devices.push(Device { number, name, class: class(lexer)? });
+            tree.devices.push(DeviceDecl { number, name, class: class(lexer)? });
         }
         _ => {
             let number = lexer.word("the number of a type")?;

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use fieldstone_bench::table::Table;
-use fieldstone_crush::balance::{self, Limits, Plan, PoolPlan, Spread};
+use fieldstone_crush::balance::{self, BalancePlan, Limits, PoolPlan, Spread};
 use fieldstone_crush::osdmap::OsdMap;
 use serde_json::{Value, json};
 
@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn tell(map: &OsdMap, plan: &Plan, osds: bool) -> String {
+fn tell(map: &OsdMap, plan: &BalancePlan, osds: bool) -> String {
     let mut text = format!(
         "{} of {} placement groups change, {} shards move\n",
         plan.proposals.len(),
@@ -142,7 +142,7 @@ fn osd_table(map: &OsdMap, pool: &PoolPlan) -> String {
     text
 }
 
-fn json(map: &OsdMap, plan: &Plan) -> Value {
+fn json(map: &OsdMap, plan: &BalancePlan) -> Value {
     let spread = |spread: &Spread| {
         json!({
             "max_deviation": spread.max_deviation(),

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use super::error::{ParseError, Problem, shown};
 use super::is_type_name;
 use super::lexer::{Place, Word};
-use super::syntax::{Device, Entry, Text};
+use super::syntax::{DeviceDecl, Entry, Text};
 use crate::check::{self, MAX_DEVICES};
 use crate::map::{Map, Parts};
 use crate::names::ClassId;
@@ -125,7 +125,7 @@ impl Compiler {
         check::tunables(tunables).map_err(|e| Problem::from(e).at(value.place))
     }
 
-    fn device(&mut self, device: &Device<'_>) -> Result<(), ParseError> {
+    fn device(&mut self, device: &DeviceDecl<'_>) -> Result<(), ParseError> {
         let most = i64::from(MAX_DEVICES) - 1;
         let number = device.number.number("the number of a device", 0, most)?;
         // Below MAX_DEVICES.

@@ -30,7 +30,7 @@ use anyhow::Context;
 use fieldstone_crush::tester::{Tally, Trial, csv, expect::Expected, spread::Spread, text};
 use fieldstone_crush::{Map, Rule, RuleId, TriesHistogram};
 
-use self::options::Plan;
+use self::options::TestParams;
 use self::output::Rendering;
 use self::summary::Summary;
 use super::load::load_map;
@@ -44,17 +44,17 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Runs `crush map`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let map = load_map(&args.input)?;
-    let plan = Plan::new(args, &map)?;
+    let params = TestParams::new(args, &map)?;
     let mut out = io::BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
     let tries = Tally { tries: TriesHistogram::new(&map).counts(), ..Tally::default() };
-    let mut session = Session { args, map: &map, plan: &plan, pictures: Vec::new(), tries };
+    let mut session = Session { args, map: &map, params: &params, pictures: Vec::new(), tries };
     if args.show_utilization_all && !args.json {
-        out.write_all(text::weights(&plan.weights).as_bytes())?;
+        out.write_all(text::weights(&params.weights).as_bytes())?;
     }
-    for id in plan.rules.clone() {
+    for id in params.rules.clone() {
         match map.rules().find(|(known, _)| known.0 == id) {
             Some((id, rule)) => session.rule(&mut out, id, rule)?,
-            None if plan.statistics && !args.json => writeln!(out, "rule {id} dne")?,
+            None if params.statistics && !args.json => writeln!(out, "rule {id} dne")?,
             None => {}
         }
     }
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 struct Session<'a> {
     args: &'a Args,
     map: &'a Map,
-    plan: &'a Plan,
+    params: &'a TestParams,
     pictures: Vec<draw::Picture>,
     /// The counts of failed attempts of all trials.
     tries: Tally,
@@ -89,16 +89,16 @@ impl Session<'_> {
     /// Runs all widths of one rule.
     fn rule(&mut self, out: &mut Out<'_>, id: RuleId, rule: &Rule) -> anyhow::Result<()> {
         let label = self.label(id);
-        let widths = self.plan.widths(rule);
-        if self.plan.statistics && !self.args.json {
-            let heading = text::rule_heading(label, self.plan.xs, widths);
+        let widths = self.params.widths(rule);
+        if self.params.statistics && !self.args.json {
+            let heading = text::rule_heading(label, self.params.xs, widths);
             out.write_all(heading.as_bytes())?;
         }
         for width in widths.0..=widths.1 {
-            // `Plan::new` ignores negative widths.
+            // `TestParams::new` ignores negative widths.
             let width = usize::try_from(width).unwrap_or(0);
             // If all devices are out, nothing is printed, as in crushtool.
-            let expected = Expected::new(self.map, rule, width, &self.plan.weights);
+            let expected = Expected::new(self.map, rule, width, &self.params.weights);
             if let Some(expected) = expected {
                 self.width(out, id, rule, width, &expected)?;
             }
@@ -120,14 +120,14 @@ impl Session<'_> {
             // The weight set of pool 0 serves every pool: see the crush crate's `tester`.
             rule: self.map.rule(id)?.with_choose_args(self.map.choose_args_for_pool(0)),
             width,
-            weights: &self.plan.weights,
-            first_x: self.plan.xs.0,
-            last_x: self.plan.xs.1,
-            pool: self.plan.pool,
+            weights: &self.params.weights,
+            first_x: self.params.xs.0,
+            last_x: self.params.xs.1,
+            pool: self.params.pool,
             count_tries: self.args.show_choose_tries,
         };
         let mut recorder = self.args.output_csv.then(|| {
-            let devices = self.plan.weights.len();
+            let devices = self.params.weights.len();
             csv::Recorder::new(trial.mappings(), width, self.args.batches.get(), devices)
         });
         let rendering = Rendering::new(self.args, id, width);
@@ -153,7 +153,7 @@ impl Session<'_> {
             output::write_sets(
                 &self.args.output_name,
                 self.label(id).name,
-                &recorder.finish(&tally, expected, &self.plan.weights),
+                &recorder.finish(&tally, expected, &self.params.weights),
             )?;
         }
         self.tries.add_tries(&tally.tries);
@@ -172,7 +172,7 @@ impl Session<'_> {
     ) -> anyhow::Result<()> {
         let label = self.label(id);
         let per_device = self.args.show_utilization || self.args.show_utilization_all;
-        if self.plan.statistics && !self.args.json {
+        if self.params.statistics && !self.args.json {
             out.write_all(text::sizes(label, width, tally).as_bytes())?;
             if per_device {
                 let all = !self.args.show_utilization;
@@ -183,9 +183,9 @@ impl Session<'_> {
         if !self.args.json && self.args.html.is_none() {
             return Ok(());
         }
-        let spread = Spread::new(self.map, rule, tally, &self.plan.weights);
-        if self.args.json && (self.plan.statistics || self.args.html.is_some()) {
-            let of = Summary { map: self.map, plan: self.plan, label, width, tally, expected };
+        let spread = Spread::new(self.map, rule, tally, &self.params.weights);
+        if self.args.json && (self.params.statistics || self.args.html.is_some()) {
+            let of = Summary { map: self.map, params: self.params, label, width, tally, expected };
             serde_json::to_writer(&mut *out, &of.json(&spread, per_device))?;
             out.write_all(b"\n")?;
         }
@@ -194,7 +194,7 @@ impl Session<'_> {
                 rule: label.rule,
                 name: label.name.to_owned(),
                 width,
-                xs: self.plan.xs,
+                xs: self.params.xs,
                 mappings: tally.mappings,
                 bad: tally.bad,
                 spread,

@@ -1,4 +1,4 @@
-//! The options of `crush map`, and the plan that follows from them for a map.
+//! The options of `crush map`, and the parameters that follow from them for a map.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -112,9 +112,9 @@ impl Args {
     }
 }
 
-/// The plan that follows from the options.
+/// The parameters that follow from the options.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TestParams {
     /// The numbers of the rules. Rules with these numbers need not exist.
     pub rules: RangeInclusive<u32>,
     /// The first and the last x.
@@ -129,8 +129,8 @@ pub struct Plan {
     widths: Option<(i64, i64)>,
 }
 
-impl Plan {
-    /// The plan for a map.
+impl TestParams {
+    /// The parameters for a map.
     pub fn new(args: &Args, map: &Map) -> anyhow::Result<Self> {
         let widths = match (args.num_rep, args.min_rep, args.max_rep) {
             (0.., _, _) => Some((args.num_rep, args.num_rep)),

@@ -14,14 +14,14 @@ use fieldstone_crush::{ItemId, Map, WEIGHT_ONE};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-use super::options::Plan;
+use super::options::TestParams;
 
 /// The contents of a summary.
 pub struct Summary<'a> {
     /// The map.
     pub map: &'a Map,
-    /// The plan.
-    pub plan: &'a Plan,
+    /// The parameters.
+    pub params: &'a TestParams,
     /// The rule.
     pub label: text::RuleLabel<'a>,
     /// Positions of a mapping.
@@ -45,11 +45,11 @@ pub struct Object<'a> {
     sizes: &'a BTreeMap<usize, u64>,
     deviation: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    devices: Option<Vec<Device<'a>>>,
+    devices: Option<Vec<DeviceSummary<'a>>>,
 }
 
 #[derive(Debug, Serialize)]
-struct Device<'a> {
+struct DeviceSummary<'a> {
     osd: usize,
     #[serde(skip_serializing_if = "str::is_empty")]
     name: &'a str,
@@ -66,8 +66,8 @@ impl<'a> Summary<'a> {
             rule: self.label.rule,
             name: self.label.name,
             num_rep: self.width,
-            min_x: self.plan.xs.0,
-            max_x: self.plan.xs.1,
+            min_x: self.params.xs.0,
+            max_x: self.params.xs.1,
             mappings: self.tally.mappings,
             bad_mappings: self.tally.bad,
             sizes: &self.tally.sizes,
@@ -76,16 +76,16 @@ impl<'a> Summary<'a> {
         }
     }
 
-    fn devices(&self, spread: &Spread) -> Vec<Device<'a>> {
+    fn devices(&self, spread: &Spread) -> Vec<DeviceSummary<'a>> {
         let share: BTreeMap<ItemId, f64> =
             spread.devices.iter().map(|share| (share.item, share.expected)).collect();
         let expected = self.expected.objects(self.tally.mappings);
-        let stored = self.tally.stored.iter().zip(&expected).zip(&self.plan.weights).enumerate();
+        let stored = self.tally.stored.iter().zip(&expected).zip(&self.params.weights).enumerate();
         stored
             .map(|(osd, ((&stored, &expected), &weight))| {
                 // Device numbers are below 2^20.
                 let item = ItemId(osd as i32);
-                Device {
+                DeviceSummary {
                     osd,
                     name: self.map.names().items.get(&item).map_or("", String::as_str),
                     weight: f64::from(weight) / f64::from(WEIGHT_ONE),
