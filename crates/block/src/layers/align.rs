@@ -67,8 +67,8 @@ enum Flight {
     Change { id: RequestId, span: Span },
     /// A widened read or extent query in place of `id`: drop `skip` bytes, keep `len`.
     Cut { id: RequestId, skip: u32, len: u32 },
-    /// A step of the read-modify-write `job`.
-    Step { job: usize, step: Step },
+    /// A step of the read-modify-write `rmw`.
+    Step { rmw: usize, step: Step },
 }
 
 #[derive(Clone, Copy)]
@@ -82,7 +82,7 @@ enum Step {
 }
 
 /// A read-modify-write.
-struct Job {
+struct ReadModifyWrite {
     request: Request,
     span: Span,
     /// Steps in flight.
@@ -108,14 +108,14 @@ pub struct Align {
     /// Bytes per block below; 0 until the layer knows the store.
     block: u64,
     flights: Slab<Flight>,
-    jobs: Slab<Job>,
-    /// Requests that wait for an overlapping one: jobs (by slot) and aligned changes.
+    rmws: Slab<ReadModifyWrite>,
+    /// Requests that wait for an overlapping one: read-modify-writes (by slot) and aligned changes.
     waiting: VecDeque<Waiting>,
     stats: AlignStats,
 }
 
 enum Waiting {
-    Job(usize),
+    ReadModifyWrite(usize),
     Change(Request),
 }
 
@@ -160,7 +160,7 @@ impl Align {
             return flow.pass(request);
         }
         let span = self.outer_span(&request);
-        if !self.jobs.is_empty() && self.blocked(span, false, self.waiting.len()) {
+        if !self.rmws.is_empty() && self.blocked(span, false, self.waiting.len()) {
             self.stats.waited += 1;
             return self.waiting.push_back(Waiting::Change(request));
         }
@@ -172,39 +172,40 @@ impl Align {
         self.send(request, flight, flow);
     }
 
-    /// True when a change of `span` must wait: for a change in flight, a started job, or one of the
-    /// first `ahead` waiting requests. Two plain changes never wait for each other.
-    fn blocked(&self, span: Span, is_job: bool, ahead: usize) -> bool {
-        let by_job = self.jobs.iter().any(|(_, other)| other.started && other.span.overlaps(span));
+    /// True when a change of `span` must wait: for a change in flight, a started
+    /// read-modify-write, or one of the first `ahead` waiting requests. Two plain changes never
+    /// wait for each other.
+    fn blocked(&self, span: Span, is_rmw: bool, ahead: usize) -> bool {
+        let by_rmw = self.rmws.iter().any(|(_, other)| other.started && other.span.overlaps(span));
         let by_change = || {
-            is_job
+            is_rmw
                 && self.flights.iter().any(|(_, flight)| {
                     matches!(flight, Flight::Change { span: other, .. } if other.overlaps(span))
                 })
         };
         let by_waiting = || {
             self.waiting.iter().take(ahead).any(|waiting| match waiting {
-                Waiting::Job(job) => self.jobs[*job].span.overlaps(span),
-                Waiting::Change(other) => is_job && self.outer_span(other).overlaps(span),
+                Waiting::ReadModifyWrite(rmw) => self.rmws[*rmw].span.overlaps(span),
+                Waiting::Change(other) => is_rmw && self.outer_span(other).overlaps(span),
             })
         };
-        by_job || by_change() || by_waiting()
+        by_rmw || by_change() || by_waiting()
     }
 
     /// Starts the waiting requests that no longer have to wait, in order.
     fn start_waiting(&mut self, flow: &mut Flow<'_>) {
         let mut at = 0;
         while at < self.waiting.len() {
-            let (span, is_job) = match &self.waiting[at] {
-                Waiting::Job(job) => (self.jobs[*job].span, true),
+            let (span, is_rmw) = match &self.waiting[at] {
+                Waiting::ReadModifyWrite(rmw) => (self.rmws[*rmw].span, true),
                 Waiting::Change(request) => (self.outer_span(request), false),
             };
-            if self.blocked(span, is_job, at) {
+            if self.blocked(span, is_rmw, at) {
                 at += 1;
                 continue;
             }
             match self.waiting.remove(at).expect("`at` is inside") {
-                Waiting::Job(job) => self.start_job(job, flow),
+                Waiting::ReadModifyWrite(rmw) => self.start_rmw(rmw, flow),
                 Waiting::Change(request) => self.send_change(request, span, flow),
             }
         }
@@ -237,7 +238,7 @@ impl Align {
             }
             Op::Write | Op::WriteZeroes => {
                 let blocked = self.blocked(outer, true, self.waiting.len());
-                let job = self.jobs.insert(Job {
+                let rmw = self.rmws.insert(ReadModifyWrite {
                     request,
                     span: outer,
                     pending: 0,
@@ -248,34 +249,34 @@ impl Align {
                 self.stats.read_modify_writes += 1;
                 if blocked {
                     self.stats.waited += 1;
-                    self.waiting.push_back(Waiting::Job(job));
+                    self.waiting.push_back(Waiting::ReadModifyWrite(rmw));
                 } else {
-                    self.start_job(job, flow);
+                    self.start_rmw(rmw, flow);
                 }
             }
         }
     }
 
-    fn start_job(&mut self, job: usize, flow: &mut Flow<'_>) {
-        self.jobs[job].started = true;
-        let middle = self.inner_span(&self.jobs[job].request);
-        if self.jobs[job].request.op == Op::WriteZeroes && middle.start < middle.end {
-            self.step(job, (Step::Middle, Op::WriteZeroes), middle, Bytes::new(), flow);
+    fn start_rmw(&mut self, rmw: usize, flow: &mut Flow<'_>) {
+        self.rmws[rmw].started = true;
+        let middle = self.inner_span(&self.rmws[rmw].request);
+        if self.rmws[rmw].request.op == Op::WriteZeroes && middle.start < middle.end {
+            self.step(rmw, (Step::Middle, Op::WriteZeroes), middle, Bytes::new(), flow);
         } else {
-            self.read_edges(job, flow);
+            self.read_edges(rmw, flow);
         }
     }
 
-    /// Sends one step of a job.
+    /// Sends one step of a read-modify-write.
     fn step(
         &mut self,
-        job: usize,
+        rmw: usize,
         (step, op): (Step, Op),
         span: Span,
         data: Bytes,
         flow: &mut Flow<'_>,
     ) {
-        let owner = &mut self.jobs[job];
+        let owner = &mut self.rmws[rmw];
         owner.pending += 1;
         let flags = match op {
             Op::Read => RequestFlags::default(),
@@ -292,7 +293,7 @@ impl Align {
             queue: owner.request.queue,
             stamps: owner.request.stamps,
         };
-        self.send(request, Flight::Step { job, step }, flow);
+        self.send(request, Flight::Step { rmw, step }, flow);
     }
 
     /// The edge blocks of a range: blocks that the range covers in part. Adjacent ones form one
@@ -313,15 +314,15 @@ impl Align {
         spans
     }
 
-    fn read_edges(&mut self, job: usize, flow: &mut Flow<'_>) {
-        for span in self.edge_spans(&self.jobs[job].request) {
-            self.step(job, (Step::Edge(span), Op::Read), span, Bytes::new(), flow);
+    fn read_edges(&mut self, rmw: usize, flow: &mut Flow<'_>) {
+        for span in self.edge_spans(&self.rmws[rmw].request) {
+            self.step(rmw, (Step::Edge(span), Op::Read), span, Bytes::new(), flow);
         }
     }
 
-    /// Lays the job's bytes over the content of its edge blocks and writes the result.
-    fn store(&mut self, job: usize, flow: &mut Flow<'_>) {
-        let owner = &mut self.jobs[job];
+    /// Lays the bytes of the request over the content of its edge blocks and writes the result.
+    fn store(&mut self, rmw: usize, flow: &mut Flow<'_>) {
+        let owner = &mut self.rmws[rmw];
         let mut edges = std::mem::take(&mut owner.edges);
         edges.sort_unstable_by_key(|(offset, _)| *offset);
         let (start, end) = (owner.request.offset_bytes, owner.request.end_bytes());
@@ -332,7 +333,7 @@ impl Align {
             let head = edges.first().map_or(&[][..], |(_, held)| &held[..head_len]);
             let tail = edges.last().map_or(&[][..], |(_, held)| &held[held.len() - tail_len..]);
             let whole = AlignedBuf::concat([head, &data[..], tail]).freeze();
-            return self.step(job, (Step::Store, Op::Write), span, whole, flow);
+            return self.step(rmw, (Step::Store, Op::Write), span, whole, flow);
         }
         for (offset, held) in edges {
             let span = Span { start: offset, end: offset + held.len() as u64 };
@@ -340,13 +341,13 @@ impl Align {
             let from = usize::try_from(start.max(span.start) - offset).expect("inside the edge");
             let to = usize::try_from(end.min(span.end) - offset).expect("inside the edge");
             block[from..to].fill(0);
-            self.step(job, (Step::Store, Op::Write), span, block.freeze(), flow);
+            self.step(rmw, (Step::Store, Op::Write), span, block.freeze(), flow);
         }
     }
 
     /// Handles the completion of one step. If it was the last of its kind, starts the next kind.
-    fn step_done(&mut self, job: usize, step: Step, completion: Completion, flow: &mut Flow<'_>) {
-        let owner = &mut self.jobs[job];
+    fn step_done(&mut self, rmw: usize, step: Step, completion: Completion, flow: &mut Flow<'_>) {
+        let owner = &mut self.rmws[rmw];
         owner.pending -= 1;
         owner.request.stamps.adopt_backend(&completion.stamps);
         let outcome = match (completion.result, step) {
@@ -367,12 +368,12 @@ impl Align {
             return;
         }
         match step {
-            Step::Middle if owner.error.is_none() => self.read_edges(job, flow),
-            Step::Edge(_) if owner.error.is_none() => self.store(job, flow),
+            Step::Middle if owner.error.is_none() => self.read_edges(rmw, flow),
+            Step::Edge(_) if owner.error.is_none() => self.store(rmw, flow),
             _ => {
-                let job = self.jobs.remove(job);
-                let result = job.error.map_or(Ok(Payload::None), Err);
-                flow.answer(Completion::of(&job.request, result));
+                let rmw = self.rmws.remove(rmw);
+                let result = rmw.error.map_or(Ok(Payload::None), Err);
+                flow.answer(Completion::of(&rmw.request, result));
                 self.start_waiting(flow);
             }
         }
@@ -389,7 +390,7 @@ impl Layer for Align {
         let block = u64::from(below.block_bytes.max(1));
         debug_assert!(block.is_power_of_two());
         // A store that opens learns its block size; one that serves keeps it.
-        let idle = self.flights.is_empty() && self.jobs.is_empty();
+        let idle = self.flights.is_empty() && self.rmws.is_empty();
         debug_assert!(self.block == block || idle, "blocks keep their size");
         self.block = block;
         below.size_bytes -= below.size_bytes % block;
@@ -430,7 +431,7 @@ impl Layer for Align {
                 }
                 flow.answer(completion);
             }
-            Flight::Step { job, step } => self.step_done(job, step, completion, flow),
+            Flight::Step { rmw, step } => self.step_done(rmw, step, completion, flow),
         }
     }
 
