@@ -13,7 +13,7 @@ use crate::wire::{
 
 /// The message that the client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum HandshakeState {
     Greeting,
     Option(u32),
     ExportName,
@@ -23,11 +23,11 @@ pub(super) enum Stage {
 impl Client {
     /// Handles one message; false if more bytes are needed.
     pub(super) fn handshake_step(&mut self) -> Result<bool, ClientError> {
-        match self.stage {
-            Stage::Greeting => self.greeting(),
-            Stage::Option(option) => self.option_reply(option),
-            Stage::ExportName => Ok(self.export_name_reply()),
-            Stage::Ready => Ok(false),
+        match self.state {
+            HandshakeState::Greeting => self.greeting(),
+            HandshakeState::Option(option) => self.option_reply(option),
+            HandshakeState::ExportName => Ok(self.export_name_reply()),
+            HandshakeState::Ready => Ok(false),
         }
     }
 
@@ -61,7 +61,7 @@ impl Client {
             length: U32::new(len(data)),
         });
         self.outbox.copy(data);
-        self.stage = Stage::Option(option);
+        self.state = HandshakeState::Option(option);
     }
 
     fn select_context(&mut self) {
@@ -82,7 +82,7 @@ impl Client {
             self.send_option(opt::GO, &data);
         } else {
             self.send_option(opt::EXPORT_NAME, &name);
-            self.stage = Stage::ExportName;
+            self.state = HandshakeState::ExportName;
         }
     }
 
@@ -91,7 +91,7 @@ impl Client {
         let (Some(size_bytes), Some(flags)) = (fields.u64(), fields.u16()) else { return false };
         self.input.advance(10);
         (self.about.size_bytes, self.about.flags) = (size_bytes, flags);
-        self.stage = Stage::Ready;
+        self.state = HandshakeState::Ready;
         true
     }
 
@@ -134,7 +134,7 @@ impl Client {
                 }
             }
             (opt::GO, rep::INFO) => self.information(&data)?,
-            (opt::GO, rep::ACK) => self.stage = Stage::Ready,
+            (opt::GO, rep::ACK) => self.state = HandshakeState::Ready,
             _ if reply_type & rep::ERROR_BIT != 0 => {
                 let message = String::from_utf8_lossy(&data).into_owned();
                 return Err(ClientError::Refused { option, reply_type, message });

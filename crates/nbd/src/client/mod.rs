@@ -20,7 +20,7 @@ use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use crate::errors::Errno;
 use crate::outbox::Outbox;
 use crate::wire::{REQUEST_MAGIC, RequestHeader, cmd};
-use handshake::Stage;
+use handshake::HandshakeState;
 use replies::Pending;
 
 /// The client's wishes in the handshake.
@@ -138,7 +138,7 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     config: Config,
-    stage: Stage,
+    state: HandshakeState,
     about: About,
     input: BytesMut,
     outbox: Outbox,
@@ -152,7 +152,7 @@ impl Client {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            stage: Stage::Greeting,
+            state: HandshakeState::Greeting,
             about: About::default(),
             input: BytesMut::new(),
             outbox: Outbox::default(),
@@ -167,7 +167,7 @@ impl Client {
     /// If the handshake fails.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
         self.input.extend_from_slice(bytes);
-        while self.stage != Stage::Ready && self.handshake_step()? {}
+        while self.state != HandshakeState::Ready && self.handshake_step()? {}
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl Client {
     /// The export, once the handshake is over.
     #[must_use]
     pub fn about(&self) -> Option<&About> {
-        (self.stage == Stage::Ready).then_some(&self.about)
+        (self.state == HandshakeState::Ready).then_some(&self.about)
     }
 
     /// Commands without a reply so far.
