@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fieldstone_codes::{Code as Codes, RepairPlan as Plan, ShardRead, StripeError, stripe};
+use fieldstone_codes::{Code as Codes, RepairPlan as CodesPlan, ShardRead, StripeError, stripe};
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
 
@@ -55,11 +55,11 @@ impl Read {
 #[pyclass(frozen, module = "fieldstone_codes")]
 pub(crate) struct RepairPlan {
     code: Arc<dyn Codes>,
-    plan: Arc<Plan>,
+    plan: Arc<CodesPlan>,
 }
 
 impl RepairPlan {
-    pub(crate) fn new(code: Arc<dyn Codes>, plan: Arc<Plan>) -> Self {
+    pub(crate) fn new(code: Arc<dyn Codes>, plan: Arc<CodesPlan>) -> Self {
         Self { code, plan }
     }
 }

@@ -20,18 +20,18 @@ pub const MAX_CACHED_PLANS: usize = 1024;
 pub const MAX_CACHED_TERMS: usize = 1 << 20;
 
 /// An entry of a cache.
-pub(crate) trait Plan {
+pub(crate) trait CachedPlan {
     /// The program of the plan.
     fn map(&self) -> &LinearMap;
 }
 
-impl Plan for RepairPlan {
+impl CachedPlan for RepairPlan {
     fn map(&self) -> &LinearMap {
         &self.map
     }
 }
 
-impl Plan for DeltaPlan {
+impl CachedPlan for DeltaPlan {
     fn map(&self) -> &LinearMap {
         &self.map
     }
@@ -68,7 +68,7 @@ impl<K, P> Default for PlanCache<K, P> {
     }
 }
 
-impl<K: Clone + Eq + Hash, P: Plan> PlanCache<K, P> {
+impl<K: Clone + Eq + Hash, P: CachedPlan> PlanCache<K, P> {
     /// The cached plan, or the plan that `make` makes. The lock is not held while `make` runs, so
     /// two threads may make the same plan at once; both get an equal one.
     pub(crate) fn get_or_make(&self, key: &K, make: impl FnOnce() -> P) -> Arc<P> {
