@@ -64,9 +64,9 @@ pub struct Load {
     pub depth: u32,
 }
 
-/// The device that fio uses.
+/// What fio reads and writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Device {
+pub enum FioTarget {
     /// The default export of an NBD server on a unix socket.
     Nbd(PathBuf),
     /// A file, with O_DIRECT.
@@ -113,13 +113,13 @@ pub fn version() -> anyhow::Result<String> {
 /// Arguments of a run of `seconds`. With the same seed, all contenders of a round access the same
 /// addresses.
 pub fn measure(
-    device: &Device,
+    target: &FioTarget,
     load: Load,
     size_bytes: u64,
     seconds: f64,
     seed: u64,
 ) -> Vec<String> {
-    let mut arguments = common(device, load, size_bytes);
+    let mut arguments = common(target, load, size_bytes);
     arguments.extend([
         "--time_based=1".to_owned(),
         // In milliseconds, so that fractions of a second work.
@@ -133,17 +133,19 @@ pub fn measure(
 }
 
 /// Arguments of a run that writes every byte of the device once, in order.
-pub fn fill(device: &Device, size_bytes: u64) -> Vec<String> {
+pub fn fill(target: &FioTarget, size_bytes: u64) -> Vec<String> {
     let load = Load { pattern: Pattern::SequentialWrite, block_bytes: 1 << 20, depth: 4 };
-    let mut arguments = common(device, load, size_bytes);
+    let mut arguments = common(target, load, size_bytes);
     arguments.push("--end_fsync=1".to_owned());
     arguments
 }
 
-fn common(device: &Device, load: Load, size_bytes: u64) -> Vec<String> {
-    let mut arguments = match device {
-        Device::Nbd(socket) => vec!["--ioengine=nbd".to_owned(), format!("--uri={}", uri(socket))],
-        Device::File(path) => vec![
+fn common(target: &FioTarget, load: Load, size_bytes: u64) -> Vec<String> {
+    let mut arguments = match target {
+        FioTarget::Nbd(socket) => {
+            vec!["--ioengine=nbd".to_owned(), format!("--uri={}", uri(socket))]
+        }
+        FioTarget::File(path) => vec![
             "--ioengine=io_uring".to_owned(),
             "--direct=1".to_owned(),
             // An unescaped colon separates several files.
@@ -236,11 +238,11 @@ pub fn parse(text: &str, pattern: Pattern) -> anyhow::Result<Measured> {
 
 #[derive(Deserialize)]
 struct Report {
-    jobs: Vec<Job>,
+    jobs: Vec<JobReport>,
 }
 
 #[derive(Deserialize)]
-struct Job {
+struct JobReport {
     error: i32,
     read: Side,
     write: Side,
@@ -315,7 +317,7 @@ mod tests {
     #[test]
     fn arguments_say_everything() {
         let load = Load { pattern: Pattern::RandomWrite, block_bytes: 4096, depth: 32 };
-        let nbd = Device::Nbd(PathBuf::from("/run/a b&c.sock"));
+        let nbd = FioTarget::Nbd(PathBuf::from("/run/a b&c.sock"));
         let arguments = measure(&nbd, load, 1 << 30, 0.25, 7).join(" ");
         for part in [
             "--ioengine=nbd",
@@ -330,7 +332,7 @@ mod tests {
         ] {
             assert!(arguments.contains(part), "{part} is missing in {arguments}");
         }
-        let filled = fill(&Device::File(PathBuf::from("/d/a:b")), 1 << 20).join(" ");
+        let filled = fill(&FioTarget::File(PathBuf::from("/d/a:b")), 1 << 20).join(" ");
         assert!(filled.contains("--filename=/d/a\\:b") && filled.contains("--direct=1"));
         assert!(!filled.contains("--runtime"), "every byte is written: {filled}");
     }

@@ -46,9 +46,9 @@ pub enum Work {
     Rebuild,
 }
 
-/// The place of the data before the work.
+/// Whether the data is in the caches before the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Heat {
+pub enum CacheState {
     /// The same stripe again and again: in the caches, if it fits.
     Hot,
     /// In memory: stripes that are no longer in the caches.
@@ -75,8 +75,8 @@ pub struct Case {
     pub m: usize,
     /// Length of a shard, or of a Zigzag node.
     pub shard_bytes: usize,
-    /// The place of the data.
-    pub heat: Heat,
+    /// Whether the data is in the caches.
+    pub cache: CacheState,
     /// The cores.
     pub cores: Cores,
 }
@@ -91,7 +91,7 @@ impl Case {
             _ => self.shard_bytes,
         };
         let size = units::size_argument(bytes as u64);
-        format!("{}-{k}+{m}-{size}-{}-{}", work.name(), self.heat.name(), self.cores.name())
+        format!("{}-{k}+{m}-{size}-{}-{}", work.name(), self.cache.name(), self.cores.name())
     }
 }
 
@@ -120,7 +120,7 @@ impl fmt::Display for Kind {
     }
 }
 
-impl Heat {
+impl CacheState {
     /// Part of a case's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -143,10 +143,10 @@ impl Cores {
 /// All cases. Those of one table are adjacent.
 pub fn all() -> Vec<Case> {
     let places = [
-        (Heat::Hot, Cores::One),
-        (Heat::Cold, Cores::One),
-        (Heat::Hot, Cores::All),
-        (Heat::Cold, Cores::All),
+        (CacheState::Hot, Cores::One),
+        (CacheState::Cold, Cores::One),
+        (CacheState::Hot, Cores::All),
+        (CacheState::Cold, Cores::All),
     ];
     let works = [
         Work::Encode(Kind::Cauchy),
@@ -157,21 +157,21 @@ pub fn all() -> Vec<Case> {
         Work::DecodeRun,
     ];
     let mut cases = Vec::new();
-    for (heat, cores) in places {
+    for (cache, cores) in places {
         for work in works {
             for shard_bytes in SHARD_BYTES {
-                let of = |(k, m)| Case { work, k, m, shard_bytes, heat, cores };
+                let of = |(k, m)| Case { work, k, m, shard_bytes, cache, cores };
                 cases.extend(SHAPES.map(of));
             }
         }
         for kind in [Kind::Cauchy, Kind::Ones] {
             let (work, shard_bytes) = (Work::Update(kind), 4 << 10);
-            cases.push(Case { work, k: 8, m: 3, shard_bytes, heat, cores });
+            cases.push(Case { work, k: 8, m: 3, shard_bytes, cache, cores });
         }
         for work in [Work::Zigzag, Work::Rebuild] {
             for object_bytes in OBJECT_BYTES {
                 let shard_bytes = object_bytes / 4;
-                cases.push(Case { work, k: 4, m: 2, shard_bytes, heat, cores });
+                cases.push(Case { work, k: 4, m: 2, shard_bytes, cache, cores });
             }
         }
     }

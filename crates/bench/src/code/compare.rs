@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::case::{Case, Cores, Heat, Kind, Work};
+use super::case::{CacheState, Case, Cores, Kind, Work};
 use super::contender::Contender;
 use super::measure::{Cell, Results, Sample};
 use crate::row::{Better, Row};
@@ -23,7 +23,7 @@ const PEERS: [Contender; 4] =
 
 /// The target of a comparison: the least ratio.
 pub fn target(case: &Case, peer: Contender) -> Option<f64> {
-    let hot_one = case.heat == Heat::Hot && case.cores == Cores::One;
+    let hot_one = case.cache == CacheState::Hot && case.cores == Cores::One;
     let large = case.shard_bytes >= 1 << 20;
     match (case.work, peer) {
         (Work::Encode(_), Contender::Isal) if hot_one && large => Some(1.0),
@@ -39,7 +39,7 @@ pub fn target(case: &Case, peer: Contender) -> Option<f64> {
 
 /// The target of a comparison with the limit: the least part of the limit.
 fn limit_target(case: &Case) -> Option<f64> {
-    let hot_one = case.heat == Heat::Hot && case.cores == Cores::One;
+    let hot_one = case.cache == CacheState::Hot && case.cores == Cores::One;
     match case.work {
         Work::Encode(_) if hot_one && case.shard_bytes >= 1 << 20 => Some(0.9),
         Work::Zigzag if is_large_zigzag(case, Cores::One) => Some(0.85),
@@ -49,7 +49,7 @@ fn limit_target(case: &Case) -> Option<f64> {
 
 /// True for objects of 16 and 64 MiB that are cold.
 fn is_large_zigzag(case: &Case, cores: Cores) -> bool {
-    case.heat == Heat::Cold && case.cores == cores && case.shard_bytes * case.k >= 16 << 20
+    case.cache == CacheState::Cold && case.cores == cores && case.shard_bytes * case.k >= 16 << 20
 }
 
 /// Medians of one contender.

@@ -10,7 +10,7 @@ use anyhow::ensure;
 use fieldstone_codes::Profile;
 use fieldstone_gf::{Element, LinearMap, Matrix, Options, Source, Stores, Target, Update, field};
 
-use super::case::{Case, Heat, Kind, Work};
+use super::case::{CacheState, Case, Kind, Work};
 use super::isal::{Isal, coefficients};
 use super::jerasure::Jerasure;
 use super::limit::{Writes, skeleton};
@@ -86,22 +86,22 @@ pub struct Peers {
 }
 
 /// A function that executes a case once on the buffers of a stripe.
-pub type Act = Box<dyn Fn(&Stripe) + Send + Sync>;
+pub type StripeFn = Box<dyn Fn(&Stripe) + Send + Sync>;
 
 /// A case with its contenders, ready to run.
-pub struct Job {
+pub struct PreparedCase {
     /// The buffers of one execution.
     pub shape: Shape,
     /// Bytes that one execution counts for: data encoded, decoded or updated.
     pub data_bytes: usize,
     /// The contenders.
-    pub contenders: Vec<(Contender, Act)>,
+    pub contenders: Vec<(Contender, StripeFn)>,
 }
 
-impl Job {
+impl PreparedCase {
     /// Prepares a case for all contenders that can take part.
     pub fn new(case: &Case, peers: &Peers) -> Self {
-        let mut job = match case.work {
+        let mut prepared = match case.work {
             Work::Encode(kind) => encode(case, kind, peers),
             Work::DecodeOne => decode(case, &[0], peers),
             Work::DecodeMany => {
@@ -112,10 +112,10 @@ impl Job {
             Work::Zigzag => zigzag_encode(case, peers),
             Work::Rebuild => rebuild(case, peers),
         };
-        if case.heat == Heat::Hot {
-            job.contenders.retain(|(contender, _)| *contender != Contender::OursStreaming);
+        if case.cache == CacheState::Hot {
+            prepared.contenders.retain(|(contender, _)| *contender != Contender::OursStreaming);
         }
-        job
+        prepared
     }
 
     /// Checks that all contenders compute the same bytes. In a rebuild, it compares nothing,
@@ -126,9 +126,9 @@ impl Job {
     pub fn verify(&self, stripe: &mut Stripe) -> anyhow::Result<()> {
         let before = stripe.copy_outputs();
         let mut expected = None;
-        for (contender, act) in self.contenders.iter().filter(|(who, _)| !who.is_limit()) {
+        for (contender, run) in self.contenders.iter().filter(|(who, _)| !who.is_limit()) {
             stripe.restore_outputs(&before);
-            act(stripe);
+            run(stripe);
             let outputs = stripe.copy_outputs();
             // The codes differ: only the number of bytes is the same.
             if self.contenders.iter().any(|(who, _)| *who == Contender::OursRs)
@@ -162,7 +162,7 @@ fn map_of(matrix: &Matrix) -> Arc<LinearMap> {
     Arc::new(LinearMap::from_matrix(matrix).expect("a matrix with rows and columns is a map"))
 }
 
-fn ours(map: &Arc<LinearMap>, stores: Stores, update: Update) -> Act {
+fn ours(map: &Arc<LinearMap>, stores: Stores, update: Update) -> StripeFn {
     let map = Arc::clone(map);
     let options = Options { stores, update, ..Options::default() };
     Box::new(move |stripe| execute(&map, options, &stripe.inputs, &stripe.outputs, stripe))
@@ -184,7 +184,7 @@ fn execute(
     for ((slice, input), elements) in
         sources.iter_mut().zip(inputs).zip(&map.shape().input_elements)
     {
-        // SAFETY: the job's shape gives every input this length, and no thread writes to it.
+        // SAFETY: the case's shape gives every input this length, and no thread writes to it.
         *slice = unsafe { std::slice::from_raw_parts(*input, *elements as usize * element_bytes) };
     }
     let mut slices: [&mut [u8]; MAX_OUTPUTS] = Default::default();
@@ -192,7 +192,7 @@ fn execute(
         slices.iter_mut().zip(outputs).zip(&map.shape().output_elements)
     {
         let len_bytes = *elements as usize * element_bytes;
-        // SAFETY: the job's shape gives every output this length, and no other thread uses it.
+        // SAFETY: the case's shape gives every output this length, and no other thread uses it.
         *slice = unsafe { std::slice::from_raw_parts_mut(*output, len_bytes) };
     }
     map.execute_with(options, &sources[..count], &mut slices[..targets])
@@ -200,12 +200,12 @@ fn execute(
 }
 
 /// Both limits, for the first `inputs` inputs.
-fn limits(inputs: usize, len_bytes: usize) -> [(Contender, Act); 2] {
+fn limits(inputs: usize, len_bytes: usize) -> [(Contender, StripeFn); 2] {
     [(Contender::LimitPlain, Writes::Plain), (Contender::LimitStreaming, Writes::Streaming)]
         .map(|(contender, writes)| (contender, limit(inputs, len_bytes, writes)))
 }
 
-fn limit(inputs: usize, len_bytes: usize, writes: Writes) -> Act {
+fn limit(inputs: usize, len_bytes: usize, writes: Writes) -> StripeFn {
     Box::new(move |stripe| {
         // SAFETY: all these buffers have at least this length.
         unsafe { skeleton(&stripe.inputs[..inputs], &stripe.outputs, len_bytes, writes) };
@@ -213,43 +213,43 @@ fn limit(inputs: usize, len_bytes: usize, writes: Writes) -> Act {
 }
 
 /// Our engine, ISA-L and the limits for a map of one element per shard.
-fn contenders(map: &Arc<LinearMap>, len_bytes: usize, peers: &Peers) -> Vec<(Contender, Act)> {
+fn contenders(map: &Arc<LinearMap>, len_bytes: usize, peers: &Peers) -> Vec<(Contender, StripeFn)> {
     let mut all = vec![
         (Contender::Ours, ours(map, Stores::Auto, Update::Replace)),
         (Contender::OursStreaming, ours(map, Stores::Streaming, Update::Replace)),
     ];
     if let Some(isal) = &peers.isal {
         let tables = isal.tables(map);
-        let act: Act = Box::new(move |stripe| {
+        let run: StripeFn = Box::new(move |stripe| {
             // SAFETY: the buffers have this length.
             unsafe { tables.encode(&stripe.inputs, &stripe.outputs, len_bytes) };
         });
-        all.push((Contender::Isal, act));
+        all.push((Contender::Isal, run));
     }
     all.extend(limits(map.inputs(), len_bytes));
     all
 }
 
-fn encode(case: &Case, kind: Kind, peers: &Peers) -> Job {
+fn encode(case: &Case, kind: Kind, peers: &Peers) -> PreparedCase {
     let map = map_of(&parity_matrix(case.k, case.m, kind));
     let len_bytes = case.shard_bytes;
     let mut contenders = contenders(&map, len_bytes, peers);
     if let Some(jerasure) = peers.jerasure.clone() {
         let matrix: Vec<i32> = coefficients(&map).into_iter().map(i32::from).collect();
-        let act: Act = Box::new(move |stripe| {
+        let run: StripeFn = Box::new(move |stripe| {
             // SAFETY: the buffers have this length, and the matrix is the map's.
             unsafe { jerasure.encode(&matrix, &stripe.inputs, &stripe.outputs, len_bytes) };
         });
-        contenders.push((Contender::Jerasure, act));
+        contenders.push((Contender::Jerasure, run));
     }
-    Job {
+    PreparedCase {
         shape: Shape::uniform(case.k, case.m, len_bytes),
         data_bytes: case.k * len_bytes,
         contenders,
     }
 }
 
-fn decode(case: &Case, lost: &[usize], peers: &Peers) -> Job {
+fn decode(case: &Case, lost: &[usize], peers: &Peers) -> PreparedCase {
     let Case { k, m, shard_bytes, .. } = *case;
     let code = Profile::rs(k, m).expect("the shapes are within bounds").code();
     let available: Vec<usize> = (0..k + m).filter(|shard| !lost.contains(shard)).collect();
@@ -260,7 +260,7 @@ fn decode(case: &Case, lost: &[usize], peers: &Peers) -> Job {
         let reads: Vec<usize> = plan.reads.iter().map(|read| read.shard).collect();
         let lost: Vec<usize> = lost.to_vec();
         let numbers: Vec<i32> = lost.iter().map(|&shard| shard as i32).collect();
-        let act: Act = Box::new(move |stripe| {
+        let run: StripeFn = Box::new(move |stripe| {
             // Decoding does not read the other parities. Their places hold an input.
             let mut shards = [stripe.inputs[0]; 16];
             reads.iter().zip(&stripe.inputs).for_each(|(&shard, input)| shards[shard] = *input);
@@ -269,16 +269,16 @@ fn decode(case: &Case, lost: &[usize], peers: &Peers) -> Job {
             // SAFETY: the buffers have this length; only the lost ones are written.
             unsafe { jerasure.decode(&matrix, &numbers, data, parity, shard_bytes) };
         });
-        contenders.push((Contender::Jerasure, act));
+        contenders.push((Contender::Jerasure, run));
     }
-    Job {
+    PreparedCase {
         shape: Shape::uniform(k, lost.len(), shard_bytes),
         data_bytes: k * shard_bytes,
         contenders,
     }
 }
 
-fn update(case: &Case, kind: Kind, peers: &Peers) -> Job {
+fn update(case: &Case, kind: Kind, peers: &Peers) -> PreparedCase {
     const UPDATED: usize = 1;
     let len_bytes = case.shard_bytes;
     let matrix = parity_matrix(case.k, case.m, kind);
@@ -286,14 +286,14 @@ fn update(case: &Case, kind: Kind, peers: &Peers) -> Job {
     let mut contenders = vec![(Contender::Ours, ours(&column, Stores::Auto, Update::Accumulate))];
     if let Some(isal) = &peers.isal {
         let tables = isal.tables(&map_of(&matrix));
-        let act: Act = Box::new(move |stripe| {
+        let run: StripeFn = Box::new(move |stripe| {
             // SAFETY: the buffers have this length.
             unsafe { tables.update(UPDATED, stripe.inputs[0], &stripe.outputs, len_bytes) };
         });
-        contenders.push((Contender::Isal, act));
+        contenders.push((Contender::Isal, run));
     }
     contenders.push((Contender::LimitPlain, limit(1, len_bytes, Writes::Add)));
-    Job { shape: Shape::uniform(1, case.m, len_bytes), data_bytes: len_bytes, contenders }
+    PreparedCase { shape: Shape::uniform(1, case.m, len_bytes), data_bytes: len_bytes, contenders }
 }
 
 /// A part of a shard, with its coefficient if it is a source.
@@ -327,7 +327,7 @@ fn sums(map: &LinearMap, element_bytes: usize) -> Vec<(Place, Vec<Place>)> {
     rows.collect()
 }
 
-fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
+fn zigzag_encode(case: &Case, peers: &Peers) -> PreparedCase {
     let code = Profile::zigzag(case.k, case.m).expect("4 + 2").code();
     let map = Arc::clone(code.encode());
     let node_bytes = case.shard_bytes;
@@ -344,7 +344,7 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
                 (target, isal.tables(&map_of(&row)), terms)
             })
             .collect();
-        let act: Act = Box::new(move |stripe| {
+        let run: StripeFn = Box::new(move |stripe| {
             for (target, tables, terms) in &rows {
                 let mut inputs = [stripe.inputs[0]; ZIGZAG_K];
                 for (input, term) in inputs.iter_mut().zip(terms) {
@@ -355,11 +355,11 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
                 unsafe { tables.encode(&inputs, &output, element_bytes) };
             }
         });
-        contenders.push((Contender::Isal, act));
+        contenders.push((Contender::Isal, run));
     }
     if let Some(jerasure) = peers.jerasure.clone() {
         let rows = sums(&map, element_bytes);
-        let act: Act = Box::new(move |stripe| {
+        let run: StripeFn = Box::new(move |stripe| {
             for (target, terms) in &rows {
                 let output = target.pointer(&stripe.outputs);
                 for (place, term) in terms.iter().enumerate() {
@@ -371,10 +371,10 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
                 }
             }
         });
-        contenders.push((Contender::GfComplete, act));
+        contenders.push((Contender::GfComplete, run));
     }
     contenders.extend(limits(ZIGZAG_K, node_bytes));
-    Job {
+    PreparedCase {
         shape: Shape::uniform(ZIGZAG_K, 2, node_bytes),
         data_bytes: ZIGZAG_K * node_bytes,
         contenders,
@@ -383,7 +383,7 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> Job {
 
 /// The inputs are the halves that Zigzag reads of five nodes, then the four shards that
 /// Reed-Solomon reads. The output is the lost node.
-fn rebuild(case: &Case, peers: &Peers) -> Job {
+fn rebuild(case: &Case, peers: &Peers) -> PreparedCase {
     const SURVIVORS: usize = ZIGZAG_K + 1;
     let node_bytes = case.shard_bytes;
     let (lost, there) = ([1], [0, 2, 3, 4, 5]);
@@ -392,24 +392,24 @@ fn rebuild(case: &Case, peers: &Peers) -> Job {
     let code = Profile::rs(case.k, case.m).expect("4 + 2").code();
     let plan = code.repair(&lost, &there).expect("one is lost");
     let rs = Arc::clone(&plan.map);
-    let mut contenders: Vec<(Contender, Act)> =
+    let mut contenders: Vec<(Contender, StripeFn)> =
         vec![(Contender::Ours, ours(&map, Stores::Auto, Update::Replace))];
-    let ours_rs: Act = Box::new(move |stripe| {
+    let ours_rs: StripeFn = Box::new(move |stripe| {
         execute(&rs, Options::default(), &stripe.inputs[SURVIVORS..], &stripe.outputs, stripe);
     });
     contenders.push((Contender::OursRs, ours_rs));
     if let Some(isal) = &peers.isal {
         let tables = isal.tables(&plan.map);
-        let act: Act = Box::new(move |stripe| {
+        let run: StripeFn = Box::new(move |stripe| {
             // SAFETY: the buffers have this length.
             unsafe { tables.encode(&stripe.inputs[SURVIVORS..], &stripe.outputs, node_bytes) };
         });
-        contenders.push((Contender::Isal, act));
+        contenders.push((Contender::Isal, run));
     }
     let halves = vec![node_bytes / 2; SURVIVORS];
     let inputs = [halves, vec![node_bytes; ZIGZAG_K]].concat();
     let shape = Shape { inputs, outputs: vec![node_bytes] };
-    Job { shape, data_bytes: node_bytes, contenders }
+    PreparedCase { shape, data_bytes: node_bytes, contenders }
 }
 
 #[cfg(test)]
@@ -426,14 +426,18 @@ mod tests {
         };
         let region = Region::map(2 << 20).expect("2 MiB");
         let small = |case: &Case| {
-            case.shard_bytes <= 16 << 10 && case.heat == Heat::Cold && case.cores == Cores::One
+            case.shard_bytes <= 16 << 10
+                && case.cache == CacheState::Cold
+                && case.cores == Cores::One
         };
         let mut checked = 0;
         for case in case::all().into_iter().filter(small) {
-            let job = Job::new(&case, &peers);
-            let mut stripes = region.parts(1)[0].stripes(&job.shape, 1);
-            assert_eq!(job.contenders[0].0, Contender::Ours);
-            job.verify(&mut stripes[0]).unwrap_or_else(|error| panic!("{}: {error}", case.name()));
+            let prepared = PreparedCase::new(&case, &peers);
+            let mut stripes = region.parts(1)[0].stripes(&prepared.shape, 1);
+            assert_eq!(prepared.contenders[0].0, Contender::Ours);
+            prepared
+                .verify(&mut stripes[0])
+                .unwrap_or_else(|error| panic!("{}: {error}", case.name()));
             checked += 1;
         }
         assert!(checked > 30);
@@ -442,14 +446,14 @@ mod tests {
     #[test]
     fn a_contender_with_other_bytes_is_caught() {
         let case = case::all()[0];
-        let mut job = Job::new(&case, &Peers::default());
-        let wrong: Act = Box::new(|stripe| {
+        let mut prepared = PreparedCase::new(&case, &Peers::default());
+        let wrong: StripeFn = Box::new(|stripe| {
             // SAFETY: the output has more than one byte.
             unsafe { stripe.outputs[0].write(!stripe.outputs[0].read()) };
         });
-        job.contenders.push((Contender::Isal, wrong));
+        prepared.contenders.push((Contender::Isal, wrong));
         let region = Region::map(2 << 20).expect("2 MiB");
-        let mut stripes = region.parts(1)[0].stripes(&job.shape, 1);
-        assert!(job.verify(&mut stripes[0]).is_err());
+        let mut stripes = region.parts(1)[0].stripes(&prepared.shape, 1);
+        assert!(prepared.verify(&mut stripes[0]).is_err());
     }
 }

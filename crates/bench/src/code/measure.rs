@@ -14,8 +14,8 @@ use anyhow::{Context, bail};
 use fieldstone_console::signals::Signals;
 use indicatif::ProgressBar;
 
-use super::case::{Case, Cores, Heat};
-use super::contender::{Contender, Job, Peers};
+use super::case::{CacheState, Case, Cores};
+use super::contender::{Contender, Peers, PreparedCase};
 use super::memory::{Part, Region, Stripe};
 use crate::choice::{Choice, chosen};
 
@@ -54,8 +54,8 @@ pub struct Results {
     pub missing: Vec<(String, String)>,
 }
 
-/// A plan of a run.
-pub struct Plan<'a> {
+/// The configuration of a run.
+pub struct RunConfig<'a> {
     /// The cases.
     pub cases: &'a [Case],
     /// The choices among cases and contenders.
@@ -66,28 +66,30 @@ pub struct Plan<'a> {
     pub cores: Vec<usize>,
 }
 
-/// Runs the plan.
+/// Runs the cases of the configuration.
 ///
 /// # Errors
 /// The run was interrupted, or contenders compute different bytes.
 pub fn measure(
-    plan: &Plan<'_>,
+    config: &RunConfig<'_>,
     peers: &Peers,
     region: &Region,
     signals: &Signals,
     bar: &ProgressBar,
 ) -> anyhow::Result<Results> {
     let mut results = Results::default();
-    for (index, case) in plan.cases.iter().enumerate() {
+    for (index, case) in config.cases.iter().enumerate() {
         if signals.arrived() {
             bail!("interrupted; nothing is reported of a run that is not complete");
         }
         let name = case.name();
         bar.set_message(name.clone());
-        let mut job = Job::new(case, peers);
-        job.contenders.retain(|(contender, _)| chosen(plan.choices, &name, contender.name()));
-        if !job.contenders.is_empty() {
-            match cell(plan, case, &job, region) {
+        let mut prepared = PreparedCase::new(case, peers);
+        prepared
+            .contenders
+            .retain(|(contender, _)| chosen(config.choices, &name, contender.name()));
+        if !prepared.contenders.is_empty() {
+            match cell(config, case, &prepared, region) {
                 Ok(Some(cell)) => drop(results.cells.insert(index, cell)),
                 Ok(None) => {
                     results.missing.push((name, "the stripes need more --memory".to_owned()));
@@ -101,24 +103,29 @@ pub fn measure(
 }
 
 /// Measures one case. `None` if the stripes do not fit.
-fn cell(plan: &Plan<'_>, case: &Case, job: &Job, region: &Region) -> anyhow::Result<Option<Cell>> {
+fn cell(
+    config: &RunConfig<'_>,
+    case: &Case,
+    prepared: &PreparedCase,
+    region: &Region,
+) -> anyhow::Result<Option<Cell>> {
     // Use the last core, because the first one serves most interrupts.
     let cores = match case.cores {
-        Cores::One => &plan.cores[plan.cores.len() - 1..],
-        Cores::All => &plan.cores[..],
+        Cores::One => &config.cores[config.cores.len() - 1..],
+        Cores::All => &config.cores[..],
     };
     // With fewer stripes, a stripe would still be in a cache at its next turn.
-    let (least, most) = match case.heat {
-        Heat::Hot => (1, 1),
-        Heat::Cold => (4, usize::MAX),
+    let (least, most) = match case.cache {
+        CacheState::Hot => (1, 1),
+        CacheState::Cold => (4, usize::MAX),
     };
     let parts = region.parts(cores.len());
-    let fits = |part: &Part| part.stripes(&job.shape, least).len() == least;
+    let fits = |part: &Part| part.stripes(&prepared.shape, least).len() == least;
     let Some(first) = parts.first().filter(|part| fits(part)) else { return Ok(None) };
-    let Some(mut stripe) = first.stripes(&job.shape, 1).pop() else { return Ok(None) };
-    job.verify(&mut stripe)?;
+    let Some(mut stripe) = first.stripes(&prepared.shape, 1).pop() else { return Ok(None) };
+    prepared.verify(&mut stripe)?;
     let team = Team {
-        job,
+        prepared,
         start: Barrier::new(cores.len() + 1),
         end: Barrier::new(cores.len() + 1),
         turn: AtomicUsize::new(0),
@@ -129,11 +136,11 @@ fn cell(plan: &Plan<'_>, case: &Case, job: &Job, region: &Region) -> anyhow::Res
         for (&core, part) in cores.iter().zip(parts) {
             let team = &team;
             scope.spawn(move || {
-                let stripes = part.stripes(&team.job.shape, most);
+                let stripes = part.stripes(&team.prepared.shape, most);
                 team.work(core, &stripes);
             });
         }
-        let cell = team.rounds(plan.rounds, case.cores);
+        let cell = team.rounds(config.rounds, case.cores);
         team.dismiss();
         cell.map(Some)
     })
@@ -149,7 +156,7 @@ struct Done {
 }
 
 struct Team<'a> {
-    job: &'a Job,
+    prepared: &'a PreparedCase,
     start: Barrier,
     end: Barrier,
     /// The index of the contender. A number beyond the last one ends the work.
@@ -166,10 +173,10 @@ impl Team<'_> {
         loop {
             self.start.wait();
             let turn = self.turn.load(Ordering::Acquire);
-            let Some((_, act)) = self.job.contenders.get(turn) else { return };
+            let Some((_, run)) = self.prepared.contenders.get(turn) else { return };
             let repeats = self.repeats.load(Ordering::Acquire);
             let (start, cycles) = (Instant::now(), ticks());
-            stripes.by_ref().take(repeats).for_each(act);
+            stripes.by_ref().take(repeats).for_each(run);
             let (cycles, end) = (ticks().wrapping_sub(cycles), Instant::now());
             let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
             done.push(Done { start, end, cycles, pinned });
@@ -194,7 +201,7 @@ impl Team<'_> {
         if done.iter().any(|done| !done.pinned) {
             bail!("the system does not let a thread be pinned to its core");
         }
-        let bytes = (self.job.data_bytes * repeats) as f64;
+        let bytes = (self.prepared.data_bytes * repeats) as f64;
         let cycles: u64 = done.iter().map(|done| done.cycles).sum();
         Ok(Sample {
             bytes: bytes * done.len() as f64,
@@ -208,7 +215,7 @@ impl Team<'_> {
             Cores::One => SAMPLE_ONE,
             Cores::All => SAMPLE_ALL,
         };
-        let contenders = &self.job.contenders;
+        let contenders = &self.prepared.contenders;
         let mut repeats = Vec::new();
         for turn in 0..contenders.len() {
             // The first execution runs with cold code and tables, so it does not count.
@@ -290,11 +297,12 @@ mod tests {
         let peers = Peers::default();
         for cores in [Cores::One, Cores::All] {
             let work = Work::Encode(Kind::Cauchy);
-            let case = Case { work, k: 4, m: 2, shard_bytes: 4096, heat: Heat::Cold, cores };
-            let job = Job::new(&case, &peers);
+            let case = Case { work, k: 4, m: 2, shard_bytes: 4096, cache: CacheState::Cold, cores };
+            let prepared = PreparedCase::new(&case, &peers);
             let allowed = allowed_cores().expect("the system tells");
-            let plan = Plan { cases: &[case], choices: &[], rounds: 3, cores: allowed };
-            let found = cell(&plan, &case, &job, &region).expect("it runs").expect("it fits");
+            let config = RunConfig { cases: &[case], choices: &[], rounds: 3, cores: allowed };
+            let found =
+                cell(&config, &case, &prepared, &region).expect("it runs").expect("it fits");
             assert_eq!(found.len(), 4);
             for samples in found.values() {
                 assert_eq!(samples.len(), 3);
@@ -304,8 +312,11 @@ mod tests {
                 assert!(!cfg!(target_arch = "x86_64") || samples[0].cycles_per_byte > 0.0);
             }
             let large = Case { shard_bytes: 1 << 20, ..case };
-            let job = Job::new(&large, &peers);
-            assert!(cell(&plan, &large, &job, &region).expect("no error").is_none(), "no room");
+            let prepared = PreparedCase::new(&large, &peers);
+            assert!(
+                cell(&config, &large, &prepared, &region).expect("no error").is_none(),
+                "no room"
+            );
         }
     }
 }

@@ -39,7 +39,7 @@ use self::case::Case;
 use self::contender::{Contender, Peers};
 use self::isal::Isal;
 use self::jerasure::Jerasure;
-use self::measure::{Plan, Results};
+use self::measure::{Results, RunConfig};
 use self::memory::Region;
 use super::choice::Choice;
 use super::{machine, row};
@@ -112,18 +112,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Contender::ALL.iter().any(|who| super::choice::chosen(&args.only, &name, who.name()))
         })
         .collect();
-    let plan = Plan {
+    let config = RunConfig {
         cases: &chosen,
         choices: &args.only,
         rounds: args.rounds,
         cores: measure::allowed_cores()?,
     };
     let bar = super::case_bar("code bench", chosen.len());
-    let results = measure::measure(&plan, &peers, &region, &signals, &bar);
+    let results = measure::measure(&config, &peers, &region, &signals, &bar);
     bar.finish_and_clear();
     let mut results = results?;
     results.missing.splice(0..0, missing);
-    report(args, &plan, &peers, &machine, &results)
+    report(args, &config, &peers, &machine, &results)
 }
 
 fn check(args: &Args, cases: &[Case]) -> anyhow::Result<()> {
@@ -170,20 +170,20 @@ fn peer<T>(
 /// Prints the report and writes the rows.
 fn report(
     args: &Args,
-    plan: &Plan<'_>,
+    config: &RunConfig<'_>,
     peers: &Peers,
     machine: &[String],
     results: &Results,
 ) -> anyhow::Result<()> {
-    let rows = compare::compare(plan.cases, results);
+    let rows = compare::compare(config.cases, results);
     let command: Vec<String> = std::env::args().skip(1).collect();
     let mut setting = vec![
         format!("made by: fieldstone {} (commit {})", command.join(" "), row::COMMIT),
         format!(
             "medians of {} interleaved rounds; kernel {}; {} cores; memory {}",
-            plan.rounds,
+            config.rounds,
             Kernel::best(),
-            plan.cores.len(),
+            config.cores.len(),
             units::size(args.memory)
         ),
     ];
@@ -195,7 +195,7 @@ fn report(
         setting.push(format!("jerasure and gf-complete: {}", jerasure.path.display()));
     }
     setting.push(format!("load at the end: {}", machine::load()));
-    let text = text::report(plan.cases, results, &rows, &setting);
+    let text = text::report(config.cases, results, &rows, &setting);
     match args.json.as_deref() {
         Some(path) if path == Path::new("-") => stderr::tell(format_args!("{text}")),
         _ => put!("{text}"),

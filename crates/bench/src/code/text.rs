@@ -1,6 +1,6 @@
-//! A run as text: one table for each kind of work, heat and number of cores.
+//! A run as text: one table for each kind of work, state of the caches and number of cores.
 
-use super::case::{Case, Cores, Heat};
+use super::case::{CacheState, Case, Cores};
 use super::compare::{LIMIT, found, limit};
 use super::contender::Contender;
 use super::measure::{Cell, Results};
@@ -14,7 +14,7 @@ pub fn report(cases: &[Case], results: &Results, rows: &[Row], setting: &[String
     let cells: Vec<(&Case, &Cell)> =
         results.cells.iter().map(|(&index, cell)| (&cases[index], cell)).collect();
     let same = |a: &(&Case, &Cell), b: &(&Case, &Cell)| {
-        (a.0.work, a.0.heat, a.0.cores) == (b.0.work, b.0.heat, b.0.cores)
+        (a.0.work, a.0.cache, a.0.cores) == (b.0.work, b.0.cache, b.0.cores)
     };
     for group in cells.chunk_by(same) {
         if let Some((case, _)) = group.first() {
@@ -47,15 +47,15 @@ pub fn report(cases: &[Case], results: &Results, rows: &[Row], setting: &[String
 }
 
 fn title(case: &Case) -> String {
-    let heat = match case.heat {
-        Heat::Hot => "hot: the same stripe again and again",
-        Heat::Cold => "cold: every stripe comes from memory",
+    let cache = match case.cache {
+        CacheState::Hot => "hot: the same stripe again and again",
+        CacheState::Cold => "cold: every stripe comes from memory",
     };
     let cores = match case.cores {
         Cores::One => "one core",
         Cores::All => "all cores",
     };
-    format!("{}, {cores}, {heat}; GB/s of data", case.work.name())
+    format!("{}, {cores}, {cache}; GB/s of data", case.work.name())
 }
 
 fn table(group: &[(&Case, &Cell)], rows: &[Row]) -> String {

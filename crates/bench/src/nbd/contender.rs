@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::fio::{self, Device};
+use crate::fio::{self, FioTarget};
 use crate::process::Server;
 
 /// Nodes of our pools.
@@ -158,8 +158,8 @@ impl Setup {
 pub struct Running {
     /// The contender.
     pub contender: Contender,
-    /// The device that fio uses.
-    pub device: Device,
+    /// What fio reads and writes.
+    pub target: FioTarget,
     /// The server's process; `None` for the raw disk.
     pub server: Option<Server>,
     /// The commands that made and started it.
@@ -176,7 +176,7 @@ pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
         made.with_context(|| format!("cannot make {}", file.display()))?;
     }
     if contender == Contender::RawDisk {
-        return Ok(Running { contender, device: Device::File(file), server: None, commands });
+        return Ok(Running { contender, target: FioTarget::File(file), server: None, commands });
     }
     if let Some(code) = contender.code() {
         for words in pool_commands(setup, &folder, &code) {
@@ -189,7 +189,7 @@ pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
     let log = setup.folder.join(format!("{}.log", contender.name()));
     let server = Server::start(&words, &socket, &log)?;
     commands.push(setup.shown(&words));
-    Ok(Running { contender, device: Device::Nbd(socket), server: Some(server), commands })
+    Ok(Running { contender, target: FioTarget::Nbd(socket), server: Some(server), commands })
 }
 
 fn pool_commands(setup: &Setup, folder: &Path, code: &Code) -> [Vec<String>; 2] {
@@ -279,7 +279,7 @@ fn shown(words: &[String]) -> String {
 
 /// Writes every byte of a contender's device.
 pub fn fill(running: &Running, size_bytes: u64) -> anyhow::Result<()> {
-    let arguments = fio::fill(&running.device, size_bytes);
+    let arguments = fio::fill(&running.target, size_bytes);
     fio::run(&arguments, fio::Pattern::SequentialWrite).map(|_| ())
 }
 

@@ -57,8 +57,8 @@ pub struct Results {
     pub commands: BTreeMap<Contender, Vec<String>>,
 }
 
-/// A plan of a run.
-pub struct Plan<'a> {
+/// The configuration of a run.
+pub struct RunConfig<'a> {
     /// The cases.
     pub cases: &'a [Case],
     /// The choices among cases and contenders.
@@ -73,7 +73,7 @@ pub struct Plan<'a> {
     pub rest: bool,
 }
 
-impl Plan<'_> {
+impl RunConfig<'_> {
     fn takes(&self, case: usize, contender: Contender) -> bool {
         self.cases
             .get(case)
@@ -96,38 +96,38 @@ impl Plan<'_> {
     }
 }
 
-/// Runs the plan.
+/// Runs the cases of the configuration.
 pub fn measure(
-    plan: &Plan<'_>,
+    config: &RunConfig<'_>,
     setup: &Setup,
     signals: &Signals,
     bar: &ProgressBar,
 ) -> anyhow::Result<Results> {
-    let mut stage =
-        Stage { plan, setup, signals, bar, running: Vec::new(), results: Results::default() };
-    bar.set_length(plan.steps() * u64::from(plan.rounds));
-    for contender in plan.wanted() {
+    let mut runner =
+        Runner { config, setup, signals, bar, running: Vec::new(), results: Results::default() };
+    bar.set_length(config.steps() * u64::from(config.rounds));
+    for contender in config.wanted() {
         bar.set_message(format!("starting {}", contender.name()));
         match start(contender, setup) {
             Ok(running) => {
-                stage.results.commands.insert(contender, running.commands.clone());
-                stage.running.push(running);
+                runner.results.commands.insert(contender, running.commands.clone());
+                runner.running.push(running);
             }
-            Err(error) => stage.leave(contender, &error),
+            Err(error) => runner.leave(contender, &error),
         }
-        stage.stop_if_asked()?;
+        runner.stop_if_asked()?;
     }
-    for round in 0..plan.rounds {
-        stage.round(round)?;
+    for round in 0..config.rounds {
+        runner.round(round)?;
     }
-    if plan.rest {
-        stage.rest()?;
+    if config.rest {
+        runner.rest()?;
     }
-    Ok(stage.results)
+    Ok(runner.results)
 }
 
-struct Stage<'a> {
-    plan: &'a Plan<'a>,
+struct Runner<'a> {
+    config: &'a RunConfig<'a>,
     setup: &'a Setup,
     signals: &'a Signals,
     bar: &'a ProgressBar,
@@ -135,28 +135,28 @@ struct Stage<'a> {
     results: Results,
 }
 
-impl Stage<'_> {
+impl Runner<'_> {
     fn round(&mut self, round: u32) -> anyhow::Result<()> {
-        let label = format!("round {}/{}", round + 1, self.plan.rounds);
+        let label = format!("round {}/{}", round + 1, self.config.rounds);
         for contender in self.turn(round) {
             self.bar.set_message(format!("{label}: filling {}", contender.name()));
-            let filled = self.with(contender, |stage, running| {
-                fill(running, stage.setup.size_bytes)?;
-                stage.wait_until_idle(running)
+            let filled = self.with(contender, |runner, running| {
+                fill(running, runner.setup.size_bytes)?;
+                runner.wait_until_idle(running)
             });
             if let Err(error) = filled {
                 self.leave(contender, &error.context("filling its device"));
             }
             self.step()?;
         }
-        for (index, case) in self.plan.cases.iter().enumerate() {
+        for (index, case) in self.config.cases.iter().enumerate() {
             for contender in self.turn(round) {
-                if !self.plan.takes(index, contender) {
+                if !self.config.takes(index, contender) {
                     continue;
                 }
                 self.bar.set_message(format!("{label}: {} {}", case.name(), contender.name()));
                 let seed = u64::from(round) * 1000 + index as u64;
-                match self.with(contender, |stage, running| stage.cell(running, *case, seed)) {
+                match self.with(contender, |runner, running| runner.cell(running, *case, seed)) {
                     Ok(cell) => {
                         self.results.cells.entry((index, contender)).or_default().push(cell);
                     }
@@ -192,7 +192,7 @@ impl Stage<'_> {
     fn cell(&self, running: &mut Running, case: Case, seed: u64) -> anyhow::Result<Cell> {
         let size_bytes = self.setup.size_bytes;
         let arguments =
-            fio::measure(&running.device, case.load, size_bytes, self.plan.seconds, seed);
+            fio::measure(&running.target, case.load, size_bytes, self.config.seconds, seed);
         self.wait_until_idle(running)?;
         let Some(server) = &mut running.server else {
             let fio = fio::run(&arguments, case.load.pattern)?;
@@ -276,20 +276,20 @@ mod tests {
     use super::*;
     use crate::nbd::case;
 
-    fn plan<'a>(cases: &'a [Case], choices: &'a [Choice]) -> Plan<'a> {
+    fn config<'a>(cases: &'a [Case], choices: &'a [Choice]) -> RunConfig<'a> {
         let contenders = &Contender::ALL;
-        Plan { cases, choices, contenders, rounds: 2, seconds: 1.0, rest: true }
+        RunConfig { cases, choices, contenders, rounds: 2, seconds: 1.0, rest: true }
     }
 
     #[test]
     fn only_what_was_chosen_is_started() {
         let cases = case::standard();
-        assert_eq!(plan(&cases, &[]).wanted(), Contender::ALL);
-        assert_eq!(plan(&cases, &[]).steps(), 11 * (6 + 1));
+        assert_eq!(config(&cases, &[]).wanted(), Contender::ALL);
+        assert_eq!(config(&cases, &[]).steps(), 11 * (6 + 1));
         let choices =
             ["4k-randread-qd1/ram", "nbdkit-memory"].map(|text| text.parse().expect("ok"));
-        let plan = plan(&cases, &choices);
-        assert_eq!(plan.wanted(), [Contender::Ram, Contender::NbdkitMemory]);
-        assert_eq!(plan.steps(), (1 + 1) + (1 + 6));
+        let config = config(&cases, &choices);
+        assert_eq!(config.wanted(), [Contender::Ram, Contender::NbdkitMemory]);
+        assert_eq!(config.steps(), (1 + 1) + (1 + 6));
     }
 }

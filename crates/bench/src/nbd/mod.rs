@@ -36,7 +36,7 @@ use fieldstone_console::stderr;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use self::contender::{Contender, Setup};
-use self::measure::{Plan, Results};
+use self::measure::{Results, RunConfig};
 use super::choice::Choice;
 use super::{fio, machine, row};
 use fieldstone_units as units;
@@ -96,7 +96,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
     let cases = if options.sweep { case::grid() } else { case::standard() };
     let contenders: &[Contender] =
         if options.sweep && options.only.is_empty() { &SWEEPERS } else { &Contender::ALL };
-    let plan = Plan {
+    let config = RunConfig {
         cases: &cases,
         choices: &options.only,
         contenders,
@@ -106,14 +106,14 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
     };
     let folder = Folder::make(options.dir.as_deref())?;
     let setup = folder.setup(options)?;
-    check_space(&plan, &setup)?;
+    check_space(&config, &setup)?;
     let machine = machine::describe();
     let bar = progress_bar();
-    let results = measure::measure(&plan, &setup, &signals, &bar);
+    let results = measure::measure(&config, &setup, &signals, &bar);
     bar.finish_and_clear();
     let results = results?;
-    let setting = setting(&plan, options, &[machine, vec![client]].concat(), &results);
-    report(args, &plan, &results, &setting)
+    let setting = setting(&config, options, &[machine, vec![client]].concat(), &results);
+    report(args, &config, &results, &setting)
 }
 
 fn check(options: &Options) -> anyhow::Result<()> {
@@ -140,8 +140,8 @@ fn check(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_space(plan: &Plan<'_>, setup: &Setup) -> anyhow::Result<()> {
-    let wanted = plan.wanted();
+fn check_space(config: &RunConfig<'_>, setup: &Setup) -> anyhow::Result<()> {
+    let wanted = config.wanted();
     let needed: u64 = wanted.iter().map(|who| who.disk_bytes(setup.size_bytes)).sum();
     let free = fieldstone_host::free_bytes(&setup.folder)
         .with_context(|| format!("cannot learn the free space of {}", setup.folder.display()))?;
@@ -159,15 +159,15 @@ fn check_space(plan: &Plan<'_>, setup: &Setup) -> anyhow::Result<()> {
 /// Prints the report, writes rows and page, and fails if a server of ours failed.
 fn report(
     args: &super::Args,
-    plan: &Plan<'_>,
+    config: &RunConfig<'_>,
     results: &Results,
     setting: &[String],
 ) -> anyhow::Result<()> {
     let (rows, text) = if args.nbd.sweep {
-        (sweep::rows(plan.cases, results), sweep::report(plan.cases, results, setting))
+        (sweep::rows(config.cases, results), sweep::report(config.cases, results, setting))
     } else {
-        let found = compare::compare(plan.cases, results);
-        let text = text::report(plan.cases, results, &found, setting);
+        let found = compare::compare(config.cases, results);
+        let text = text::report(config.cases, results, &found, setting);
         (found, text)
     };
     match args.json.as_deref() {
@@ -179,9 +179,9 @@ fn report(
     }
     if let Some(path) = &args.html {
         let page = if args.nbd.sweep {
-            draw::sweep_page(plan.cases, results, setting)
+            draw::sweep_page(config.cases, results, setting)
         } else {
-            draw::standard_page(plan.cases, results, setting)
+            draw::standard_page(config.cases, results, setting)
         };
         fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -193,7 +193,7 @@ fn report(
 
 /// The conditions of the run, in lines.
 fn setting(
-    plan: &Plan<'_>,
+    config: &RunConfig<'_>,
     options: &Options,
     machine: &[String],
     results: &Results,
@@ -203,8 +203,8 @@ fn setting(
     let rounds = format!(
         "{} of {} interleaved rounds of {} s per cell, devices of {}",
         if options.sweep { "means" } else { "medians" },
-        plan.rounds,
-        plan.seconds,
+        config.rounds,
+        config.seconds,
         units::size(options.size)
     );
     let mut lines = vec![made_by, rounds];
