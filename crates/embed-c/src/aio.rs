@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fieldstone_embed::{Answer, Complete, CompletionQueue, Data, Then};
+use fieldstone_embed::{Answer, Complete, CompletionQueue, Data, OnComplete};
 use slab::Slab;
 
 use crate::memory::Buffers;
@@ -105,11 +105,11 @@ impl Aio {
         &self,
         told: Told,
         buffers: Buffers,
-        submit: impl FnOnce(Then) -> Result<(), E>,
+        submit: impl FnOnce(OnComplete) -> Result<(), E>,
     ) -> Result<(), E> {
         let to = if told.callback.is_some() { &self.calls } else { &self.polled };
         let key = self.requests.lock().insert(Request { told, buffers });
-        submit(Then::new(Arc::clone(to), key as u64)).inspect_err(|_| {
+        submit(OnComplete::new(Arc::clone(to), key as u64)).inspect_err(|_| {
             self.requests.lock().try_remove(key);
         })
     }

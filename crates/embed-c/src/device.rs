@@ -178,8 +178,8 @@ pub unsafe extern "C" fn fieldstone_block_completions(
         let mut done = Vec::new();
         // A callback runs on the core, which makes the answers.
         let timeout_ms = if is_in_callback() { 0 } else { timeout_ms };
-        let patience = Duration::from_millis(u64::from(timeout_ms));
-        block.aio.completions.wait(patience, max, &mut done);
+        let timeout = Duration::from_millis(u64::from(timeout_ms));
+        block.aio.completions.wait(timeout, max, &mut done);
         for (at, done) in done.into_iter().enumerate() {
             let status = done.answer.err().map_or(Status::Ok, |error| Status::of(&error));
             // The tag is the address in the caller's `arg`.

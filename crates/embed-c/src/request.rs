@@ -99,7 +99,7 @@ unsafe fn submit(device: *const Block, asked: Asked, told: Told, error: *mut Err
         let block = unsafe { reference("device", device) }?;
         // SAFETY: the caller guarantees the buffers until the answer is reported.
         let (operation, buffers) = unsafe { asked.operation() }?;
-        let submit = |then| block.device.submit(operation, then);
+        let submit = |on_complete| block.device.submit(operation, on_complete);
         Ok(block.aio.submit(told, buffers, submit)?)
     };
     // SAFETY: the header demands null or room for an error.

@@ -31,7 +31,7 @@ pub fn checksum(target: &str, layers: &[String]) -> Result<(u64, u64), Box<dyn s
             let rest = usize::try_from(size_bytes - asked).unwrap_or(usize::MAX);
             let len_bytes = rest.min(CHUNK_BYTES);
             let operation = Operation::Read { offset_bytes: asked, len_bytes };
-            device.submit(operation, completions.then(asked))?;
+            device.submit(operation, completions.on_complete(asked))?;
             asked += len_bytes as u64;
         }
         completions.wait(Duration::from_secs(1), UNDER_WAY, &mut done);

@@ -120,12 +120,12 @@ pub trait Complete: Send + Sync {
 
 /// The receiver of a request's answer.
 #[derive(Clone)]
-pub struct Then {
+pub struct OnComplete {
     pub(crate) to: Arc<dyn Complete>,
     pub(crate) tag: u64,
 }
 
-impl Then {
+impl OnComplete {
     /// `to` receives the answer, with this `tag`. Allocates nothing.
     #[must_use]
     pub fn new(to: Arc<dyn Complete>, tag: u64) -> Self {
@@ -164,17 +164,17 @@ pub fn is_in_callback() -> bool {
 /// Passes an answer to its receiver. A panic of the receiver does not end the core. The receiver
 /// may be the last owner of the device. So it is dropped here, where closing the device does not
 /// wait.
-pub(crate) fn tell(then: Then, answer: Answer) {
+pub(crate) fn complete(on_complete: OnComplete, answer: Answer) {
     let before = ON_CORE.replace(true);
-    let tell = move || {
-        then.to.complete(then.tag, answer);
-        drop(then);
+    let call = move || {
+        on_complete.to.complete(on_complete.tag, answer);
+        drop(on_complete);
     };
     // The closure holds only values of the caller, so a panic leaves nothing of this crate half
     // changed.
-    let told = catch_unwind(AssertUnwindSafe(tell));
+    let called = catch_unwind(AssertUnwindSafe(call));
     ON_CORE.set(before);
-    if told.is_err() {
+    if called.is_err() {
         tracing::error!("a callback of an embedded device panicked");
     }
 }

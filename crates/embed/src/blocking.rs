@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fieldstone_buf::AlignedBuf;
 
-use crate::answer::{Answer, Complete, Error, Then, is_in_callback};
+use crate::answer::{Answer, Complete, Error, OnComplete, is_in_callback};
 use crate::queue::{Operation, Queue, REQUEST_BYTES_MAX};
 
 /// A caller tries a full queue again after this time at the latest.
@@ -101,9 +101,9 @@ impl Queue {
         }
         let waiter = WAITER.with(Arc::clone);
         let to: Arc<dyn Complete> = Arc::<Waiter>::clone(&waiter);
-        let then = Then::new(to, 0);
+        let on_complete = OnComplete::new(to, 0);
         loop {
-            match self.submit(operation.clone(), then.clone()) {
+            match self.submit(operation.clone(), on_complete.clone()) {
                 Ok(()) => return waiter.wait(),
                 Err(Error::Full) => {}
                 Err(error) => return Err(error),

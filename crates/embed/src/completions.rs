@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::answer::{Answer, Complete, Then};
+use crate::answer::{Answer, Complete, OnComplete};
 
 /// A request that was answered.
 #[derive(Debug)]
 pub struct Done {
-    /// The tag that [`CompletionQueue::then`] got.
+    /// The tag that [`CompletionQueue::on_complete`] got.
     pub tag: u64,
     /// The answer.
     pub answer: Answer,
@@ -57,9 +57,9 @@ impl CompletionQueue {
 
     /// The receiver that puts the answer into this queue, with `tag`.
     #[must_use]
-    pub fn then(self: &Arc<Self>, tag: u64) -> Then {
+    pub fn on_complete(self: &Arc<Self>, tag: u64) -> OnComplete {
         let to: Arc<dyn Complete> = Arc::<Self>::clone(self);
-        Then::new(to, tag)
+        OnComplete::new(to, tag)
     }
 
     /// Moves up to `max` answers to the end of `out`. Returns their number. Does not wait.
@@ -67,9 +67,9 @@ impl CompletionQueue {
         self.take_from(&mut self.lock(), max, out)
     }
 
-    /// As [`CompletionQueue::take`], but waits up to `patience` for the first answer.
-    pub fn wait(&self, patience: Duration, max: usize, out: &mut Vec<Done>) -> usize {
-        let deadline = Instant::now() + patience;
+    /// As [`CompletionQueue::take`], but waits up to `timeout` for the first answer.
+    pub fn wait(&self, timeout: Duration, max: usize, out: &mut Vec<Done>) -> usize {
+        let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         while state.done.is_empty() {
             let rest = deadline.saturating_duration_since(Instant::now());

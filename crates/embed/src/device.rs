@@ -152,7 +152,7 @@ impl Device {
 }
 
 /// How long a store may take to make all writes stable.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why the device was not closed cleanly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -182,7 +182,7 @@ impl Drop for Device {
 }
 
 fn close_store(host: &Host, device: DeviceId) -> Result<(), CloseError> {
-    match host.handle().close_device(device).recv_timeout(PATIENCE) {
+    match host.handle().close_device(device).recv_timeout(TIMEOUT) {
         Ok(closed) => closed.map_err(CloseError::Store),
         Err(RecvTimeoutError::Disconnected) => Err(CloseError::Store("it has ended".into())),
         Err(RecvTimeoutError::Timeout) => Err(CloseError::Store("it does not close".into())),

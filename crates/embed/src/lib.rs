@@ -20,9 +20,9 @@
 //!
 //! *Blocking*: [`Queue::read`], [`Queue::write`] and so on wait for room and for the answer.
 //!
-//! *Asynchronous*: [`Queue::submit`] takes an [`Operation`] and a [`Then`], and returns at once.
-//! The `Then` names the receiver of the answer: a closure, a [`CompletionQueue`] with an eventfd,
-//! or the caller's own [`Complete`]. Any number of threads may submit.
+//! *Asynchronous*: [`Queue::submit`] takes an [`Operation`] and an [`OnComplete`], and returns at
+//! once. The `OnComplete` names the receiver of the answer: a closure, a [`CompletionQueue`] with
+//! an eventfd, or the caller's own [`Complete`]. Any number of threads may submit.
 //!
 //! ```text
 //!  caller's threads                        the core's thread
@@ -63,7 +63,7 @@ mod device;
 mod frontend;
 mod queue;
 
-pub use answer::{Answer, Complete, Data, Error, Then, is_in_callback};
+pub use answer::{Answer, Complete, Data, Error, OnComplete, is_in_callback};
 pub use completions::{CompletionQueue, Done};
 pub use device::{CloseError, Device, OpenError, Options};
 pub use fieldstone_block::BlockError;

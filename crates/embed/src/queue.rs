@@ -20,7 +20,7 @@ use fieldstone_host::{
 };
 use slab::Slab;
 
-use crate::answer::{Data, Error, Then, is_in_callback, tell};
+use crate::answer::{Data, Error, OnComplete, complete, is_in_callback};
 use crate::frontend::{KIND, Mail};
 
 /// The longest read or write.
@@ -131,7 +131,7 @@ impl Operation {
 
 /// A request under way.
 struct Entry {
-    then: Then,
+    on_complete: OnComplete,
     held_bytes: usize,
 }
 
@@ -242,28 +242,28 @@ impl Queue {
         self.info.size_bytes
     }
 
-    /// Submits a request, and returns at once. If the request is accepted, `then` gets exactly one
-    /// answer.
+    /// Submits a request, and returns at once. If the request is accepted, `on_complete` gets
+    /// exactly one answer.
     ///
     /// # Errors
     /// The request is refused: the queue is full or closed, the receiver has no place for the
     /// answer, the request is too long, or it would change a device that was opened read-only. The
     /// device reports its own refusals in the answer, for example of a range past its end.
-    pub fn submit(&self, operation: Operation, then: Then) -> Result<(), Error> {
+    pub fn submit(&self, operation: Operation, on_complete: OnComplete) -> Result<(), Error> {
         let held_bytes = operation.held_bytes();
-        self.shared.submit(operation.request()?, held_bytes, then)
+        self.shared.submit(operation.request()?, held_bytes, on_complete)
     }
 
     /// Waits until the queue has room for a request that counts for `len_bytes`
-    /// ([`Operation::held_bytes`]), at most for `patience`. Another thread may take the room before
+    /// ([`Operation::held_bytes`]), at most for `timeout`. Another thread may take the room before
     /// the caller submits. This does not wait for a place in a
     /// [`CompletionQueue`](crate::CompletionQueue): see [`Error::NoPlace`].
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room in time. [`Error::Closed`] if the queue is closed.
     /// [`Error::OnCore`] if the caller is a [`Complete`](crate::Complete).
-    pub fn wait_for_room(&self, len_bytes: usize, patience: Duration) -> Result<(), Error> {
-        self.shared.wait(Some(Instant::now() + patience), |shared, state| {
+    pub fn wait_for_room(&self, len_bytes: usize, timeout: Duration) -> Result<(), Error> {
+        self.shared.wait(Some(Instant::now() + timeout), |shared, state| {
             if state.closed { Some(Err(Error::Closed)) } else { shared.room(state, len_bytes) }
         })
     }
@@ -308,7 +308,12 @@ impl Shared {
         (fits && state.entries.len() < self.bounds.requests.max(1)).then_some(Ok(()))
     }
 
-    fn submit(&self, mut request: Request, held_bytes: usize, then: Then) -> Result<(), Error> {
+    fn submit(
+        &self,
+        mut request: Request,
+        held_bytes: usize,
+        on_complete: OnComplete,
+    ) -> Result<(), Error> {
         if self.read_only && request.op.changes_data() {
             return Err(BlockError::ReadOnly.into());
         }
@@ -325,10 +330,10 @@ impl Shared {
             })?;
             state.woken = true;
         }
-        if !then.to.reserve() {
+        if !on_complete.to.reserve() {
             return Err(Error::NoPlace);
         }
-        request.id = RequestId(state.entries.insert(Entry { then, held_bytes }) as u64);
+        request.id = RequestId(state.entries.insert(Entry { on_complete, held_bytes }) as u64);
         state.held_bytes += held_bytes;
         state.undelivered += 1;
         state.pending.push(request);
@@ -387,11 +392,11 @@ impl Shared {
         state.held_bytes -= entry.held_bytes;
         self.notify(&state);
         drop(state);
-        tell(entry.then, completion.result.map(Data::of).map_err(Error::from));
-        self.told(1);
+        complete(entry.on_complete, completion.result.map(Data::of).map_err(Error::from));
+        self.delivered(1);
     }
 
-    fn told(&self, count: usize) {
+    fn delivered(&self, count: usize) {
         let mut state = self.lock();
         state.undelivered -= count;
         self.notify(&state);
@@ -408,8 +413,8 @@ impl Shared {
         drop(state);
         let count = entries.len();
         for (_, entry) in entries {
-            tell(entry.then, Err(Error::Closed));
+            complete(entry.on_complete, Err(Error::Closed));
         }
-        self.told(count);
+        self.delivered(count);
     }
 }

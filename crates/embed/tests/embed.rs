@@ -12,7 +12,7 @@ use bytes::Bytes;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_embed::{
     Answer, AttachError, BlockError, Bounds, CompletionQueue, DISCARD_BYTES_MAX, Device, Error,
-    KIND, OpenError, Operation, Options, Queue, REQUEST_BYTES_MAX, Then,
+    KIND, OnComplete, OpenError, Operation, Options, Queue, REQUEST_BYTES_MAX,
 };
 use fieldstone_host::{
     DeviceSpec, FrontendCounts, FrontendKind, Host, HostConfig, PAYLOAD_MEMORY_BYTES, RamSpec,
@@ -20,7 +20,7 @@ use fieldstone_host::{
 };
 use fieldstone_uring::Caching;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn ram(options: &Options) -> Device {
     Device::open("ram:1M", options).expect("memory opens")
@@ -96,15 +96,16 @@ fn what_cannot_be_done_has_a_typed_error() {
     assert!(matches!(past, Err(Error::Device(BlockError::OutOfRange { .. }))), "{past:?}");
     let far = device.write(u64::MAX, b"xy");
     assert!(matches!(far, Err(Error::Device(BlockError::OutOfRange { .. }))), "{far:?}");
-    let long = device.submit(read(0, REQUEST_BYTES_MAX + 1), Then::call(|_| panic!("refused")));
+    let long =
+        device.submit(read(0, REQUEST_BYTES_MAX + 1), OnComplete::call(|_| panic!("refused")));
     assert!(matches!(long, Err(Error::TooLong { .. })), "{long:?}");
     assert!(matches!(device.discard(0, DISCARD_BYTES_MAX + 1), Err(Error::TooLong { .. })));
     assert_eq!(device.read(7, &mut []), Ok(()), "nothing is read at once");
 
     Queue::close(&device).expect("closed");
     assert_eq!(device.flush(), Err(Error::Closed));
-    assert_eq!(device.submit(Operation::Flush, Then::call(|_| ())), Err(Error::Closed));
-    assert_eq!(device.wait_for_room(0, PATIENCE), Err(Error::Closed));
+    assert_eq!(device.submit(Operation::Flush, OnComplete::call(|_| ())), Err(Error::Closed));
+    assert_eq!(device.wait_for_room(0, TIMEOUT), Err(Error::Closed));
     device.close().expect("twice is well");
 }
 
@@ -112,28 +113,28 @@ fn what_cannot_be_done_has_a_typed_error() {
 fn a_queue_takes_as_much_as_it_is_bound_to_and_closing_answers_it() {
     let device = slow("300ms", Bounds { requests: 3, bytes: 10_000 });
     let answered = Arc::new(AtomicUsize::new(0));
-    let then = || {
+    let on_complete = || {
         let answered = Arc::clone(&answered);
-        Then::call(move |answer: Answer| {
+        OnComplete::call(move |answer: Answer| {
             assert_eq!(answer.map(|data| data.len_bytes()), Ok(4000));
             answered.fetch_add(1, Ordering::Relaxed);
         })
     };
     for at in [0, 1] {
-        device.submit(read(at, 4000), then()).expect("room");
+        device.submit(read(at, 4000), on_complete()).expect("room");
     }
-    let large = device.submit(read(0, 4000), then());
+    let large = device.submit(read(0, 4000), on_complete());
     assert_eq!(large, Err(Error::Full), "12,000 bytes");
     assert_eq!(device.wait_for_room(4000, Duration::from_millis(1)), Err(Error::Full));
-    device.wait_for_room(4000, PATIENCE).expect("those before are answered");
-    assert!(answered.load(Ordering::Relaxed) >= 1 || device.wait_for_room(0, PATIENCE).is_ok());
-    device.submit(read(2, 4000), then()).expect("room");
+    device.wait_for_room(4000, TIMEOUT).expect("those before are answered");
+    assert!(answered.load(Ordering::Relaxed) >= 1 || device.wait_for_room(0, TIMEOUT).is_ok());
+    device.submit(read(2, 4000), on_complete()).expect("room");
     Queue::close(&device).expect("closed");
     assert_eq!(answered.load(Ordering::Relaxed), 3, "closing waits for answers");
 
     let device = slow("300ms", Bounds { requests: 3, bytes: 10_000 });
     for _ in 0..3 {
-        device.submit(Operation::Flush, Then::call(drop)).expect("room");
+        device.submit(Operation::Flush, OnComplete::call(drop)).expect("room");
     }
     device.close().expect("all is answered");
 }
@@ -168,7 +169,7 @@ fn a_callback_may_submit_and_must_not_wait() {
     /// Submits the next write from the callback of the last one.
     fn step(device: &Arc<Device>, left: usize, done: std::sync::mpsc::Sender<Answer>) {
         let again = Arc::clone(device);
-        let then = Then::call(move |answer| {
+        let on_complete = OnComplete::call(move |answer| {
             assert_eq!(again.flush(), Err(Error::OnCore));
             assert_eq!(Queue::close(&again), Err(Error::OnCore));
             if left == 0 {
@@ -177,24 +178,24 @@ fn a_callback_may_submit_and_must_not_wait() {
                 step(&again, left - 1, done);
             }
         });
-        device.submit(write(left as u64, b"x"), then).expect("room");
+        device.submit(write(left as u64, b"x"), on_complete).expect("room");
     }
     step(&device, ROUNDS, done);
-    let last = all_done.recv_timeout(PATIENCE).expect("the last one");
+    let last = all_done.recv_timeout(TIMEOUT).expect("the last one");
     assert_eq!(last.map(|data| data.len_bytes()), Ok(0));
-    device.submit(Operation::Flush, Then::call(|_| panic!("of the test"))).expect("room");
+    device.submit(Operation::Flush, OnComplete::call(|_| panic!("of the test"))).expect("room");
     device.flush().expect("the core goes on");
     // The callback is the last owner of the device.
     let (done, is_done) = channel();
     let weak = Arc::downgrade(&device);
     let owner = Arc::clone(&device);
-    let then = Then::call(move |_| {
+    let on_complete = OnComplete::call(move |_| {
         drop(owner);
         let _ = done.send(());
     });
-    device.submit(read(0, 1), then).expect("room");
+    device.submit(read(0, 1), on_complete).expect("room");
     drop(device);
-    is_done.recv_timeout(PATIENCE).expect("no core waits for itself");
+    is_done.recv_timeout(TIMEOUT).expect("no core waits for itself");
     assert!(weak.upgrade().is_none());
 }
 
@@ -202,12 +203,12 @@ fn a_callback_may_submit_and_must_not_wait() {
 fn a_callback_may_open_a_device_but_not_wait_for_it() {
     let device = ram(&Options::default());
     let (done, opened) = channel();
-    let then = Then::call(move |_| {
+    let on_complete = OnComplete::call(move |_| {
         let other = ram(&Options::default());
         let _ = done.send((other.write(0, b"x"), other));
     });
-    device.submit(Operation::Flush, then).expect("room");
-    let (refused, other) = opened.recv_timeout(PATIENCE).expect("it opens");
+    device.submit(Operation::Flush, on_complete).expect("room");
+    let (refused, other) = opened.recv_timeout(TIMEOUT).expect("it opens");
     assert_eq!(refused, Err(Error::OnCore));
     other.write(0, b"x").expect("written by another thread");
     other.close().expect("closed");
@@ -227,15 +228,15 @@ fn a_completion_queue_is_readable_while_answers_wait() {
     let queue = CompletionQueue::new(3).expect("descriptors");
     assert!(!readable(&queue, 0));
     for tag in [5, 6, 7] {
-        device.submit(read(tag, 1), queue.then(tag)).expect("a place");
+        device.submit(read(tag, 1), queue.on_complete(tag)).expect("a place");
     }
-    let refused = device.submit(read(0, 1), queue.then(8));
+    let refused = device.submit(read(0, 1), queue.on_complete(8));
     assert_eq!(refused, Err(Error::NoPlace), "three are not taken");
     device.wait_for_room(1, Duration::ZERO).expect("the queue itself has room");
     let mut done = Vec::new();
     let began = Instant::now();
     while done.len() < 3 {
-        assert!(began.elapsed() < PATIENCE && readable(&queue, 30_000));
+        assert!(began.elapsed() < TIMEOUT && readable(&queue, 30_000));
         assert!(queue.take(2, &mut done) <= 2);
     }
     assert!(!readable(&queue, 0), "all are taken");
@@ -248,8 +249,8 @@ fn a_completion_queue_is_readable_while_answers_wait() {
         assert_eq!((copied, u64::from(byte[0] - b'0')), (Ok(1), done.tag));
     }
     assert_eq!(queue.wait(Duration::from_millis(1), 9, &mut done), 0);
-    device.submit(Operation::Flush, queue.then(9)).expect("there is room again");
-    assert_eq!(queue.wait(PATIENCE, 9, &mut done), 1);
+    device.submit(Operation::Flush, queue.on_complete(9)).expect("there is room again");
+    assert_eq!(queue.wait(TIMEOUT, 9, &mut done), 1);
     device.close().expect("closed");
 }
 
@@ -272,7 +273,7 @@ fn attach(host: &Host, layers: &str) -> Result<Queue, AttachError> {
     let store = Box::new(RamSpec { size_bytes: 1 << 20 });
     let spec = DeviceSpec { name: "ram".to_owned(), store, layers: options };
     let (device, opened) = host.handle().open_device(spec);
-    let info = opened.recv_timeout(PATIENCE).expect("answered").expect("opened");
+    let info = opened.recv_timeout(TIMEOUT).expect("answered").expect("opened");
     Queue::attach(host.handle(), device, info, Bounds::default())
 }
 
@@ -292,7 +293,7 @@ fn queues_of_a_running_host_stand_beside_its_other_front_ends() {
     let cores = host.handle().snapshot(false);
     let counts = |core: usize| cores[core].frontend(KIND.name).expect("it tells").counts;
     assert_eq!([counts(0), counts(1)], [FrontendCounts { connections: 2, accepted: 2 }; 2]);
-    assert!(host.handle().drain(PATIENCE), "nothing is in flight");
+    assert!(host.handle().drain(TIMEOUT), "nothing is in flight");
     assert_eq!(queues[0].flush(), Err(Error::Device(BlockError::ShuttingDown)));
     drop(queues);
     host.stop().expect("no core failed");
@@ -305,8 +306,9 @@ fn a_host_that_ends_answers_what_is_under_way() {
     let answers = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..5 {
         let answers = Arc::clone(&answers);
-        let then = Then::call(move |answer| answers.lock().expect("no panic").push(answer));
-        queue.submit(read(0, 10), then).expect("room");
+        let on_complete =
+            OnComplete::call(move |answer| answers.lock().expect("no panic").push(answer));
+        queue.submit(read(0, 10), on_complete).expect("room");
     }
     host.stop().expect("no core failed");
     assert_eq!(*answers.lock().expect("no panic"), vec![Err(Error::Closed); 5]);
