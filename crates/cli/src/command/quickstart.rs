@@ -6,7 +6,7 @@ use anyhow::bail;
 use fieldstone_codes::Profile;
 
 use super::accelerator::Accel;
-use crate::quickstart::{Plan, run as run_plan};
+use crate::quickstart::{Options, run as run_quickstart};
 use fieldstone_units as units;
 
 /// Options of `quickstart`.
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.code.m() == 0 {
         bail!("{} survives no loss, so there is nothing to show; try rs:4+2", args.code);
     }
-    run_plan(&Plan {
+    run_quickstart(&Options {
         dir: args.dir.clone(),
         profile: args.code,
         accel: args.accel,

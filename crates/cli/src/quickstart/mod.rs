@@ -8,8 +8,8 @@
 //! All files are in one folder. The quickstart removes them at the end, also after a first
 //! interrupt, unless `--keep` is given.
 
+mod cluster;
 mod pattern;
 mod processes;
-mod stage;
 
-pub use stage::{Plan, run};
+pub use cluster::{Options, run};

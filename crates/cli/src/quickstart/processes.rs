@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 /// How long a process may take to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process of the quickstart. Dropping it kills the process.
 pub struct Process {
@@ -65,7 +65,7 @@ impl Process {
     /// Waits until the process has ended by itself with success.
     pub fn wait(mut self) -> anyhow::Result<()> {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIMEOUT {
             if let Some(status) = self.child.try_wait()? {
                 if status.success() {
                     return Ok(());
@@ -75,7 +75,7 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        bail!("{} has not ended within {PATIENCE:?}", self.name);
+        bail!("{} has not ended within {TIMEOUT:?}", self.name);
     }
 
     fn end(&mut self) {

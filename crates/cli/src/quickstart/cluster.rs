@@ -33,12 +33,12 @@ const RANDOM_REQUESTS: u64 = 20_000;
 /// Random requests in flight.
 const RANDOM_DEPTH: usize = 32;
 /// The longest wait for the server to notice that a node is gone.
-const LOSS_PATIENCE: Duration = Duration::from_secs(30);
+const LOSS_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for a rebuild.
-const REBUILD_PATIENCE: Duration = Duration::from_secs(600);
+const REBUILD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The options of the quickstart.
-pub struct Plan {
+pub struct Options {
     /// The folder; `None` for a temporary one.
     pub dir: Option<PathBuf>,
     /// The code of the pool and its volume.
@@ -51,9 +51,9 @@ pub struct Plan {
     pub keep: bool,
 }
 
-/// The running pool. Fields are dropped in this order, so the processes end before their folder is
-/// removed.
-struct Stage {
+/// The running processes, and their pool. Fields are dropped in this order, so the processes end
+/// before their folder is removed.
+struct Cluster {
     server: Option<Process>,
     nodes: Vec<Option<Process>>,
     pool: Pool,
@@ -63,37 +63,37 @@ struct Stage {
 }
 
 /// Runs the quickstart.
-pub fn run(plan: &Plan) -> anyhow::Result<()> {
+pub fn run(options: &Options) -> anyhow::Result<()> {
     let signals = Signals::install()?;
     let begun = Instant::now();
-    let work = DemoFolder::make(plan.dir.as_deref(), plan.keep)?;
-    let mut stage = Stage::build(plan, work)?;
+    let work = DemoFolder::make(options.dir.as_deref(), options.keep)?;
+    let mut cluster = Cluster::build(options, work)?;
     say!(
         "Fieldstone quickstart: {} nodes, {}, a volume of {}, over NBD",
-        stage.pool.nodes,
-        plan.profile,
-        size(plan.size_bytes)
+        cluster.pool.nodes,
+        options.profile,
+        size(options.size_bytes)
     );
-    say!("  in {}\n", stage.work.folder.display());
+    say!("  in {}\n", cluster.work.folder.display());
     check_signal(&signals)?;
-    let mut disk = NbdDisk::connect(&stage.nbd, VOLUME)?;
+    let mut disk = NbdDisk::connect(&cluster.nbd, VOLUME)?;
     let mut pattern = Pattern::new(disk.size_bytes());
 
     say!("healthy");
     row("write, in order", &pattern.write_all(&mut disk, &signals)?);
     row("read and compare", &pattern.check_all(&mut disk, &signals)?);
-    let count = RANDOM_REQUESTS.min(plan.size_bytes / 4096);
+    let count = RANDOM_REQUESTS.min(options.size_bytes / 4096);
     row("write 4 KiB at random", &pattern.write_random(&mut disk, count, RANDOM_DEPTH, &signals)?);
     row("read 4 KiB at random", &pattern.check_random(&mut disk, count, RANDOM_DEPTH, &signals)?);
-    let before = stage.report()?;
+    let before = cluster.report()?;
 
-    let victims = stage.nodes_to_kill(plan.profile);
+    let victims = cluster.nodes_to_kill(options.profile);
     say!("\n{} killed with SIGKILL, folders deleted", names(&victims));
-    stage.kill(&victims)?;
+    cluster.kill(&victims)?;
     row("read and compare", &pattern.check_all(&mut disk, &signals)?);
     let writes = pattern.write_random(&mut disk, count / 10, RANDOM_DEPTH, &signals)?;
     row("write 4 KiB at random", &writes);
-    let degraded = stage.volume()?;
+    let degraded = cluster.volume()?;
     say!(
         "  {:<24} {} reads decoded, {} segments degraded, {} lost",
         "state",
@@ -103,11 +103,11 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     );
 
     say!("\n{} replaced by empty ones", names(&victims));
-    stage.replace(&victims)?;
-    let rebuilt = stage.watch_rebuild(&signals)?;
-    print_rebuild(&rebuilt, plan.profile);
+    cluster.replace(&victims)?;
+    let rebuilt = cluster.watch_rebuild(&signals)?;
+    print_rebuild(&rebuilt, options.profile);
     row("read and compare", &pattern.check_all(&mut disk, &signals)?);
-    let after = stage.volume()?;
+    let after = cluster.volume()?;
     if after.protection != "healthy" {
         bail!("the volume should be healthy again, but is {}", after.protection);
     }
@@ -116,20 +116,20 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     // The loss of one node is the usual case, and regenerating codes are made for it.
     if let [single, ..] = victims[..] {
         say!("\n{single} lost and replaced once more, alone");
-        stage.kill(&[single])?;
-        stage.watch_loss(single)?;
-        stage.replace(&[single])?;
-        let rebuilt = stage.watch_rebuild(&signals)?;
-        print_rebuild(&rebuilt, plan.profile);
+        cluster.kill(&[single])?;
+        cluster.watch_loss(single)?;
+        cluster.replace(&[single])?;
+        let rebuilt = cluster.watch_rebuild(&signals)?;
+        print_rebuild(&rebuilt, options.profile);
         row("read and compare", &pattern.check_all(&mut disk, &signals)?);
     }
-    if let Some(text) = engine_text(&stage.volume()?.engine) {
+    if let Some(text) = engine_text(&cluster.volume()?.engine) {
         say!("\nheavy steps by the device\n  {text}");
     }
     print_stages(&before);
     disk.client().disconnect();
-    stage.finish()?;
-    print_next(plan, &stage, begun.elapsed());
+    cluster.finish()?;
+    print_next(options, &cluster, begun.elapsed());
     Ok(())
 }
 
@@ -148,31 +148,31 @@ fn names(nodes: &[NodeIndex]) -> String {
     names.join(" and ")
 }
 
-impl Stage {
-    fn build(plan: &Plan, work: DemoFolder) -> anyhow::Result<Self> {
-        let profile = plan.profile;
+impl Cluster {
+    fn build(options: &Options, work: DemoFolder) -> anyhow::Result<Self> {
+        let profile = options.profile;
         let shards = u16::try_from(profile.shards()).unwrap_or(u16::MAX);
         let nodes = NODES_MIN.max(shards);
         // Twice the size of the data and its parity: room for journals, checkpoints and dead
         // segments.
-        let raw_bytes = plan.size_bytes / profile.k() as u64 * profile.shards() as u64;
+        let raw_bytes = options.size_bytes / profile.k() as u64 * profile.shards() as u64;
         let node_bytes = raw_bytes / u64::from(nodes) * 2 + (64 << 20);
         let sizes = Sizes { node_bytes: Some(node_bytes), overcommit: false };
         let pool = create(&work.folder.join("pool"), nodes, profile, sizes)?;
         let nbd = address(&work.folder, "nbd.sock");
-        let accel = plan.accel;
-        let mut stage = Self { server: None, nodes: Vec::new(), pool, nbd, accel, work };
-        for node in stage.pool.node_indices() {
-            let process = stage.start_node(node)?;
-            stage.nodes.push(Some(process));
+        let accel = options.accel;
+        let mut cluster = Self { server: None, nodes: Vec::new(), pool, nbd, accel, work };
+        for node in cluster.pool.node_indices() {
+            let process = cluster.start_node(node)?;
+            cluster.nodes.push(Some(process));
         }
-        let options = RuntimeOptions::offline(&[]);
-        let engine = Engine::with_pool(stage.pool.clone(), &options)?;
-        let created = engine.create_volume(VOLUME, plan.size_bytes, None, false);
+        let runtime = RuntimeOptions::offline(&[]);
+        let engine = Engine::with_pool(cluster.pool.clone(), &runtime)?;
+        let created = engine.create_volume(VOLUME, options.size_bytes, None, false);
         let finished = engine.finish();
         created.and(finished)?;
-        stage.start_server()?;
-        Ok(stage)
+        cluster.start_server()?;
+        Ok(cluster)
     }
 
     fn start_node(&self, node: NodeIndex) -> anyhow::Result<Process> {
@@ -243,7 +243,7 @@ impl Stage {
             if volume.nodes.iter().any(|node| node.node == victim.0 && node.state == "down") {
                 return Ok(());
             }
-            if start.elapsed() > LOSS_PATIENCE {
+            if start.elapsed() > LOSS_TIMEOUT {
                 bail!("the server has not noticed that {victim} is gone");
             }
             std::thread::sleep(STEP);
@@ -266,7 +266,7 @@ impl Stage {
                 bar.finish_and_clear();
                 return Ok(volume);
             }
-            if start.elapsed() > REBUILD_PATIENCE {
+            if start.elapsed() > REBUILD_TIMEOUT {
                 bail!("the rebuild has not ended; {} shards are missing", volume.shards_missing);
             }
             std::thread::sleep(STEP);
@@ -324,13 +324,18 @@ fn print_stages(report: &PoolReport) {
     put!("{}", stage_table(io, "  "));
 }
 
-fn print_next(plan: &Plan, stage: &Stage, took: Duration) {
+fn print_next(options: &Options, cluster: &Cluster, took: Duration) {
     say!("\ndone in {:.1} s. What to try next:", took.as_secs_f64());
-    let dir = if plan.keep { stage.pool.folder.display().to_string() } else { "DIR".to_owned() };
-    if plan.keep {
+    let dir =
+        if options.keep { cluster.pool.folder.display().to_string() } else { "DIR".to_owned() };
+    if options.keep {
         say!("  the pool is still there; the nodes run in the server from now on:");
     } else {
-        say!("  fieldstone pool create {dir} --nodes {} --code {}", stage.pool.nodes, plan.profile);
+        say!(
+            "  fieldstone pool create {dir} --nodes {} --code {}",
+            cluster.pool.nodes,
+            options.profile
+        );
         say!("  fieldstone volume create {dir}/{VOLUME} --size 1G");
     }
     say!("  fieldstone serve {dir}/{VOLUME} --nbd unix:/tmp/{VOLUME}.sock &");
