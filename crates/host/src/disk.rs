@@ -172,15 +172,16 @@ fn disk_error(error: &std::io::Error) -> DiskError {
     }
 }
 
+/// The kind of an operation, which says what its result is.
 #[derive(Clone, Copy, Debug)]
-enum Kept {
+enum OpKind {
     Read,
     Other,
 }
 
-/// How an operation is carried out.
+/// How an operation is dispatched: on the ring, or otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Dispatch {
     Ring,
     Other,
 }
@@ -188,7 +189,7 @@ enum Way {
 #[derive(Debug)]
 struct InFlight {
     id: DiskId,
-    kept: Kept,
+    kind: OpKind,
     era: u32,
     /// The pace group of an operation on the ring; `None` for other operations.
     group: Option<Group>,
@@ -277,15 +278,15 @@ impl Disk {
 
     /// Starts an operation.
     pub fn start(&mut self, id: DiskId, op: DiskOp, reactor: &mut Reactor) {
-        let kept = if matches!(op, DiskOp::Read { .. }) { Kept::Read } else { Kept::Other };
+        let kind = if matches!(op, DiskOp::Read { .. }) { OpKind::Read } else { OpKind::Other };
         let era = self.era;
-        let index = self.in_flight.insert(InFlight { id, kept, era, group: None });
+        let index = self.in_flight.insert(InFlight { id, kind, era, group: None });
         let index32 = u32::try_from(index).expect("a node's request table bounds its operations");
-        match self.put(index32, op, reactor) {
-            Ok(Way::Ring) => {
+        match self.dispatch(index32, op, reactor) {
+            Ok(Dispatch::Ring) => {
                 self.in_flight[index].group = Some(self.pace.begin(reactor.now()));
             }
-            Ok(Way::Other) => {}
+            Ok(Dispatch::Other) => {}
             Err(error) => {
                 self.in_flight.remove(index);
                 self.ready.push((id, Err(disk_error(&error))));
@@ -293,7 +294,12 @@ impl Disk {
         }
     }
 
-    fn put(&mut self, index: u32, op: DiskOp, reactor: &mut Reactor) -> std::io::Result<Way> {
+    fn dispatch(
+        &mut self,
+        index: u32,
+        op: DiskOp,
+        reactor: &mut Reactor,
+    ) -> std::io::Result<Dispatch> {
         let token = token(Kind::Disk, self.node.number, index);
         match op {
             DiskOp::Read { file, offset_bytes, len_bytes } => {
@@ -308,15 +314,15 @@ impl Disk {
                 let file = self.file(file)?;
                 if !inline {
                     reactor.write(file, offset_bytes, data, token);
-                    return Ok(Way::Ring);
+                    return Ok(Dispatch::Ring);
                 }
                 let unsure = if kept { Unsure::Block } else { Unsure::Ring };
                 match reactor.write_inline(file, offset_bytes, data, unsure, token) {
                     Inlined::AtOnce => {}
                     Inlined::Blocking(took) => self.pace.blocked(took, reactor.now()),
-                    Inlined::Ring => return Ok(Way::Ring),
+                    Inlined::Ring => return Ok(Dispatch::Ring),
                 }
-                return Ok(Way::Other);
+                return Ok(Dispatch::Other);
             }
             DiskOp::Sync { file } => reactor.fsync(self.file(file)?, true, token),
             DiskOp::Discard { file, offset_bytes, len_bytes } => {
@@ -325,20 +331,20 @@ impl Disk {
             }
             DiskOp::List => {
                 self.call_blocking(index, BlockingCall::List(self.dir()?));
-                return Ok(Way::Other);
+                return Ok(Dispatch::Other);
             }
             DiskOp::Create { file, len_bytes, allocate } => {
                 let dir = self.dir()?;
                 self.call_blocking(index, BlockingCall::Create { dir, file, len_bytes, allocate });
-                return Ok(Way::Other);
+                return Ok(Dispatch::Other);
             }
             DiskOp::Remove { file } => {
                 self.others.retain(|(other, _)| *other != file);
                 self.call_blocking(index, BlockingCall::Remove(self.dir()?, file));
-                return Ok(Way::Other);
+                return Ok(Dispatch::Other);
             }
         }
-        Ok(Way::Ring)
+        Ok(Dispatch::Ring)
     }
 
     /// The data in aligned memory. With `O_DIRECT` and unaligned data, this is one aligned copy.
@@ -385,16 +391,16 @@ impl Disk {
         event: Event,
         now: Nanos,
     ) -> Option<(DiskId, Result<DiskOutput, DiskError>)> {
-        let InFlight { id, kept, era, group } = self.in_flight.try_remove(index as usize)?;
+        let InFlight { id, kind, era, group } = self.in_flight.try_remove(index as usize)?;
         if era != self.era {
             return None;
         }
         if let Some(group) = group {
             self.pace.end(group, now);
         }
-        let result = match (event.result, kept, event.payload) {
+        let result = match (event.result, kind, event.payload) {
             (Err(error), _, _) => Err(disk_error(&error)),
-            (Ok(read_bytes), Kept::Read, Payload::Buffer(mut buffer)) => {
+            (Ok(read_bytes), OpKind::Read, Payload::Buffer(mut buffer)) => {
                 // The bytes after the end of the file are zeroes.
                 buffer[read_bytes as usize..].fill(0);
                 Ok(DiskOutput::Data(buffer.freeze()))

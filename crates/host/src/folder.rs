@@ -52,7 +52,7 @@ use fieldstone_proto::{JournalGen, NodeIndex, VolumeId};
 use fieldstone_uring::open_regular;
 use fieldstone_uring::{Address, Holder, LockError, LockFile, sync_directory};
 
-pub use attempt::{Attempt, Standing};
+pub use attempt::{Attempt, OpeningState};
 pub use error::FolderError;
 pub use inspect::{Found, find_node, inspect};
 pub use room::{free_bytes, room_bytes};
@@ -67,11 +67,11 @@ const PARTIAL: &str = "superblock.partial";
 /// A folder in every new ext file system.
 const LOST_AND_FOUND: &str = "lost+found";
 /// How long an opening waits for operations of a predecessor. This is less than
-/// [`FOLDERS_PATIENCE`], so that a starting process can report the reason for the wait.
-const STRAGGLERS_PATIENCE: Duration = Duration::from_secs(3);
+/// [`FOLDERS_TIMEOUT`], so that a starting process can report the reason for the wait.
+const STRAGGLERS_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a starting process waits for the folders of all its nodes together; see [`Attempt`]. A
 /// sound disk that sleeps usually answers sooner.
-pub const FOLDERS_PATIENCE: Duration = Duration::from_secs(5);
+pub const FOLDERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most bytes to read. Every superblock is shorter.
 const SUPERBLOCK_BYTES_MAX: u64 = 64 << 10;
 
@@ -117,7 +117,7 @@ impl Dir {
 }
 
 /// The pool's record of its nodes and their folders.
-pub trait Keeper: std::fmt::Debug + Send + Sync {
+pub trait NodeRegistry: std::fmt::Debug + Send + Sync {
     /// Notes that a node was found in its folder, and opened.
     fn seen(&self, node: NodeIndex, path: &Path, incarnation: u64);
 
@@ -205,8 +205,8 @@ pub struct Opening {
     /// The kind of this process.
     pub holder: Holder,
     /// Gets notes of nodes that were found or made.
-    pub keeper: Option<Arc<dyn Keeper>>,
-    /// Make an empty node where nothing exists, if the keeper allows it.
+    pub registry: Option<Arc<dyn NodeRegistry>>,
+    /// Make an empty node where nothing exists, if the registry allows it.
     pub replace_missing: bool,
 }
 
@@ -238,8 +238,8 @@ impl Opening {
         let superblock = read_superblock(path)?;
         check(path, &superblock, &self.expected)?;
         let _ = write_listen(path, "");
-        if let Some(keeper) = &self.keeper {
-            keeper.seen(superblock.node, path, superblock.incarnation);
+        if let Some(registry) = &self.registry {
+            registry.seen(superblock.node, path, superblock.incarnation);
         }
         Ok(NodeFolder { path: path.clone(), superblock, identity, created, dir, _lock: lock })
     }
@@ -247,11 +247,11 @@ impl Opening {
     /// Makes an empty node where nothing exists.
     fn replace(&self) -> Result<(), FolderError> {
         let path = &self.path;
-        let Some(keeper) = &self.keeper else { return Err(FolderError::Missing(path.clone())) };
+        let Some(registry) = &self.registry else { return Err(FolderError::Missing(path.clone())) };
         let not_replaced = |reason| FolderError::NotReplaced { path: path.clone(), reason };
-        keeper.may_replace(self.expected.node, path).map_err(not_replaced)?;
+        registry.may_replace(self.expected.node, path).map_err(not_replaced)?;
         create(path, &self.expected)?;
-        keeper.made(self.expected.node, path, self.expected.incarnation);
+        registry.made(self.expected.node, path, self.expected.incarnation);
         Ok(())
     }
 
@@ -313,7 +313,7 @@ fn wait_for_stragglers(folder: &Path) -> Result<(), FolderError> {
             if error.kind() != io::ErrorKind::WouldBlock {
                 return Err(FolderError::Io { path, source: error });
             }
-            if start.elapsed() > STRAGGLERS_PATIENCE {
+            if start.elapsed() > STRAGGLERS_TIMEOUT {
                 return Err(FolderError::Stragglers(path));
             }
             std::thread::sleep(PAUSE);

@@ -151,7 +151,7 @@ pub trait Frontend {
     fn close(&mut self, io: &mut FrontendIo<'_>);
 
     /// Closes up to `count` connections that have not shown their purpose yet.
-    fn give_way(&mut self, _count: usize, _io: &mut FrontendIo<'_>) {}
+    fn evict_oldest(&mut self, _count: usize, _io: &mut FrontendIo<'_>) {}
 
     /// Looks for connections that take too long. The host calls it at the [`Frontend::deadline`],
     /// and soon while there is [`Frontend::pressure`].

@@ -41,7 +41,7 @@ use crate::node_local::LocalNode;
 use crate::store::Mail;
 use crate::strangers::Bounds;
 use crate::token::{Kind, token};
-use crate::worker::{FINISH_PATIENCE_MS, Worker};
+use crate::worker::{FINISH_TIMEOUT_MS, Worker};
 use fieldstone_uring::reactor::DRAIN_LIMIT_MS;
 use fieldstone_uring::{
     Caching, Listener, Mailbox, Reactor, ReactorOptions, SendError, Sender, allowed_cpus,
@@ -64,11 +64,11 @@ pub const PAYLOAD_MEMORY_BYTES_MIN: usize = 64 << 20;
 /// How long a core may take to end: the time for disk operations under way, the time that the
 /// reactor then waits for the kernel, and a reserve for a busy machine.
 const STOP_LIMIT: Duration =
-    Duration::from_millis(FINISH_PATIENCE_MS + DRAIN_LIMIT_MS + STOP_SLACK_MS);
+    Duration::from_millis(FINISH_TIMEOUT_MS + DRAIN_LIMIT_MS + STOP_SLACK_MS);
 /// The reserve in [`STOP_LIMIT`].
 const STOP_SLACK_MS: u64 = 5_000;
 /// How long a caller waits for room in a core's mailbox, or until cores take mail for a front-end.
-const CALL_PATIENCE: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Messages that a core's mailbox holds.
 const MAILBOX_MESSAGES: usize = 1 << 16;
@@ -323,7 +323,7 @@ impl Handle {
     /// Posts a call. If the core has ended, or its mailbox stays full for too long, the call is
     /// lost. The caller then sees that the channel of the answer is closed.
     pub(crate) fn call(&self, core: Core, control: Control) {
-        self.post(core, Message::Control(Box::new(control)), Instant::now() + CALL_PATIENCE);
+        self.post(core, Message::Control(Box::new(control)), Instant::now() + CALL_TIMEOUT);
     }
 
     fn post(&self, core: Core, mut message: Message, deadline: Instant) {
@@ -416,7 +416,7 @@ impl Handle {
     }
 
     fn tell(&self, frontend: FrontendId, mail: impl Iterator<Item = (Core, Mail)>) -> bool {
-        let deadline = Instant::now() + CALL_PATIENCE;
+        let deadline = Instant::now() + CALL_TIMEOUT;
         let (taken, all_taken) = mpsc::channel::<()>();
         for (core, mail) in mail {
             let taken = taken.clone();
@@ -424,7 +424,7 @@ impl Handle {
         }
         drop(taken);
         // No core sends on this channel. The wait ends when the last core drops its sender.
-        all_taken.recv_timeout(CALL_PATIENCE) != Err(RecvTimeoutError::Timeout)
+        all_taken.recv_timeout(CALL_TIMEOUT) != Err(RecvTimeoutError::Timeout)
     }
 
     /// A mailer that wakes a front-end on the core of a device.
@@ -443,7 +443,7 @@ impl Handle {
     /// includes counts and latencies: they cost a core about a millisecond.
     #[must_use]
     pub fn snapshot(&self, with_stats: bool) -> Vec<CoreSnapshot> {
-        const PATIENCE: Duration = Duration::from_secs(10);
+        const TIMEOUT: Duration = Duration::from_secs(10);
         let (reply, answers) = mpsc::channel();
         for core in 0..self.cores() {
             let reply = reply.clone();
@@ -451,7 +451,7 @@ impl Handle {
         }
         drop(reply);
         let mut cores: Vec<CoreSnapshot> = Vec::new();
-        while let Ok(snapshot) = answers.recv_timeout(PATIENCE) {
+        while let Ok(snapshot) = answers.recv_timeout(TIMEOUT) {
             cores.push(snapshot);
         }
         cores.sort_by_key(|snapshot| snapshot.core);
@@ -459,10 +459,10 @@ impl Handle {
     }
 
     /// Refuses new requests and connections, and waits until no request is in flight, or for
-    /// `patience`. True if all requests were answered.
+    /// `timeout`. True if all requests were answered.
     #[must_use]
-    pub fn drain(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    pub fn drain(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         let (reply, answers) = mpsc::channel();
         for core in 0..self.cores() {
             self.call(Core(core), Control::Drain(reply.clone()));
@@ -485,14 +485,14 @@ mod tests {
     use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 
     use super::*;
-    use crate::folder::{Keeper, create};
+    use crate::folder::{NodeRegistry, create};
     use fieldstone_uring::Holder;
 
     /// Makes the core that drops it hang until the test lets the core continue.
     #[derive(Debug)]
     struct Hang(Mutex<Receiver<()>>);
 
-    impl Keeper for Hang {
+    impl NodeRegistry for Hang {
         fn seen(&self, _: NodeIndex, _: &Path, _: u64) {}
         fn may_replace(&self, _: NodeIndex, _: &Path) -> Result<(), String> {
             Ok(())
@@ -555,10 +555,10 @@ mod tests {
         };
         create(&path, &expected).expect("made");
         let (go_on, wait) = mpsc::channel();
-        let keeper: Arc<dyn Keeper> = Arc::new(Hang(Mutex::new(wait)));
-        let keeper = Some(keeper);
+        let registry: Arc<dyn NodeRegistry> = Arc::new(Hang(Mutex::new(wait)));
+        let registry = Some(registry);
         let holder = Holder::Server;
-        let opening = Opening { path, expected, holder, keeper, replace_missing: false };
+        let opening = Opening { path, expected, holder, registry, replace_missing: false };
         let folder = opening.run().map_err(|error| error.to_string());
         let config = HostConfig {
             cores: 2,

@@ -68,7 +68,8 @@ pub mod worker;
 pub use control::{CoreSnapshot, DeviceSnapshot, FrontendSnapshot};
 pub use device::{DeviceSpec, DeviceStats, LayerStatus};
 pub use folder::{
-    Attempt, FOLDERS_PATIENCE, FolderError, Keeper, NodeFolder, Opening, Standing, free_bytes,
+    Attempt, FOLDERS_TIMEOUT, FolderError, NodeFolder, NodeRegistry, Opening, OpeningState,
+    free_bytes,
 };
 pub use frontend::{
     Frontend, FrontendCounts, FrontendId, FrontendIo, FrontendKind, FrontendMailer, FrontendSetup,

@@ -17,7 +17,7 @@
 //! they exceed [`OWN_BYTES`], they count in the memory that clients share.
 //!
 //! Without room, the server does not receive from the connection. A client that holds room for
-//! which others wait, and neither sends nor takes anything for [a while](Patience), loses its
+//! which others wait, and neither sends nor takes anything for [a while](StallLimit), loses its
 //! connection.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use fieldstone_proto::{NodeError, PAYLOAD_BYTES_MAX, Reply, ReplyBody, Request, 
 
 use crate::message::{Link, LocalNodeId, Message, Router};
 use crate::notices::{Cause, Notices};
-use crate::strangers::{Admission, Bounds, Guests, Patience, STRANGER_AGE_MS};
+use crate::strangers::{Admission, Bounds, ConnectionTable, STRANGER_AGE_MS, StallLimit};
 use crate::token::{Kind, token};
 use crate::wire_socket::{Broken, QUEUED_BYTES_MAX, WireSocket};
 use fieldstone_uring::{Event, Reactor, Socket};
@@ -142,7 +142,7 @@ pub struct NodeServer {
     dirty: Vec<u32>,
     /// Connections to close at the end of the next pump.
     broken: Vec<u32>,
-    guests: Guests,
+    table: ConnectionTable,
     /// The memory for clients' payloads and answers, and the memory for strangers' payloads.
     clients: Arc<Budget>,
     strangers: Arc<Budget>,
@@ -150,7 +150,7 @@ pub struct NodeServer {
     waiting: Vec<u32>,
     returns: u64,
     holding: bool,
-    patience: Patience,
+    stall_limit: StallLimit,
 }
 
 fn link(attempt: u32) -> Link {
@@ -168,13 +168,13 @@ impl NodeServer {
             last: 0,
             dirty: Vec::new(),
             broken: Vec::new(),
-            guests: Guests::new(bounds.at_most(PEERS_MAX)),
+            table: ConnectionTable::new(bounds.at_most(PEERS_MAX)),
             clients: Budget::new(clients_bytes),
             strangers: Budget::new(strangers_bytes),
             waiting: Vec::new(),
             returns: 0,
             holding: false,
-            patience: Patience::default(),
+            stall_limit: StallLimit::default(),
         }
     }
 
@@ -187,7 +187,7 @@ impl NodeServer {
         now: Nanos,
         notices: &mut Notices,
     ) {
-        match self.guests.admit() {
+        match self.table.admit() {
             Admission::Welcome => {}
             Admission::InPlaceOf(oldest) => {
                 let line = format_args!(
@@ -197,7 +197,7 @@ impl NodeServer {
                 self.part(oldest);
             }
             Admission::Full => {
-                let count = self.guests.count();
+                let count = self.table.count();
                 let line = format_args!(
                     "refused a connection to {node}: {count} clients are connected; raise the limit \
                      on open files (ulimit -n) for more"
@@ -208,7 +208,7 @@ impl NodeServer {
         }
         self.last = self.last.wrapping_add(1);
         let attempt = self.last;
-        self.guests.arrived(attempt, now);
+        self.table.arrived(attempt, now);
         let receive = token(Kind::PeerReceive, 0, attempt);
         let send = token(Kind::PeerSend, 0, attempt);
         let payloads = Lease::new(&self.strangers);
@@ -244,7 +244,7 @@ impl NodeServer {
         if let Some(peer) = self.peers.get_mut(&attempt)
             && !std::mem::replace(&mut peer.closing, true)
         {
-            self.guests.gone(attempt);
+            self.table.gone(attempt);
             self.broken.push(attempt);
         }
     }
@@ -254,7 +254,7 @@ impl NodeServer {
         if let Some(peer) = self.peers.get_mut(&link.attempt) {
             peer.up = true;
             if !peer.known && !peer.closing {
-                self.guests.arrived(link.attempt, now);
+                self.table.arrived(link.attempt, now);
             }
         }
         self.mark(link.attempt);
@@ -265,7 +265,7 @@ impl NodeServer {
         if let Some(peer) = self.peers.get_mut(&link.attempt) {
             peer.known = true;
             peer.socket.introduce(Lease::new(&self.clients));
-            self.guests.introduced(link.attempt);
+            self.table.introduced(link.attempt);
         }
         self.mark(link.attempt);
     }
@@ -414,16 +414,16 @@ impl NodeServer {
     }
 
     /// Frees descriptors: closes up to `count` strangers, the oldest first.
-    pub fn give_way(&mut self, count: usize) {
+    pub fn evict_oldest(&mut self, count: usize) {
         for _ in 0..count {
-            let Some(oldest) = self.guests.oldest() else { return };
+            let Some(oldest) = self.table.oldest() else { return };
             self.part(oldest);
         }
     }
 
     /// Closes strangers whose time is over, and stalled clients.
     pub fn watch(&mut self, now: Nanos, notices: &mut Notices) {
-        while let Some(attempt) = self.guests.overdue(now) {
+        while let Some(attempt) = self.table.overdue(now) {
             let seconds = STRANGER_AGE_MS / 1000;
             let line = format_args!("closed a connection: no valid capability within {seconds} s");
             notices.say(Cause::Silent, now, line);
@@ -433,7 +433,7 @@ impl NodeServer {
             return;
         }
         let wanted = self.clients.is_wanted() || self.strangers.is_wanted();
-        let limit = self.patience.limit(wanted, now);
+        let limit = self.stall_limit.current(wanted, now);
         let mut stalled = Vec::new();
         for (attempt, peer) in &self.peers {
             self.holding |= peer.holds_room();
@@ -453,7 +453,7 @@ impl NodeServer {
     /// When the owner must call [`NodeServer::watch`] for strangers.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
-        self.guests.deadline()
+        self.table.deadline()
     }
 
     /// Whether a connection waits for room, and whether a connection holds room.

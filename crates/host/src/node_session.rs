@@ -44,18 +44,18 @@ pub enum SessionError {
 /// A connection to one node.
 pub struct NodeSession {
     node: NodeIndex,
-    patience: Duration,
+    timeout: Duration,
     next_tag: u64,
-    way: Way,
+    transport: Transport,
 }
 
-enum Way {
-    Here { handle: Handle, node: LocalNodeId, link: Link, replies: Receiver<Reply> },
+enum Transport {
+    Local { handle: Handle, node: LocalNodeId, link: Link, replies: Receiver<Reply> },
     Socket(RemoteSession),
 }
 
 impl NodeSession {
-    /// Connects within `patience`. Every [`NodeSession::ask`] may take as long again.
+    /// Connects within `timeout`. Every [`NodeSession::ask`] may take as long again.
     ///
     /// # Errors
     /// A node in another process cannot be reached in time. If a node in this process is down, the
@@ -64,22 +64,22 @@ impl NodeSession {
         handle: &Handle,
         node: NodeIndex,
         place: &NodePlace,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, SessionError> {
         let unreachable = |reason: String| SessionError::Unreachable { node, reason };
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let at = |address: &Address| {
             RemoteSession::connect(address, deadline)
-                .map(Way::Socket)
+                .map(Transport::Socket)
                 .map_err(|error| unreachable(error.to_string()))
         };
-        let way = match place {
+        let transport = match place {
             NodePlace::Here(node) => {
                 let node = *node;
                 let (sender, replies) = mpsc::channel();
                 let link = handle.new_link();
                 handle.call_node(node, Control::NodeOpen { node, link, replies: sender });
-                Way::Here { handle: handle.clone(), node, link, replies }
+                Transport::Local { handle: handle.clone(), node, link, replies }
             }
             NodePlace::At(endpoint) => at(endpoint.address())?,
             NodePlace::Announced(path) => {
@@ -91,11 +91,11 @@ impl NodeSession {
                 at(&address)?
             }
         };
-        Ok(Self { node, patience, next_tag: 1, way })
+        Ok(Self { node, timeout, next_tag: 1, transport })
     }
 
     /// Sends a request and waits for the answer. While the node is busy, it sends the request
-    /// again. All of this together takes at most the patience of the connection.
+    /// again. All of this together takes at most the timeout of the connection.
     ///
     /// # Errors
     /// The node refuses, is down, or does not answer in time.
@@ -104,7 +104,7 @@ impl NodeSession {
         capability: Capability,
         body: &RequestBody,
     ) -> Result<ReplyBody, SessionError> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         loop {
             let tag = Tag(self.next_tag);
             self.next_tag += 1;
@@ -123,11 +123,11 @@ impl NodeSession {
     fn exchange(&mut self, request: Request, deadline: Instant) -> Result<Reply, SessionError> {
         let node = self.node;
         let unreachable = |reason: String| SessionError::Unreachable { node, reason };
-        match &mut self.way {
-            Way::Socket(socket) => {
+        match &mut self.transport {
+            Transport::Socket(socket) => {
                 socket.exchange(&request, deadline).map_err(|error| unreachable(error.to_string()))
             }
-            Way::Here { handle, node, link, replies } => {
+            Transport::Local { handle, node, link, replies } => {
                 let (tag, node, link) = (request.tag, *node, *link);
                 handle.call_node(node, Control::NodeRequest { node, link, request });
                 loop {
@@ -150,7 +150,7 @@ impl NodeSession {
 
 impl Drop for NodeSession {
     fn drop(&mut self) {
-        if let Way::Here { handle, node, link, .. } = &self.way {
+        if let Transport::Local { handle, node, link, .. } = &self.transport {
             handle.call_node(*node, Control::NodeClose { node: *node, link: *link });
         }
     }

@@ -9,13 +9,14 @@
 //!
 //! ```text
 //!             admit, arrived                introduced
-//!  (accepted) --------------> stranger ----------------------> guest
-//!                                |  too old, or too many          |  gone
-//!                                +-----------> (closed) <---------+
+//!  (accepted) --------------> stranger ----------------> established
+//!                                |  too old, or too many      |  gone
+//!                                +---------> (closed) <-------+
 //! ```
 //!
-//! A guest is never closed to make room for other connections. The number of connections is bounded
-//! too, by the number of descriptors. When guests have all places, a new connection is refused.
+//! An established connection is never closed to make room for others. The number of connections is
+//! bounded too, by the number of descriptors. When established connections have all places, a new
+//! connection is refused.
 //!
 //! This is a table without I/O: the owner reports the events, and closes the connections that the
 //! table names.
@@ -74,14 +75,14 @@ impl Bounds {
 
 /// How long a connection may be silent while it holds room for which others wait.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Patience {
+pub struct StallLimit {
     wanted_since: Option<Nanos>,
 }
 
-impl Patience {
+impl StallLimit {
     /// Notes whether others wait for room (`wanted`). Returns how long a connection that holds room
     /// may be silent; `None` means without limit, while no other waits.
-    pub fn limit(&mut self, wanted: bool, now: Nanos) -> Option<Nanos> {
+    pub fn current(&mut self, wanted: bool, now: Nanos) -> Option<Nanos> {
         if !wanted {
             self.wanted_since = None;
             return None;
@@ -99,13 +100,13 @@ pub enum Admission {
     Welcome,
     /// There is room after this stranger is closed.
     InPlaceOf(u32),
-    /// Guests have all places.
+    /// Established connections have all places.
     Full,
 }
 
 /// The connections of one core, by ids that their owner chose.
 #[derive(Debug)]
-pub struct Guests {
+pub struct ConnectionTable {
     bounds: Bounds,
     /// Strangers in the order of their arrival, each with the time at which it must be closed.
     strangers: BTreeMap<u64, (u32, Nanos)>,
@@ -115,7 +116,7 @@ pub struct Guests {
     introduced: usize,
 }
 
-impl Guests {
+impl ConnectionTable {
     /// A table without connections.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
@@ -141,7 +142,8 @@ impl Guests {
     }
 
     /// Asks for a place for one more connection. The caller closes the connection that the answer
-    /// names, reports it with [`Guests::gone`], and then calls [`Guests::arrived`].
+    /// names, reports it with [`ConnectionTable::gone`], and then calls
+    /// [`ConnectionTable::arrived`].
     #[must_use]
     pub fn admit(&self) -> Admission {
         let full = self.count() >= self.bounds.connections;
@@ -191,7 +193,7 @@ impl Guests {
         self.strangers.values().next().filter(|(_, deadline)| *deadline <= now).map(|(id, _)| *id)
     }
 
-    /// When [`Guests::overdue`] will name a stranger.
+    /// When [`ConnectionTable::overdue`] will name a stranger.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         self.strangers.values().next().map(|(_, deadline)| *deadline)
@@ -217,97 +219,97 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_when_others_have_waited_long() {
-        let mut patience = Patience::default();
-        assert_eq!(patience.limit(false, at(0)), None);
-        assert_eq!(patience.limit(true, at(5)), Some(at(STALL_MS)));
-        assert_eq!(patience.limit(true, at(5 + STALL_MS)), Some(at(STALL_MS)));
-        assert_eq!(patience.limit(true, at(6 + STALL_MS)), Some(at(HURRIED_STALL_MS)));
-        assert_eq!(patience.limit(false, at(7 + STALL_MS)), None);
-        assert_eq!(patience.limit(true, at(8 + STALL_MS)), Some(at(STALL_MS)));
+    fn the_stall_limit_shrinks_when_others_have_waited_long() {
+        let mut stall_limit = StallLimit::default();
+        assert_eq!(stall_limit.current(false, at(0)), None);
+        assert_eq!(stall_limit.current(true, at(5)), Some(at(STALL_MS)));
+        assert_eq!(stall_limit.current(true, at(5 + STALL_MS)), Some(at(STALL_MS)));
+        assert_eq!(stall_limit.current(true, at(6 + STALL_MS)), Some(at(HURRIED_STALL_MS)));
+        assert_eq!(stall_limit.current(false, at(7 + STALL_MS)), None);
+        assert_eq!(stall_limit.current(true, at(8 + STALL_MS)), Some(at(STALL_MS)));
     }
 
     #[test]
-    fn the_oldest_stranger_gives_way_and_a_guest_never() {
-        let mut guests = Guests::new(Bounds { connections: 4, strangers: 2 });
+    fn the_oldest_stranger_gives_way_and_an_established_connection_never() {
+        let mut table = ConnectionTable::new(Bounds { connections: 4, strangers: 2 });
         for id in 0..2 {
-            assert_eq!(guests.admit(), Admission::Welcome);
-            guests.arrived(id, at(0));
+            assert_eq!(table.admit(), Admission::Welcome);
+            table.arrived(id, at(0));
         }
-        assert_eq!(guests.admit(), Admission::InPlaceOf(0));
-        guests.introduced(0);
-        assert_eq!(guests.admit(), Admission::Welcome);
-        guests.arrived(2, at(1));
-        assert_eq!(guests.admit(), Admission::InPlaceOf(1), "0 is a guest now");
+        assert_eq!(table.admit(), Admission::InPlaceOf(0));
+        table.introduced(0);
+        assert_eq!(table.admit(), Admission::Welcome);
+        table.arrived(2, at(1));
+        assert_eq!(table.admit(), Admission::InPlaceOf(1), "0 is established now");
         for id in [1, 2] {
-            guests.introduced(id);
+            table.introduced(id);
         }
-        guests.arrived(3, at(2));
-        assert_eq!(guests.admit(), Admission::InPlaceOf(3), "all places are taken");
-        guests.introduced(3);
-        assert_eq!(guests.admit(), Admission::Full);
-        guests.gone(1);
-        assert_eq!((guests.admit(), guests.count()), (Admission::Welcome, 3));
+        table.arrived(3, at(2));
+        assert_eq!(table.admit(), Admission::InPlaceOf(3), "all places are taken");
+        table.introduced(3);
+        assert_eq!(table.admit(), Admission::Full);
+        table.gone(1);
+        assert_eq!((table.admit(), table.count()), (Admission::Welcome, 3));
     }
 
     #[test]
     fn strangers_go_when_their_time_is_over_in_the_order_of_their_coming() {
-        let mut guests = Guests::new(Bounds { connections: 9, strangers: 9 });
-        assert_eq!(guests.deadline(), None);
+        let mut table = ConnectionTable::new(Bounds { connections: 9, strangers: 9 });
+        assert_eq!(table.deadline(), None);
         for id in [7, 3, 5] {
-            guests.arrived(id, at(u64::from(id)));
+            table.arrived(id, at(u64::from(id)));
         }
-        assert_eq!(guests.deadline(), Some(at(7 + STRANGER_AGE_MS)));
-        assert_eq!(guests.overdue(at(6 + STRANGER_AGE_MS)), None);
-        assert_eq!(guests.overdue(at(7 + STRANGER_AGE_MS)), Some(7));
-        guests.arrived(7, at(100));
-        assert_eq!(guests.overdue(at(7 + STRANGER_AGE_MS)), Some(3), "7 has started over");
-        guests.introduced(3);
-        guests.gone(5);
-        assert_eq!(guests.oldest(), Some(7));
-        guests.gone(7);
-        assert_eq!((guests.overdue(at(1 << 40)), guests.count()), (None, 1));
+        assert_eq!(table.deadline(), Some(at(7 + STRANGER_AGE_MS)));
+        assert_eq!(table.overdue(at(6 + STRANGER_AGE_MS)), None);
+        assert_eq!(table.overdue(at(7 + STRANGER_AGE_MS)), Some(7));
+        table.arrived(7, at(100));
+        assert_eq!(table.overdue(at(7 + STRANGER_AGE_MS)), Some(3), "7 has started over");
+        table.introduced(3);
+        table.gone(5);
+        assert_eq!(table.oldest(), Some(7));
+        table.gone(7);
+        assert_eq!((table.overdue(at(1 << 40)), table.count()), (None, 1));
     }
 
     proptest! {
         /// After any sequence of events the bounds hold, and the table names only strangers.
         #[test]
         fn the_bounds_hold(steps in proptest::collection::vec((0u8..4, any::<u16>()), 0..300)) {
-            let mut guests = Guests::new(Bounds { connections: 12, strangers: 5 });
+            let mut table = ConnectionTable::new(Bounds { connections: 12, strangers: 5 });
             let (mut strangers, mut introduced) = (Vec::new(), Vec::new());
             let mut next = 0;
             for (what, which) in steps {
                 let which = usize::from(which);
                 match what {
                     0 | 1 => {
-                        match guests.admit() {
+                        match table.admit() {
                             Admission::Welcome => {}
                             Admission::InPlaceOf(id) => {
                                 prop_assert_eq!(id, strangers.remove(0));
-                                guests.gone(id);
+                                table.gone(id);
                             }
                             Admission::Full => {
                                 prop_assert_eq!(introduced.len(), 12);
                                 continue;
                             }
                         }
-                        guests.arrived(next, at(0));
+                        table.arrived(next, at(0));
                         strangers.push(next);
                         next += 1;
                     }
                     2 if !strangers.is_empty() => {
                         let id = strangers.remove(which % strangers.len());
-                        guests.introduced(id);
+                        table.introduced(id);
                         introduced.push(id);
                     }
                     3 if !introduced.is_empty() => {
-                        guests.gone(introduced.remove(which % introduced.len()));
+                        table.gone(introduced.remove(which % introduced.len()));
                     }
                     _ => {}
                 }
-                prop_assert!(strangers.len() <= 5 && guests.count() <= 12);
-                prop_assert_eq!(guests.count(), strangers.len() + introduced.len());
-                prop_assert_eq!(guests.oldest(), strangers.first().copied());
+                prop_assert!(strangers.len() <= 5 && table.count() <= 12);
+                prop_assert_eq!(table.count(), strangers.len() + introduced.len());
+                prop_assert_eq!(table.oldest(), strangers.first().copied());
             }
         }
     }

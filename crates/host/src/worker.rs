@@ -44,7 +44,7 @@ const RETRY_MAIL_MS: u64 = 1;
 /// How soon the core accepts again after a failure, for example for lack of descriptors.
 const RETRY_ACCEPT_MS: u64 = 100;
 /// After such a failure, each front-end and the node server close up to this many strangers.
-const GIVE_WAY: usize = 32;
+const EVICT_COUNT: usize = 32;
 /// How soon connections that wait for room look again, because another core may have given room
 /// back.
 const LOOK_FOR_ROOM_MS: u64 = 10;
@@ -74,7 +74,7 @@ pub struct Worker {
 }
 
 /// How long a core that ends waits for disk operations under way.
-pub const FINISH_PATIENCE_MS: u64 = 5_000;
+pub const FINISH_TIMEOUT_MS: u64 = 5_000;
 /// A core that ends reports a look at a folder that has taken this long.
 const SLOW_CALL_MS: u64 = 1_000;
 
@@ -346,8 +346,8 @@ impl Worker {
                     format_args!("cannot accept connections on {}: {error}", listener.address());
                 self.notices.say(Cause::Accept, now, line);
                 // The process has most likely no descriptors left.
-                self.each_frontend(now, |frontend, io| frontend.give_way(GIVE_WAY, io));
-                self.peers.give_way(GIVE_WAY);
+                self.each_frontend(now, |frontend, io| frontend.evict_oldest(EVICT_COUNT, io));
+                self.peers.evict_oldest(EVICT_COUNT);
                 let again = now.plus(Nanos::from_ms(RETRY_ACCEPT_MS));
                 self.reactor.timer(again, event.token);
             }
@@ -499,7 +499,7 @@ impl Worker {
         self.each_frontend(now, |frontend, io| frontend.close(io));
         self.peers.close_all(&mut self.reactor);
         self.listeners.clear();
-        let deadline = self.reactor.fresh_now().plus(Nanos::from_ms(FINISH_PATIENCE_MS));
+        let deadline = self.reactor.fresh_now().plus(Nanos::from_ms(FINISH_TIMEOUT_MS));
         while self.nodes.values().any(|node| !node.is_quiet()) {
             self.reactor.turn_until(events, deadline)?;
             let now = self.reactor.now();

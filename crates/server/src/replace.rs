@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::control::{Client, servers};
 use crate::engine::FixedNode;
-use crate::pool::record::{self, Place, Record};
+use crate::pool::record::{self, FolderKind, Record};
 use crate::pool::{Losses, Pool, inspect};
 use crate::report::{NodeReport, PoolReport};
 
@@ -83,8 +83,8 @@ fn check_place(pool: &Pool, node: NodeIndex, force: bool) -> anyhow::Result<Foun
         Found::Nothing => {}
         Found::Empty => {
             let seen = Record::read(&pool.folder, pool.id)?;
-            let was_mount = seen.entry(node).map(|entry| entry.place) == Some(Place::Mount);
-            if was_mount && Place::of(&pool.folder, &path)? == Place::Inside && !force {
+            let was_mount = seen.entry(node).map(|entry| entry.place) == Some(FolderKind::Mount);
+            if was_mount && FolderKind::of(&pool.folder, &path)? == FolderKind::Inside && !force {
                 bail!(
                     "{node} lay on a file system of its own, and {shown} is an empty folder on the \
                      pool's: mount its disk, or pass --force to make an empty node here"
@@ -128,7 +128,7 @@ fn find_elsewhere(
     lost: &[NodeIndex],
 ) -> anyhow::Result<Vec<NodeIndex>> {
     /// Servers and node processes examine their folders every two seconds.
-    const PATIENCE: Duration = Duration::from_secs(6);
+    const TIMEOUT: Duration = Duration::from_secs(6);
     const PAUSE: Duration = Duration::from_millis(200);
     let start = Instant::now();
     let named = fixed.iter().filter(|fixed| accepts(&fixed.address));
@@ -139,7 +139,7 @@ fn find_elsewhere(
         let without_folder: Vec<&NodeReport> = up.filter(|node| !has_node(pool, node)).collect();
         let is_lost = |node: &&&NodeReport| lost.contains(&NodeIndex(node.node));
         let answers = without_folder.iter().find(is_lost);
-        if answers.is_none() || start.elapsed() > PATIENCE {
+        if answers.is_none() || start.elapsed() > TIMEOUT {
             let named_lost = lost.iter().find(|node| named.contains(node)).copied();
             if let Some(node) = answers.map(|node| NodeIndex(node.node)).or(named_lost) {
                 bail!("{node} is not lost: it runs, and answers");
@@ -158,12 +158,12 @@ fn has_node(pool: &Pool, node: &NodeReport) -> bool {
 }
 
 fn accepts(address: &Address) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_secs(2);
     match address {
-        Address::Unix(path) => connect_unix(path, Instant::now() + PATIENCE).is_ok(),
+        Address::Unix(path) => connect_unix(path, Instant::now() + TIMEOUT).is_ok(),
         Address::Tcp { host, port } => (host.as_str(), *port)
             .to_socket_addrs()
-            .is_ok_and(|mut all| all.any(|at| TcpStream::connect_timeout(&at, PATIENCE).is_ok())),
+            .is_ok_and(|mut all| all.any(|at| TcpStream::connect_timeout(&at, TIMEOUT).is_ok())),
     }
 }
 
@@ -171,7 +171,7 @@ fn make(pool: &Pool, node: NodeIndex, folder_was_empty: bool) -> anyhow::Result<
     let (path, superblock) = (pool.node_folder(node), pool.superblock(node));
     folder::create(&path, &superblock)
         .with_context(|| format!("cannot make {node}; the nodes before it were made"))?;
-    let place = Place::of(&pool.folder, &path)?;
+    let place = FolderKind::of(&pool.folder, &path)?;
     record::update(&pool.folder, pool.id, |record| {
         record.note_made(node, superblock.incarnation, place, true);
     })?;

@@ -41,7 +41,7 @@ enum Progress {
 
 /// The state of an opening whose folder should be locked.
 #[derive(Debug)]
-pub enum Standing {
+pub enum OpeningState {
     /// The folder is locked, and the opening continues.
     Locked,
     /// The opening has ended.
@@ -86,19 +86,19 @@ impl Attempt {
 
     /// Waits until the folder is locked, the opening has failed, or `deadline`. A folder that is
     /// silent then is opened without another call, as soon as it answers.
-    pub fn lock(&mut self, deadline: Instant) -> Standing {
+    pub fn lock(&mut self, deadline: Instant) -> OpeningState {
         let answered = matches!(self.next(deadline), Some(Progress::Inspected));
         if let Some(go_on) = self.go_on.take() {
             // The receiver is gone only after a panic of the thread, which the next calls report.
             let _ = go_on.send(());
         }
         if !answered {
-            return Standing::Silent;
+            return OpeningState::Silent;
         }
         match self.next(deadline) {
-            Some(Progress::Ended(opened)) => Standing::Ended(opened),
-            Some(Progress::Locked) => Standing::Locked,
-            Some(Progress::Inspected) | None => Standing::Silent,
+            Some(Progress::Ended(opened)) => OpeningState::Ended(opened),
+            Some(Progress::Locked) => OpeningState::Locked,
+            Some(Progress::Inspected) | None => OpeningState::Silent,
         }
     }
 

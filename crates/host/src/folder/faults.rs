@@ -31,7 +31,7 @@ fn opening(path: &Path) -> Opening {
         path: path.to_path_buf(),
         expected: superblock(),
         holder: Holder::Server,
-        keeper: None,
+        registry: None,
         replace_missing: false,
     }
 }

@@ -23,7 +23,7 @@ struct Witness {
     told: std::sync::Mutex<Vec<&'static str>>,
 }
 
-impl Keeper for Witness {
+impl NodeRegistry for Witness {
     fn seen(&self, _: NodeIndex, _: &Path, incarnation: u64) {
         assert_eq!(incarnation, 9);
         self.told.lock().expect("no panic").push("seen");
@@ -41,7 +41,7 @@ fn opening(path: &Path, node: u16, replace_missing: bool) -> Opening {
         path: path.to_path_buf(),
         expected: superblock(node),
         holder: Holder::Server,
-        keeper: Some(Arc::new(Witness::default())),
+        registry: Some(Arc::new(Witness::default())),
         replace_missing,
     }
 }
@@ -87,15 +87,16 @@ fn a_folder_is_made_opened_locked_and_told_apart() {
 }
 
 #[test]
-fn a_node_is_made_only_where_nothing_lies_and_the_keeper_allows_it() {
+fn a_node_is_made_only_where_nothing_lies_and_the_registry_allows_it() {
     let temp = tempfile::tempdir().expect("temp");
     let path = temp.path().join("node.0");
-    let keeper = Arc::new(Witness { refuses: Some(1), ..Witness::default() });
-    let with = |node: u16| Opening { keeper: Some(keeper.clone()), ..opening(&path, node, true) };
+    let registry = Arc::new(Witness { refuses: Some(1), ..Witness::default() });
+    let with =
+        |node: u16| Opening { registry: Some(registry.clone()), ..opening(&path, node, true) };
     let error = |opening: &Opening| opening.run().expect_err("refused").to_string();
     let refused = error(&with(1));
     assert!(refused.contains("of a test") && refused.contains("pool replace"), "{refused}");
-    let without = Opening { keeper: None, ..opening(&path, 0, true) };
+    let without = Opening { registry: None, ..opening(&path, 0, true) };
     assert!(error(&without).contains("--node I=ADDR"));
     std::os::unix::fs::symlink(temp.path().join("away"), &path).expect("linked");
     assert!(error(&with(0)).contains("is a link to"));
@@ -110,10 +111,10 @@ fn a_node_is_made_only_where_nothing_lies_and_the_keeper_allows_it() {
     assert!(error(&with(0)).contains("letter"));
     assert!(create(&path, &superblock(0)).is_err(), "a node among other files");
     fs::remove_dir_all(&path).expect("removed");
-    assert!(keeper.told.lock().expect("no panic").is_empty());
+    assert!(registry.told.lock().expect("no panic").is_empty());
     assert!(with(0).run().expect("made").created);
     assert!(!with(0).run().expect("there").created);
-    assert_eq!(*keeper.told.lock().expect("no panic"), ["made", "seen", "seen"]);
+    assert_eq!(*registry.told.lock().expect("no panic"), ["made", "seen", "seen"]);
     // The files of a new file system or an interrupted creation do not prevent a creation.
     fs::remove_file(path.join(SUPERBLOCK)).expect("removed");
     fs::remove_file(path.join(LOCK)).expect("removed");

@@ -15,8 +15,8 @@
 //! Payloads and replies of all connections of all cores count against one [`Budget`]. The server
 //! does not receive from a connection that waits for room. A connection that holds room for which
 //! others wait is closed if it neither sends the rest of its payload nor takes its replies for
-//! [a while](Patience). No guest is closed for being idle, or while no other connection waits for
-//! room: a client may be suspended with its machine.
+//! [a while](StallLimit). No established connection is closed for being idle, or while no other
+//! connection waits for room: a client may be suspended with its machine.
 //!
 //! # Flushes
 //!
@@ -45,7 +45,7 @@ use crate::handle::Handle;
 use crate::message::DeviceId;
 use crate::notices::Cause;
 use crate::store::Mail;
-use crate::strangers::{Admission, Guests, Patience, SEND_BYTES_MAX, STRANGER_AGE_MS};
+use crate::strangers::{Admission, ConnectionTable, SEND_BYTES_MAX, STRANGER_AGE_MS, StallLimit};
 use crate::wire_socket::cut;
 use fieldstone_uring::{Event, Reactor, Socket, Want};
 
@@ -114,14 +114,14 @@ struct NbdServer {
     /// The server refuses requests, because the host stops.
     shutting_down: bool,
     accepted: u64,
-    guests: Guests,
+    table: ConnectionTable,
     budget: Arc<Budget>,
     /// Connections that wait for room, and the budget's number of returns at their last try.
     waiting: Vec<u32>,
     returns: u64,
     /// A connection holds room.
     holding: bool,
-    patience: Patience,
+    stall_limit: StallLimit,
 }
 
 impl NbdServer {
@@ -130,12 +130,12 @@ impl NbdServer {
     fn new(setup: FrontendSetup) -> Self {
         let FrontendSetup { bounds, budget } = setup;
         Self {
-            guests: Guests::new(bounds.at_most(CONNECTIONS_MAX)),
+            table: ConnectionTable::new(bounds.at_most(CONNECTIONS_MAX)),
             budget,
             waiting: Vec::new(),
             returns: 0,
             holding: false,
-            patience: Patience::default(),
+            stall_limit: StallLimit::default(),
             exports: None,
             connections: Slab::new(),
             generation: 0,
@@ -149,7 +149,7 @@ impl NbdServer {
     fn dismiss(&mut self, index: u32, reactor: &mut Reactor) {
         let Some(connection) = self.connections.get_mut(index as usize) else { return };
         if !std::mem::replace(&mut connection.gone, true) {
-            self.guests.gone(index);
+            self.table.gone(index);
         }
         connection.session.disconnect();
         connection.unsent.clear();
@@ -185,7 +185,7 @@ impl NbdServer {
         if !std::mem::take(&mut self.holding) {
             return;
         }
-        let limit = self.patience.limit(self.budget.is_wanted(), io.now);
+        let limit = self.stall_limit.current(self.budget.is_wanted(), io.now);
         let mut stalled = Vec::new();
         for (index, connection) in &self.connections {
             self.holding |= connection.session.holds_room();
@@ -214,7 +214,7 @@ impl Frontend for NbdServer {
 
     fn accept(&mut self, socket: Socket, io: &mut FrontendIo<'_>) {
         let Some(exports) = self.exports.clone() else { return };
-        match self.guests.admit() {
+        match self.table.admit() {
             Admission::Welcome => {}
             Admission::InPlaceOf(oldest) => {
                 let line = format_args!(
@@ -224,7 +224,7 @@ impl Frontend for NbdServer {
                 self.dismiss(oldest, io.reactor);
             }
             Admission::Full => {
-                let count = self.guests.count();
+                let count = self.table.count();
                 let line = format_args!(
                     "refused an NBD connection: {count} clients are connected to this core, and a \
                      core takes {CONNECTIONS_MAX}, or its share of half the limit on open files \
@@ -256,7 +256,7 @@ impl Frontend for NbdServer {
             progress: io.now,
             dripped_bytes: 0,
         });
-        self.guests.arrived(name_of(index), io.now);
+        self.table.arrived(name_of(index), io.now);
         self.mark(index);
     }
 
@@ -315,7 +315,7 @@ impl Frontend for NbdServer {
             }
             if connection.stranger && matches!(connection.session.phase(), Phase::Transmission(_)) {
                 connection.stranger = false;
-                self.guests.introduced(index);
+                self.table.introduced(index);
             }
             self.holding |= connection.session.holds_room();
             if connection.session.waits_for_room() && !connection.waiting {
@@ -324,7 +324,7 @@ impl Frontend for NbdServer {
             }
             if connection.is_over() {
                 if !connection.gone {
-                    self.guests.gone(index);
+                    self.table.gone(index);
                 }
                 self.connections.remove(index as usize);
             }
@@ -354,16 +354,16 @@ impl Frontend for NbdServer {
     }
 
     /// Closes up to `count` strangers, the oldest first.
-    fn give_way(&mut self, count: usize, io: &mut FrontendIo<'_>) {
+    fn evict_oldest(&mut self, count: usize, io: &mut FrontendIo<'_>) {
         for _ in 0..count {
-            let Some(oldest) = self.guests.oldest() else { return };
+            let Some(oldest) = self.table.oldest() else { return };
             self.dismiss(oldest, io.reactor);
         }
     }
 
     /// Closes strangers whose time is over, and stalled connections.
     fn watch(&mut self, io: &mut FrontendIo<'_>) {
-        while let Some(index) = self.guests.overdue(io.now) {
+        while let Some(index) = self.table.overdue(io.now) {
             let seconds = STRANGER_AGE_MS / 1000;
             let line =
                 format_args!("closed an NBD connection: no export was chosen within {seconds} s");
@@ -375,7 +375,7 @@ impl Frontend for NbdServer {
 
     /// When the time of the oldest stranger is over.
     fn deadline(&self) -> Option<Nanos> {
-        self.guests.deadline()
+        self.table.deadline()
     }
 
     fn pressure(&self) -> Pressure {

@@ -122,7 +122,7 @@ impl StoreSpec for FileSpec {
 enum FileMail {
     /// The open file, or the reason why it could not be opened.
     Opened(Result<Opened, String>),
-    /// The extents for the job with this index.
+    /// The extents for the request with this index.
     Extents(u32, io::Result<Vec<Extent>>),
 }
 
@@ -217,8 +217,8 @@ enum State {
     Failed(String),
 }
 
-/// A request under way.
-struct Job {
+/// A request in flight.
+struct InFlight {
     request: Request,
     step: Step,
     group: Option<Group>,
@@ -243,7 +243,7 @@ struct FileStore {
     state: State,
     /// Requests that have not been started.
     arrived: VecDeque<Request>,
-    jobs: Slab<Job>,
+    in_flight: Slab<InFlight>,
     /// Requests that wait for the sync under way, and requests that wait for the next one.
     syncing: Vec<Request>,
     sync_next: Vec<Request>,
@@ -295,7 +295,7 @@ impl FileStore {
             Op::Read | Op::Write | Op::Flush => Step::Transfer,
         };
         let op = request.op;
-        let slot = self.jobs.insert(Job { request, step, group: None });
+        let slot = self.in_flight.insert(InFlight { request, step, group: None });
         let index = u32::try_from(slot).expect("requests are bounded by the front-ends");
         let token = io.token(index);
         let mut on_ring = true;
@@ -314,7 +314,7 @@ impl FileStore {
             }
         }
         if on_ring {
-            self.jobs[slot].group = Some(self.pace.begin(io.reactor.now()));
+            self.in_flight[slot].group = Some(self.pace.begin(io.reactor.now()));
         }
     }
 
@@ -364,9 +364,9 @@ impl FileStore {
             .as_ref()
             .map(|seeks| seeks.send(Question { index, offset_bytes, len_bytes }));
         if !matches!(asked, Some(Ok(()))) {
-            let job = self.jobs.remove(index as usize);
+            let flight = self.in_flight.remove(index as usize);
             let error = BlockError::Io("no thread is left to look for extents".to_owned());
-            self.complete(job.request, Err(error), io.now);
+            self.complete(flight.request, Err(error), io.now);
         }
     }
 
@@ -399,22 +399,22 @@ impl FileStore {
         }
     }
 
-    /// Takes the end of a job's operation.
+    /// Takes the end of an operation of a request in flight.
     fn go_on(&mut self, slot: usize, event: Event, io: &mut StoreIo<'_>) {
         let State::Open(open) = &self.state else { return };
         let file = open.file.clone();
-        let job = &mut self.jobs[slot];
-        if let Some(group) = job.group.take() {
+        let flight = &mut self.in_flight[slot];
+        if let Some(group) = flight.group.take() {
             self.pace.end(group, io.now);
         }
-        let request = &job.request;
+        let request = &flight.request;
         let (offset_bytes, len_bytes) = (request.offset_bytes, request.len_bytes);
         let unsupported = event.result.as_ref().is_err_and(|error| {
             matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))
         });
         let index = u32::try_from(slot).expect("made from a u32");
         // Where the file system lacks one operation, it may have another.
-        let next = match job.step {
+        let next = match flight.step {
             Step::Space(_) if !unsupported || request.op == Op::Trim => None,
             Step::Space(Space::PunchHole) => Some(Step::Space(Space::Zero)),
             Step::Space(_) if request.flags.fast_zero => None,
@@ -426,19 +426,19 @@ impl FileStore {
         };
         match next {
             Some(Step::Space(space)) => {
-                job.step = Step::Space(space);
+                flight.step = Step::Space(space);
                 let token = io.token(index);
                 io.reactor.fallocate(&file, space, offset_bytes, u64::from(len_bytes), token);
             }
             Some(Step::Zeroes { end_bytes: from }) => {
                 let left = request.end_bytes() - from;
                 let len = left.min(u64::from(ZEROES_BYTES));
-                job.step = Step::Zeroes { end_bytes: from + len };
+                flight.step = Step::Zeroes { end_bytes: from + len };
                 let data = zeroes(usize::try_from(len).expect("at most a MiB"));
                 io.reactor.write(&file, from, vec![data], io.token(index));
             }
             _ => {
-                let Job { request, step, .. } = self.jobs.remove(slot);
+                let InFlight { request, step, .. } = self.in_flight.remove(slot);
                 let result = match (unsupported, step) {
                     (true, Step::Space(_)) => {
                         Err(BlockError::NotSupported("the file system cannot do this"))
@@ -464,7 +464,7 @@ impl FileStore {
     }
 
     fn is_idle(&self) -> bool {
-        self.arrived.is_empty() && self.jobs.is_empty() && !self.sync_runs
+        self.arrived.is_empty() && self.in_flight.is_empty() && !self.sync_runs
     }
 
     /// While closing: once no operation is under way, makes written data stable and ends.
@@ -552,7 +552,7 @@ impl Store for FileStore {
             let result = event.result.map(drop);
             return self.end_sync(&result.map_err(|error| format!("fdatasync: {error}")), io);
         }
-        if self.jobs.contains(index as usize) {
+        if self.in_flight.contains(index as usize) {
             self.go_on(index as usize, event, io);
         }
     }
@@ -566,10 +566,10 @@ impl Store for FileStore {
             // The store was closed meanwhile.
             FileMail::Opened(_) => {}
             FileMail::Extents(index, found) => {
-                let Some(job) = self.jobs.try_remove(index as usize) else { return };
+                let Some(flight) = self.in_flight.try_remove(index as usize) else { return };
                 let result = found.map(Payload::Extents);
                 let result = result.map_err(|error| BlockError::Io(error.to_string()));
-                self.complete(job.request, result, io.now);
+                self.complete(flight.request, result, io.now);
             }
         }
     }
@@ -584,7 +584,7 @@ impl Store for FileStore {
     }
 
     fn waits_for(&self) -> String {
-        match self.jobs.len() + usize::from(self.sync_runs) {
+        match self.in_flight.len() + usize::from(self.sync_runs) {
             0 => String::new(),
             count => format!("{count} operations on {}", self.spec.path.display()),
         }
@@ -594,7 +594,7 @@ impl Store for FileStore {
         Some(Box::new(FileStatus {
             path: self.spec.path.clone(),
             caching: self.spec.caching,
-            in_flight: self.jobs.len() + usize::from(self.sync_runs),
+            in_flight: self.in_flight.len() + usize::from(self.sync_runs),
         }))
     }
 }

@@ -6,28 +6,28 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fieldstone_host::{
-    Host, HostConfig, Keeper, LocalNodeConfig, Opening, PAYLOAD_MEMORY_BYTES, folder,
+    Host, HostConfig, LocalNodeConfig, NodeRegistry, Opening, PAYLOAD_MEMORY_BYTES, folder,
 };
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 use fieldstone_uring::{Caching, Holder};
 
 /// The longest wait of a test.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Makes each opening of its node hang until the test uses or drops the sender.
 #[derive(Debug)]
 pub struct Hang(Mutex<Receiver<()>>);
 
 impl Hang {
-    /// The keeper, and a sender that lets one opening continue.
-    pub fn keeper() -> (Arc<dyn Keeper>, Sender<()>) {
+    /// The registry, and a sender that lets one opening continue.
+    pub fn registry() -> (Arc<dyn NodeRegistry>, Sender<()>) {
         let (go_on, wait) = channel();
         (Arc::new(Self(Mutex::new(wait))), go_on)
     }
 }
 
-impl Keeper for Hang {
+impl NodeRegistry for Hang {
     fn seen(&self, _: NodeIndex, _: &Path, _: u64) {
         let _ = self.0.lock().expect("no panic").recv();
     }
@@ -38,7 +38,7 @@ impl Keeper for Hang {
 }
 
 /// Makes a node's folder, and returns the opening for it.
-pub fn opening(pool: &Path, node: u16, keeper: Option<Arc<dyn Keeper>>) -> Opening {
+pub fn opening(pool: &Path, node: u16, registry: Option<Arc<dyn NodeRegistry>>) -> Opening {
     let expected = Superblock {
         pool: PoolId(5),
         node: NodeIndex(node),
@@ -51,7 +51,7 @@ pub fn opening(pool: &Path, node: u16, keeper: Option<Arc<dyn Keeper>>) -> Openi
     };
     let path = pool.join(format!("node.{node}"));
     folder::create(&path, &expected).expect("made");
-    Opening { path, expected, holder: Holder::Server, keeper, replace_missing: false }
+    Opening { path, expected, holder: Holder::Server, registry, replace_missing: false }
 }
 
 /// Starts a host with one core.
@@ -79,7 +79,7 @@ pub fn down(host: &Host, node: u16) -> Option<String> {
 pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fieldstone_host::{Attempt, LocalNodeConfig, Standing};
+use fieldstone_host::{Attempt, LocalNodeConfig, OpeningState};
 
 use crate::common::{Hang, down, opening, start, wait_until};
 
@@ -15,9 +15,9 @@ fn is_down(opening: fieldstone_host::Opening) -> LocalNodeConfig {
 #[test]
 fn a_folder_that_hangs_delays_no_other_node() {
     let pool = tempfile::tempdir().expect("temp");
-    let (keeper, go_on) = Hang::keeper();
+    let (registry, go_on) = Hang::registry();
     let nodes = vec![
-        is_down(opening(pool.path(), 0, Some(keeper))),
+        is_down(opening(pool.path(), 0, Some(registry))),
         is_down(opening(pool.path(), 1, None)),
     ];
     let host = start(nodes);
@@ -33,12 +33,12 @@ fn a_folder_that_hangs_delays_no_other_node() {
 #[test]
 fn a_late_opening_brings_its_node_up() {
     let pool = tempfile::tempdir().expect("temp");
-    let (keeper, go_on) = Hang::keeper();
-    let opening = opening(pool.path(), 0, Some(keeper));
+    let (registry, go_on) = Hang::registry();
+    let opening = opening(pool.path(), 0, Some(registry));
     let soon = || Instant::now() + Duration::from_millis(50);
     let mut attempt = Attempt::start(opening.clone()).expect("threads");
     let locked = attempt.lock(Instant::now() + Duration::from_secs(20));
-    assert!(matches!(locked, Standing::Locked), "{locked:?}");
+    assert!(matches!(locked, OpeningState::Locked), "{locked:?}");
     assert!(attempt.finish(soon()).is_none());
     let config = LocalNodeConfig { late: Some(attempt), ..is_down(opening) };
     let host = start(vec![config]);

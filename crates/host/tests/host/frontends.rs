@@ -15,7 +15,7 @@ use fieldstone_host::{
 };
 use fieldstone_uring::{Address, Caching, Event, Listener, Socket};
 
-use crate::common::PATIENCE;
+use crate::common::TIMEOUT;
 
 /// Answers requests that come as mail, and sends one byte to each socket.
 const KIND: FrontendKind = FrontendKind { name: "probe", make: |_| Box::new(Probe::default()) };
@@ -125,7 +125,7 @@ fn open(host: &Host) -> DeviceId {
     let store = Box::new(RamSpec { size_bytes: 1 << 20 });
     let spec = DeviceSpec { name: "ram".to_owned(), store, layers: LayerOptions::default() };
     let (device, opened) = host.handle().open_device(spec);
-    opened.recv_timeout(PATIENCE).expect("answered").expect("opened");
+    opened.recv_timeout(TIMEOUT).expect("answered").expect("opened");
     device
 }
 
@@ -172,7 +172,7 @@ fn requests_of_every_core_come_back_to_who_asked() {
         let Ok(Payload::Data(pieces)) = completion.result else { panic!("no data") };
         assert_eq!(pieces.as_slice(), [fieldstone_block::Piece::Data(Bytes::from_static(b"abcd"))]);
     }
-    assert!(host.handle().drain(PATIENCE), "nothing is in flight");
+    assert!(host.handle().drain(TIMEOUT), "nothing is in flight");
     for completion in ask(&host, probe, device, &request(Op::Read, 3, b"")) {
         assert_eq!(completion.result, Err(BlockError::ShuttingDown));
     }

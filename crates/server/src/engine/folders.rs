@@ -3,7 +3,7 @@
 //!
 //! The two waits have separate bounds. A *command* may use a node for a moment. While this process
 //! waits for the command, it keeps the nodes that it has locked before, and locks none after it.
-//! For *disks* that are slow or hang, it waits `FOLDERS_PATIENCE` in total. Then the nodes of these
+//! For *disks* that are slow or hang, it waits `FOLDERS_TIMEOUT` in total. Then the nodes of these
 //! disks are down. They come up when their disks answer ([`Attempt`]).
 
 use std::io;
@@ -11,19 +11,19 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fieldstone_host::{
-    Attempt, FOLDERS_PATIENCE, FolderError, LocalNodeConfig, NodeFolder, Opening, Standing,
+    Attempt, FOLDERS_TIMEOUT, FolderError, LocalNodeConfig, NodeFolder, Opening, OpeningState,
 };
 use fieldstone_uring::Holder;
 
 /// How long servers and commands wait for a command that uses nodes for a moment.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(15);
-/// How long a folder may take after the folders before it have used up the patience: enough for a
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a folder may take after the folders before it have used up the timeout: enough for a
 /// healthy disk.
-const LATE_PATIENCE: Duration = Duration::from_millis(200);
+const LATE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The time at which this process stops waiting for commands that use nodes for a moment.
 pub fn command_deadline() -> Instant {
-    Instant::now() + COMMAND_PATIENCE
+    Instant::now() + COMMAND_TIMEOUT
 }
 
 /// Opens a node's folder. Waits until `deadline` for a command that uses the folder for a moment,
@@ -54,31 +54,31 @@ fn open_unless(
     let mut attempt = begin()?;
     let start = Instant::now();
     let mut told = false;
-    let mut standing = attempt.lock(start + STEP);
+    let mut state = attempt.lock(start + STEP);
     loop {
-        match standing {
+        match state {
             // Operations of the previous process have not ended in the time that an attempt waits.
-            Standing::Ended(ended) if matches!(*ended, Err(FolderError::Stragglers { .. })) => {
+            OpeningState::Ended(ended) if matches!(*ended, Err(FolderError::Stragglers { .. })) => {
                 if let Err(error) = *ended
                     && !std::mem::replace(&mut told, true)
                 {
                     tell!("fieldstone: {error}; it is waited for");
                 }
                 attempt = begin()?;
-                standing = attempt.lock(Instant::now() + STEP);
+                state = attempt.lock(Instant::now() + STEP);
             }
-            Standing::Ended(opened) => return opened.map(Some),
-            other => standing = other,
+            OpeningState::Ended(opened) => return opened.map(Some),
+            other => state = other,
         }
         if is_interrupted() {
             return Ok(None);
         }
-        if !told && start.elapsed() > FOLDERS_PATIENCE {
+        if !told && start.elapsed() > FOLDERS_TIMEOUT {
             told = true;
             tell!("fieldstone: {}; it is waited for", FolderError::Silent(path()));
         }
         if let Some(opened) = attempt.finish(Instant::now() + STEP) {
-            standing = Standing::Ended(Box::new(opened));
+            state = OpeningState::Ended(Box::new(opened));
         }
     }
 }
@@ -138,10 +138,10 @@ impl Folder {
         &self.opening.path
     }
 
-    /// Waits until the folder is locked or an error is known. The disk may take `patience`, or
-    /// `LATE_PATIENCE` if that is longer. Subtracts the time of this wait from `patience`. False if
+    /// Waits until the folder is locked or an error is known. The disk may take `timeout`, or
+    /// `LATE_TIMEOUT` if that is longer. Subtracts the time of this wait from `timeout`. False if
     /// a process other than a node process has the folder.
-    fn lock(&mut self, patience: &mut Duration, command_deadline: Instant) -> bool {
+    fn lock(&mut self, timeout: &mut Duration, command_deadline: Instant) -> bool {
         let Self { opening, attempt, ended } = self;
         let locked = patiently(command_deadline, || {
             let current = match attempt {
@@ -152,14 +152,14 @@ impl Folder {
                 ),
             };
             let began = Instant::now();
-            let standing = current.lock(began + (*patience).max(LATE_PATIENCE));
-            *patience = patience.saturating_sub(began.elapsed());
-            match standing {
-                Standing::Ended(opened) => {
+            let state = current.lock(began + (*timeout).max(LATE_TIMEOUT));
+            *timeout = timeout.saturating_sub(began.elapsed());
+            match state {
+                OpeningState::Ended(opened) => {
                     *attempt = None;
                     opened.map(Some)
                 }
-                Standing::Locked | Standing::Silent => Ok(None),
+                OpeningState::Locked | OpeningState::Silent => Ok(None),
             }
         });
         *ended = locked.transpose();
@@ -191,18 +191,18 @@ impl Folder {
 }
 
 /// Locks the folders in order, and stops at a folder that a server or a command has. The disks have
-/// `patience` in total. Returns the deadline for the rest of the openings.
+/// `timeout` in total. Returns the deadline for the rest of the openings.
 pub fn lock_in_order<'a>(
     folders: impl Iterator<Item = &'a mut Folder>,
-    mut patience: Duration,
+    mut timeout: Duration,
 ) -> Instant {
     let command_deadline = command_deadline();
     for folder in folders {
-        if !folder.lock(&mut patience, command_deadline) {
+        if !folder.lock(&mut timeout, command_deadline) {
             break;
         }
     }
-    Instant::now() + patience.max(LATE_PATIENCE)
+    Instant::now() + timeout.max(LATE_TIMEOUT)
 }
 
 #[cfg(test)]
@@ -211,7 +211,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::sync::{Arc, Mutex};
 
-    use fieldstone_host::{Keeper, folder};
+    use fieldstone_host::{NodeRegistry, folder};
     use fieldstone_proto::disk::Superblock;
     use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 
@@ -222,13 +222,13 @@ mod tests {
     struct Hang(u16, Mutex<Receiver<()>>);
 
     impl Hang {
-        fn of(node: u16) -> (Arc<dyn Keeper>, Sender<()>) {
+        fn of(node: u16) -> (Arc<dyn NodeRegistry>, Sender<()>) {
             let (go_on, wait) = channel();
             (Arc::new(Self(node, Mutex::new(wait))), go_on)
         }
     }
 
-    impl Keeper for Hang {
+    impl NodeRegistry for Hang {
         fn seen(&self, _: NodeIndex, _: &Path, _: u64) {}
         fn may_replace(&self, node: NodeIndex, _: &Path) -> Result<(), String> {
             if node.0 == self.0 {
@@ -239,7 +239,7 @@ mod tests {
         fn made(&self, _: NodeIndex, _: &Path, _: u64) {}
     }
 
-    fn opening(path: PathBuf, node: u16, keeper: &Arc<dyn Keeper>) -> Opening {
+    fn opening(path: PathBuf, node: u16, registry: &Arc<dyn NodeRegistry>) -> Opening {
         let expected = Superblock {
             pool: PoolId(5),
             node: NodeIndex(node),
@@ -250,24 +250,24 @@ mod tests {
             slots: 64,
             code: "rs:4+2".to_owned(),
         };
-        let (holder, keeper) = (Holder::Server, Some(Arc::clone(keeper)));
-        Opening { path, expected, holder, keeper, replace_missing: true }
+        let (holder, registry) = (Holder::Server, Some(Arc::clone(registry)));
+        Opening { path, expected, holder, registry, replace_missing: true }
     }
 
     /// The folder of the first of three nodes hangs. The other nodes are opened. The first node is
     /// down until its folder answers.
     #[test]
     fn a_folder_that_hangs_stops_no_other() {
-        const PATIENCE: Duration = Duration::from_millis(100);
+        const TIMEOUT: Duration = Duration::from_millis(100);
         let temp = tempfile::tempdir().expect("temp");
-        let (keeper, go_on) = Hang::of(0);
+        let (registry, go_on) = Hang::of(0);
         let start = |node: u16| {
             let path = temp.path().join(format!("node.{node}"));
-            Folder::start(opening(path, node, &keeper)).expect("threads")
+            Folder::start(opening(path, node, &registry)).expect("threads")
         };
         let mut folders: Vec<Folder> = (0..3).map(start).collect();
         let began = Instant::now();
-        let deadline = lock_in_order(folders.iter_mut(), PATIENCE);
+        let deadline = lock_in_order(folders.iter_mut(), TIMEOUT);
         let finish = |folder: Folder| folder.finish(deadline).expect("no other process");
         let mut configs: Vec<LocalNodeConfig> = folders.into_iter().map(finish).collect();
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
@@ -283,8 +283,8 @@ mod tests {
     #[test]
     fn an_opening_that_hangs_is_interrupted() {
         let temp = tempfile::tempdir().expect("temp");
-        let (keeper, go_on) = Hang::of(0);
-        let opening = opening(temp.path().join("node.0"), 0, &keeper);
+        let (registry, go_on) = Hang::of(0);
+        let opening = opening(temp.path().join("node.0"), 0, &registry);
         let (done, outcome) = channel();
         let start = Instant::now();
         let is_interrupted = move || start.elapsed() > Duration::from_millis(100);
@@ -303,8 +303,8 @@ mod tests {
     #[test]
     fn a_node_process_that_does_not_listen_yet_stops_no_start() {
         let temp = tempfile::tempdir().expect("temp");
-        let (keeper, _) = Hang::of(9);
-        let at = |node: u16| opening(temp.path().join(format!("node.{node}")), node, &keeper);
+        let (registry, _) = Hang::of(9);
+        let at = |node: u16| opening(temp.path().join(format!("node.{node}")), node, &registry);
         let _taken = Opening { holder: Holder::Node, ..at(1) }.run().expect("free");
         let start = |node: u16| Folder::start(at(node)).expect("threads");
         let mut folders: Vec<Folder> = (0..3).map(start).collect();
@@ -321,8 +321,8 @@ mod tests {
     #[test]
     fn nothing_is_locked_behind_a_folder_that_another_process_has() {
         let temp = tempfile::tempdir().expect("temp");
-        let (keeper, _) = Hang::of(9);
-        let at = |node: u16| opening(temp.path().join(format!("node.{node}")), node, &keeper);
+        let (registry, _) = Hang::of(9);
+        let at = |node: u16| opening(temp.path().join(format!("node.{node}")), node, &registry);
         let _taken = at(1).run().expect("free");
         let start = |node: u16| Folder::start(at(node)).expect("threads");
         let mut folders: Vec<Folder> = (0..3).map(start).collect();

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use fieldstone_host::{
-    FOLDERS_PATIENCE, FolderError, Keeper, LocalNodeConfig, LocalNodeId, NodePlace, NodeSession,
-    Opening, folder,
+    FOLDERS_TIMEOUT, FolderError, LocalNodeConfig, LocalNodeId, NodePlace, NodeRegistry,
+    NodeSession, Opening, folder,
 };
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights, VolumeId};
@@ -15,7 +15,7 @@ use fieldstone_uring::{Address, Endpoint, Holder};
 
 use super::Engine;
 use super::folders::{Folder, lock_in_order};
-use crate::pool::{Pool, PoolKeeper};
+use crate::pool::{Pool, PoolRegistry};
 use crate::runtime::RuntimeOptions;
 
 /// How long a capability of a command is valid. A command makes a capability for each conversation
@@ -71,22 +71,22 @@ impl Pool {
     /// # Errors
     /// `pool.json` cannot be examined.
     pub fn opening(&self, node: NodeIndex, holder: Holder) -> anyhow::Result<Opening> {
-        let keeper = Arc::new(PoolKeeper::new(self, Vec::new())?);
-        Ok(self.opening_with(node, holder, keeper, false))
+        let registry = Arc::new(PoolRegistry::new(self, Vec::new())?);
+        Ok(self.opening_with(node, holder, registry, false))
     }
 
     fn opening_with(
         &self,
         node: NodeIndex,
         holder: Holder,
-        keeper: Arc<dyn Keeper>,
+        registry: Arc<dyn NodeRegistry>,
         replace_missing: bool,
     ) -> Opening {
         Opening {
             path: self.node_folder(node),
             expected: self.superblock(node),
             holder,
-            keeper: Some(keeper),
+            registry: Some(registry),
             replace_missing,
         }
     }
@@ -110,40 +110,42 @@ pub(crate) fn open(
         }
     }
     let elsewhere = options.fixed.iter().map(|fixed| fixed.node).collect();
-    let keeper: Arc<dyn Keeper> = Arc::new(PoolKeeper::new(pool, elsewhere)?);
-    let start = |node: NodeIndex| -> anyhow::Result<Place> {
+    let registry: Arc<dyn NodeRegistry> = Arc::new(PoolRegistry::new(pool, elsewhere)?);
+    let start = |node: NodeIndex| -> anyhow::Result<NodeLocation> {
         if let Some(fixed) = options.fixed.iter().find(|fixed| fixed.node == node) {
-            return Ok(Place::Fixed(fixed.address.clone()));
+            return Ok(NodeLocation::Fixed(fixed.address.clone()));
         }
-        let (keeper, replace) = (Arc::clone(&keeper), options.replace_missing);
-        let opening = pool.opening_with(node, options.holder, keeper, replace);
-        Ok(Place::Folder(Box::new(Folder::start(opening)?)))
+        let (registry, replace) = (Arc::clone(&registry), options.replace_missing);
+        let opening = pool.opening_with(node, options.holder, registry, replace);
+        Ok(NodeLocation::Folder(Box::new(Folder::start(opening)?)))
     };
-    let mut places = pool.node_indices().map(start).collect::<anyhow::Result<Vec<Place>>>()?;
-    let deadline = lock_in_order(places.iter_mut().filter_map(Place::folder), FOLDERS_PATIENCE);
+    let mut locations =
+        pool.node_indices().map(start).collect::<anyhow::Result<Vec<NodeLocation>>>()?;
+    let deadline =
+        lock_in_order(locations.iter_mut().filter_map(NodeLocation::folder), FOLDERS_TIMEOUT);
     let mut found = Found { places: Vec::new(), names: Vec::new() };
-    for (node, place) in pool.node_indices().zip(places) {
-        match place {
-            Place::Fixed(address) => {
+    for (node, location) in pool.node_indices().zip(locations) {
+        match location {
+            NodeLocation::Fixed(address) => {
                 let endpoint = Endpoint::resolve(&address).with_context(|| format!("{node}"))?;
                 found.places.push(NodePlace::At(Box::new(endpoint)));
                 found.names.push(address.to_string());
             }
-            Place::Folder(folder) => found.take(node, *folder, deadline, local)?,
+            NodeLocation::Folder(folder) => found.take(node, *folder, deadline, local)?,
         }
     }
     Ok(found)
 }
 
 /// The place at which to look for a node.
-enum Place {
+enum NodeLocation {
     /// The address of the node.
     Fixed(Address),
     /// The folder of the node.
     Folder(Box<Folder>),
 }
 
-impl Place {
+impl NodeLocation {
     fn folder(&mut self) -> Option<&mut Folder> {
         match self {
             Self::Folder(folder) => Some(&mut **folder),
@@ -201,9 +203,9 @@ impl Engine {
     /// # Errors
     /// The node does not exist or does not answer.
     pub fn node_session(&self, node: NodeIndex) -> anyhow::Result<NodeSession> {
-        const PATIENCE: Duration = Duration::from_secs(5);
+        const TIMEOUT: Duration = Duration::from_secs(5);
         let place = self.places.get(usize::from(node.0)).context("no such node")?;
-        Ok(NodeSession::connect(self.runtime.handle(), node, place, PATIENCE)?)
+        Ok(NodeSession::connect(self.runtime.handle(), node, place, TIMEOUT)?)
     }
 
     /// Makes a capability for requests to nodes, for `volume` or for no volume (0). The capability

@@ -8,7 +8,7 @@ use fieldstone_codes::Profile;
 use fieldstone_host::folder;
 use fieldstone_proto::{MasterKey, PoolId};
 
-use super::record::{self, Place};
+use super::record::{self, FolderKind};
 use super::{Layout, Pool, check_room, default_node_bytes, is_pool, random};
 
 /// Checks that volumes of `profile` fit on `nodes` nodes.
@@ -55,7 +55,7 @@ pub fn create(dir: &Path, nodes: u16, profile: Profile, sizes: Sizes) -> anyhow:
     for node in pool.node_indices() {
         let (path, superblock) = (pool.node_folder(node), pool.superblock(node));
         folder::create(&path, &superblock)?;
-        made.push((node, superblock.incarnation, Place::of(dir, &path)?));
+        made.push((node, superblock.incarnation, FolderKind::of(dir, &path)?));
     }
     pool.write()?;
     record::update(dir, pool.id, |record| {

@@ -18,39 +18,39 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_host::folder::Found;
-use fieldstone_host::{FolderError, Keeper, folder, timed_call};
+use fieldstone_host::{FolderError, NodeRegistry, folder, timed_call};
 use fieldstone_proto::NodeIndex;
 use fieldstone_proto::disk::Superblock;
 
-use super::record::{self, Place, Record};
+use super::record::{self, FolderKind, Record};
 use super::{POOL_FILE, Pool, PoolFile};
 
 /// How long the examination of a folder may take. A healthy disk answers within milliseconds.
-const INSPECT_PATIENCE: Duration = Duration::from_secs(2);
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Examines the path of a node's folder, as [`folder::inspect`] does, but waits at most
-/// `INSPECT_PATIENCE`.
+/// `INSPECT_TIMEOUT`.
 ///
 /// # Errors
 /// The system refuses the access, or the folder does not answer.
 pub fn inspect(path: &Path) -> Result<Found, FolderError> {
     let folder = path.to_path_buf();
     let call = move || folder::inspect(&folder);
-    timed_call::within(Instant::now() + INSPECT_PATIENCE, &path.to_string_lossy(), call)
+    timed_call::within(Instant::now() + INSPECT_TIMEOUT, &path.to_string_lossy(), call)
         .unwrap_or_else(|_| Err(FolderError::Silent(path.to_path_buf())))
 }
 
 /// Examines the folders of these nodes with `find_node`, all at the same time, for at most
-/// `patience`. Returns the nodes that were not found.
+/// `timeout`. Returns the nodes that were not found.
 fn not_found<F>(
     nodes: Vec<(NodeIndex, PathBuf, Superblock)>,
-    patience: Duration,
+    timeout: Duration,
     find_node: F,
 ) -> BTreeMap<u16, FolderError>
 where
     F: Fn(&Path, &Superblock) -> Result<Superblock, FolderError> + Copy + Send + 'static,
 {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let (found, answers) = mpsc::channel();
     let mut lost = BTreeMap::new();
     for (node, path, superblock) in nodes {
@@ -94,7 +94,7 @@ impl Losses {
         }
         let here = pool.node_indices().filter(|node| !elsewhere.contains(node));
         let here = here.map(|node| (node, pool.node_folder(node), pool.superblock(node)));
-        for (node, error) in not_found(here.collect(), INSPECT_PATIENCE, folder::find_node) {
+        for (node, error) in not_found(here.collect(), INSPECT_TIMEOUT, folder::find_node) {
             losses.insert(node, short(error));
         }
         Ok(Self(losses))
@@ -136,7 +136,7 @@ fn short(error: FolderError) -> String {
 /// Keeps the pool's record for a process that opens the pool's nodes, and decides whether it may
 /// make an empty node.
 #[derive(Debug)]
-pub struct PoolKeeper {
+pub struct PoolRegistry {
     pool: Pool,
     /// Nodes that run at an address.
     elsewhere: Vec<NodeIndex>,
@@ -144,8 +144,8 @@ pub struct PoolKeeper {
     device: u64,
 }
 
-impl PoolKeeper {
-    /// The keeper of a pool whose nodes `elsewhere` run at addresses.
+impl PoolRegistry {
+    /// The registry of a pool whose nodes `elsewhere` run at addresses.
     ///
     /// # Errors
     /// The system refuses the access to `pool.json`.
@@ -172,8 +172,8 @@ impl PoolKeeper {
         Ok(())
     }
 
-    fn note(&self, path: &Path, change: impl FnOnce(&mut Record, Place)) {
-        let noted = Place::of(&self.pool.folder, path).map_err(Into::into).and_then(|place| {
+    fn note(&self, path: &Path, change: impl FnOnce(&mut Record, FolderKind)) {
+        let noted = FolderKind::of(&self.pool.folder, path).map_err(Into::into).and_then(|place| {
             record::update(&self.pool.folder, self.pool.id, |record| change(record, place))
         });
         if let Err(error) = noted {
@@ -183,7 +183,7 @@ impl PoolKeeper {
     }
 }
 
-impl Keeper for PoolKeeper {
+impl NodeRegistry for PoolRegistry {
     fn seen(&self, node: NodeIndex, path: &Path, incarnation: u64) {
         self.note(path, |record, place| record.note_seen(node, incarnation, place));
     }
@@ -193,11 +193,11 @@ impl Keeper for PoolKeeper {
         self.check_pool().map_err(text)?;
         let record = Record::read(&self.pool.folder, self.pool.id).map_err(text)?;
         match record.entry(node).map(|entry| entry.place) {
-            Some(Place::Inside) => {}
-            Some(Place::Mount) => {
+            Some(FolderKind::Inside) => {}
+            Some(FolderKind::Mount) => {
                 return Err("it lay on a file system of its own, which may only be away".to_owned());
             }
-            Some(Place::Link) => {
+            Some(FolderKind::Link) => {
                 return Err("it lay behind a link, and may only be away".to_owned());
             }
             None => {
@@ -229,11 +229,11 @@ mod tests {
             key: MasterKey([1; 16]),
         };
         pool.write().expect("writable");
-        let keeper = PoolKeeper::new(&pool, Vec::new()).expect("there");
+        let registry = PoolRegistry::new(&pool, Vec::new()).expect("there");
         for node in pool.node_indices() {
             let (path, superblock) = (pool.node_folder(node), pool.superblock(node));
             folder::create(&path, &superblock).expect("made");
-            keeper.seen(node, &path, superblock.incarnation);
+            registry.seen(node, &path, superblock.incarnation);
         }
         pool
     }
@@ -242,16 +242,16 @@ mod tests {
     fn as_many_nodes_as_the_code_makes_up_for_are_replaced() {
         let temp = tempfile::tempdir().expect("a temporary folder");
         let pool = made(temp.path());
-        let keeper = PoolKeeper::new(&pool, Vec::new()).expect("there");
+        let registry = PoolRegistry::new(&pool, Vec::new()).expect("there");
         let may =
-            |node: u16| keeper.may_replace(NodeIndex(node), &pool.node_folder(NodeIndex(node)));
+            |node: u16| registry.may_replace(NodeIndex(node), &pool.node_folder(NodeIndex(node)));
         for node in [0, 1] {
             let path = pool.node_folder(NodeIndex(node));
             fs::remove_dir_all(&path).expect("removable");
             assert_eq!(may(node), Ok(()));
             let superblock = pool.superblock(NodeIndex(node));
             folder::create(&path, &superblock).expect("made");
-            keeper.made(NodeIndex(node), &path, superblock.incarnation);
+            registry.made(NodeIndex(node), &path, superblock.incarnation);
         }
         fs::remove_dir_all(pool.node_folder(NodeIndex(2))).expect("removable");
         let refused = may(2).expect_err("the third");
@@ -264,8 +264,8 @@ mod tests {
         }
         assert!(may(2).is_err());
         let elsewhere = vec![NodeIndex(3), NodeIndex(4)];
-        let keeper = PoolKeeper::new(&pool, elsewhere).expect("there");
-        assert_eq!(keeper.may_replace(NodeIndex(2), Path::new("x")), Ok(()));
+        let registry = PoolRegistry::new(&pool, elsewhere).expect("there");
+        assert_eq!(registry.may_replace(NodeIndex(2), Path::new("x")), Ok(()));
     }
 
     #[test]
@@ -293,32 +293,32 @@ mod tests {
     fn only_what_lay_in_the_pools_own_folder_is_replaced() {
         let temp = tempfile::tempdir().expect("a temporary folder");
         let pool = made(temp.path());
-        let keeper = PoolKeeper::new(&pool, Vec::new()).expect("there");
+        let registry = PoolRegistry::new(&pool, Vec::new()).expect("there");
         let path = pool.node_folder(NodeIndex(0));
         fs::remove_dir_all(&path).expect("removable");
-        for (place, says) in [(Place::Mount, "of its own"), (Place::Link, "link")] {
+        for (place, says) in [(FolderKind::Mount, "of its own"), (FolderKind::Link, "link")] {
             record::update(&pool.folder, pool.id, |record| {
                 record.note_seen(NodeIndex(0), 1, place);
             })
             .expect("writable");
-            let refused = keeper.may_replace(NodeIndex(0), &path).expect_err("may be away");
+            let refused = registry.may_replace(NodeIndex(0), &path).expect_err("may be away");
             assert!(refused.contains(says), "{refused}");
         }
         fs::remove_file(pool.folder.join(record::NODES_FILE)).expect("removable");
-        let refused = keeper.may_replace(NodeIndex(0), &path).expect_err("never seen");
+        let refused = registry.may_replace(NodeIndex(0), &path).expect_err("never seen");
         assert!(refused.contains("nodes.json does not say"), "{refused}");
         record::update(&pool.folder, pool.id, |record| {
-            record.note_seen(NodeIndex(0), 1, Place::Inside);
+            record.note_seen(NodeIndex(0), 1, FolderKind::Inside);
         })
         .expect("writable");
-        assert_eq!(keeper.may_replace(NodeIndex(0), &path), Ok(()));
+        assert_eq!(registry.may_replace(NodeIndex(0), &path), Ok(()));
         // The pool's disk is absent too. Another pool, or none, is below its mount point.
         let file = pool.folder.join(POOL_FILE);
         let text = fs::read_to_string(&file).expect("readable");
         fs::write(&file, text.replace(&pool.id.to_string(), &PoolId(1).to_string()))
             .expect("writable");
-        assert!(keeper.may_replace(NodeIndex(0), &path).is_err());
+        assert!(registry.may_replace(NodeIndex(0), &path).is_err());
         fs::remove_file(&file).expect("removable");
-        assert!(keeper.may_replace(NodeIndex(0), &path).is_err());
+        assert!(registry.may_replace(NodeIndex(0), &path).is_err());
     }
 }

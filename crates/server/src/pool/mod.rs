@@ -36,7 +36,7 @@ use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 pub use create::{Sizes, check_fits, create};
 pub use format::PoolFile;
 pub use layout::{Layout, default_node_bytes, free_bytes, geometry};
-pub use losses::{Losses, PoolKeeper, inspect};
+pub use losses::{Losses, PoolRegistry, inspect};
 pub use provision::{Provision, needed_slots};
 pub use room::check_room;
 

@@ -43,14 +43,14 @@ pub const NODES_FILE: &str = "nodes.json";
 /// The format that this version writes, and the newest that it reads.
 const FORMAT: u32 = 1;
 /// How long a process waits for the lock. Other processes hold it for milliseconds.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between tries to lock.
 const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// How a node's folder is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum FolderKind {
     /// A folder in the pool's folder, on the same file system.
     #[serde(rename = "beside")]
     Inside,
@@ -60,7 +60,7 @@ pub enum Place {
     Link,
 }
 
-impl Place {
+impl FolderKind {
     /// How the folder at `path` is reached from the pool's folder `pool`.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ pub struct Entry {
     /// The incarnation of the node that was found or made last.
     incarnation: String,
     /// How the folder was reached.
-    pub place: Place,
+    pub place: FolderKind,
     /// The node was made empty in place of a lost node, and is not known to be rebuilt.
     #[serde(default)]
     pub rebuild: bool,
@@ -151,13 +151,19 @@ impl Record {
     }
 
     /// Notes that a node was found in its folder.
-    pub fn note_seen(&mut self, node: NodeIndex, incarnation: u64, place: Place) {
+    pub fn note_seen(&mut self, node: NodeIndex, incarnation: u64, place: FolderKind) {
         let rebuild = self.entry(node).is_some_and(|entry| entry.rebuild);
         self.put(Entry { node: node.0, incarnation: hex(incarnation), place, rebuild });
     }
 
     /// Notes that an empty node was made; with `replaced`, in place of a lost node.
-    pub fn note_made(&mut self, node: NodeIndex, incarnation: u64, place: Place, replaced: bool) {
+    pub fn note_made(
+        &mut self,
+        node: NodeIndex,
+        incarnation: u64,
+        place: FolderKind,
+        replaced: bool,
+    ) {
         self.put(Entry { node: node.0, incarnation: hex(incarnation), place, rebuild: replaced });
     }
 
@@ -195,7 +201,7 @@ fn hex(incarnation: u64) -> String {
 pub fn update(folder: &Path, pool: PoolId, change: impl FnOnce(&mut Record)) -> anyhow::Result<()> {
     let path = folder.join(POOL_FILE);
     let file = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    lock(&file, LOCK_PATIENCE).with_context(|| format!("cannot lock {}", path.display()))?;
+    lock(&file, LOCK_TIMEOUT).with_context(|| format!("cannot lock {}", path.display()))?;
     let before = Record::read(folder, pool)?;
     let mut after = before.clone();
     change(&mut after);
@@ -205,9 +211,9 @@ pub fn update(folder: &Path, pool: PoolId, change: impl FnOnce(&mut Record)) -> 
 /// Locks the file. The lock ends when `file` is closed.
 ///
 /// # Errors
-/// Another process holds the lock for longer than `patience`, or the system refuses the lock.
-fn lock(file: &fs::File, patience: Duration) -> std::io::Result<()> {
-    let deadline = Instant::now() + patience;
+/// Another process holds the lock for longer than `timeout`, or the system refuses the lock.
+fn lock(file: &fs::File, timeout: Duration) -> std::io::Result<()> {
+    let deadline = Instant::now() + timeout;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),
@@ -236,15 +242,15 @@ mod tests {
         let folder = folder();
         let dir = folder.path();
         update(dir, POOL, |record| {
-            record.note_made(NodeIndex(4), 0xabc, Place::Inside, true);
-            record.note_made(NodeIndex(1), 0xdef, Place::Mount, false);
+            record.note_made(NodeIndex(4), 0xabc, FolderKind::Inside, true);
+            record.note_made(NodeIndex(1), 0xdef, FolderKind::Mount, false);
         })
         .expect("writable");
-        update(dir, POOL, |record| record.note_seen(NodeIndex(4), 0xabc, Place::Inside))
+        update(dir, POOL, |record| record.note_seen(NodeIndex(4), 0xabc, FolderKind::Inside))
             .expect("writable");
         let record = Record::read(dir, POOL).expect("readable");
         assert_eq!(record.to_rebuild(), [(NodeIndex(4), "0000000000000abc")]);
-        assert_eq!(record.entry(NodeIndex(1)).map(|entry| entry.place), Some(Place::Mount));
+        assert_eq!(record.entry(NodeIndex(1)).map(|entry| entry.place), Some(FolderKind::Mount));
         assert_eq!(record.entry(NodeIndex(0)), None);
         update(dir, POOL, Record::note_whole).expect("writable");
         assert!(Record::read(dir, POOL).expect("readable").to_rebuild().is_empty());
@@ -254,8 +260,10 @@ mod tests {
     fn what_cannot_be_believed_says_nothing_and_a_newer_format_is_left_alone() {
         let folder = folder();
         let (dir, path) = (folder.path(), folder.path().join(NODES_FILE));
-        update(dir, PoolId(8), |record| record.note_made(NodeIndex(1), 1, Place::Inside, true))
-            .expect("writable");
+        update(dir, PoolId(8), |record| {
+            record.note_made(NodeIndex(1), 1, FolderKind::Inside, true);
+        })
+        .expect("writable");
         assert!(Record::read(dir, POOL).expect("another pool's").to_rebuild().is_empty());
         for damaged in [&b"{\"format\": 1"[..], b"", b"\xff\xfe", b"[]"] {
             fs::write(&path, damaged).expect("writable");
@@ -286,9 +294,9 @@ mod tests {
         let (beside, link) = (folder.path().join("node.0"), folder.path().join("node.1"));
         fs::create_dir(&beside).expect("made");
         std::os::unix::fs::symlink(&beside, &link).expect("linked");
-        let place = |path: &Path| Place::of(folder.path(), path).expect("there");
-        assert_eq!((place(&beside), place(&link)), (Place::Inside, Place::Link));
-        assert_eq!(place(Path::new("/proc")), Place::Mount);
-        assert!(Place::of(folder.path(), &folder.path().join("node.2")).is_err());
+        let place = |path: &Path| FolderKind::of(folder.path(), path).expect("there");
+        assert_eq!((place(&beside), place(&link)), (FolderKind::Inside, FolderKind::Link));
+        assert_eq!(place(Path::new("/proc")), FolderKind::Mount);
+        assert!(FolderKind::of(folder.path(), &folder.path().join("node.2")).is_err());
     }
 }

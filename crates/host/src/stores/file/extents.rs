@@ -11,7 +11,7 @@ use fieldstone_uring::start_thread;
 use super::FileMail;
 use crate::store::Mailer;
 
-/// A question for the extents of a range, for the job with this index.
+/// A question for the extents of a range, for the request with this index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
     pub(super) index: u32,
