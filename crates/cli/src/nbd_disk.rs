@@ -14,7 +14,7 @@ use fieldstone_nbd::client::{Client, Config, Outcome, Reply};
 use fieldstone_uring::Address;
 
 /// The longest wait for a server that sends or takes no byte. Then the call fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
@@ -109,15 +109,15 @@ fn dial(address: &Address) -> io::Result<Box<dyn Stream>> {
     match address {
         Address::Unix(path) => {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
             Ok(Box::new(stream))
         }
         Address::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port))?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
             Ok(Box::new(stream))
         }
     }

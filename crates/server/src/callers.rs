@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// most this many times `max` threads.
 const THREADS_PER_CALLER: usize = 2;
 /// How long a new caller waits for such a thread to end when there are that many threads.
-const THREAD_PATIENCE: Duration = Duration::from_secs(1);
+const THREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection whose operations have a time limit, and that another thread can close.
 pub trait Line: Send + Sync + 'static {
@@ -126,12 +126,12 @@ impl<S: Line> Callers<S> {
 
     /// Accepts a connection as an idle caller. If there are too many callers, closes the connection
     /// of the caller that has been idle longest. If too many threads have not ended, waits up to
-    /// `THREAD_PATIENCE` for one. None if there are still too many threads, or if all callers are
+    /// `THREAD_TIMEOUT` for one. None if there are still too many threads, or if all callers are
     /// busy.
     pub fn take_on(self: &Arc<Self>, line: S) -> Option<Caller<S>> {
         let threads_max = self.max * THREADS_PER_CALLER;
         let crowded = |table: &mut Table<S>| table.callers >= threads_max && table.leaving > 0;
-        let waited = self.ended.wait_timeout_while(self.table(), THREAD_PATIENCE, crowded);
+        let waited = self.ended.wait_timeout_while(self.table(), THREAD_TIMEOUT, crowded);
         let (mut table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let busy = table.callers - table.idle.len() - table.leaving;
         if busy + table.idle.len() >= self.max {
@@ -148,7 +148,7 @@ impl<S: Line> Callers<S> {
     }
 
     /// Closes the connection of the caller that has been idle longest.
-    pub fn give_way(&self) {
+    pub fn evict_oldest(&self) {
         self.table().hang_up_on_oldest();
     }
 }

@@ -9,7 +9,7 @@
 //! |-----------------|------|
 //! | [`pool`]        | a pool on disk: its description, its key, the record of its nodes' folders |
 //! | [`replace`]     | makes an empty node in place of a lost one |
-//! | [`target`]      | the names of pools and volumes on the command line |
+//! | [`paths`]       | the names of pools and volumes on the command line |
 //! | [`runtime`]     | open devices on the cores of this process, of any stores and pools |
 //! | [`engine`]      | a running pool: its nodes, its volumes, and the operations of commands |
 //! | [`accelerator`] | places, codes and computes checksums for the volumes |
@@ -31,9 +31,9 @@ pub mod control;
 pub mod engine;
 pub mod listen;
 pub mod metrics;
+pub mod paths;
 pub mod pool;
 pub mod replace;
 pub mod report;
 pub mod runtime;
 pub mod serve;
-pub mod target;

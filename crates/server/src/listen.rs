@@ -22,12 +22,12 @@ pub fn raise_open_files() {
 /// # Errors
 /// The address is still in use after one second, or the system refuses to listen there.
 pub fn bind(address: &Address) -> Result<Listener, ListenError> {
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const TIMEOUT: Duration = Duration::from_secs(1);
     const PAUSE: Duration = Duration::from_millis(10);
     let start = Instant::now();
     loop {
         match Listener::bind(address) {
-            Err(ListenError::InUse(_)) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            Err(ListenError::InUse(_)) if start.elapsed() < TIMEOUT => std::thread::sleep(PAUSE),
             other => return other,
         }
     }

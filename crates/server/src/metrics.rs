@@ -102,7 +102,7 @@ fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
             return;
         }
         let Ok(stream) = stream else {
-            callers.give_way();
+            callers.evict_oldest();
             std::thread::sleep(RETRY_ACCEPT);
             continue;
         };

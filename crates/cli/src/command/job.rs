@@ -11,9 +11,9 @@ use anyhow::{Context, anyhow, bail};
 use fieldstone_host::VolumeCall;
 use fieldstone_server::control::{Client, Request};
 use fieldstone_server::engine::{Engine, Operator, VolumeOptions};
+use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::pool::record;
 use fieldstone_server::report::{PoolReport, ProgressReport, VolumeReport};
-use fieldstone_server::target::target;
 
 use super::nodes::NodeOptions;
 use crate::progress::{new_bar, show};
@@ -23,7 +23,7 @@ use fieldstone_units as units;
 /// Time between two looks at the status.
 const STEP: Duration = Duration::from_millis(200);
 /// The longest wait for nodes that are not up, before the job starts.
-const JOIN_PATIENCE: Duration = Duration::from_secs(5);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub struct Args {
 /// # Errors
 /// The job cannot be started, fails, or could not restore every shard.
 pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
-    let target = target(&args.target)?;
+    let target = pool_or_volume(&args.target)?;
     let volume = target.volume;
     match Operator::find(&target.pool, volume.as_deref(), &args.nodes.fixed)? {
         Operator::Server(mut server) => online(kind, args, volume.as_deref(), &mut server),
@@ -162,14 +162,14 @@ fn offline(
     outcome
 }
 
-/// Waits until the volumes' nodes are up, at most `JOIN_PATIENCE`. Before a node has joined, a
+/// Waits until the volumes' nodes are up, at most `JOIN_TIMEOUT`. Before a node has joined, a
 /// rebuild does not know which of its shards are missing, and a scrub does not see its shards.
 fn wait_for_nodes(
     volume: Option<&str>,
     mut look: impl FnMut() -> anyhow::Result<PoolReport>,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
-    while began.elapsed() < JOIN_PATIENCE {
+    while began.elapsed() < JOIN_TIMEOUT {
         let report = look()?;
         let mut asked =
             report.volumes.iter().filter(|found| volume.is_none_or(|v| found.name == v));

@@ -106,10 +106,10 @@ impl AnnouncedFolder {
         &self,
         call: impl FnOnce(Announcer) -> T + Send + 'static,
     ) -> Option<T> {
-        const PATIENCE: Duration = Duration::from_secs(2);
+        const TIMEOUT: Duration = Duration::from_secs(2);
         let announcer = self.announcer.clone();
         let call = move || call(announcer);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         timed_call::within(deadline, &self.path.to_string_lossy(), call).ok()
     }
 }

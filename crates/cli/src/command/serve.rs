@@ -19,10 +19,10 @@ use fieldstone_fpga::{FpgaDevice, exercise};
 use fieldstone_host::{PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError};
 use fieldstone_server::engine::{Engine, VolumeOptions};
 use fieldstone_server::listen;
+use fieldstone_server::paths::{check_name, volume_path};
 use fieldstone_server::pool::Pool;
 use fieldstone_server::runtime::{DeviceName, Runtime, RuntimeOptions};
-use fieldstone_server::serve::{Device, ServeOptions, Server};
-use fieldstone_server::target::{check_name, volume_path};
+use fieldstone_server::serve::{ExportSpec, ServeOptions, Server};
 use fieldstone_uring::{Address, Caching, Holder, Listener};
 
 use super::accelerator::Accel;
@@ -38,7 +38,7 @@ pub struct Args {
     /// another name: two volumes of the same name need that. The first target is also the default
     /// export.
     #[arg(value_name = "[NAME=]DIR/VOLUME|file:PATH|ram:SIZE", required = true)]
-    targets: Vec<Target>,
+    targets: Vec<ServeTarget>,
     /// Where to listen: unix:PATH or tcp:HOST:PORT. May be repeated.
     #[arg(long, value_name = "ADDR", required = true)]
     nbd: Vec<Address>,
@@ -112,7 +112,7 @@ pub enum Scheduling {
 
 /// One target of `serve`, with the name of its export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ServeTarget {
     /// The name that the user gave the export.
     export: Option<String>,
     /// The target's text, without that name.
@@ -120,7 +120,7 @@ pub struct Target {
     serving: Serving,
 }
 
-impl FromStr for Target {
+impl FromStr for ServeTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -212,7 +212,7 @@ struct Wanted {
 }
 
 /// The pools, and their volumes to serve.
-fn volumes_of(targets: &[Target]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>)> {
+fn volumes_of(targets: &[ServeTarget]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>)> {
     let mut pools: Vec<Pool> = Vec::new();
     let mut volumes: Vec<Wanted> = Vec::new();
     for target in targets {
@@ -278,7 +278,7 @@ fn caching(args: &Args) -> Caching {
 /// # Errors
 /// Two targets have the same name. A name that the server chose would depend on the other targets:
 /// with one target more, a client could write to another volume than before.
-fn export_names(targets: &[Target], volumes: &[Wanted]) -> anyhow::Result<Vec<String>> {
+fn export_names(targets: &[ServeTarget], volumes: &[Wanted]) -> anyhow::Result<Vec<String>> {
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
     let mut names = Vec::new();
     let mut volumes = volumes.iter();
@@ -343,13 +343,17 @@ fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
 }
 
 /// The devices to open.
-fn devices(args: &Args, volumes: Vec<Wanted>, exports: Vec<String>) -> anyhow::Result<Vec<Device>> {
+fn devices(
+    args: &Args,
+    volumes: Vec<Wanted>,
+    exports: Vec<String>,
+) -> anyhow::Result<Vec<ExportSpec>> {
     let mut volumes = volumes.into_iter();
     let devices = args.targets.iter().zip(exports).map(|(target, export)| match &target.serving {
         Serving::Store(target) => {
             let options = StoreOptions { caching: caching(args), read_only: args.read_only };
             let layers = layers(args, target.is_cached(options))?;
-            Ok(Device::Store(export, target.clone(), options, layers))
+            Ok(ExportSpec::Store(export, target.clone(), options, layers))
         }
         Serving::Volume(_) => {
             let Wanted { pool, name } = volumes.next().context("every volume has a name")?;
@@ -360,7 +364,7 @@ fn devices(args: &Args, volumes: Vec<Wanted>, exports: Vec<String>) -> anyhow::R
                 rebuild_limit: args.rebuild_limit,
                 layers: layers(args, false)?,
             };
-            Ok(Device::Volume { pool, name, export, options })
+            Ok(ExportSpec::Volume { pool, name, export, options })
         }
     });
     devices.collect()
@@ -370,7 +374,7 @@ fn serve(
     args: &Args,
     runtime: &Arc<Runtime>,
     engines: Vec<Engine>,
-    devices: Vec<Device>,
+    devices: Vec<ExportSpec>,
     listeners: Vec<Listener>,
     signals: &Signals,
 ) -> anyhow::Result<()> {

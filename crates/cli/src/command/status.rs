@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use fieldstone_server::engine::{Engine, Operator, VolumeOptions};
+use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::report::{PoolReport, VolumeReport};
-use fieldstone_server::target::target;
 
 use super::nodes::NodeOptions;
 use crate::report::print_pool;
@@ -25,7 +25,7 @@ pub struct Args {
 
 /// Runs `status`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let target = target(&args.target)?;
+    let target = pool_or_volume(&args.target)?;
     let mut operator = Operator::find(&target.pool, target.volume.as_deref(), &args.nodes.fixed)?;
     let looked = match &mut operator {
         Operator::Server(server) => server.first_status(),

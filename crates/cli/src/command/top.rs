@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use fieldstone_server::control::find_server;
+use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::report::{PoolReport, VolumeReport};
-use fieldstone_server::target::target;
 
 use crate::report::{progress_text, stage_table};
 use fieldstone_units::{rate, size};
@@ -32,7 +32,7 @@ pub struct Args {
 
 /// Runs `top`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let target = target(&args.target)?;
+    let target = pool_or_volume(&args.target)?;
     let dir = target.pool.display();
     let mut server = find_server(&target.pool, target.volume.as_deref())?.with_context(|| {
         format!("no server of {dir} is running; `fieldstone status {dir}` looks without one")

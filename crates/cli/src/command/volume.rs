@@ -8,7 +8,7 @@ use clap::Subcommand;
 use fieldstone_codes::Profile;
 use fieldstone_server::control::{Request, Response, VolumeLine};
 use fieldstone_server::engine::Operator;
-use fieldstone_server::target::{VolumePath, target, volume_path};
+use fieldstone_server::paths::{VolumePath, pool_or_volume, volume_path};
 
 use super::nodes::NodeOptions;
 use fieldstone_units as units;
@@ -185,7 +185,7 @@ fn warn(warning: Option<String>) {
 }
 
 fn list(args: &Ls) -> anyhow::Result<()> {
-    let folder = target(&args.dir)?.pool;
+    let folder = pool_or_volume(&args.dir)?.pool;
     let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
     let lines = match &mut operator {
         Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?),

@@ -14,11 +14,11 @@ use super::{Request, Response};
 use crate::report::PoolReport;
 
 /// How long a server may take to answer, for example to make a volume.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long a server may take to accept a connection. A server that hangs accepts no connection.
 /// Then the kernel queues only a few connections.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection to a running server.
 pub struct Client {
@@ -45,7 +45,7 @@ pub(super) fn with_short_path<T>(
 /// # Errors
 /// No server listens there, or the server does not accept in time (`TimedOut`).
 pub(super) fn connect(folder: &Path, name: &str) -> io::Result<UnixStream> {
-    let deadline = Instant::now() + CONNECT_PATIENCE;
+    let deadline = Instant::now() + CONNECT_TIMEOUT;
     with_short_path(folder, name, |path| connect_unix(path, deadline))
 }
 
@@ -89,8 +89,8 @@ impl Client {
     /// Connects to a socket of the pool at `folder`.
     fn connect(folder: &Path, name: &str) -> io::Result<Self> {
         let stream = connect(folder, name)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { reader: BufReader::new(stream), path: folder.join(name), found: None })
     }
 

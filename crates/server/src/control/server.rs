@@ -84,7 +84,7 @@ fn accept(listener: &UnixListener, service: &Arc<dyn Service>) {
     let callers = Callers::new(CLIENTS_MAX);
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
-            callers.give_way();
+            callers.evict_oldest();
             std::thread::sleep(RETRY_ACCEPT);
             continue;
         };

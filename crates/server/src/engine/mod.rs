@@ -31,7 +31,7 @@ pub use folders::{command_deadline, open_patiently};
 pub use listing::{Known, Listing};
 pub use nodes::FixedNode;
 pub use operator::Operator;
-pub use service::{METRICS_PATIENCE, STATUS_PATIENCE, Served, ServerInfo};
+pub use service::{METRICS_TIMEOUT, STATUS_TIMEOUT, Served, ServerInfo};
 pub use survey::{NodeAnswer, Survey};
 pub use volumes::VolumeOptions;
 

@@ -17,7 +17,7 @@ use crate::pool::Pool;
 use crate::runtime::RuntimeOptions;
 
 /// How long a server that has the nodes may take to answer or to end.
-const SERVER_PATIENCE: Duration = Duration::from_secs(15);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The process that carries out a command.
 pub enum Operator {
@@ -61,9 +61,9 @@ impl Operator {
                 (None, ..) | (_, Some(_), _) => return Err(error),
                 (Some(_), None, _) => {}
             }
-            if start.elapsed() > SERVER_PATIENCE {
+            if start.elapsed() > SERVER_TIMEOUT {
                 return Err(error.context(format!(
-                    "waited {SERVER_PATIENCE:?} for the server of {} to answer or to end",
+                    "waited {SERVER_TIMEOUT:?} for the server of {} to answer or to end",
                     folder.display()
                 )));
             }

@@ -11,16 +11,16 @@ use fieldstone_proto::{NodeIndex, PoolId};
 
 use super::{Engine, Known, Survey};
 use crate::control::{Request, Response, Service, VolumeLine};
+use crate::paths::check_name;
 use crate::pool::record;
 use crate::report::{PoolReport, ServerReport, Stores, VolumeReport};
-use crate::runtime::{DeviceName, Runtime, Stage};
-use crate::target::check_name;
+use crate::runtime::{DeviceName, DeviceState, Runtime};
 
 /// How long `status` waits for the answers of nodes.
-pub const STATUS_PATIENCE: Duration = Duration::from_secs(4);
+pub const STATUS_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a scrape of the metrics waits for the answers of nodes. It is much shorter than the
 /// 10 s after which Prometheus drops the whole scrape.
-pub const METRICS_PATIENCE: Duration = Duration::from_secs(2);
+pub const METRICS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The part of a report that describes the server. All pools of the server share it.
 pub struct ServerInfo {
@@ -49,31 +49,34 @@ impl ServerInfo {
         report
     }
 
-    /// Adds the server's part to the report of a pool, and the targets that are not open.
+    /// Adds the server's part to the report of a pool, and the devices that are not open.
     fn complete(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let cores = self.runtime.snapshot();
         report.server = Some(ServerReport::of(&cores, uptime_ns, self.listen.clone()));
-        self.add_targets(report, pool, stores);
+        self.add_unopened(report, pool, stores);
     }
 
-    /// Adds to a report the targets that are not open yet, and puts all targets in the order of the
+    /// Adds to a report the devices that are not open yet, and puts all devices in the order of the
     /// exports.
-    fn add_targets(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
+    fn add_unopened(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
         let mut volumes = Vec::new();
-        for target in self.runtime.targets() {
-            let is_told = match target.name.pool {
+        for device in self.runtime.served_devices() {
+            let is_told = match device.name.pool {
                 None => stores == Stores::Told,
                 of => of == pool,
             };
             if !is_told {
                 continue;
             }
-            let name = target.name.name;
+            let name = device.name.name;
             let at = report.volumes.iter().position(|volume| volume.name == name);
             let mut volume = at.map(|at| report.volumes.remove(at)).unwrap_or_else(|| {
-                let phase =
-                    if matches!(target.stage, Stage::Failed(_)) { "failed" } else { "opening" };
+                let phase = if matches!(device.state, DeviceState::Failed(_)) {
+                    "failed"
+                } else {
+                    "opening"
+                };
                 VolumeReport {
                     name,
                     phase: phase.to_owned(),
@@ -81,7 +84,7 @@ impl ServerInfo {
                     ..VolumeReport::default()
                 }
             });
-            if let Stage::Failed(reason) = target.stage {
+            if let DeviceState::Failed(reason) = device.state {
                 volume.reason = reason;
             }
             volumes.push(volume);
@@ -105,12 +108,12 @@ impl Served {
         Self { engine, server, changes: Mutex::new(()) }
     }
 
-    /// The report of the pool and the server. Waits for nodes for at most `patience`. `stores` says
+    /// The report of the pool and the server. Waits for nodes for at most `timeout`. `stores` says
     /// whether the report has the stores that need no pool.
-    pub fn report(&self, patience: Duration, stores: Stores) -> PoolReport {
+    pub fn report(&self, timeout: Duration, stores: Stores) -> PoolReport {
         // Asks the nodes first. So if a node was replaced, the volumes' newer snapshot is about the
         // new node.
-        let survey = self.engine.survey(patience);
+        let survey = self.engine.survey(timeout);
         let mut report = PoolReport::from_survey(&self.engine, &survey, stores);
         self.server.complete(&mut report, Some(self.engine.pool.id), stores);
         if let Err(error) = self.settle(&report, &survey) {
@@ -149,9 +152,9 @@ impl Served {
         let runtime = self.engine.runtime();
         if volume.is_none() {
             // The request is for all volumes, so none may still be opening.
-            for target in runtime.targets() {
-                if target.name.pool.is_none_or(|pool| pool == self.engine.pool.id) {
-                    runtime.check_not_opening(&target.name)?;
+            for device in runtime.served_devices() {
+                if device.name.pool.is_none_or(|pool| pool == self.engine.pool.id) {
+                    runtime.check_not_opening(&device.name)?;
                 }
             }
         }
@@ -190,7 +193,7 @@ impl Served {
         };
         match request {
             Request::Status => {
-                Ok(Response::Status(Box::new(self.report(STATUS_PATIENCE, Stores::Told))))
+                Ok(Response::Status(Box::new(self.report(STATUS_TIMEOUT, Stores::Told))))
             }
             Request::Rebuild { volume, limit } => {
                 let call = VolumeCall::Rebuild { limit_bytes_per_second: limit };

@@ -1,6 +1,6 @@
 //! Asks all nodes of a pool for their status and their volumes, with one deadline for all.
 //!
-//! Reports need this. A node that is silent delays a report by the patience of its reader, and does
+//! Reports need this. A node that is silent delays a report by the timeout of its reader, and does
 //! not change what the report says of other nodes. So each node is asked by a thread of its own. A
 //! thread whose node is late goes on without a reader, and ends when its conversation ends.
 
@@ -16,7 +16,7 @@ use fieldstone_proto::{
 use super::Engine;
 use super::listing::Listing;
 
-/// How long nodes are waited for beyond the patience. A conversation that ends at its own deadline
+/// How long nodes are waited for beyond the timeout. A conversation that ends at its own deadline
 /// gives a better reason than this wait.
 const GRACE: Duration = Duration::from_millis(200);
 /// Stack of a thread that asks a node. There is a thread for each node, so it is small.
@@ -50,15 +50,15 @@ struct Question {
     node: NodeIndex,
     place: NodePlace,
     capability: Capability,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Engine {
-    /// Asks all nodes at the same time, for at most `patience` and a moment.
-    pub fn survey(&self, patience: Duration) -> Survey {
-        let deadline = Instant::now() + patience + GRACE;
+    /// Asks all nodes at the same time, for at most `timeout` and a moment.
+    pub fn survey(&self, timeout: Duration) -> Survey {
+        let deadline = Instant::now() + timeout + GRACE;
         let (sender, parts) = mpsc::channel();
-        let late = format!("it has not answered within {patience:?}");
+        let late = format!("it has not answered within {timeout:?}");
         let mut stats = vec![Err(late.clone()); self.places.len()];
         let mut volumes = vec![Err(late); self.places.len()];
         for (node, place) in self.pool.node_indices().zip(self.places.iter()) {
@@ -66,7 +66,7 @@ impl Engine {
                 node,
                 place: place.clone(),
                 capability: self.capability(VolumeId(0), Epoch(0)),
-                patience,
+                timeout,
             };
             let (handle, sender) = (self.runtime.handle().clone(), sender.clone());
             let thread = std::thread::Builder::new().name("survey".to_owned());
@@ -98,7 +98,7 @@ impl Question {
     /// Asks the node, and sends its answers. Nobody receives late answers.
     fn ask(self, handle: &Handle, sender: &Sender<Part>) {
         let node = self.node;
-        let session = NodeSession::connect(handle, node, &self.place, self.patience);
+        let session = NodeSession::connect(handle, node, &self.place, self.timeout);
         let mut session = match session {
             Ok(session) => session,
             Err(error) => return Self::failed(node, &error.into(), sender),

@@ -268,7 +268,7 @@ impl Engine {
     pub fn grow(&self, open: &OpenDevice, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
         const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
         const STEP: Duration = Duration::from_millis(20);
-        const PATIENCE: Duration = Duration::from_secs(60);
+        const TIMEOUT: Duration = Duration::from_secs(60);
         let name = &open.name.name;
         if !size_bytes.is_multiple_of(BLOCK) {
             bail!("the size of {size_bytes} bytes is not a multiple of {BLOCK}");
@@ -292,8 +292,8 @@ impl Engine {
             if let Some(why) = self.grow_refused(open) {
                 bail!("{name} was not made larger: {why}");
             }
-            if start.elapsed() > PATIENCE {
-                bail!("{name} has not grown within {PATIENCE:?}; see `fieldstone status`");
+            if start.elapsed() > TIMEOUT {
+                bail!("{name} has not grown within {TIMEOUT:?}; see `fieldstone status`");
             }
             std::thread::sleep(STEP);
         }

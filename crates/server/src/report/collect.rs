@@ -9,7 +9,7 @@ use super::{
     CoreReport, EngineKindReport, EngineReport, NodeReport, PoolReport, ProgressReport,
     ServerReport, VolumeNodeReport, VolumeReport,
 };
-use crate::engine::{Engine, Known, NodeAnswer, STATUS_PATIENCE, Survey};
+use crate::engine::{Engine, Known, NodeAnswer, STATUS_TIMEOUT, Survey};
 use crate::pool::Provision;
 use crate::runtime::Runtime;
 
@@ -26,7 +26,7 @@ impl PoolReport {
     /// The report of a running pool, with the stores that need no pool. Leaves out facts that are
     /// not available.
     pub fn of(engine: &Engine) -> Self {
-        Self::from_survey(engine, &engine.survey(STATUS_PATIENCE), Stores::Told)
+        Self::from_survey(engine, &engine.survey(STATUS_TIMEOUT), Stores::Told)
     }
 
     /// The report of a running pool, whose nodes have just been asked. `stores` says whether it has

@@ -4,10 +4,10 @@ use std::sync::{Arc, PoisonError};
 
 use fieldstone_host::frontends::nbd::{self, Exports};
 
-use super::{Runtime, Stage};
+use super::{DeviceState, Runtime};
 
 impl Runtime {
-    /// Offers every open target to NBD clients that connect from now on.
+    /// Offers every open device to NBD clients that connect from now on.
     ///
     /// # Errors
     /// As [`Runtime::exports`].
@@ -17,17 +17,17 @@ impl Runtime {
         Ok(())
     }
 
-    /// The exports: every open target. The first target is the default export. While the first
-    /// target is not open, there is no default export.
+    /// The exports: every open device. The first device is the default export. While the first
+    /// device is not open, there is no default export.
     ///
     /// # Errors
     /// The protocol cannot express a device, or no device is open.
     fn exports(&self, read_only: bool) -> anyhow::Result<Exports> {
-        let targets = self.targets();
+        let served = self.served_devices();
         let snapshot = self.snapshot();
         let (mut exports, mut devices) = (Vec::new(), Vec::new());
-        for target in &targets {
-            let Stage::Serving(device) = &target.stage else { continue };
+        for served in &served {
+            let DeviceState::Serving(device) = &served.state else { continue };
             // The current size: the device may have grown since its opening.
             let found = snapshot.iter().flat_map(|core| &core.devices);
             let mut found = found.filter(|found| found.device == device.device);
@@ -39,7 +39,7 @@ impl Runtime {
             devices.push(device.device);
         }
         let has_default =
-            targets.first().is_some_and(|first| matches!(first.stage, Stage::Serving(_)));
+            served.first().is_some_and(|first| matches!(first.state, DeviceState::Serving(_)));
         let mut list = fieldstone_nbd::ExportList::new(exports)?;
         if !has_default {
             list = list.without_default();

@@ -5,7 +5,7 @@
 //! name.
 
 mod exports;
-mod targets;
+mod served;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -22,7 +22,7 @@ use fieldstone_host::{
 use fieldstone_proto::{PoolId, VolumeId};
 use fieldstone_uring::{Caching, Holder};
 
-pub use targets::{Stage, Target};
+pub use served::{DeviceState, ServedDevice};
 
 use crate::accelerator::Accelerator;
 use crate::engine::{Engine, FixedNode, find_nodes};
@@ -30,7 +30,7 @@ use crate::listen;
 use crate::pool::Pool;
 
 /// How long a call waits for a core. A healthy core answers within a millisecond.
-const CALL_PATIENCE: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The options of a runtime.
 #[derive(Clone, Debug)]
@@ -47,7 +47,8 @@ pub struct RuntimeOptions {
     pub fixed: Vec<FixedNode>,
     /// The kind of this process. Processes that find a node's folder in use report it.
     pub holder: Holder,
-    /// Make an empty node where one was lost, under the conditions of [`crate::pool::PoolKeeper`].
+    /// Make an empty node where one was lost, under the conditions of
+    /// [`crate::pool::PoolRegistry`].
     pub replace_missing: bool,
     /// The accelerator for placement, coding and checksums.
     pub accelerator: Accelerator,
@@ -113,7 +114,7 @@ pub struct Runtime {
     /// Devices that the host has: open, being opened, or failed and not forgotten.
     names: Mutex<Vec<(DeviceId, DeviceName)>>,
     open: Mutex<Vec<OpenDevice>>,
-    targets: Mutex<Vec<Target>>,
+    served: Mutex<Vec<ServedDevice>>,
     /// Held while the exports are listed and offered, so that no old list replaces a newer list.
     offering: Mutex<()>,
 }
@@ -152,7 +153,7 @@ impl Runtime {
             accelerator: options.accelerator.clone(),
             names: Mutex::new(Vec::new()),
             open: Mutex::new(Vec::new()),
-            targets: Mutex::new(Vec::new()),
+            served: Mutex::new(Vec::new()),
             offering: Mutex::new(()),
         });
         let engine = |(pool, nodes)| Engine::new(pool, nodes, Arc::clone(&runtime));
@@ -332,8 +333,8 @@ impl Runtime {
     /// Closes devices cleanly, all at the same time.
     fn close_all(&self, devices: &[OpenDevice]) -> anyhow::Result<()> {
         /// Longer than the time after which a volume itself gives up closing.
-        const PATIENCE: Duration = Duration::from_secs(30);
-        let deadline = Instant::now() + PATIENCE;
+        const TIMEOUT: Duration = Duration::from_secs(30);
+        let deadline = Instant::now() + TIMEOUT;
         let answers: Vec<_> =
             devices.iter().map(|open| (open, self.handle.close_device(open.device))).collect();
         let mut failures = Vec::new();
@@ -347,7 +348,7 @@ impl Runtime {
                 Ok(Ok(())) => None,
                 Ok(Err(reason)) => Some(format!("{name} was not closed cleanly: {reason}")),
                 Err(_) => Some(format!(
-                    "{name} was not closed within {PATIENCE:?}{}: what was acknowledged is replayed \
+                    "{name} was not closed within {TIMEOUT:?}{}: what was acknowledged is replayed \
                      from its journal when it is opened again",
                     self.waits_for(cores.get_or_insert_with(|| self.snapshot()), &open.name)
                 )),
@@ -382,7 +383,7 @@ impl Runtime {
 
 /// Waits for the core's answer to a call to the device `name`.
 fn answered(name: &str, answer: &Receiver<Result<(), String>>) -> anyhow::Result<()> {
-    match answer.recv_timeout(CALL_PATIENCE) {
+    match answer.recv_timeout(CALL_TIMEOUT) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(reason)) => bail!("{name}: {reason}"),
         Err(RecvTimeoutError::Disconnected) => bail!("{name}: its core has ended"),

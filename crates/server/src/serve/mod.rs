@@ -14,14 +14,14 @@ use anyhow::bail;
 use fieldstone_console::signals::Signals;
 use fieldstone_uring::Listener;
 
-pub use opening::Device;
+pub use opening::ExportSpec;
 
 use crate::control::ControlServer;
-use crate::engine::{Engine, METRICS_PATIENCE, Served, ServerInfo};
+use crate::engine::{Engine, METRICS_TIMEOUT, Served, ServerInfo};
 use crate::metrics::{Collect, MetricsServer};
 use crate::report::{PoolReport, Stores};
 use crate::runtime::Runtime;
-use opening::{Door, Openings};
+use opening::{Exporter, Openings};
 
 /// Reports to the user, in lines, what is being served from now on.
 pub type Announce = fn(&str);
@@ -29,7 +29,7 @@ pub type Announce = fn(&str);
 /// The devices to serve, and the addresses.
 pub struct ServeOptions {
     /// The devices, in the order of the exports.
-    pub devices: Vec<Device>,
+    pub devices: Vec<ExportSpec>,
     /// The listeners for NBD clients.
     pub listeners: Vec<Listener>,
     /// The address of the metrics, `HOST:PORT`.
@@ -63,8 +63,8 @@ impl Server {
         stop: Sender<()>,
     ) -> anyhow::Result<Self> {
         let ServeOptions { devices, listeners, read_only, .. } = options;
-        let targets = devices.iter().map(|device| (device.name(), device.export().to_owned()));
-        runtime.set_targets(targets);
+        let served = devices.iter().map(|device| (device.name(), device.export().to_owned()));
+        runtime.set_served(served);
         let addresses = listeners.iter().map(|listener| listener.address().to_string());
         let info = ServerInfo::new(Arc::clone(runtime), addresses.collect(), read_only, stop);
         let info = Arc::new(info);
@@ -79,9 +79,10 @@ impl Server {
             ControlServer::start(&engine.pool.folder, Arc::clone(served) as _)
         });
         let control = control.collect::<anyhow::Result<_>>()?;
-        let door = Door::new(runtime, listeners, read_only, metrics.as_ref(), options.announce);
+        let exporter =
+            Exporter::new(runtime, listeners, read_only, metrics.as_ref(), options.announce);
         // Looks up all volumes before it opens any. So a wrong name has no effect.
-        let openings = Openings::start(runtime, engines, devices, door)?;
+        let openings = Openings::start(runtime, engines, devices, exporter)?;
         Ok(Self { runtime: Arc::clone(runtime), openings, control, metrics })
     }
 
@@ -134,7 +135,7 @@ fn collect(served: &[Arc<Served>], info: &Arc<ServerInfo>) -> Collect {
         // All pools are asked at the same time.
         let mut reports: Vec<PoolReport> = std::thread::scope(|scope| {
             let ask = |served| {
-                scope.spawn(move || Served::report(served, METRICS_PATIENCE, Stores::LeftOut))
+                scope.spawn(move || Served::report(served, METRICS_TIMEOUT, Stores::LeftOut))
             };
             let asked: Vec<_> = served.iter().map(|served| ask(served)).collect();
             asked.into_iter().filter_map(|thread| thread.join().ok()).collect()

@@ -20,14 +20,14 @@ use fieldstone_uring::Listener;
 use super::Announce;
 use crate::engine::{Engine, Known, Listing, VolumeOptions};
 use crate::metrics::MetricsServer;
-use crate::runtime::{DeviceName, OpenDevice, Runtime, Stage};
+use crate::runtime::{DeviceName, DeviceState, OpenDevice, Runtime};
 use fieldstone_units as units;
 
 /// Pause before the next try to open a device that could not be opened.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// A device to open.
-pub enum Device {
+/// A device to open and export.
+pub enum ExportSpec {
     /// A volume.
     Volume {
         /// The index of its pool among the served pools.
@@ -43,7 +43,7 @@ pub enum Device {
     Store(String, StoreTarget, StoreOptions, LayerOptions),
 }
 
-impl Device {
+impl ExportSpec {
     /// The name of the device.
     pub fn name(&self) -> DeviceName {
         match self {
@@ -61,22 +61,22 @@ impl Device {
 }
 
 /// Exports devices to NBD clients. The listeners start when the first device is open.
-pub struct Door {
+pub struct Exporter {
     runtime: Arc<Runtime>,
     read_only: bool,
     addresses: Vec<String>,
     announce: Announce,
     /// Taken when the first device is open.
-    inside: Mutex<Option<Inside>>,
+    unstarted: Mutex<Option<Unstarted>>,
 }
 
-struct Inside {
+struct Unstarted {
     listeners: Vec<Listener>,
     metrics_url: Option<String>,
 }
 
-impl Door {
-    /// A door whose listeners have not started.
+impl Exporter {
+    /// An exporter whose listeners have not started.
     pub fn new(
         runtime: &Arc<Runtime>,
         listeners: Vec<Listener>,
@@ -90,7 +90,7 @@ impl Door {
             read_only,
             addresses: listeners.iter().map(address).collect(),
             announce,
-            inside: Mutex::new(Some(Inside {
+            unstarted: Mutex::new(Some(Unstarted {
                 listeners,
                 metrics_url: metrics.map(MetricsServer::url),
             })),
@@ -99,13 +99,13 @@ impl Door {
 
     /// Exports an open device, and announces it.
     fn export(&self, open: &OpenDevice) -> anyhow::Result<()> {
-        self.runtime.set_stage(&open.name, Stage::Serving(open.clone()));
+        self.runtime.set_state(&open.name, DeviceState::Serving(open.clone()));
         self.runtime.offer_exports(self.read_only)?;
         // Held to the end, so that lines of several devices do not mix.
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unstarted = self.unstarted.lock().unwrap_or_else(PoisonError::into_inner);
         let (size, addresses) = (units::size(open.info.size_bytes), self.addresses.join(" "));
         let mut text = format!("serving {} ({size}) on {addresses}\n", open.export);
-        if let Some(Inside { listeners, metrics_url }) = inside.take() {
+        if let Some(Unstarted { listeners, metrics_url }) = unstarted.take() {
             let nbd = Destination::Frontend(self.runtime.handle().frontend(nbd::KIND.name)?);
             for listener in listeners {
                 self.runtime.handle().listen(listener, nbd);
@@ -144,8 +144,8 @@ impl Openings {
     pub fn start(
         runtime: &Arc<Runtime>,
         engines: &[Arc<Engine>],
-        devices: Vec<Device>,
-        door: Door,
+        devices: Vec<ExportSpec>,
+        exporter: Exporter,
     ) -> anyhow::Result<Self> {
         let listings: Vec<Listing> =
             engines.iter().map(|engine| engine.list_volumes()).collect::<anyhow::Result<_>>()?;
@@ -153,16 +153,18 @@ impl Openings {
         for device in devices {
             let (name, export) = (device.name(), device.export().to_owned());
             let one = match device {
-                Device::Volume { pool, options, .. } => {
+                ExportSpec::Volume { pool, options, .. } => {
                     let engine = Arc::clone(&engines[pool]);
                     let known = engine.find_in(&listings[pool], &name.name)?;
                     Work::Volume(engine, options, Some(known))
                 }
-                Device::Store(_, target, options, layers) => Work::Store(target, options, layers),
+                ExportSpec::Store(_, target, options, layers) => {
+                    Work::Store(target, options, layers)
+                }
             };
             work.push((name, export, one));
         }
-        let door = Arc::new(door);
+        let exporter = Arc::new(exporter);
         let mut openings = Self {
             runtime: Arc::clone(runtime),
             pools: engines.iter().map(|engine| (engine.pool.id, engine.folder())).collect(),
@@ -170,9 +172,9 @@ impl Openings {
             threads: Vec::new(),
         };
         for (name, export, work) in work {
-            let (stop, door) = (Arc::clone(&openings.stop), Arc::clone(&door));
+            let (stop, exporter) = (Arc::clone(&openings.stop), Arc::clone(&exporter));
             let thread = std::thread::Builder::new().name(format!("open {export}"));
-            let run = move || open(&name, &export, work, &door, &stop);
+            let run = move || open(&name, &export, work, &exporter, &stop);
             openings.threads.push(thread.spawn(run)?);
         }
         Ok(openings)
@@ -180,7 +182,10 @@ impl Openings {
 
     /// True while any device is being opened for the first time.
     pub fn is_any_new(&self) -> bool {
-        self.runtime.targets().iter().any(|target| matches!(target.stage, Stage::Opening))
+        self.runtime
+            .served_devices()
+            .iter()
+            .any(|device| matches!(device.state, DeviceState::Opening))
     }
 
     /// The error when the server must end before any device is open.
@@ -189,12 +194,12 @@ impl Openings {
     /// Always: names the devices and what they wait for.
     pub fn interrupted(&self) -> anyhow::Result<()> {
         let cores = self.runtime.snapshot();
-        let waits = self.runtime.targets().into_iter().map(|target| {
-            let reasons = match target.stage {
-                Stage::Failed(reason) => vec![reason],
-                _ => self.runtime.lacking_nodes(&cores, &target.name),
+        let waits = self.runtime.served_devices().into_iter().map(|device| {
+            let reasons = match device.state {
+                DeviceState::Failed(reason) => vec![reason],
+                _ => self.runtime.lacking_nodes(&cores, &device.name),
             };
-            (shown_name(&self.pools, &target.name, &target.export), reasons)
+            (shown_name(&self.pools, &device.name, &device.export), reasons)
         });
         bail!("{}", interruption(&waits.collect::<Vec<_>>()))
     }
@@ -234,8 +239,8 @@ impl Drop for Openings {
 }
 
 /// Opens a device. Tries again until it is open or the server ends.
-fn open(name: &DeviceName, export: &str, mut work: Work, door: &Door, stop: &AtomicBool) {
-    let runtime = &door.runtime;
+fn open(name: &DeviceName, export: &str, mut work: Work, exporter: &Exporter, stop: &AtomicBool) {
+    let runtime = &exporter.runtime;
     let mut last = String::new();
     while !stop.load(Ordering::Relaxed) {
         let opened = match &mut work {
@@ -249,7 +254,7 @@ fn open(name: &DeviceName, export: &str, mut work: Work, door: &Door, stop: &Ato
                 .and_then(|known| engine.open_exported(&known, export, options, Some(stop))),
         };
         let exported = opened.and_then(|open| {
-            let exported = door.export(&open);
+            let exported = exporter.export(&open);
             if exported.is_err() {
                 runtime.close(&open)?;
             }
@@ -263,7 +268,7 @@ fn open(name: &DeviceName, export: &str, mut work: Work, door: &Door, stop: &Ato
             return;
         }
         let reason = format!("{error:#}");
-        runtime.set_stage(name, Stage::Failed(reason.clone()));
+        runtime.set_state(name, DeviceState::Failed(reason.clone()));
         // If all devices have failed now, the server ends and reports the reasons itself.
         if reason != last && runtime.all_failed().is_none() {
             tell!("fieldstone: {reason}\nfieldstone: {export} is tried again");

@@ -1,4 +1,4 @@
-//! The devices that a server is told to serve, and the stage of each.
+//! The devices that a server is told to serve, and the state of each.
 //!
 //! ```text
 //!            opened
@@ -20,9 +20,9 @@ use fieldstone_volume::{NodeHealth, Status};
 
 use super::{DeviceName, OpenDevice, Runtime};
 
-/// The stage of a device.
+/// The state of a device.
 #[derive(Clone, Debug)]
-pub enum Stage {
+pub enum DeviceState {
     /// The device is being looked up or opened for the first time.
     Opening,
     /// The device was opened.
@@ -33,34 +33,34 @@ pub enum Stage {
 
 /// A device that a server is told to serve.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ServedDevice {
     /// The name of the device.
     pub name: DeviceName,
     /// The name of its export.
     pub export: String,
-    /// Its stage.
-    pub stage: Stage,
+    /// Its state.
+    pub state: DeviceState,
 }
 
 impl Runtime {
-    /// Sets the targets, in the order of the exports.
-    pub fn set_targets(&self, names: impl Iterator<Item = (DeviceName, String)>) {
-        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
-        let target = |(name, export)| Target { name, export, stage: Stage::Opening };
-        *targets = names.map(target).collect();
+    /// Sets the served devices, in the order of the exports.
+    pub fn set_served(&self, names: impl Iterator<Item = (DeviceName, String)>) {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = |(name, export)| ServedDevice { name, export, state: DeviceState::Opening };
+        *served = names.map(device).collect();
     }
 
-    /// Sets the stage of a target.
-    pub fn set_stage(&self, name: &DeviceName, stage: Stage) {
-        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(target) = targets.iter_mut().find(|target| target.name == *name) {
-            target.stage = stage;
+    /// Sets the state of a device.
+    pub fn set_state(&self, name: &DeviceName, state: DeviceState) {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = served.iter_mut().find(|device| device.name == *name) {
+            device.state = state;
         }
     }
 
-    /// The targets, in the order of the exports.
-    pub fn targets(&self) -> Vec<Target> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The served devices, in the order of the exports.
+    pub fn served_devices(&self) -> Vec<ServedDevice> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Checks that a volume is not being opened.
@@ -68,22 +68,22 @@ impl Runtime {
     /// # Errors
     /// It is being opened, or will be tried again. The error says what the opening waits for.
     pub fn check_not_opening(&self, name: &DeviceName) -> anyhow::Result<()> {
-        let targets = self.targets();
+        let served = self.served_devices();
         let shown = &name.name;
-        match targets.iter().find(|target| target.name == *name).map(|target| &target.stage) {
-            Some(Stage::Opening) => {
+        match served.iter().find(|device| device.name == *name).map(|device| &device.state) {
+            Some(DeviceState::Opening) => {
                 bail!("the volume {shown:?} is still opening{}", self.waiting_for(name))
             }
-            Some(Stage::Failed(reason)) => bail!(
+            Some(DeviceState::Failed(reason)) => bail!(
                 "the volume {shown:?} could not be opened and is tried again: {reason}{}",
                 self.waiting_for(name)
             ),
-            Some(Stage::Serving(_)) | None => Ok(()),
+            Some(DeviceState::Serving(_)) | None => Ok(()),
         }
     }
 
-    /// If there are targets and all have failed, returns the reasons. A target has failed if it
-    /// could not be opened, or if it failed later, for example because it was fenced.
+    /// If there are served devices and all have failed, returns the reasons. A device has failed if
+    /// it could not be opened, or if it failed later, for example because it was fenced.
     pub fn all_failed(&self) -> Option<String> {
         let cores = self.snapshot();
         let phase = |id: DeviceId| {
@@ -91,15 +91,15 @@ impl Runtime {
             let found = devices.find(|found| found.device == id)?;
             Some(found.phase.clone())
         };
-        let failure = |target: &Target| match &target.stage {
-            Stage::Opening => None,
-            Stage::Failed(reason) => Some(reason.clone()),
-            Stage::Serving(open) => match phase(open.device) {
-                Some(Phase::Failed(reason)) => Some(format!("{}: {reason}", target.export)),
+        let failure = |device: &ServedDevice| match &device.state {
+            DeviceState::Opening => None,
+            DeviceState::Failed(reason) => Some(reason.clone()),
+            DeviceState::Serving(open) => match phase(open.device) {
+                Some(Phase::Failed(reason)) => Some(format!("{}: {reason}", device.export)),
                 _ => None,
             },
         };
-        let reasons: Option<Vec<String>> = self.targets().iter().map(failure).collect();
+        let reasons: Option<Vec<String>> = self.served_devices().iter().map(failure).collect();
         reasons.filter(|reasons| !reasons.is_empty()).map(|reasons| reasons.join("; "))
     }
 

@@ -22,7 +22,7 @@ pub struct VolumePath {
 
 /// A pool, or one volume of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct PoolOrVolume {
     /// The pool's folder.
     pub pool: PathBuf,
     /// The volume; all volumes if absent.
@@ -68,9 +68,9 @@ fn folder_of(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// Neither `path` nor its parent is a pool, or the name is not allowed.
-pub fn target(path: &Path) -> anyhow::Result<Target> {
+pub fn pool_or_volume(path: &Path) -> anyhow::Result<PoolOrVolume> {
     if pool::may_be_pool(path) {
-        return Ok(Target { pool: path.to_path_buf(), volume: None });
+        return Ok(PoolOrVolume { pool: path.to_path_buf(), volume: None });
     }
     if !pool::may_be_pool(&folder_of(path)) {
         let (shown, file) = (path.display(), pool::POOL_FILE);
@@ -82,7 +82,7 @@ pub fn target(path: &Path) -> anyhow::Result<Target> {
         );
     }
     let volume = volume_path(path)?;
-    Ok(Target { pool: volume.pool, volume: Some(volume.volume) })
+    Ok(PoolOrVolume { pool: volume.pool, volume: Some(volume.volume) })
 }
 
 /// Checks the name of a volume. It must be usable as the last part of a path and as an NBD export.
@@ -121,7 +121,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let error = volume_path(&folder.path().join("v")).expect_err("no pool there");
         assert!(error.to_string().contains("pool create"), "{error}");
-        let error = target(&folder.path().join("nopool")).expect_err("no pool there");
+        let error = pool_or_volume(&folder.path().join("nopool")).expect_err("no pool there");
         assert!(error.to_string().contains("nopool is not a pool"), "{error}");
     }
 }
