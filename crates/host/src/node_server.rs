@@ -199,8 +199,8 @@ impl NodeServer {
             Admission::Full => {
                 let count = self.table.count();
                 let line = format_args!(
-                    "refused a connection to {node}: {count} clients are connected; raise the limit \
-                     on open files (ulimit -n) for more"
+                    "refused a connection to {node}: {count} clients are connected; raise the \
+                     limit on open files (ulimit -n) for more"
                 );
                 notices.say(Cause::Full, now, line);
                 return;

@@ -56,9 +56,9 @@ pub fn replace(
         && !force
     {
         bail!(
-            "{reason}\nNodes that are only unmounted come back with their data. Mount them; name the \
-             address of those that run elsewhere (--node I=ADDR); rebuild those that were replaced \
-             before (`fieldstone rebuild {}`); or pass --force",
+            "{reason}\nNodes that are only unmounted come back with their data. Mount them; name \
+             the address of those that run elsewhere (--node I=ADDR); rebuild those that were \
+             replaced before (`fieldstone rebuild {}`); or pass --force",
             pool.folder.display()
         );
     }

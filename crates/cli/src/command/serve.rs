@@ -43,7 +43,12 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", required = true)]
     nbd: Vec<Address>,
     /// Cores to use, one reactor each.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
     cores: u16,
     /// Open the files of nodes, and file:PATH, with O_DIRECT, past the page cache.
     #[arg(long)]
@@ -224,7 +229,8 @@ fn volumes_of(targets: &[ServeTarget]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>
                 let pool = Pool::open(&found.pool)?;
                 if let Some(same) = pools.iter().find(|other| other.id == pool.id) {
                     bail!(
-                        "{} and {} are the same pool, or one is a copy of the other; name one folder",
+                        "{} and {} are the same pool, or one is a copy of the other; name one \
+                         folder",
                         same.folder.display(),
                         pool.folder.display()
                     );
@@ -430,8 +436,8 @@ impl Exercise {
                 swapped.wrong
             );
             say!(
-                "exercise: codes {:.2} bytes per cycle during swaps ({} cycles), {:.2} between them \
-                 ({} cycles)",
+                "exercise: codes {:.2} bytes per cycle during swaps ({} cycles), {:.2} between \
+                 them ({} cycles)",
                 swapped.during.bytes_per_cycle(),
                 swapped.during.cycles,
                 swapped.between.bytes_per_cycle(),

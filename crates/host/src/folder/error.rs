@@ -12,15 +12,15 @@ use fieldstone_uring::{Address, Holder, Life};
 pub enum FolderError {
     /// Nothing exists at the path.
     #[error(
-        "nothing lies at {}: mount its disk if that is away, name the node's address (--node I=ADDR) if \
-         it runs elsewhere, or make an empty node with `{}`",
+        "nothing lies at {}: mount its disk if that is away, name the node's address (--node \
+         I=ADDR) if it runs elsewhere, or make an empty node with `{}`",
         .0.display(), replace_command(.0)
     )]
     Missing(PathBuf),
     /// Nothing exists at the path, and a condition for making a node automatically is not met.
     #[error(
-        "nothing lies at {}, and --replace-missing does not make a node there: {reason}; if the node is \
-         lost, `{}` makes an empty one",
+        "nothing lies at {}, and --replace-missing does not make a node there: {reason}; if the \
+         node is lost, `{}` makes an empty one",
         path.display(), replace_command(path)
     )]
     NotReplaced {
@@ -69,7 +69,10 @@ pub enum FolderError {
         who: String,
     },
     /// A node process runs the node.
-    #[error("{} is run by the node process {}, which listens on {address}", path.display(), pid_text(*.pid))]
+    #[error(
+        "{} is run by the node process {}, which listens on {address}",
+        path.display(), pid_text(*.pid)
+    )]
     Node {
         /// The folder.
         path: PathBuf,
@@ -97,7 +100,8 @@ pub enum FolderError {
     },
     /// The superblock is unusable.
     #[error(
-        "{}: {source}; if the node cannot be restored, move its folder away and its shards will be rebuilt",
+        "{}: {source}; if the node cannot be restored, move its folder away and its shards will be \
+         rebuilt",
         path.display()
     )]
     Superblock {
@@ -108,7 +112,8 @@ pub enum FolderError {
     },
     /// Data without a superblock.
     #[error(
-        "{} has data but no superblock; if the node cannot be restored, move its folder away and its shards will be rebuilt",
+        "{} has data but no superblock; if the node cannot be restored, move its folder away and \
+         its shards will be rebuilt",
         .0.display()
     )]
     NoSuperblock(PathBuf),

@@ -103,8 +103,8 @@ fn not_served(folder: &Path, server: &mut Client, pid: Option<u32>, volume: &str
             names.join(", ")
         ),
         _ => anyhow!(
-            "{who} serves the pool {dir}, but not the volume {volume:?}; stop that process first, or \
-             serve all volumes of the pool with it"
+            "{who} serves the pool {dir}, but not the volume {volume:?}; stop that process first, \
+             or serve all volumes of the pool with it"
         ),
     }
 }

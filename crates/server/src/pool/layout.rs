@@ -178,8 +178,8 @@ mod tests {
             geometry(1 << 30, profile("zigzag:11+2,n=1024"), layout).expect_err("too many");
         assert_eq!(
             refused.to_string(),
-            "zigzag:11+2,n=1024 cuts shards into 1024 elements, which is too many for volumes: a shard \
-             would have at least 4 MiB, and slots of nodes have 1 MiB"
+            "zigzag:11+2,n=1024 cuts shards into 1024 elements, which is too many for volumes: a \
+             shard would have at least 4 MiB, and slots of nodes have 1 MiB"
         );
     }
 }

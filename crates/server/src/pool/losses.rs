@@ -113,8 +113,8 @@ impl Losses {
             return Ok(());
         }
         let mut text = format!(
-            "{count} nodes would be absent or empty, and {} makes up for {tolerated}: data would be \
-             lost that is still there if nodes are only unmounted",
+            "{count} nodes would be absent or empty, and {} makes up for {tolerated}: data would \
+             be lost that is still there if nodes are only unmounted",
             pool.profile
         );
         for (node, reason) in others {

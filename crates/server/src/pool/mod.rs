@@ -88,7 +88,8 @@ pub fn check_not_lost(folder: &Path) -> anyhow::Result<()> {
         None => Ok(()),
         Some(node) => bail!(
             "{} is missing, and the folder of {node} is there; restore the file from a copy, the \
-             nodes do not hold it. Only if `fieldstone pool create` was interrupted, remove the folder",
+             nodes do not hold it. Only if `fieldstone pool create` was interrupted, remove the \
+             folder",
             folder.join(POOL_FILE).display()
         ),
     }
@@ -106,8 +107,8 @@ impl Pool {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 check_not_lost(folder)?;
                 bail!(
-                    "{} is not a pool (it has no {POOL_FILE}); make one with `fieldstone pool create \
-                     {}`",
+                    "{} is not a pool (it has no {POOL_FILE}); make one with `fieldstone pool \
+                     create {}`",
                     folder.display(),
                     folder.display()
                 )

@@ -331,7 +331,8 @@ fn units() -> anyhow::Result<Vec<Unit>> {
 fn head(out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not routed."
+        "Resources by Yosys (synth_xilinx -family xcup): mapped unit by unit, not placed, not \
+         routed."
     )?;
     writeln!(
         out,
@@ -340,7 +341,8 @@ fn head(out: &mut impl Write) -> io::Result<()> {
     )?;
     writeln!(
         out,
-        "% is of a U280 ({U280_LUTS} LUT, {U280_FFS} FF, {U280_BRAMS} BRAM, {U280_URAMS} URAM, {U280_DSPS} DSP)."
+        "% is of a U280 ({U280_LUTS} LUT, {U280_FFS} FF, {U280_BRAMS} BRAM, {U280_URAMS} URAM, \
+         {U280_DSPS} DSP)."
     )?;
     writeln!(out)?;
     writeln!(
@@ -406,9 +408,11 @@ fn foot(out: &mut impl Write) -> io::Result<()> {
          kernel above it. A reconfigurable module of DeLiBA-K does all of replication: the kernel\n\
          above it is a part of that, to which crush_pe and crush_store come.\n\
          \n\
-         MHz, est. is kinder than routing is. It follows from the cells on the deepest paths, with\n\
+         MHz, est. is kinder than routing is. \
+         It follows from the cells on the deepest paths, with\n\
          {} to {} ns per LUT with its wire and {} to {} ns per carry of four bits assumed. Open\n\
-         tools know neither routing nor packing nor clock regions of this part. DeLiBA-K's 235 MHz\n\
+         tools know neither routing nor packing nor clock regions of this part. \
+         DeLiBA-K's 235 MHz\n\
          and the MSR engine's 300 MHz are of routed designs.",
         FAST.lut, SLOW.lut, FAST.carry, SLOW.carry
     )?;
@@ -419,9 +423,12 @@ fn foot(out: &mut impl Write) -> io::Result<()> {
         out,
         "ECP5 MHz is of the units of 2026-11-22, placed and routed by nextpnr-ecp5 0.11 for an\n\
          LFE5UM5G-85 of speed grade 8. That part of 40 nm is slower, so only the ratios of units\n\
-         carry over, and one run is noise. There crush_pe and crush_uniform reach 0.28 of crc32c's\n\
-         clock, or 0.37 of that in its other run; the estimates say 0.41 to 0.45. The hash of three\n\
-         arguments reaches 90 MHz there with three of its lines per stage, as here, and 168 with one.\n\
+         carry over, and one run is noise. \
+         There crush_pe and crush_uniform reach 0.28 of crc32c's\n\
+         clock, or 0.37 of that in its other run; \
+         the estimates say 0.41 to 0.45. The hash of three\n\
+         arguments reaches 90 MHz there with three of its lines per stage, \
+         as here, and 168 with one.\n\
          {}",
         noted.join("\n")
     )

@@ -23,10 +23,20 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 200)]
     count: u64,
     /// Jobs in flight.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u16).range(1..=64)
+    )]
     depth: u16,
     /// Approximate size of the largest input of a job.
-    #[arg(long, value_name = "SIZE", default_value = "32K", value_parser = fieldstone_units::parse_size)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "32K",
+        value_parser = fieldstone_units::parse_size
+    )]
     size: u64,
     /// Wait for interrupts instead of polling for completions.
     #[arg(long)]
