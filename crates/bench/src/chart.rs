@@ -266,7 +266,8 @@ fn open(width: f64, height: f64, title: &str) -> String {
         "<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' \
          viewBox='0 0 {width} {height}' font-family='system-ui, sans-serif' font-size='12' \
          fill='currentColor' role='img' aria-label='{title}'>\n\
-         <text x='{:.1}' y='20' text-anchor='middle' font-size='14' font-weight='600'>{title}</text>\n",
+         <text x='{:.1}' y='20' text-anchor='middle' font-size='14' \
+         font-weight='600'>{title}</text>\n",
         width / 2.0
     )
 }

@@ -59,7 +59,8 @@ struct Bench {
 /// The benchmarks of `fieldstone bench`.
 const BENCHES: &[Bench] = &[Bench {
     name: "nbd",
-    about: "our NBD servers against nbdkit, qemu-nbd and the raw disk; --sweep for the papers' grid",
+    about: "our NBD servers against nbdkit, qemu-nbd and the raw disk; \
+            --sweep for the papers' grid",
     run: nbd::run,
 }];
 

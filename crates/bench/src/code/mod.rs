@@ -60,7 +60,12 @@ pub struct Args {
     #[arg(long, value_name = "CHOICE", value_delimiter = ',')]
     only: Vec<Choice>,
     /// Rounds of a few milliseconds per contender; the report has medians over the rounds.
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 15,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     rounds: u32,
     /// Memory for the stripes of cold cases, shared by all cores. It must be much larger than the
     /// caches.

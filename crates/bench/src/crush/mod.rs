@@ -49,7 +49,12 @@ pub struct Args {
     #[arg(long, value_name = "CASE", value_delimiter = ',')]
     only: Vec<Choice>,
     /// Rounds per contender; the report has medians over the rounds.
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 15,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     rounds: u32,
     /// List the cases, and measure nothing.
     #[arg(long)]

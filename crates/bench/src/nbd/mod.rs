@@ -63,7 +63,12 @@ pub struct Options {
     #[arg(long, value_name = "CHOICE", value_delimiter = ',')]
     only: Vec<Choice>,
     /// Cores of our servers.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
     cores: u16,
     /// Run the papers' grid instead: 4 KiB to 512 KiB, sequential and random, read and write.
     #[arg(long)]
