@@ -136,7 +136,8 @@ mod tests {
         ) {
             let pieces = pieces_of(&shape);
             let flat = to_bytes(&pieces);
-            prop_assert_eq!(flat.len(), shape.iter().map(|(_, len)| usize::from(*len)).sum::<usize>());
+            let len: usize = shape.iter().map(|(_, len)| usize::from(*len)).sum();
+            prop_assert_eq!(flat.len(), len);
             let (from, to) = (a.min(b).min(flat.len()), a.max(b).min(flat.len()));
             let mut cut = pieces.clone();
             cut_pieces(&mut cut, from as u32, (to - from) as u32);

@@ -222,7 +222,9 @@ mod tests {
         /// The total is never exceeded. The leases' bytes sum to the used bytes. Once all bytes
         /// were given back, a waiting lease can have all of them.
         #[test]
-        fn the_books_agree(steps in proptest::collection::vec((0usize..4, 0usize..120, 0u8..3), 0..200)) {
+        fn the_books_agree(
+            steps in proptest::collection::vec((0usize..4, 0usize..120, 0u8..3), 0..200),
+        ) {
             let budget = Budget::new(100);
             let mut leases: Vec<Lease> = (0..4).map(|_| Lease::new(&budget)).collect();
             for (who, bytes, what) in steps {

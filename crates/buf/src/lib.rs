@@ -172,7 +172,9 @@ mod tests {
     proptest! {
         #[test]
         fn copies_and_concatenations_are_aligned_and_equal(
-            parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..9000), 0..5)
+            parts in proptest::collection::vec(
+                proptest::collection::vec(any::<u8>(), 0..9000), 0..5
+            )
         ) {
             let whole: Vec<u8> = parts.concat();
             let joined = AlignedBuf::concat(parts.iter().map(Vec::as_slice));

@@ -80,7 +80,10 @@ pub enum CodeError {
     #[error("no shard to repair was named")]
     NothingLost,
     /// A shard number outside the code.
-    #[error("shard {shard} does not exist: {profile} has shards 0 to {last}", last = profile.shards() - 1)]
+    #[error(
+        "shard {shard} does not exist: {profile} has shards 0 to {last}",
+        last = profile.shards() - 1
+    )]
     NoSuchShard {
         /// The given number.
         shard: usize,
@@ -112,7 +115,10 @@ pub enum CodeError {
         available: usize,
     },
     /// An update of a shard that is not a data shard.
-    #[error("shard {shard} is no data shard: those of {profile} are 0 to {last}", last = profile.k() - 1)]
+    #[error(
+        "shard {shard} is no data shard: those of {profile} are 0 to {last}",
+        last = profile.k() - 1
+    )]
     NoSuchDataShard {
         /// The given number.
         shard: usize,

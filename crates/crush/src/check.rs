@@ -88,7 +88,10 @@ pub enum BuildError {
         item: ItemId,
     },
     /// A weight whose meaning is ambiguous.
-    #[error("{item} in bucket {} weighs {weight:#x}; weights must be below 0x80000000 (32768.0)", .bucket.0)]
+    #[error(
+        "{item} in bucket {} weighs {weight:#x}; weights must be below 0x80000000 (32768.0)",
+        .bucket.0
+    )]
     WeightTooLarge {
         /// The bucket.
         bucket: BucketId,

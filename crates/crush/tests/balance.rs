@@ -139,14 +139,20 @@ fn check_plan(map: &OsdMap, plan: &BalancePlan, limits: Limits, hosts: u32) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
     #[test]
     fn plans_hold(
         rule in 0_u32..3,
         racks in 2_u32..4,
         hosts in 4_u32..7,
         weights in prop::collection::vec(1_u32..0x4_0000, 1..20),
-        reweights in prop::collection::vec(prop_oneof![4 => Just(WEIGHT_ONE), 1 => 0_u32..WEIGHT_ONE], 84),
+        reweights in prop::collection::vec(
+            prop_oneof![4 => Just(WEIGHT_ONE), 1 => 0_u32..WEIGHT_ONE], 84
+        ),
         states in prop::collection::vec(prop_oneof![12 => Just(3_u32), 1 => Just(1_u32)], 84),
         pg_num in 1_u32..300,
         max_moves in prop_oneof![Just(usize::MAX), 1_usize..20],

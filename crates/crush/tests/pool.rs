@@ -19,7 +19,8 @@ proptest! {
         key: u64,
         width in 0usize..45,
     ) {
-        let weights: Vec<NodeWeight> = nodes.iter().map(|&(weight, _)| NodeWeight(weight)).collect();
+        let weights: Vec<NodeWeight> =
+            nodes.iter().map(|&(weight, _)| NodeWeight(weight)).collect();
         let reweights: Vec<u32> =
             nodes.iter().map(|&(_, kind)| [0, 0x4000, WEIGHT_ONE, WEIGHT_ONE][kind]).collect();
         let pool = PoolMap::new(&weights).unwrap();

@@ -78,7 +78,10 @@ pub enum ImageError {
         room: usize,
     },
     /// A weight that current Ceph reads as negative.
-    #[error("{item} in bucket {} weighs {weight:#x}: from 0x80000000 on weights are negative", .bucket.0)]
+    #[error(
+        "{item} in bucket {} weighs {weight:#x}: from 0x80000000 on weights are negative",
+        .bucket.0
+    )]
     WeightTooLarge {
         /// The bucket.
         bucket: BucketId,

@@ -93,7 +93,10 @@ pub enum ProgramError {
         index: u32,
     },
     /// No engine is built like that.
-    #[error("no engine has {} lanes of {} beats and {} operations", .0.lanes, .0.lane_beats, .0.operations)]
+    #[error(
+        "no engine has {} lanes of {} beats and {} operations",
+        .0.lanes, .0.lane_beats, .0.operations
+    )]
     Shape(EngineShape),
 }
 

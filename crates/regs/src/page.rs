@@ -11,15 +11,22 @@ pub fn page(description: &Description) -> String {
     let mut out = String::from(
         "# The device's registers and descriptors
 
-Written by `cargo run -p fieldstone-regs` from [`rtl/regs/device.toml`](../rtl/regs/device.toml); change that instead. The same
-file makes the RTL's package (`rtl/regs/fs_regs_pkg.sv`) and the driver's constants (`crates/fpga/src/regs.rs`).
+Written by `cargo run -p fieldstone-regs` from [`rtl/regs/device.toml`](../rtl/regs/device.toml); \
+change that instead. The same
+file makes the RTL's package (`rtl/regs/fs_regs_pkg.sv`) and the driver's constants \
+(`crates/fpga/src/regs.rs`).
 
-All numbers are little-endian. Offsets are in bytes. Access: `ro` reads only, `wo` writes only (reads as zero), `rw` both,
-`w1c` writing ones clears. Anything that is not listed reads as zero, and sets `FUNCTION_ERRORS.REGISTER_ACCESS`.
+All numbers are little-endian. Offsets are in bytes. Access: `ro` reads only, `wo` writes only \
+(reads as zero), `rw` both,
+`w1c` writing ones clears. Anything that is not listed reads as zero, and sets \
+`FUNCTION_ERRORS.REGISTER_ACCESS`.
 
-Bring-up, as in `crates/fpga/src/card.rs` and `queue_set.rs`: check `ID` and `VERSION`; function 0 fills `FUNCTION_TABLE`, which gives
-functions their queue sets and windows. Then for a queue set: write its `QUEUE_CONTEXT` to host memory, order `ENABLE` with its
-address by `CONTROL`, wait for the state `ENABLED`; write descriptors, then a doorbell. `rtl/crush/crush_pkg.sv` tells what images of
+Bring-up, as in `crates/fpga/src/card.rs` and `queue_set.rs`: check `ID` and `VERSION`; function 0 \
+fills `FUNCTION_TABLE`, which gives
+functions their queue sets and windows. Then for a queue set: write its `QUEUE_CONTEXT` to host \
+memory, order `ENABLE` with its
+address by `CONTROL`, wait for the state `ENABLED`; write descriptors, then a doorbell. \
+`rtl/crush/crush_pkg.sv` tells what images of
 maps look like, `rtl/codes/codes_pkg.sv` programs of codes.
 
 ## Constants

@@ -25,7 +25,8 @@ struct Member {
 pub fn package(description: &Description) -> String {
     let mut out = String::new();
     out.push_str(
-        "// Written by `cargo run -p fieldstone-regs` from rtl/regs/device.toml; change that instead.
+        "// Written by `cargo run -p fieldstone-regs` from rtl/regs/device.toml; change that \
+instead.
 //
 // What the host and the device share: registers, descriptors, completions, status codes.
 

@@ -46,7 +46,8 @@ pub enum AddressError {
     BadPath(String),
     /// The host is missing, or an IPv6 literal lacks its brackets.
     #[error(
-        "address \"{0}\": expected a host name, an IPv4 address or an [IPv6 address] before the port"
+        "address \"{0}\": expected a host name, an IPv4 address or an [IPv6 address] before the \
+         port"
     )]
     Host(String),
     /// The port is missing or not a number up to 65535.

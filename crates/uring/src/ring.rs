@@ -106,7 +106,8 @@ fn explain(error: &io::Error) -> io::Error {
             "the kernel has no io_uring, or a container's seccomp profile hides it"
         }
         Some(libc::EPERM) => {
-            "io_uring is switched off: see /proc/sys/kernel/io_uring_disabled, or the container's seccomp profile"
+            "io_uring is switched off: see /proc/sys/kernel/io_uring_disabled, or the container's \
+             seccomp profile"
         }
         Some(libc::ENOMEM) => "locked memory is exhausted: see ulimit -l",
         _ => "io_uring_setup failed",

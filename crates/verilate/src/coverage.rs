@@ -120,7 +120,8 @@ mod tests {
     fn counts_of_instances_add_up_and_branches_stand_apart() {
         let point = |line: u32, branch: &str, count: u32| {
             format!(
-                "C '\u{1}f\u{2}tb/../a.sv\u{1}l\u{2}{line}\u{1}n\u{2}5\u{1}page\u{2}v_branch/a\u{1}o\u{2}{branch}' {count}\n"
+                "C '\u{1}f\u{2}tb/../a.sv\u{1}l\u{2}{line}\u{1}n\u{2}5\
+                 \u{1}page\u{2}v_branch/a\u{1}o\u{2}{branch}' {count}\n"
             )
         };
         let mut lines = Lines::default();

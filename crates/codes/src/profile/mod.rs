@@ -4,17 +4,17 @@
 //! and parity shards. Options may be left out and come in any order. A profile prints an option
 //! only if it differs from the default, so every profile prints in exactly one way.
 //!
-//! | text                             | code                                  | in Ceph |
-//! |----------------------------------|---------------------------------------|---------|
-//! | `rs:K+M`                         | Reed-Solomon, ISA-L's Cauchy matrix   | `isa`, `cauchy` |
-//! | `rs-van:K+M`                     | Reed-Solomon, ISA-L's Vandermonde matrix | `isa`, `reed_sol_van` |
-//! | `jerasure-van:K+M[,w=W]`         | Reed-Solomon over words of W bits     | `jerasure`, `reed_sol_van` |
-//! | `jerasure-r6:K+2[,w=W]`          | the same for two parities             | `jerasure`, `reed_sol_r6_op` |
-//! | `cauchy-orig:K+M[,w=W][,ps=P]`   | XORs of packets of P bytes            | `jerasure`, `cauchy_orig` |
-//! | `cauchy-good:K+M[,w=W][,ps=P]`   | the same with fewer XORs              | `jerasure`, `cauchy_good` |
-//! | `zigzag:K+M[,n=N]`               | Zigzag with N elements per shard      | none |
-//! | `clay:K+M[,d=D][,mds=S]`         | Clay with D helpers over code S       | `clay` |
-//! | `copies:N`                       | N identical shards                    | replicated pools |
+//! | text | code | in Ceph |
+//! |---|---|---|
+//! | `rs:K+M` | Reed-Solomon, ISA-L's Cauchy matrix | `isa`, `cauchy` |
+//! | `rs-van:K+M` | Reed-Solomon, ISA-L's Vandermonde matrix | `isa`, `reed_sol_van` |
+//! | `jerasure-van:K+M[,w=W]` | Reed-Solomon over words of W bits | `jerasure`, `reed_sol_van` |
+//! | `jerasure-r6:K+2[,w=W]` | the same for two parities | `jerasure`, `reed_sol_r6_op` |
+//! | `cauchy-orig:K+M[,w=W][,ps=P]` | XORs of packets of P bytes | `jerasure`, `cauchy_orig` |
+//! | `cauchy-good:K+M[,w=W][,ps=P]` | the same with fewer XORs | `jerasure`, `cauchy_good` |
+//! | `zigzag:K+M[,n=N]` | Zigzag with N elements per shard | none |
+//! | `clay:K+M[,d=D][,mds=S]` | Clay with D helpers over code S | `clay` |
+//! | `copies:N` | N identical shards | replicated pools |
 //!
 //! Defaults: W = 8 (or 16, 32); P = 2048; N = M^(K-1) or the largest power of M up to 64;
 //! D = K + M - 1; S = `jerasure-van` (or `rs-van`, `rs`). The parser refuses some numbers, and

@@ -95,10 +95,12 @@ pub fn patterns(code: &dyn Code) -> impl Iterator<Item = (Vec<usize>, Vec<usize>
 /// Names of codes with random numbers, whose shards are small enough for fast tests.
 pub fn any_code() -> impl Strategy<Value = String> {
     let w = || prop::sample::select(vec![8, 16, 32]);
+    let mds = || prop::sample::select(vec!["jerasure-van", "rs-van", "rs"]);
     prop_oneof![
         3 => (1usize..60, 1usize..20).prop_map(|(k, m)| format!("rs:{k}+{m}")),
         1 => (1usize..22, 1usize..5).prop_map(|(k, m)| format!("rs-van:{k}+{m}")),
-        2 => (1usize..20, 1usize..6, w()).prop_map(|(k, m, w)| format!("jerasure-van:{k}+{m},w={w}")),
+        2 => (1usize..20, 1usize..6, w())
+            .prop_map(|(k, m, w)| format!("jerasure-van:{k}+{m},w={w}")),
         1 => (1usize..20, w()).prop_map(|(k, w)| format!("jerasure-r6:{k}+2,w={w}")),
         1 => (1usize..12, 1usize..5, w(), 1usize..7)
             .prop_map(|(k, m, w, ps)| format!("cauchy-orig:{k}+{m},w={w},ps={}", ps * 4)),
@@ -107,8 +109,9 @@ pub fn any_code() -> impl Strategy<Value = String> {
         1 => (2usize..40).prop_map(|k| format!("zigzag:{k}+2")),
         1 => (2usize..30).prop_map(|k| format!("zigzag:{k}+3")),
         1 => (2usize..22).prop_map(|k| format!("zigzag:{k}+4")),
-        1 => (4usize..22, 1u32..4).prop_map(|(k, digits)| format!("zigzag:{k}+2,n={}", 1 << digits)),
-        3 => (2usize..9, 1usize..5, 0usize..5, prop::sample::select(vec!["jerasure-van", "rs-van", "rs"]))
+        1 => (4usize..22, 1u32..4)
+            .prop_map(|(k, digits)| format!("zigzag:{k}+2,n={}", 1 << digits)),
+        3 => (2usize..9, 1usize..5, 0usize..5, mds())
             .prop_map(|(k, m, less, mds)| {
                 format!("clay:{k}+{m},d={},mds={mds}", k + (m - 1).saturating_sub(less))
             }),
