@@ -354,7 +354,10 @@ async fn fence(
     epoch: Epoch,
     opening: &Opening,
 ) -> Result<Vec<(NodeIndex, VolumeState)>, Failure> {
-    ctx.with(|core| core.set_epoch(epoch));
+    let sessions: Vec<u64> = ctx.with(|core| {
+        core.set_epoch(epoch);
+        nodes.iter().map(|node| core.node(*node).session).collect()
+    });
     let takeover = matches!(opening, Opening::Open { takeover: true });
     let mut states = Vec::new();
     for (node, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover }).await {
@@ -371,6 +374,12 @@ async fn fence(
         }
     }
     ctx.with(|core| {
+        // A node may have been lost after it answered, while the others were waited for. If it
+        // counted, it would never join: only a node that is down does.
+        let mut asked = nodes.iter().zip(sessions);
+        if let Some((node, _)) = asked.find(|(node, then)| core.node(**node).session != *then) {
+            return Err(Failure::Node(*node, NodeError::Unreachable));
+        }
         for (node, state) in &states {
             let node = core.node_mut(*node);
             node.health = NodeHealth::Up;
@@ -381,7 +390,8 @@ async fn fence(
         core.journals_made = core.journals_made.max(highest.unwrap_or(0));
         // Nodes take only higher versions, and may have versions that were never committed.
         core.root_version = states.iter().map(|(_, s)| s.root_version).max().unwrap_or(0);
-    });
+        Ok(())
+    })?;
     Ok(states)
 }
 
