@@ -14,6 +14,9 @@ pub const REQUESTS_FOR_READS_MAX: usize = REQUESTS_MAX / 4 * 3;
 /// Volumes that a node may know.
 pub const VOLUMES_MAX: usize = 4096;
 
+/// Removed volumes whose epochs a node remembers: the last ones.
+pub const REMOVED_VOLUMES_MAX: usize = 1024;
+
 /// Journals of one volume on a node.
 pub const JOURNALS_MAX: usize = 64;
 

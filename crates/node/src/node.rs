@@ -15,7 +15,7 @@ use crate::seam::{Action, Event, NodeConfig, PeerId};
 use crate::start::doubt::Doubt;
 use crate::start::{Phase, Start};
 use crate::store::Store;
-use crate::volumes::Volumes;
+use crate::volumes::{Removed, Volumes};
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,6 +47,7 @@ pub struct Node {
     pub(crate) table: RequestTable,
     pub(crate) store: Store,
     pub(crate) volumes: Volumes,
+    pub(crate) removed: Removed,
     pub(crate) doubt: Doubt,
     /// Entries that wait until the store changes, in order.
     pub(crate) parked: VecDeque<EntryId>,
@@ -65,6 +66,7 @@ impl Node {
             table: RequestTable::new(),
             store: Store::new(config.slot_bytes, config.slots, config.incarnation),
             volumes: Volumes::default(),
+            removed: Removed::default(),
             doubt: Doubt::default(),
             parked: VecDeque::new(),
             counters: Counters::default(),

@@ -31,6 +31,13 @@
 //! epoch, and only a sync failed, it refuses a writer with a lower epoch: that writer does not know
 //! yet that it is fenced. The node neither renews nor removes a record that a newer release wrote.
 //!
+//! # Removed volumes
+//! A fence makes a record where there is none. A writer may have died while its fence was under
+//! way, and the network may deliver the fence after the volume was removed. Then the node would
+//! keep a record that no command ever removes. So the node remembers the epochs of the volumes that
+//! were removed last, and refuses fences that are not above them: a removal fences the volume first.
+//! The node need not remember them beyond its process, because a restart ends all connections.
+//!
 //! # Order
 //! The node carries out fence, root, reservation, renewal and removal requests of one volume one
 //! after another, in their order of arrival. A fence or removal also waits until all other requests
@@ -38,6 +45,7 @@
 
 mod journal;
 mod record;
+mod removed;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -49,6 +57,7 @@ use fieldstone_proto::{CapabilityKey, Epoch, JournalGen, JournalInfo, MasterKey,
 
 pub(crate) use journal::{Journal, JournalStage, check_range};
 pub(crate) use record::{check_epoch, join};
+pub(crate) use removed::Removed;
 
 use crate::request_table::EntryId;
 use crate::seam::PeerId;

@@ -76,6 +76,10 @@ impl Node {
                 if volume.holder.is_some_and(|holder| holder != peer) && !takeover {
                     return Err(NodeError::InUse { current });
                 }
+                let current = match volume.known {
+                    true => current,
+                    false => current.max(self.removed.last_epoch(id)),
+                };
                 if epoch <= current {
                     return Err(NodeError::Fenced { sent: epoch, current });
                 }
@@ -326,6 +330,7 @@ impl Node {
                 let volume = self.volumes.get_mut(&id).expect("it has requests");
                 self.store.reserve(id, 0);
                 self.store.forget_wishes(id);
+                self.removed.note(id, volume.record.epoch.max(self.table[entry].epoch));
                 // Later requests in the queue find an unknown volume.
                 let ordered = std::mem::take(&mut volume.ordered);
                 *volume = Volume { ordered, ..Volume::unknown(id, key) };

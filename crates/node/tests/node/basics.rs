@@ -206,6 +206,26 @@ fn roots_and_volumes_are_kept_and_removed() {
     assert_eq!(world.disk.files.len(), 2, "only slots and data are left");
 }
 
+/// A fence that the network held back until its volume was gone makes no new record.
+#[test]
+fn a_late_fence_of_a_removed_volume_is_refused() {
+    let mut world = world();
+    let fence = RequestBody::Fence { takeover: true };
+    let none = Bytes::new();
+    let fenced = world.call(PEER, cap(VOLUME, Epoch(5)), fence.clone(), &none);
+    assert!(matches!(fenced, Ok(ReplyBody::VolumeState(_))), "{fenced:?}");
+    let removed = world.call(PEER, cap(VOLUME, Epoch(5)), RequestBody::RemoveVolume, &none);
+    assert_eq!(removed, Ok(ReplyBody::Done));
+    for epoch in [Epoch(1), Epoch(5)] {
+        let late = world.call(PEER, cap(VOLUME, epoch), fence.clone(), &none);
+        assert_eq!(late, Err(NodeError::Fenced { sent: epoch, current: Epoch(5) }));
+    }
+    assert_eq!(world.disk.files.len(), 2, "only slots and data are left");
+    // A removal that has to be repeated, because other nodes failed, has a higher epoch.
+    let again = world.call(PEER, cap(VOLUME, Epoch(6)), fence, &none);
+    assert!(matches!(again, Ok(ReplyBody::VolumeState(_))), "{again:?}");
+}
+
 /// A client repeats a removal whose erasures failed. When it succeeds, no data of the volume is
 /// left, even if the node then loses its memory.
 #[test]
