@@ -13,6 +13,8 @@ pub struct KindCounters {
     pub device_jobs: u64,
     /// Jobs that the device took and software had to repeat.
     pub device_failures: u64,
+    /// Of these, jobs whose result was wrong.
+    pub device_wrong: u64,
     /// Jobs that the device can do but had no room for.
     pub device_full: u64,
 }

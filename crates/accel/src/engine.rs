@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::verify::Verifier;
 use crate::{
     Counters, Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId, SoftwareEngine,
     execute,
@@ -12,10 +13,16 @@ use crate::{
 /// resort: long before that, the device's driver ends jobs that make no progress.
 pub const MAX_EMPTY_POLLS: u64 = 1 << 26;
 
+/// Wrong results after which the engine gives the device up.
+pub const MAX_WRONG_RESULTS: u64 = 3;
+
 /// The queue of [`Engine::run`]. Its completions must not mix with those that other code polls for.
 const BLOCKING_QUEUE: QueueId = QueueId(u16::MAX);
 
 /// Executes jobs on a device where possible, in software otherwise.
+///
+/// The engine verifies each result of the device (module `verify`). Software repeats a job with a
+/// wrong result. After [`MAX_WRONG_RESULTS`] of them the engine gives the device up.
 ///
 /// An engine belongs to one reactor or one state machine. It shares no state.
 #[derive(Default)]
@@ -24,6 +31,10 @@ pub struct Engine {
     software: SoftwareEngine,
     /// Jobs on the device. The engine keeps them so that software can repeat them.
     on_device: BTreeMap<(QueueId, JobId), Job>,
+    verifier: Verifier,
+    wrong_results: u64,
+    /// The name of the device that the engine gave up.
+    given_up: Option<String>,
     counters: Counters,
     blocking_jobs: u64,
 }
@@ -47,10 +58,11 @@ impl Engine {
         Self { device: Some(device), ..Self::default() }
     }
 
-    /// The name of the worker: the device's name, or "software".
+    /// The name of the worker: the device's name, also after the engine gave it up, or "software".
     #[must_use]
     pub fn name(&self) -> &str {
-        self.device.as_ref().map_or(self.software.name(), |device| device.name())
+        let device = self.device.as_ref().map(|device| device.name());
+        device.or(self.given_up.as_deref()).unwrap_or(self.software.name())
     }
 
     /// The counters so far.
@@ -83,11 +95,24 @@ impl Engine {
         device.poll(queue, completions);
         for completion in &mut completions[first..] {
             let Some(job) = self.on_device.remove(&(queue, completion.job)) else { continue };
-            if completion.result.is_err() {
-                // Software decides in the end, on errors too.
-                self.counters.kind_mut(job.kind()).device_failures += 1;
-                completion.result = execute(&job);
+            let trusted = |output| self.verifier.trusts(&job, output);
+            if completion.result.as_ref().is_ok_and(trusted) {
+                continue;
             }
+            // Software decides in the end, on errors too.
+            let counters = self.counters.kind_mut(job.kind());
+            let result = std::mem::replace(&mut completion.result, execute(&job));
+            if result == completion.result {
+                continue;
+            }
+            counters.device_failures += 1;
+            if result.is_ok() {
+                counters.device_wrong += 1;
+                self.wrong_results += 1;
+            }
+        }
+        if self.wrong_results >= MAX_WRONG_RESULTS {
+            self.abandon_device();
         }
     }
 
@@ -119,7 +144,8 @@ impl Engine {
     /// Gives the device up, for good, and does its unfinished jobs in software. The results wait in
     /// their queues (which may exceed their bound this once). Without a device this does nothing.
     pub fn abandon_device(&mut self) {
-        self.device = None;
+        let Some(device) = self.device.take() else { return };
+        self.given_up = Some(format!("{} (given up)", device.name()));
         for ((queue, id), job) in std::mem::take(&mut self.on_device) {
             self.counters.kind_mut(job.kind()).device_failures += 1;
             self.software.finish(queue, id, &job);

@@ -9,7 +9,7 @@
 //!   submit(queue, id, job) --> device takes it? --yes--> device.submit --full--+
 //!                                   no                       |                 |
 //!                                   +----> software <--------|-----------------+
-//!                                             |          failed
+//!                                             |      failed or wrong
 //!   poll(queue) <------- completions ---------+--------------+
 //! ```
 //!
@@ -29,9 +29,10 @@ mod device;
 mod engine;
 mod job;
 mod software;
+mod verify;
 
 pub use counters::{Counters, KindCounters};
 pub use device::{Device, JobCompletion};
-pub use engine::{Engine, MAX_EMPTY_POLLS};
+pub use engine::{Engine, MAX_EMPTY_POLLS, MAX_WRONG_RESULTS};
 pub use job::{Job, JobError, JobId, JobKind, JobOutput, QueueId};
 pub use software::{MAX_WAITING_COMPLETIONS, SoftwareEngine, crc32c, execute};

@@ -1,5 +1,5 @@
-//! A device may take only some kinds, be full, fail, answer late and out of order, or die. Whatever
-//! it does, every job completes once, on its queue, with the bits of software.
+//! A device may take only some kinds, be full, fail, give wrong bits, answer late and out of order,
+//! or die. Whatever it does, every job completes once, on its queue, with the bits of software.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fieldstone_accel::{
     Device, Engine, Job, JobCompletion, JobError, JobId, JobKind, JobOutput,
-    MAX_WAITING_COMPLETIONS, QueueId, SoftwareEngine, crc32c, execute,
+    MAX_WAITING_COMPLETIONS, MAX_WRONG_RESULTS, QueueId, SoftwareEngine, crc32c, execute,
 };
 use fieldstone_codes::{Code, Profile};
-use fieldstone_crush::{CrushError, NodeWeight, PoolMap, RuleId, WEIGHT_ONE};
+use fieldstone_crush::{CrushError, NodeWeight, OsdId, Osds, PoolMap, RuleId, WEIGHT_ONE};
 use proptest::prelude::*;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -19,6 +19,8 @@ use rand_chacha::ChaCha8Rng;
 /// A device whose seed decides its behaviour.
 struct Moody {
     rng: ChaCha8Rng,
+    /// Some of its results are wrong.
+    lies: bool,
     waiting: BTreeMap<QueueId, Vec<JobCompletion>>,
 }
 
@@ -28,7 +30,7 @@ impl Device for Moody {
     }
 
     fn takes(&self, job: &Job) -> bool {
-        job.kind() != JobKind::Place
+        job.kind() != JobKind::Place || self.lies
     }
 
     fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
@@ -37,7 +39,13 @@ impl Device for Moody {
         }
         let broken = self.rng.random_bool(0.2);
         let error = || Err(JobError::Device("out of sorts".to_owned()));
-        let result = if broken { error() } else { execute(&job) };
+        let mut result = if broken { error() } else { execute(&job) };
+        if let Ok(output) = &mut result
+            && self.lies
+            && self.rng.random_bool(0.2)
+        {
+            distort(output, &mut self.rng);
+        }
         self.waiting.entry(queue).or_default().push(JobCompletion { job: id, result });
         Ok(())
     }
@@ -47,6 +55,31 @@ impl Device for Moody {
         waiting.shuffle(&mut self.rng);
         let ready = self.rng.random_range(0..=waiting.len());
         completions.extend(waiting.drain(..ready));
+    }
+}
+
+/// Makes a result wrong, if it has anything in it.
+fn distort(output: &mut JobOutput, rng: &mut ChaCha8Rng) {
+    match output {
+        JobOutput::Code(shards) => {
+            let shard = rng.random_range(0..shards.len());
+            let mut bytes = shards[shard].to_vec();
+            if !bytes.is_empty() {
+                let at = rng.random_range(0..bytes.len());
+                bytes[at] ^= 1 << rng.random_range(0..8);
+            }
+            shards[shard] = bytes.into();
+        }
+        // Twice the same node, or a node that does not exist.
+        JobOutput::Place(placements) => {
+            let Some(Osds(osds)) = placements.first_mut() else { return };
+            match &mut osds[..] {
+                [first, .., last] if rng.random_bool(0.5) => *last = *first,
+                [first, ..] => *first = Some(OsdId(6)),
+                [] => {}
+            }
+        }
+        JobOutput::Checksum(sums) => sums.iter_mut().for_each(|sum| *sum ^= 1),
     }
 }
 
@@ -87,10 +120,11 @@ fn code_and_pool() -> (Arc<dyn Code>, PoolMap) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn every_job_completes_once_with_the_bits_of_software(seed: u64, dies: bool) {
+    fn every_job_completes_once_with_the_bits_of_software(seed: u64, dies: bool, lies: bool) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let (code, pool) = code_and_pool();
-        let device = Moody { rng: ChaCha8Rng::seed_from_u64(!seed), waiting: BTreeMap::new() };
+        let (rng_of_device, waiting) = (ChaCha8Rng::seed_from_u64(!seed), BTreeMap::new());
+        let device = Moody { rng: rng_of_device, lies, waiting };
         let mut engine = Engine::with_device(Box::new(device));
         let mut expected = BTreeMap::new();
         let mut done = Vec::new();
@@ -233,4 +267,47 @@ fn counters_tell_where_jobs_went() {
     assert_eq!((totals.jobs, totals.bytes), (9, 81));
     assert_eq!((totals.device_jobs, totals.device_failures, totals.device_full), (6, 3, 3));
     assert_eq!(engine.counters().kind(JobKind::Checksum), &totals);
+}
+
+#[test]
+fn a_device_with_wrong_results_is_given_up() {
+    /// Flips a bit of each shard.
+    struct Liar(Vec<JobCompletion>);
+    impl Device for Liar {
+        fn name(&self) -> &str {
+            "liar"
+        }
+        fn takes(&self, _: &Job) -> bool {
+            true
+        }
+        fn submit(&mut self, _: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+            let mut result = execute(&job);
+            if let Ok(JobOutput::Code(shards)) = &mut result {
+                for shard in shards {
+                    let mut bytes = shard.to_vec();
+                    bytes[1000] ^= 4;
+                    *shard = bytes.into();
+                }
+            }
+            self.0.push(JobCompletion { job: id, result });
+            Ok(())
+        }
+        fn poll(&mut self, _: QueueId, completions: &mut Vec<JobCompletion>) {
+            completions.append(&mut self.0);
+        }
+    }
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let (code, _) = code_and_pool();
+    let mut engine = Engine::with_device(Box::new(Liar(Vec::new())));
+    for number in 1..=MAX_WRONG_RESULTS + 2 {
+        let inputs = (0..4).map(|_| random_bytes(&mut rng, 4096)).collect();
+        let job = Job::Code { map: Arc::clone(code.encode()), inputs };
+        assert_eq!(engine.run(job.clone()), execute(&job));
+        let wrong = number.min(MAX_WRONG_RESULTS);
+        let counted = engine.counters().code;
+        assert_eq!((counted.device_wrong, counted.device_failures), (wrong, wrong));
+        assert_eq!((counted.device_jobs, counted.jobs), (wrong, number));
+        assert_eq!(engine.name() == "liar", number < MAX_WRONG_RESULTS);
+    }
+    assert_eq!(engine.name(), "liar (given up)");
 }

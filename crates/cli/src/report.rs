@@ -191,7 +191,11 @@ pub fn engine_text(engine: &EngineReport) -> Option<String> {
     let kinds = engine.kinds.iter().filter(|kind| kind.jobs > 0).map(|kind| {
         let mut text = format!("{} of {} {}", kind.device_jobs, kind.jobs, kind.kind);
         if kind.device_failures > 0 {
-            let _ = write!(text, " ({} repeated in software)", kind.device_failures);
+            let wrong = match kind.device_wrong {
+                0 => String::new(),
+                wrong => format!(", {wrong} of them with a wrong result"),
+            };
+            let _ = write!(text, " ({} repeated in software{wrong})", kind.device_failures);
         }
         text
     });

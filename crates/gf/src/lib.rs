@@ -17,8 +17,10 @@
 //! | `map`      | [`LinearMap`]: shape, steps, rows, terms, and the rules of validity |
 //! | `compile`  | rows become *passes*: groups of rows that share sources, with kernel tables |
 //! | `execute`  | shape check, the loop over column slices, plain or streaming stores |
+//! | `check`    | [`OutputCheck`]: whether outputs are right, without computing them again |
 //! | `kernel`   | scalar, AVX2, GFNI-256 and GFNI-512 inner loops, and run-time choice among them |
 
+mod check;
 mod compile;
 mod execute;
 pub mod field;
@@ -28,6 +30,7 @@ pub mod matrix;
 mod restrict;
 pub mod word;
 
+pub use check::OutputCheck;
 pub use execute::{Options, STREAMING_BYTES, ShapeError, Stores, Update};
 pub use kernel::Kernel;
 pub use map::{

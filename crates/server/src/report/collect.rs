@@ -256,6 +256,7 @@ fn engine_report(status: &Status) -> EngineReport {
         bytes: counters.bytes,
         device_jobs: counters.device_jobs,
         device_failures: counters.device_failures,
+        device_wrong: counters.device_wrong,
         device_full: counters.device_full,
     });
     EngineReport { name: status.engine.clone(), kinds: kinds.into() }

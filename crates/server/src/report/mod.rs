@@ -198,6 +198,9 @@ pub struct EngineKindReport {
     pub device_jobs: u64,
     /// Jobs of the device that failed, and that software repeated.
     pub device_failures: u64,
+    /// Of these, jobs whose result was wrong.
+    #[serde(default)]
+    pub device_wrong: u64,
     /// Jobs for which the device had no room.
     pub device_full: u64,
 }
