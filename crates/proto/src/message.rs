@@ -60,7 +60,8 @@ pub enum RequestBody {
     /// Raises the volume's epoch to the capability's, durably. From then on the node refuses lower
     /// epochs. If the node did not know the volume, it does now. The answer is
     /// [`ReplyBody::VolumeState`]. While another peer that fenced the volume is connected, the node
-    /// refuses with [`NodeError::InUse`], unless `takeover` is set.
+    /// refuses with [`NodeError::InUse`], unless `takeover` is set. A node that removed the volume
+    /// refuses epochs that are not above the volume's last one, until the node restarts.
     Fence {
         /// Fence even a writer that is still connected.
         takeover: bool,
