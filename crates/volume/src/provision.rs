@@ -66,6 +66,8 @@ pub struct Reservation {
     pub agreed: bool,
     /// The volume is asking nodes for more slots, or giving some back.
     pub changing: bool,
+    /// Nodes have refused, and the change under way waits until other volumes give slots back.
+    pub waits_for_others: bool,
     /// When nodes last refused.
     refused_at: Option<Nanos>,
     /// When nodes last refused rebuild slots that they keep too few of. Such a refusal does not
@@ -343,6 +345,12 @@ impl Core {
     /// ends before the next begins.
     pub fn reservation_changes(&self) -> bool {
         self.reservation.changing
+    }
+
+    /// Nodes may be about to grant slots, so it is too early to refuse a write. A volume that grows
+    /// may wait for other volumes for 20 s and more, and writes do not wait with it.
+    pub fn is_asking_nodes(&self) -> bool {
+        self.reservation.changing && !self.reservation.waits_for_others
     }
 
     /// Acts against a lack of room: collects, and asks nodes for more.

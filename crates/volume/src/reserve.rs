@@ -439,11 +439,14 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
         (core.up_nodes(), before, wanted.max(before).max(core.slots_min()))
     });
     let result = ask_for(ctx, nodes, wanted).await;
-    ctx.with(|core| match &result {
-        Ok(()) => core.reservation.slots = wanted,
-        // A volume whose creation fails is removed.
-        Err(_) if core.phase == Phase::Opening => {}
-        Err(_) => core.set_reservation(before),
+    ctx.with(|core| {
+        core.reservation.waits_for_others = false;
+        match &result {
+            Ok(()) => core.reservation.slots = wanted,
+            // A volume whose creation fails is removed.
+            Err(_) if core.phase == Phase::Opening => {}
+            Err(_) => core.set_reservation(before),
+        }
     });
     result
 }
@@ -478,6 +481,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
             let why = ctx.with(|core| core.why_refused(first, wanted, later));
             return Err(Refused { why, nodes_lost: false });
         }
+        ctx.with(|core| core.reservation.waits_for_others = true);
         ctx.sleep_ms(GIVE_BACK_POLL_MS).await;
         let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
         let lacking = asked.iter().map(lacking).max().unwrap_or(0);

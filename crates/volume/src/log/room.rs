@@ -95,7 +95,7 @@ impl Core {
     pub(super) fn hold_line(&mut self, line: Line) {
         // Refuses a move of collection at once: its blocks stay where they are.
         let since = *self.log.held_since.get_or_insert(self.now);
-        let tried = self.gc_stuck && !self.gc_running && !self.reservation_changes();
+        let tried = self.gc_stuck && !self.gc_running && !self.is_asking_nodes();
         let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
         let hopeless = self.now.since(since) >= Nanos::from_ms(HOPELESS_MS);
         let vain = (tried && long) || hopeless || self.waits_for_room_in_vain();
@@ -118,7 +118,7 @@ impl Core {
             // Another volume may be about to give back slots that it no longer needs.
             let long = self.has_waited_for_grants(taken);
             let whole = self.reservation.slots >= self.slots_max() || self.waits_for_room_in_vain();
-            let refuse = (long || whole) && !self.reservation_changes();
+            let refuse = (long || whole) && !self.is_asking_nodes();
             // If the nodes' answers come too late for this request, they help the next one.
             self.grow_reservation();
             if refuse {
@@ -136,10 +136,10 @@ impl Core {
         if mutation.kind == EntryKind::Data && space.starved {
             let since = *self.log.starved_since.get_or_insert(self.now);
             let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
-            let stuck = long && self.gc_stuck && !self.gc_running && !self.reservation_changes();
+            let stuck = long && self.gc_stuck && !self.gc_running && !self.is_asking_nodes();
             let stuck = stuck || self.waits_for_room_in_vain();
             let hopeless = self.now.since(since) >= Nanos::from_ms(HOPELESS_MS);
-            if (stuck && !self.reservation_changes()) || hopeless {
+            if (stuck && !self.is_asking_nodes()) || hopeless {
                 space.refused = true;
                 return Admission::Refuse(BlockError::NoSpace);
             }
