@@ -41,6 +41,11 @@ impl Counters {
         }
     }
 
+    /// Wrong results of all kinds.
+    pub(crate) fn device_wrong(&self) -> u64 {
+        [self.code, self.place, self.checksum].iter().map(|kind| kind.device_wrong).sum()
+    }
+
     pub(crate) fn kind_mut(&mut self, kind: JobKind) -> &mut KindCounters {
         match kind {
             JobKind::Code => &mut self.code,

@@ -32,7 +32,6 @@ pub struct Engine {
     /// Jobs on the device. The engine keeps them so that software can repeat them.
     on_device: BTreeMap<(QueueId, JobId), Job>,
     verifier: Verifier,
-    wrong_results: u64,
     /// The name of the device that the engine gave up.
     given_up: Option<String>,
     counters: Counters,
@@ -108,10 +107,9 @@ impl Engine {
             counters.device_failures += 1;
             if result.is_ok() {
                 counters.device_wrong += 1;
-                self.wrong_results += 1;
             }
         }
-        if self.wrong_results >= MAX_WRONG_RESULTS {
+        if self.counters.device_wrong() >= MAX_WRONG_RESULTS {
             self.abandon_device();
         }
     }

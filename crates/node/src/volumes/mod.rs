@@ -34,9 +34,10 @@
 //! # Removed volumes
 //! A fence makes a record where there is none. A writer may have died while its fence was under
 //! way, and the network may deliver the fence after the volume was removed. Then the node would
-//! keep a record of a volume that is gone. So the node remembers the epochs of the volumes that were
-//! removed last, and refuses fences that are not above them: a removal fences the volume first. The
-//! node need not remember them beyond its process, because a restart ends all connections.
+//! keep a record of a volume that is gone. So the node remembers the epochs of the volumes that
+//! were removed last, and refuses fences that are not above them. A removal fences the volume
+//! first, so every earlier writer has a lower epoch. The node need not remember the epochs beyond
+//! its process, because a restart ends all connections.
 //!
 //! # Order
 //! The node carries out fence, root, reservation, renewal and removal requests of one volume one
