@@ -131,7 +131,10 @@ class Ledger:
             if self._retire(handle, busy, running, full):
                 return True
             self._check_late(running, late)
-        handle.shutdown()
+        try:
+            handle.shutdown()
+        except nbd.Error as error:
+            return self._died(handle, error)  # killed after its last answer
         return False
 
     def _died(self, handle, error):
