@@ -429,6 +429,9 @@ pub struct Refused {
 /// Reserves the slots of a thick volume of `size_bytes`, or of a thin one that is being created.
 /// Waits for other volumes if they can spare the lacking slots. The caller has begun a change.
 ///
+/// A growth requests what the new size takes and no more. Segments that are being written may take
+/// more slots for a moment, but then they come from the reservation that the volume has.
+///
 /// # Errors
 /// A node does not have that many: which one, and how many it has. A serving volume then has its
 /// old reservation.
@@ -436,7 +439,8 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
     let (nodes, before, wanted) = ctx.with(|core| {
         let wanted = if thin { core.slots_wanted() } else { core.slots_whole(size_bytes) };
         let before = core.reservation.slots;
-        (core.up_nodes(), before, wanted.max(before).max(core.slots_min()))
+        let least = if before == 0 { core.slots_min() } else { before };
+        (core.up_nodes(), before, wanted.max(least))
     });
     let result = ask_for(ctx, nodes, wanted).await;
     ctx.with(|core| {
