@@ -17,7 +17,11 @@ const SEAL_WAIT_MS: u64 = 10_000;
 /// that are not sealed yet may have stored rows. The scrub seals these segments first.
 pub async fn scrub(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
-    ctx.with(|core| core.scrub = Progress { running: true, ..Progress::default() });
+    ctx.with(|core| {
+        // Damage that the opening or a read found since the last scrub counts.
+        let damaged = core.damaged.len() as u64;
+        core.scrub = Progress { running: true, damaged, ..Progress::default() };
+    });
     let unsealed = seal_rows(&ctx).await;
     let shards = ctx.with(|core| {
         let mut shards = Vec::new();
@@ -72,6 +76,7 @@ pub async fn scrub(ctx: Ctx) {
         ctx.sleep_ms(10).await;
     }
     ctx.with(|core| {
+        core.damaged.clear();
         core.scrub.running = false;
         core.scrub.elapsed_ns = core.now.since(began).0;
     });
