@@ -143,7 +143,7 @@ impl Core {
         self.counters.sent_bytes += payload.iter().map(|part| part.len() as u64).sum::<u64>();
         let now = self.now;
         self.node_mut(node).in_flight.push_back((now, tag));
-        let request = Request { tag, capability: self.current_capability(), body, payload };
+        let request = Request { tag, capability: self.current_capability(node), body, payload };
         self.actions.push_back(Action::Send { node, request });
     }
 
@@ -182,8 +182,10 @@ impl Core {
         if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {
             return; // an answer to a call that was given up
         }
+        // A node that joins may have been fenced by an opening that never served: `join` finds out.
         if let Err(NodeError::Fenced { current, .. }) = &reply.result
-            && *current > self.epoch
+            && *current > self.node(node).epoch
+            && self.node(node).health == NodeHealth::Up
             && matches!(self.phase, Phase::Serving | Phase::Closing)
         {
             self.fence_out(*current);

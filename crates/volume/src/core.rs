@@ -38,6 +38,9 @@ const CAPABILITY_NS: u64 = 3_600_000_000_000;
 pub struct Node {
     /// Its health.
     pub health: NodeHealth,
+    /// The epoch of the requests to the node. It is the writer's epoch, or a later one if an opening
+    /// that never served had fenced the node (`nodes`).
+    pub epoch: Epoch,
     /// A connection is open.
     pub connected: bool,
     /// The last state that the node reported.
@@ -165,8 +168,8 @@ pub struct Core {
     pub counters: Counters,
     pub rebuild: Progress,
     pub scrub: Progress,
-    /// Shards that the volume found damaged since the scrub began. A verdict may arrive after the
-    /// volume has rebuilt the shard; it must not count again.
+    /// Shards that the volume found damaged since the scrub began, or since the last one ended. A
+    /// verdict may arrive after the volume has rebuilt the shard; it must not count again.
     pub damaged: HashSet<(SegmentId, u32)>,
     /// Where damaged shards still lie.
     pub damage: Damage,
@@ -211,6 +214,7 @@ impl Core {
         let nodes = (0..config.nodes)
             .map(|_| Node {
                 health: NodeHealth::Down,
+                epoch: Epoch(0),
                 connected: false,
                 stat: NodeStat::default(),
                 slots_free: 0,
@@ -313,6 +317,7 @@ impl Core {
     /// Issues capabilities for this epoch from now on.
     pub fn set_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
+        self.nodes.iter_mut().for_each(|node| node.epoch = epoch);
         self.renew_capability();
     }
 
@@ -320,8 +325,12 @@ impl Core {
         self.now.0.saturating_add(self.config.wall_offset_ns)
     }
 
-    /// The capability for requests, renewed in good time.
-    pub fn current_capability(&mut self) -> Capability {
+    /// The capability for requests to a node, renewed in good time.
+    pub fn current_capability(&mut self, node: NodeIndex) -> Capability {
+        let epoch = self.node(node).epoch;
+        if epoch != self.epoch {
+            return self.issue_capability(epoch);
+        }
         if self.wall_ns() + CAPABILITY_NS / 2 > self.capability.expires_ns {
             self.renew_capability();
         }
@@ -329,10 +338,13 @@ impl Core {
     }
 
     fn renew_capability(&mut self) {
-        let key = self.config.key.derive(self.config.volume, self.epoch);
+        self.capability = self.issue_capability(self.epoch);
+    }
+
+    fn issue_capability(&self, epoch: Epoch) -> Capability {
+        let key = self.config.key.derive(self.config.volume, epoch);
         let expires_ns = self.wall_ns().saturating_add(CAPABILITY_NS);
-        self.capability =
-            Capability::issue(&key, self.config.volume, self.epoch, Rights::ALL, expires_ns);
+        Capability::issue(&key, self.config.volume, epoch, Rights::ALL, expires_ns)
     }
 
     /// Number of nodes that serve this volume now.

@@ -11,18 +11,25 @@
 //! may be there without its data. A shard counts unverified only if the volume knew, when the node
 //! was lost, that the shard was stable there. The node verifies all others first. The volume
 //! deletes the bad ones, stably, before the node counts.
+//!
+//! The node may have a later epoch than this writer. Then either a newer writer serves the volume,
+//! and this one ends. Or an opening fenced the node and ended before it served (`had_no_writer`).
+//! Such a node joins with an epoch of its own, above that of the opening: the volume's requests to
+//! the node carry it. Names of segments and journals keep the epoch of the writer.
 
 use std::collections::HashSet;
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    Epoch, JournalGen, NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId, ShardInfo,
+    Epoch, JournalGen, NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId,
+    ShardInfo, VolumeState,
 };
 
 use crate::calls::CallResult;
 use crate::core::{Core, Ctx};
 use crate::exec::Awaited;
 use crate::rebuild::list_shards;
+use crate::root::Root;
 use crate::segment::{Segment, State};
 use crate::status::{NodeHealth, Phase};
 
@@ -166,17 +173,9 @@ impl Core {
 
 /// Brings the node's state for this volume up to date.
 async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError> {
-    let epoch = ctx.with(|core| core.epoch);
+    let epoch = ctx.with(|core| core.node(node).epoch);
     match ctx.call(node, RequestBody::Fence { takeover: true }).await {
-        Ok(ReplyBody::VolumeState(state)) => {
-            check_place(node, &state.stat)?;
-            ctx.with(|core| {
-                core.node_mut(node).stat = state.stat;
-                // The node may have a root of an earlier writer that was never committed. The node
-                // takes only higher versions.
-                core.root_version = core.root_version.max(state.root_version);
-            });
-        }
+        Ok(ReplyBody::VolumeState(state)) => take_state(ctx, node, &state)?,
         Ok(_) => return Err(NodeError::Invalid("not a volume state".into())),
         Err(NodeError::Fenced { current, .. }) if current == epoch => {
             match ctx.call(node, RequestBody::Stat).await? {
@@ -193,7 +192,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         // Perhaps the node's record of the volume is damaged. The volume serves with the other
         // nodes, so the record may begin anew. Any other fault of the node stays.
         Err(error @ NodeError::Io(_)) => {
-            if !is_newest_writer(ctx).await? {
+            if agreeing(ctx).await? < ctx.with(|core| core.nodes_needed()) {
                 return Err(error);
             }
             match ctx.call(node, RequestBody::RenewRecord).await {
@@ -202,14 +201,16 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
                     tracing::warn!("{node}: its record of the volume was damaged, and is renewed");
                     ctx.with(|core| core.node_mut(node).stat = state.stat);
                 }
-                Err(NodeError::Fenced { current, .. }) if current > epoch => {
-                    return Err(fenced_out(ctx, current));
-                }
+                // The next attempt finds out who fenced it.
+                Err(error @ NodeError::Fenced { .. }) => return Err(error),
                 _ => return Err(error),
             }
         }
         Err(NodeError::Fenced { current, .. }) if current > epoch => {
-            return Err(fenced_out(ctx, current));
+            if !had_no_writer(ctx, node).await? {
+                return Err(fenced_out(ctx, current));
+            }
+            fence_above(ctx, node, current).await?;
         }
         Err(error) => return Err(error),
     }
@@ -264,28 +265,83 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     Ok(())
 }
 
-/// Asks the nodes that are up for their epochs. True if enough of them have this writer's epoch
-/// that no newer writer serves the volume. Without this question, a writer that does not know yet
-/// that it is fenced could replace a record with the newer epoch, when the node cannot read that
-/// record.
+/// Asks the nodes that are up for their epochs. Returns how many have this writer's. If these are
+/// `nodes_needed`, no newer writer serves the volume. Without this question, a writer that does not
+/// know yet that it is fenced could replace a record with the newer epoch, when the node cannot
+/// read that record.
 ///
 /// # Errors
 /// A node has a newer epoch: the volume has failed.
-async fn is_newest_writer(ctx: &Ctx) -> Result<bool, NodeError> {
-    let (nodes, epoch) = ctx.with(|core| (core.up_nodes(), core.epoch));
+async fn agreeing(ctx: &Ctx) -> Result<usize, NodeError> {
+    let nodes = ctx.with(|core| core.up_nodes());
     // A node refuses a fence with an epoch that it has already.
     let answers = ctx.call_all(&nodes, &RequestBody::Fence { takeover: true }).await;
     let mut agreeing = 0;
-    for (_, answer) in answers {
+    for (node, answer) in answers {
         match answer {
-            Err(NodeError::Fenced { current, .. }) if current > epoch => {
+            Err(NodeError::Fenced { current, .. })
+                if current > ctx.with(|core| core.node(node).epoch) =>
+            {
                 return Err(fenced_out(ctx, current));
             }
             Err(NodeError::Fenced { .. }) => agreeing += 1,
             _ => {}
         }
     }
-    Ok(agreeing >= ctx.with(|core| core.nodes_needed()))
+    Ok(agreeing)
+}
+
+/// True if no writer can have served with the later epoch that a joining node has: the opening that
+/// fenced the node ended before it served.
+///
+/// An opening serves only after `nodes_needed` nodes have taken a root of its epoch. The node that
+/// joins has no such root, and the nodes that still have this writer's epoch have none either. If
+/// these are `missing_max` nodes or more, too few others are left.
+///
+/// # Errors
+/// The node did not say which root it has, or a node has a newer epoch: the volume has failed.
+async fn had_no_writer(ctx: &Ctx, node: NodeIndex) -> Result<bool, NodeError> {
+    let (volume, epoch) = ctx.with(|core| (core.config.volume, core.epoch));
+    let ReplyBody::Volumes(volumes) = ctx.call(node, RequestBody::ListVolumes).await? else {
+        return Err(NodeError::Invalid("not a list of volumes".into()));
+    };
+    let summary = volumes.into_iter().find(|summary| summary.volume == volume);
+    let is_older = |root: Root| root.put_by <= epoch;
+    // A node that does not know the volume has a later epoch from the volume's removal.
+    let older = summary.is_some_and(|summary| {
+        summary.root_version == 0 || Root::decode(&summary.root).is_ok_and(is_older)
+    });
+    let others = agreeing(ctx).await?;
+    Ok(older && ctx.with(|core| others >= usize::from(core.config.missing_max)))
+}
+
+/// Fences a node with an epoch above `current`. From then on, the requests to it carry this epoch.
+///
+/// # Errors
+/// The opening that fenced the node still holds the volume there, or the node failed. The next
+/// attempt to join asks again: if the opening goes on, it fences other nodes too.
+async fn fence_above(ctx: &Ctx, node: NodeIndex, current: Epoch) -> Result<(), NodeError> {
+    let above = Epoch(current.0 + 1);
+    let before = ctx.with(|core| std::mem::replace(&mut core.node_mut(node).epoch, above));
+    let answer = ctx.call(node, RequestBody::Fence { takeover: false }).await;
+    if let Ok(ReplyBody::VolumeState(state)) = answer {
+        tracing::info!("{node}: an opening that never served had fenced it (epoch {current})");
+        return take_state(ctx, node, &state);
+    }
+    ctx.with(|core| core.node_mut(node).epoch = before);
+    Err(answer.err().unwrap_or(NodeError::Invalid("not a volume state".into())))
+}
+
+/// Takes over what a node reported of the volume when it was fenced.
+fn take_state(ctx: &Ctx, node: NodeIndex, state: &VolumeState) -> Result<(), NodeError> {
+    check_place(node, &state.stat)?;
+    ctx.with(|core| {
+        core.node_mut(node).stat = state.stat;
+        // The node may have a root of an earlier writer that was never committed. The node takes
+        // only higher versions.
+        core.root_version = core.root_version.max(state.root_version);
+    });
+    Ok(())
 }
 
 /// Another writer has the volume, with the epoch `current`.

@@ -1,10 +1,10 @@
 //! Inspection of a volume without opening it: it asks nodes, fences none, and writes nothing.
 //!
 //! A command that shows the state of a volume must not end the writer that serves the volume. So an
-//! inspection takes the highest epoch that the nodes report, reads what an opening would read, and
-//! stops. Its result may be out of date: a writer may change everything meanwhile. Nodes with an
-//! older epoch were away when the volume was last opened. Their data does not count before they
-//! join.
+//! inspection uses the epochs that the nodes report, reads what an opening would read, and stops.
+//! Its result may be out of date: a writer may change everything meanwhile. Nodes with an epoch
+//! older than the newest root were away when the volume was last opened. Their data does not count
+//! before they join.
 
 use fieldstone_proto::{
     BLOCK_BYTES, Epoch, JournalInfo, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState,
@@ -29,12 +29,18 @@ pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Fa
             summaries.push((*node, summary));
         }
     }
-    let epoch = summaries.iter().map(|(_, summary)| summary.epoch).max().unwrap_or_default();
-    ctx.with(|core| core.set_epoch(epoch));
+    let roots = summaries.iter().filter_map(|(_, summary)| Root::decode(&summary.root).ok());
+    let epoch = roots.map(|root| root.put_by).max().unwrap_or_default();
+    ctx.with(|core| {
+        core.set_epoch(epoch);
+        for (node, summary) in &summaries {
+            core.node_mut(*node).epoch = summary.epoch;
+        }
+    });
     let mut states = Vec::new();
     for node in connected {
         let summary = summaries.iter().find(|(known, _)| known == node);
-        match summary.filter(|(_, summary)| summary.epoch == epoch) {
+        match summary.filter(|(_, summary)| summary.epoch >= epoch) {
             Some((_, summary)) => states.push((*node, state_of(ctx, *node, summary).await?)),
             None => ctx.with(|core| core.is_behind(*node, summary.map(|(_, s)| s.epoch))),
         }
