@@ -137,6 +137,11 @@ impl Core {
         taking < (m + 1).min(self.nodes.len()).saturating_sub(excused).max(1)
     }
 
+    /// How many nodes had no room for a journal lately.
+    pub fn journals_refused(&self) -> usize {
+        self.nodes.iter().filter(|node| node.refuses_journals).count()
+    }
+
     /// Why the volume could not make a journal, as text for people.
     pub fn why_no_journal(&self) -> String {
         let full = self.nodes_that(|node| node.refuses_journals);

@@ -458,14 +458,7 @@ async fn commit(
     base: Lsn,
     replay: Option<Vec<(Entry, Bytes)>>,
 ) -> Result<(), Failure> {
-    let (generation, nodes) = ctx.with(|core| {
-        core.journals_made = core.journals_made.max(root.generation.0) + 1;
-        let generation = JournalGen(core.journals_made);
-        (generation, core.choose_journal_nodes(generation))
-    });
-    if nodes.is_empty() || !write_generation(ctx, generation, &nodes).await {
-        return Err(Failure::Again(ctx.with(|core| core.why_no_journal())));
-    }
+    let (generation, nodes) = make_journal(ctx, root.generation).await?;
     ctx.with(|core| {
         core.log.start_at(generation, nodes.clone(), base);
         core.log.moving = false;
@@ -499,6 +492,27 @@ async fn commit(
         tracing::debug!("a journal node was lost at the end of opening");
     }
     Ok(())
+}
+
+/// Creates the writer's first journal. If a node has no room for it, the next try is on the others:
+/// a new attempt of the whole opening may take longer than the volume remembers the refusal.
+async fn make_journal(
+    ctx: &Ctx,
+    after: JournalGen,
+) -> Result<(JournalGen, Vec<NodeIndex>), Failure> {
+    loop {
+        let (generation, nodes, refusals) = ctx.with(|core| {
+            core.journals_made = core.journals_made.max(after.0) + 1;
+            let generation = JournalGen(core.journals_made);
+            (generation, core.choose_journal_nodes(generation), core.journals_refused())
+        });
+        if !nodes.is_empty() && write_generation(ctx, generation, &nodes).await {
+            return Ok((generation, nodes));
+        }
+        if ctx.with(|core| core.journals_refused()) <= refusals {
+            return Err(Failure::Again(ctx.with(|core| core.why_no_journal())));
+        }
+    }
 }
 
 /// Appends the replayed changes to the log, a bounded part at a time.
