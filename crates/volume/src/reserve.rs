@@ -14,6 +14,7 @@ use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody};
 
 use crate::calls::{CallResult, SHORT_SLOTS};
 use crate::core::{Core, Ctx, Node};
+use crate::seam::Provisioning;
 use crate::segment::Segment;
 use crate::status::{NodeHealth, Phase};
 
@@ -63,13 +64,14 @@ impl Core {
         self.note_short(node);
     }
 
-    /// Notes the answers of nodes to a request for `slots` slots.
+    /// Notes the answers of nodes to a request for `slots` slots, or for those that a node has
+    /// granted already if they are more.
     fn note_answers(&mut self, answers: &[(NodeIndex, CallResult)], slots: u32) {
         for (node, answer) in answers {
             match answer {
                 Ok(_) => {
                     self.node_mut(*node).granted_less = false;
-                    self.note_reserved(*node, slots);
+                    self.note_reserved(*node, slots.max(self.node(*node).slots_reserved));
                 }
                 Err(NodeError::Io(_)) => self.note_disk_limited(*node),
                 Err(_) => {}
@@ -288,10 +290,22 @@ pub async fn reserve_at_start(ctx: Ctx) {
             let state = core.node(*node);
             (!state.disk_limited).then_some(state.slots_reserved)
         };
-        let common = nodes.iter().filter_map(granted).min().unwrap_or(wanted);
-        let slots = common.max(core.slots_needed()).min(wanted);
-        core.set_reservation(slots);
+        let granted: Vec<u32> = nodes.iter().filter_map(granted).collect();
+        let common = granted.iter().copied().min().unwrap_or(wanted);
+        let least = match core.reservation.provisioning {
+            // Every node has promised these.
+            Provisioning::Thick => core.slots_needed(),
+            // The volume goes on asking the few nodes that grant less than it needs.
+            Provisioning::Thin => core.slots_needed().min(granted_by_most(granted)),
+        };
+        core.set_reservation(common.max(least).min(wanted));
     });
+}
+
+/// The largest number of slots that most nodes grant, when the nodes grant these numbers.
+fn granted_by_most(mut granted: Vec<u32>) -> u32 {
+    granted.sort_unstable();
+    granted.get(granted.len().saturating_sub(1) / 2).copied().unwrap_or(u32::MAX)
 }
 
 /// An opening asks for the slots of its checkpoint on nodes that have fewer: the earlier writer may
@@ -429,8 +443,9 @@ pub struct Refused {
 /// Reserves the slots of a thick volume of `size_bytes`, or of a thin one that is being created.
 /// Waits for other volumes if they can spare the lacking slots. The caller has begun a change.
 ///
-/// A growth requests what the new size takes and no more. Segments that are being written may take
-/// more slots for a moment, but then they come from the reservation that the volume has.
+/// A growth requests what the new size takes, and more only on nodes that have granted more already.
+/// Segments that are being written may take more slots for a moment, but these come from the
+/// reservation that the volume has.
 ///
 /// # Errors
 /// A node does not have that many: which one, and how many it has. A serving volume then has its
@@ -439,14 +454,14 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
     let (nodes, before, wanted) = ctx.with(|core| {
         let wanted = if thin { core.slots_wanted() } else { core.slots_whole(size_bytes) };
         let before = core.reservation.slots;
-        let least = if before == 0 { core.slots_min() } else { before };
+        let least = if before == 0 { core.slots_min() } else { 0 };
         (core.up_nodes(), before, wanted.max(least))
     });
     let result = ask_for(ctx, nodes, wanted).await;
     ctx.with(|core| {
         core.reservation.waits_for_others = false;
         match &result {
-            Ok(()) => core.reservation.slots = wanted,
+            Ok(()) => core.reservation.slots = wanted.max(before),
             // A volume whose creation fails is removed.
             Err(_) if core.phase == Phase::Opening => {}
             Err(_) => core.set_reservation(before),
@@ -455,9 +470,9 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
     result
 }
 
-/// Asks nodes for `wanted` slots until they grant them. The volume needs all of these slots.
+/// Asks nodes for `wanted` slots until they grant them. The volume needs all of these slots. It
+/// keeps those that a node has granted beyond.
 async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Refused> {
-    let body = RequestBody::Reserve { slots: wanted, spare: 0 };
     let mut asked = nodes;
     let mut granted = 0;
     let mut reason = String::new();
@@ -465,7 +480,15 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
     let mut lacking_min = u32::MAX;
     let mut vain_ms = 0;
     loop {
-        let answers = ctx.call_all(&asked, &body).await;
+        let calls = ctx.with(|core| {
+            let ask = |node: &NodeIndex| {
+                let slots = wanted.max(core.node(*node).slots_reserved);
+                let body = RequestBody::Reserve { slots, spare: slots - wanted };
+                (*node, core.call(*node, body, Vec::new()))
+            };
+            asked.iter().map(ask).collect()
+        });
+        let answers = ctx.wait_all(calls).await;
         ctx.with(|core| core.note_answers(&answers, wanted));
         for (node, answer) in &answers {
             match answer {
@@ -528,6 +551,15 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_one_node_grants_beyond_the_others_does_not_count() {
+        assert_eq!(granted_by_most(vec![66, 68, 66]), 66);
+        assert_eq!(granted_by_most(vec![66, 60, 66]), 66, "one node grants less");
+        assert_eq!(granted_by_most(vec![68, 66]), 66);
+        assert_eq!(granted_by_most(vec![70, 60, 70, 60]), 60, "half of the nodes are not most");
+        assert_eq!(granted_by_most(vec![]), u32::MAX, "all disks are full");
+    }
 
     /// No matter how many slots the node has reserved for the volume, the volume ends with this
     /// number.
