@@ -56,7 +56,7 @@ impl Node {
                 self.journal_removed(entry, generation, result);
             }
             Purpose::JournalCleanup(volume, generation) => {
-                self.journal_cleaned_up(volume, generation);
+                self.journal_cleaned_up(volume, generation, result);
             }
             Purpose::Record(volume, step) => self.record_step(volume, step, result),
             Purpose::RecordRemove(entry) => self.record_removed(entry, result),

@@ -27,9 +27,10 @@ pub(crate) enum JournalStage {
     Creating,
     /// The journal is in use.
     Ready,
-    /// The start could not read the journal's header, or found it damaged. Only the removal of the
-    /// volume removes the journal: a disk that cannot be read can hardly be changed, and a failed
-    /// change would keep the node from joining.
+    /// The start could not read the journal's header, or found it damaged. Or the node could
+    /// neither make the journal nor remove the rest of it. Only the removal of the volume removes
+    /// the journal: a disk that cannot be read can hardly be changed, and a failed change would
+    /// keep the node from joining.
     Unusable,
     /// The node is removing the journal, for the entry or because it could not make the journal.
     Removing(Option<EntryId>),
@@ -142,7 +143,7 @@ impl Node {
             .and_then(|volume| volume.journals.get_mut(&generation))
             .expect("a journal being made stays until it is made or given up");
         if let Err(error) = result {
-            journal.stage = JournalStage::Removing(None);
+            *journal = Journal::new(0, JournalStage::Removing(None));
             self.disk.submit(Purpose::JournalCleanup(id, generation), DiskOp::Remove { file });
             return self.close(entry, Err(node_error(&error, "creating a journal")));
         }
@@ -165,9 +166,21 @@ impl Node {
     }
 
     /// The node removed the rest of a journal that it could not make, or failed to remove it.
-    pub(crate) fn journal_cleaned_up(&mut self, id: VolumeId, generation: JournalGen) {
-        if let Some(volume) = self.volumes.get_mut(&id) {
-            volume.journals.remove(&generation);
+    pub(crate) fn journal_cleaned_up(
+        &mut self,
+        id: VolumeId,
+        generation: JournalGen,
+        result: Result<DiskOutput, DiskError>,
+    ) {
+        let volume = self.volumes.get_mut(&id).expect("a volume stays as long as its journals");
+        let journal = volume.journals.get_mut(&generation);
+        let journal = journal.expect("a journal stays until its file is gone");
+        if let JournalStage::Removing(Some(entry)) = journal.stage {
+            return self.journal_removed(entry, generation, result);
+        }
+        match result {
+            Ok(_) | Err(DiskError::NotFound) => drop(volume.journals.remove(&generation)),
+            Err(_) => *journal = Journal::unusable(),
         }
         self.journals_removed(id);
     }
@@ -223,7 +236,8 @@ impl Node {
     }
 
     /// Starts to remove the volume's journals of these generations that are in one of the `stages`.
-    /// Returns their number.
+    /// Returns their number. The entry also waits for the end of a removal that no request waits
+    /// for.
     pub(crate) fn journal_remove(
         &mut self,
         entry: EntryId,
@@ -235,12 +249,15 @@ impl Node {
         let mut chosen = Vec::new();
         for (&generation, journal) in &mut volume.journals {
             if generations.contains(&generation) && stages.contains(&journal.stage) {
+                let before = journal.stage;
                 journal.stage = JournalStage::Removing(Some(entry));
-                chosen.push(generation);
+                chosen.push((generation, before));
             }
         }
-        for &generation in &chosen {
-            self.journal_pump_removal(id, generation);
+        for &(generation, before) in &chosen {
+            if before != JournalStage::Removing(None) {
+                self.journal_pump_removal(id, generation);
+            }
         }
         u32::try_from(chosen.len()).expect("at most JOURNALS_MAX")
     }

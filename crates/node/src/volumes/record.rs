@@ -296,8 +296,8 @@ impl Node {
                     1
                 }
                 RemoveStep::Journals => {
-                    let stages = [JournalStage::Ready, JournalStage::Unusable];
-                    self.journal_remove(entry, .., &stages)
+                    use JournalStage::{Ready, Removing, Unusable};
+                    self.journal_remove(entry, .., &[Ready, Unusable, Removing(None)])
                 }
                 RemoveStep::Queued | RemoveStep::Record => {
                     let op = DiskOp::Remove { file: FileId::Volume(id) };

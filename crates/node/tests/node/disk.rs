@@ -19,6 +19,7 @@ const SECTOR: usize = 512;
 /// One in this many operations fails; 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
+    pub remove_one_in: u32,
     pub write_one_in: u32,
     pub read_one_in: u32,
     pub sync_one_in: u32,
@@ -215,6 +216,9 @@ impl Disk {
                     unsynced: Vec::new(),
                 });
                 Ok(DiskOutput::Done)
+            }
+            DiskOp::Remove { .. } if one_in(rng, self.faults.remove_one_in) => {
+                Err(DiskError::Io("injected".to_owned()))
             }
             DiskOp::Remove { file } => {
                 self.files.remove(&file).map(|_| DiskOutput::Done).ok_or(DiskError::NotFound)

@@ -178,6 +178,21 @@ fn a_disk_that_cannot_sync_stops_the_start() {
 }
 
 #[test]
+fn a_journal_that_could_neither_be_made_nor_removed_goes_with_its_volume() {
+    let mut world = stopped();
+    world.start();
+    world.disk.faults = Faults { write_one_in: 1, remove_one_in: 1, ..Faults::default() };
+    let create = RequestBody::JournalCreate { generation: JournalGen(2), ring_bytes: 4096 };
+    assert!(ask(&mut world, 1, create).is_err());
+    world.settle();
+    world.disk.faults = Faults::default();
+    let file = FileId::Journal(VOLUME, JournalGen(2));
+    assert!(world.disk.files.contains_key(&file), "its removal failed");
+    assert_eq!(ask(&mut world, 1, RequestBody::RemoveVolume), Ok(ReplyBody::Done));
+    assert!(!world.disk.files.contains_key(&file));
+}
+
+#[test]
 fn a_damaged_volume_record_refuses_everything_but_removal() {
     let mut world = stopped();
     bytes_of(&mut world, FileId::Volume(VOLUME))[41] ^= 1;
