@@ -39,7 +39,9 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 
 use crate::core::{Core, Node};
-use crate::reserve::{reserve_at_start, reserve_missing, reserve_more, reserve_on};
+use crate::reserve::{
+    granted_by_most, reserve_at_start, reserve_missing, reserve_more, reserve_on,
+};
 use crate::seam::Provisioning;
 use crate::status::{NodeHealth, Phase};
 
@@ -84,6 +86,11 @@ pub struct Reservation {
 fn share_of_idle(idle: u32, unclaimed: u32, needed: u32) -> u32 {
     let shared = idle.saturating_add(unclaimed);
     (shared - shared.div_ceil(UNCLAIMED_FRACTION)).min(needed)
+}
+
+/// The slots that the volume holds on a node, as far as the node's last answer says.
+fn held_on(node: &Node) -> u32 {
+    node.slots_reserved.saturating_sub(node.slots_free)
 }
 
 impl Core {
@@ -268,11 +275,30 @@ impl Core {
     /// hold, with garbage, and those that it always leaves free. An opening may have to work with
     /// this number.
     pub fn slots_min(&self) -> u32 {
-        let held = |node: &Node| node.slots_reserved.saturating_sub(node.slots_free);
         let up = self.nodes.iter().filter(|node| node.health == NodeHealth::Up);
-        let held = up.map(held).max().unwrap_or(0);
+        let held = up.map(held_on).max().unwrap_or(0);
         let least = u32::try_from(self.slots_min_known()).unwrap_or(u32::MAX);
         least.max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))
+    }
+
+    /// The slots that the volume asks a node for when it wants `slots` slots on every node.
+    ///
+    /// A node that came back empty does not know how many slots it had promised to each volume. It
+    /// grants them to the volumes that ask first. So a thin volume asks a node for no more than
+    /// most of the other nodes have granted. Otherwise a thick volume would lack promised slots.
+    pub fn slots_to_ask(&self, node: NodeIndex, slots: u32) -> u32 {
+        if self.reservation.provisioning == Provisioning::Thick {
+            return slots;
+        }
+        let tells = |(index, other): &(NodeIndex, &Node)| {
+            let up = other.health == NodeHealth::Up && !other.disk_limited;
+            *index != node && up && other.slots_reserved > 0
+        };
+        let others = (0..).map(NodeIndex).zip(&self.nodes).filter(tells);
+        let granted = granted_by_most(others.map(|(_, other)| other.slots_reserved).collect());
+        let taken = self.shape().slots(self.segments.unsealed() + self.segments_freeing);
+        let least = u64::from(held_on(self.node(node))) + taken + self.slots_always_free();
+        slots.min(granted.max(u32::try_from(least).unwrap_or(u32::MAX)))
     }
 
     /// Sets the reservation to `slots` slots on every node, but never to fewer than the volume
@@ -291,7 +317,7 @@ impl Core {
                 let slots = ctx.with(|core| {
                     let least = core.slots_min();
                     core.reservation.slots = core.reservation.slots.max(least);
-                    core.reservation.slots
+                    core.slots_to_ask(node, core.reservation.slots)
                 });
                 reserve_on(&ctx, node, slots).await;
             }
@@ -433,7 +459,10 @@ impl Core {
     /// The nodes that could not grant as much as the others have.
     pub fn nodes_with_less(&self) -> Vec<NodeIndex> {
         let reserved = self.reservation.slots;
-        self.nodes_that(|n| n.health == NodeHealth::Up && n.slots_reserved < reserved)
+        let mut nodes =
+            self.nodes_that(|n| n.health == NodeHealth::Up && n.slots_reserved < reserved);
+        nodes.retain(|n| self.node(*n).slots_reserved < self.slots_to_ask(*n, reserved));
+        nodes
     }
 
     /// Gives back what the volume no longer needs. A thick volume that users write to keeps its

@@ -148,16 +148,17 @@ impl Core {
     }
 }
 
-/// Reserves the same number of slots on all nodes that have granted as much as the others:
+/// Reserves the same number of slots on all nodes that have granted what they were asked for:
 /// `wanted`, or as many of these as all nodes have. True if it is more than before.
 pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
     let (nodes, before) = ctx.with(|core| {
         let slots = core.reservation.slots;
-        let asks = |node: &Node| {
-            let equal = node.slots_reserved >= slots || node.disk_limited;
-            node.health == NodeHealth::Up && equal
-        };
-        (core.nodes_that(asks), slots)
+        let mut nodes = core.up_nodes();
+        nodes.retain(|index| {
+            let node = core.node(*index);
+            node.disk_limited || node.slots_reserved >= core.slots_to_ask(*index, slots)
+        });
+        (nodes, slots)
     });
     let mut slots = wanted;
     for _ in 0..TRIES_MAX {
@@ -243,11 +244,16 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
 /// Asks the nodes that have granted less than the others for the rest. True if any node has granted
 /// more.
 pub async fn reserve_missing(ctx: &Ctx) -> bool {
-    let (nodes, slots) = ctx.with(|core| (core.nodes_with_less(), core.reservation.slots));
+    let nodes = ctx.with(|core| core.nodes_with_less());
     let mut gained = false;
     for node in nodes {
-        let before = ctx.with(|core| core.node(node).slots_reserved);
-        reserve_on(ctx, node, slots).await;
+        let (before, slots) = ctx.with(|core| {
+            let slots = core.slots_to_ask(node, core.reservation.slots);
+            (core.node(node).slots_reserved, slots)
+        });
+        if slots > before {
+            reserve_on(ctx, node, slots).await;
+        }
         gained |= ctx.with(|core| core.node(node).slots_reserved > before);
     }
     gained
@@ -267,7 +273,7 @@ async fn learn_room(ctx: &Ctx, node: NodeIndex) {
 /// Reserves on a node that has joined as many slots as on the others.
 pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
     begin_change(ctx).await;
-    let slots = ctx.with(|core| core.reservation.slots);
+    let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots));
     if slots > 0 && ctx.with(|core| core.phase == Phase::Serving) {
         reserve_on(ctx, node, slots).await;
     }
@@ -303,7 +309,7 @@ pub async fn reserve_at_start(ctx: Ctx) {
 }
 
 /// The largest number of slots that most nodes grant, when the nodes grant these numbers.
-fn granted_by_most(mut granted: Vec<u32>) -> u32 {
+pub fn granted_by_most(mut granted: Vec<u32>) -> u32 {
     granted.sort_unstable();
     granted.get(granted.len().saturating_sub(1) / 2).copied().unwrap_or(u32::MAX)
 }
