@@ -14,6 +14,8 @@ use crate::trace::Who;
 
 const MS: u64 = 1_000_000;
 /// Size of a page of a file.
+/// How long the links of a writer that may still write stay cut, at least.
+const STALE_AGAIN_NS: u64 = 5 * MS;
 const PAGE_BYTES: usize = 4096;
 /// How often all processes may die before one has served: an opening has to succeed some time.
 const STRIKES_BEFORE_SERVING_MAX: u32 = 4;
@@ -267,7 +269,8 @@ impl<C: Cast> World<'_, C> {
         let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_dice.chance(500)).collect();
         // Until the first process is fenced it goes on, and stores nothing on nodes that it is cut
         // off from. For its data these nodes are impaired. If it is cut off from more nodes than it
-        // can do without, it writes nothing, so all of these links come back at the same time.
+        // can do without, it writes nothing, so all of these links come back at the same time, and
+        // not before it is fenced or dead: with only some of them it would write.
         let counts = self.atlas.allows_all(&cut);
         if counts || cut.len() > self.atlas.impaired_max() {
             let delays: Vec<u64> =
@@ -287,7 +290,19 @@ impl<C: Cast> World<'_, C> {
         true
     }
 
+    /// The process has a successor, but perhaps no node knows it yet.
+    fn may_still_write(&self, stale: ClientId) -> bool {
+        let Some(host) = self.volumes.get(&stale) else { return false };
+        let active = self.tenants[host.tenant].active.and_then(|active| self.volumes.get(&active));
+        active.is_none_or(|active| active.phase != Phase::Serving)
+    }
+
     pub(super) fn recover_due(&mut self, node: NodeIndex, what: Recovery) {
+        if let Recovery::StaleLink { client, counts: false } = what
+            && self.may_still_write(client)
+        {
+            return self.schedule.after(STALE_AGAIN_NS, Happening::Recover { node, what });
+        }
         let mut over_at = self.now();
         self.note(Who::World, "recover", u64::from(node.0), format_args!("{node} {what:?}"));
         let host = &mut self.nodes[usize::from(node.0)];

@@ -102,7 +102,7 @@ pub struct Failure {
 const AUDIT_GAP_NS: u64 = 20_000_000;
 /// Longest virtual time of a request while no node is impaired. Twice this if the pool is short of
 /// room, and four times if a disk is also slow for good. In a pool that is short of room, a request
-/// also waits for each other request in the queue (`TURN_NS_MAX`).
+/// also waits for each other request in the queue (`TURN_NS_MAX`, `SLOW_TURN_NS_MAX`).
 const SOUND_NS_MAX: u64 = 15_000_000_000;
 /// The same if a node was impaired since the request was made.
 const REQUEST_NS_MAX: u64 = 30_000_000_000;

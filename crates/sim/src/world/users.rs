@@ -18,6 +18,8 @@ use crate::workload::Draft;
 /// In a pool that is short of room, the longest virtual time that a change waits for each change
 /// before it. Near the limit, collection moves all data of a volume to gain one segment.
 const TURN_NS_MAX: u64 = 3_000_000_000;
+/// The same if a disk is slow for good: collection reads from it and writes to it.
+const SLOW_TURN_NS_MAX: u64 = 4 * TURN_NS_MAX;
 /// The smallest bound on the time of a request.
 const SHORTEST_NS_MAX: u64 = FULL_NS_MAX;
 const _: () = assert!(SHORTEST_NS_MAX <= SOUND_NS_MAX && SOUND_NS_MAX <= REQUEST_NS_MAX);
@@ -246,8 +248,8 @@ impl<C: Cast> World<'_, C> {
         // About as many requests were under way when it arrived.
         let others = |other: &&InFlight| other.client == request.client;
         let queued = self.in_flight.values().filter(others).count() as u64;
-        let factor = if slow { 4 } else { 2 };
-        factor * longest_ns + queued * TURN_NS_MAX
+        let (factor, turn_ns) = if slow { (4, SLOW_TURN_NS_MAX) } else { (2, TURN_NS_MAX) };
+        factor * longest_ns + queued * turn_ns
     }
 
     /// Checks that every request gets an answer in time, and every volume opens in time.
