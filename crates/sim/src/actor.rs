@@ -42,6 +42,8 @@ pub struct NodeView {
     pub up: bool,
     /// Number of the volume's shards on the node that count.
     pub shards: u64,
+    /// An opening that did not end has fenced the node. The next opening uses the node again.
+    pub fenced: bool,
 }
 
 /// A volume process.

@@ -76,6 +76,7 @@ impl VolumeProcess for Volume {
         let view = |node: &fieldstone_volume::NodeStatus| NodeView {
             up: node.health == NodeHealth::Up,
             shards: u64::from(node.shards),
+            fenced: node.fenced,
         };
         let down: Vec<String> = status
             .nodes

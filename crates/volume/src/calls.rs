@@ -184,7 +184,7 @@ impl Core {
         }
         // A node that joins may have been fenced by an opening that never served: `join` finds out.
         if let Err(NodeError::Fenced { current, .. }) = &reply.result
-            && *current > self.node(node).epoch
+            && *current > self.epoch
             && self.node(node).health == NodeHealth::Up
             && matches!(self.phase, Phase::Serving | Phase::Closing)
         {

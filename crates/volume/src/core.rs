@@ -38,9 +38,10 @@ const CAPABILITY_NS: u64 = 3_600_000_000_000;
 pub struct Node {
     /// Its health.
     pub health: NodeHealth,
-    /// The epoch of the requests to the node. It is the writer's epoch, or a later one if an opening
-    /// that never served had fenced the node (`nodes`).
+    /// The epoch of the requests to the node: the writer's. An inspection uses the node's own.
     pub epoch: Epoch,
+    /// An opening that did not end has fenced the node. The next opening uses the node again.
+    pub fenced: bool,
     /// A connection is open.
     pub connected: bool,
     /// The last state that the node reported.
@@ -215,6 +216,7 @@ impl Core {
             .map(|_| Node {
                 health: NodeHealth::Down,
                 epoch: Epoch(0),
+                fenced: false,
                 connected: false,
                 stat: NodeStat::default(),
                 slots_free: 0,

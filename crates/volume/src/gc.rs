@@ -210,7 +210,7 @@ pub async fn keep_house(ctx: Ctx) {
             rests
         });
         let (idle, soon) = ctx.with(|core| {
-            (core.has_idle_slots(), core.has_spare_slots() || core.lacks_promised_slots())
+            (core.has_idle_slots(), core.may_give_slots() || core.lacks_promised_slots())
         });
         let max_ms = match (idle, soon || full) {
             (true, _) => IDLE_SLOTS_MS,

@@ -13,16 +13,17 @@
 //! deletes the bad ones, stably, before the node counts.
 //!
 //! The node may have a later epoch than this writer. Then either a newer writer serves the volume,
-//! and this one ends. Or an opening fenced the node and ended before it served (`had_no_writer`).
-//! Such a node joins with an epoch of its own, above that of the opening: the volume's requests to
-//! the node carry it. Names of segments and journals keep the epoch of the writer.
+//! and this one ends. Or an opening fenced the node and ended before it served
+//! (`may_have_successor`). The volume then goes on without the node, as if it were lost, until the
+//! next opening gives all nodes one epoch. It must not fence the node above that opening: other
+//! nodes may have a root of the opening that was never committed. With the node's vote the volume
+//! would commit later roots, but their epoch is lower, so the next opening would take the wrong one.
 
 use std::collections::HashSet;
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    Epoch, JournalGen, NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId,
-    ShardInfo, VolumeState,
+    Epoch, JournalGen, NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId, ShardInfo,
 };
 
 use crate::calls::CallResult;
@@ -32,6 +33,10 @@ use crate::rebuild::list_shards;
 use crate::root::Root;
 use crate::segment::{Segment, State};
 use crate::status::{NodeHealth, Phase};
+
+/// The reason why a node is down that an opening has fenced.
+const FENCED: &str =
+    "an opening that did not end has fenced it; it takes part again when the volume is next opened";
 
 /// Segments that one request deletes.
 const DELETED_AT_ONCE: usize = 1024;
@@ -75,6 +80,7 @@ impl Core {
                 let state = self.node_mut(node);
                 state.reason.clear();
                 (state.left_out, state.down_since) = (None, None);
+                state.fenced = false;
                 state.refuses_journals = false;
                 self.gc_stuck = false;
                 if self.log.nodes.len() <= self.code.m() {
@@ -89,7 +95,14 @@ impl Core {
                     crate::reserve::reserve_joined(&ctx, node).await;
                 });
             }
-            Err(error) => self.give_up_node(node, &format!("joining: {error}")),
+            Err(error) => {
+                let fenced = matches!(error, NodeError::Fenced { .. });
+                self.node_mut(node).fenced = fenced;
+                match fenced {
+                    true => self.give_up_node(node, FENCED),
+                    false => self.give_up_node(node, &format!("joining: {error}")),
+                }
+            }
         }
     }
 
@@ -173,9 +186,17 @@ impl Core {
 
 /// Brings the node's state for this volume up to date.
 async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError> {
-    let epoch = ctx.with(|core| core.node(node).epoch);
+    let epoch = ctx.with(|core| core.epoch);
     match ctx.call(node, RequestBody::Fence { takeover: true }).await {
-        Ok(ReplyBody::VolumeState(state)) => take_state(ctx, node, &state)?,
+        Ok(ReplyBody::VolumeState(state)) => {
+            check_place(node, &state.stat)?;
+            ctx.with(|core| {
+                core.node_mut(node).stat = state.stat;
+                // The node may have a root of an earlier writer that was never committed. The node
+                // takes only higher versions.
+                core.root_version = core.root_version.max(state.root_version);
+            });
+        }
         Ok(_) => return Err(NodeError::Invalid("not a volume state".into())),
         Err(NodeError::Fenced { current, .. }) if current == epoch => {
             match ctx.call(node, RequestBody::Stat).await? {
@@ -207,10 +228,10 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             }
         }
         Err(NodeError::Fenced { current, .. }) if current > epoch => {
-            if !had_no_writer(ctx, node).await? {
+            if may_have_successor(ctx, node).await? {
                 return Err(fenced_out(ctx, current));
             }
-            fence_above(ctx, node, current).await?;
+            return Err(NodeError::Fenced { sent: epoch, current });
         }
         Err(error) => return Err(error),
     }
@@ -273,15 +294,13 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
 /// # Errors
 /// A node has a newer epoch: the volume has failed.
 async fn agreeing(ctx: &Ctx) -> Result<usize, NodeError> {
-    let nodes = ctx.with(|core| core.up_nodes());
+    let (nodes, epoch) = ctx.with(|core| (core.up_nodes(), core.epoch));
     // A node refuses a fence with an epoch that it has already.
     let answers = ctx.call_all(&nodes, &RequestBody::Fence { takeover: true }).await;
     let mut agreeing = 0;
-    for (node, answer) in answers {
+    for (_, answer) in answers {
         match answer {
-            Err(NodeError::Fenced { current, .. })
-                if current > ctx.with(|core| core.node(node).epoch) =>
-            {
+            Err(NodeError::Fenced { current, .. }) if current > epoch => {
                 return Err(fenced_out(ctx, current));
             }
             Err(NodeError::Fenced { .. }) => agreeing += 1,
@@ -291,57 +310,29 @@ async fn agreeing(ctx: &Ctx) -> Result<usize, NodeError> {
     Ok(agreeing)
 }
 
-/// True if no writer can have served with the later epoch that a joining node has: the opening that
-/// fenced the node ended before it served.
+/// True if a successor of this writer may have served with the later epoch that a joining node has.
 ///
-/// An opening serves only after `nodes_needed` nodes have taken a root of its epoch. The node that
-/// joins has no such root, and the nodes that still have this writer's epoch have none either. If
-/// these are `missing_max` nodes or more, too few others are left.
+/// An opening serves only after nodes have taken a root of its epoch. If the node has such a root,
+/// or has removed the volume, the successor counts. Otherwise some opening has fenced the node and
+/// not come further there. Perhaps it has ended. Perhaps it goes on, and then fences nodes that
+/// this writer needs: it learns of its successor from these.
 ///
 /// # Errors
-/// The node did not say which root it has, or a node has a newer epoch: the volume has failed.
-async fn had_no_writer(ctx: &Ctx, node: NodeIndex) -> Result<bool, NodeError> {
+/// The node does not tell its root, or a node that is up has a later epoch: the volume has failed.
+async fn may_have_successor(ctx: &Ctx, node: NodeIndex) -> Result<bool, NodeError> {
+    agreeing(ctx).await?;
     let (volume, epoch) = ctx.with(|core| (core.config.volume, core.epoch));
     let ReplyBody::Volumes(volumes) = ctx.call(node, RequestBody::ListVolumes).await? else {
         return Err(NodeError::Invalid("not a list of volumes".into()));
     };
-    let summary = volumes.into_iter().find(|summary| summary.volume == volume);
-    let is_older = |root: Root| root.put_by <= epoch;
-    // A node that does not know the volume has a later epoch from the volume's removal.
-    let older = summary.is_some_and(|summary| {
-        summary.root_version == 0 || Root::decode(&summary.root).is_ok_and(is_older)
-    });
-    let others = agreeing(ctx).await?;
-    Ok(older && ctx.with(|core| others >= usize::from(core.config.missing_max)))
-}
-
-/// Fences a node with an epoch above `current`. From then on, the requests to it carry this epoch.
-///
-/// # Errors
-/// The opening that fenced the node still holds the volume there, or the node failed. The next
-/// attempt to join asks again: if the opening goes on, it fences other nodes too.
-async fn fence_above(ctx: &Ctx, node: NodeIndex, current: Epoch) -> Result<(), NodeError> {
-    let above = Epoch(current.0 + 1);
-    let before = ctx.with(|core| std::mem::replace(&mut core.node_mut(node).epoch, above));
-    let answer = ctx.call(node, RequestBody::Fence { takeover: false }).await;
-    if let Ok(ReplyBody::VolumeState(state)) = answer {
-        tracing::info!("{node}: an opening that never served had fenced it (epoch {current})");
-        return take_state(ctx, node, &state);
+    match volumes.into_iter().find(|summary| summary.volume == volume) {
+        None => Ok(true),
+        Some(summary) if summary.root_version == 0 => Ok(false),
+        Some(summary) => match Root::decode(&summary.root) {
+            Ok(root) => Ok(root.put_by > epoch),
+            Err(error) => Err(NodeError::Invalid(error.to_string())),
+        },
     }
-    ctx.with(|core| core.node_mut(node).epoch = before);
-    Err(answer.err().unwrap_or(NodeError::Invalid("not a volume state".into())))
-}
-
-/// Takes over what a node reported of the volume when it was fenced.
-fn take_state(ctx: &Ctx, node: NodeIndex, state: &VolumeState) -> Result<(), NodeError> {
-    check_place(node, &state.stat)?;
-    ctx.with(|core| {
-        core.node_mut(node).stat = state.stat;
-        // The node may have a root of an earlier writer that was never committed. The node takes
-        // only higher versions.
-        core.root_version = core.root_version.max(state.root_version);
-    });
-    Ok(())
 }
 
 /// Another writer has the volume, with the epoch `current`.

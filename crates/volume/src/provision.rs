@@ -39,9 +39,7 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 
 use crate::core::{Core, Node};
-use crate::reserve::{
-    granted_by_most, reserve_at_start, reserve_missing, reserve_more, reserve_on,
-};
+use crate::reserve::{reserve_at_start, reserve_missing, reserve_more, reserve_on};
 use crate::seam::Provisioning;
 use crate::status::{NodeHealth, Phase};
 
@@ -91,6 +89,12 @@ fn share_of_idle(idle: u32, unclaimed: u32, needed: u32) -> u32 {
 /// The slots that the volume holds on a node, as far as the node's last answer says.
 fn held_on(node: &Node) -> u32 {
     node.slots_reserved.saturating_sub(node.slots_free)
+}
+
+/// The largest number of slots that most nodes grant, when the nodes grant these numbers.
+fn granted_by_most(mut granted: Vec<u32>) -> u32 {
+    granted.sort_unstable();
+    granted.get(granted.len().saturating_sub(1) / 2).copied().unwrap_or(u32::MAX)
 }
 
 impl Core {
@@ -204,9 +208,11 @@ impl Core {
         self.reservation.slots.saturating_sub(self.slots_needed())
     }
 
-    /// Whether the volume has reserved more than it needs.
-    pub fn has_spare_slots(&self) -> bool {
-        self.slots_surplus() > 0
+    /// Whether the volume has reserved more than it needs, or more on single nodes than on most.
+    pub fn may_give_slots(&self) -> bool {
+        let most = self.granted_by_most();
+        let more = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved > most;
+        self.slots_surplus() > 0 || self.nodes.iter().any(more)
     }
 
     /// Gives back `less` slots on each node, or the slots beyond the volume's needs if these are
@@ -220,6 +226,13 @@ impl Core {
         self.reservation.goal = self.reservation.slots - less;
         self.pursue_goal();
         self.consider_gc();
+    }
+
+    /// The volume gives slots back on single nodes.
+    pub fn yield_on_nodes(&mut self) {
+        self.reservation.changing = true;
+        self.reservation.yielded_at = Some(self.now);
+        self.reservation.goal = self.reservation.slots;
     }
 
     /// Half of the slots that the volume has beyond its needs.
@@ -281,24 +294,45 @@ impl Core {
         least.max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))
     }
 
-    /// The slots that the volume asks a node for when it wants `slots` slots on every node.
+    /// The volume's slots on a node that it can do without, when it has `slots` there. These are the
+    /// slots beyond its needs, including those that hold garbage: once it has collected, the volume
+    /// can do without them.
     ///
     /// A node that came back empty does not know how many slots it had promised to each volume. It
-    /// grants them to the volumes that ask first. So a thin volume asks a node for no more than
-    /// most of the other nodes have granted. Otherwise a thick volume would lack promised slots.
-    pub fn slots_to_ask(&self, node: NodeIndex, slots: u32) -> u32 {
-        if self.reservation.provisioning == Provisioning::Thick {
-            return slots;
-        }
-        let tells = |(index, other): &(NodeIndex, &Node)| {
-            let up = other.health == NodeHealth::Up && !other.disk_limited;
-            *index != node && up && other.slots_reserved > 0
+    /// grants them to the volumes that ask first. So a thin volume can do without slots that most
+    /// nodes do not grant it. Otherwise a thick volume would lack promised slots there.
+    pub fn slots_spare(&self, slots: u32) -> u32 {
+        let needed = match self.reservation.provisioning {
+            Provisioning::Thick => self.slots_needed(),
+            Provisioning::Thin => self.slots_needed().min(self.granted_by_most()),
         };
-        let others = (0..).map(NodeIndex).zip(&self.nodes).filter(tells);
-        let granted = granted_by_most(others.map(|(_, other)| other.slots_reserved).collect());
+        slots.saturating_sub(needed)
+    }
+
+    /// The nodes on which other volumes lack slots, and on which the volume has more than most
+    /// nodes have granted, each with the number of slots that it keeps there.
+    pub fn nodes_with_more(&self) -> Vec<(NodeIndex, u32)> {
+        if self.reservation.provisioning == Provisioning::Thick || self.reservation_changes() {
+            return Vec::new();
+        }
+        let most = self.granted_by_most();
         let taken = self.shape().slots(self.segments.unsealed() + self.segments_freeing);
-        let least = u64::from(held_on(self.node(node))) + taken + self.slots_always_free();
-        slots.min(granted.max(u32::try_from(least).unwrap_or(u32::MAX)))
+        let taken = u32::try_from(taken + self.slots_always_free()).unwrap_or(u32::MAX);
+        let kept = |(index, node): (NodeIndex, &Node)| {
+            let less = node.slots_reserved.saturating_sub(node.stat.slots_lacking);
+            let kept = less.max(most).max(held_on(node).saturating_add(taken));
+            let gives = node.stat.slots_lacking > 0 && kept < node.slots_reserved;
+            (node.health == NodeHealth::Up && gives).then_some((index, kept))
+        };
+        (0..).map(NodeIndex).zip(&self.nodes).filter_map(kept).collect()
+    }
+
+    /// The largest number of slots that most nodes have granted.
+    pub fn granted_by_most(&self) -> u32 {
+        let counts = |node: &&Node| {
+            node.health == NodeHealth::Up && !node.disk_limited && node.slots_reserved > 0
+        };
+        granted_by_most(self.nodes.iter().filter(counts).map(|node| node.slots_reserved).collect())
     }
 
     /// Sets the reservation to `slots` slots on every node, but never to fewer than the volume
@@ -317,7 +351,7 @@ impl Core {
                 let slots = ctx.with(|core| {
                     let least = core.slots_min();
                     core.reservation.slots = core.reservation.slots.max(least);
-                    core.slots_to_ask(node, core.reservation.slots)
+                    core.reservation.slots
                 });
                 reserve_on(&ctx, node, slots).await;
             }
@@ -459,10 +493,10 @@ impl Core {
     /// The nodes that could not grant as much as the others have.
     pub fn nodes_with_less(&self) -> Vec<NodeIndex> {
         let reserved = self.reservation.slots;
-        let mut nodes =
-            self.nodes_that(|n| n.health == NodeHealth::Up && n.slots_reserved < reserved);
-        nodes.retain(|n| self.node(*n).slots_reserved < self.slots_to_ask(*n, reserved));
-        nodes
+        // Another volume needs the slots that this one has just given back on single nodes.
+        let yields = self.reservation.provisioning == Provisioning::Thin && self.yields();
+        let reserved = if yields { reserved.min(self.granted_by_most()) } else { reserved };
+        self.nodes_that(|n| n.health == NodeHealth::Up && n.slots_reserved < reserved)
     }
 
     /// Gives back what the volume no longer needs. A thick volume that users write to keeps its
@@ -486,7 +520,16 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::share_of_idle;
+    use super::{granted_by_most, share_of_idle};
+
+    #[test]
+    fn what_one_node_grants_beyond_the_others_does_not_count() {
+        assert_eq!(granted_by_most(vec![66, 68, 66]), 66);
+        assert_eq!(granted_by_most(vec![66, 60, 66]), 66, "one node grants less");
+        assert_eq!(granted_by_most(vec![68, 66]), 66);
+        assert_eq!(granted_by_most(vec![70, 60, 70, 60]), 60, "half of the nodes are not most");
+        assert_eq!(granted_by_most(vec![]), u32::MAX, "all disks are full");
+    }
 
     #[test]
     fn a_volume_leaves_a_quarter_of_the_idle_slots() {

@@ -14,7 +14,6 @@ use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody};
 
 use crate::calls::{CallResult, SHORT_SLOTS};
 use crate::core::{Core, Ctx, Node};
-use crate::seam::Provisioning;
 use crate::segment::Segment;
 use crate::status::{NodeHealth, Phase};
 
@@ -34,10 +33,9 @@ const CLOSE_COLLECTS_MS_MAX: u64 = 3_000;
 const CHANGE_POLL_MS: u64 = 5;
 
 impl Core {
-    /// The volume's request to a node when it wants `slots` slots. `spare` includes the slots that
-    /// hold garbage: once it has collected, the volume can do without them.
+    /// The volume's request to a node when it wants `slots` slots.
     fn request_for(&self, slots: u32) -> RequestBody {
-        RequestBody::Reserve { slots, spare: slots.saturating_sub(self.slots_needed()) }
+        RequestBody::Reserve { slots, spare: self.slots_spare(slots) }
     }
 
     /// A node answered that the volume has reserved `slots` slots there.
@@ -148,17 +146,16 @@ impl Core {
     }
 }
 
-/// Reserves the same number of slots on all nodes that have granted what they were asked for:
+/// Reserves the same number of slots on all nodes that have granted as much as the others:
 /// `wanted`, or as many of these as all nodes have. True if it is more than before.
 pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
     let (nodes, before) = ctx.with(|core| {
         let slots = core.reservation.slots;
-        let mut nodes = core.up_nodes();
-        nodes.retain(|index| {
-            let node = core.node(*index);
-            node.disk_limited || node.slots_reserved >= core.slots_to_ask(*index, slots)
-        });
-        (nodes, slots)
+        let asks = |node: &Node| {
+            let equal = node.slots_reserved >= slots || node.disk_limited;
+            node.health == NodeHealth::Up && equal
+        };
+        (core.nodes_that(asks), slots)
     });
     let mut slots = wanted;
     for _ in 0..TRIES_MAX {
@@ -244,16 +241,11 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
 /// Asks the nodes that have granted less than the others for the rest. True if any node has granted
 /// more.
 pub async fn reserve_missing(ctx: &Ctx) -> bool {
-    let nodes = ctx.with(|core| core.nodes_with_less());
+    let (nodes, slots) = ctx.with(|core| (core.nodes_with_less(), core.reservation.slots));
     let mut gained = false;
     for node in nodes {
-        let (before, slots) = ctx.with(|core| {
-            let slots = core.slots_to_ask(node, core.reservation.slots);
-            (core.node(node).slots_reserved, slots)
-        });
-        if slots > before {
-            reserve_on(ctx, node, slots).await;
-        }
+        let before = ctx.with(|core| core.node(node).slots_reserved);
+        reserve_on(ctx, node, slots).await;
         gained |= ctx.with(|core| core.node(node).slots_reserved > before);
     }
     gained
@@ -273,7 +265,7 @@ async fn learn_room(ctx: &Ctx, node: NodeIndex) {
 /// Reserves on a node that has joined as many slots as on the others.
 pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
     begin_change(ctx).await;
-    let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots));
+    let slots = ctx.with(|core| core.reservation.slots);
     if slots > 0 && ctx.with(|core| core.phase == Phase::Serving) {
         reserve_on(ctx, node, slots).await;
     }
@@ -296,22 +288,10 @@ pub async fn reserve_at_start(ctx: Ctx) {
             let state = core.node(*node);
             (!state.disk_limited).then_some(state.slots_reserved)
         };
-        let granted: Vec<u32> = nodes.iter().filter_map(granted).collect();
-        let common = granted.iter().copied().min().unwrap_or(wanted);
-        let least = match core.reservation.provisioning {
-            // Every node has promised these.
-            Provisioning::Thick => core.slots_needed(),
-            // The volume goes on asking the few nodes that grant less than it needs.
-            Provisioning::Thin => core.slots_needed().min(granted_by_most(granted)),
-        };
-        core.set_reservation(common.max(least).min(wanted));
+        let common = nodes.iter().filter_map(granted).min().unwrap_or(wanted);
+        let slots = common.max(core.slots_needed()).min(wanted);
+        core.set_reservation(slots);
     });
-}
-
-/// The largest number of slots that most nodes grant, when the nodes grant these numbers.
-pub fn granted_by_most(mut granted: Vec<u32>) -> u32 {
-    granted.sort_unstable();
-    granted.get(granted.len().saturating_sub(1) / 2).copied().unwrap_or(u32::MAX)
 }
 
 /// An opening asks for the slots of its checkpoint on nodes that have fewer: the earlier writer may
@@ -373,11 +353,24 @@ async fn ask_limited_nodes(ctx: &Ctx) {
 
 /// Gives back room if other volumes need it.
 pub async fn yield_if_needed(ctx: &Ctx) {
-    if ctx.with(|core| !core.has_spare_slots() || core.reservation_changes()) {
+    if ctx.with(|core| !core.may_give_slots() || core.reservation_changes()) {
         return;
     }
     for node in ctx.with(|core| core.up_nodes()) {
         learn_room(ctx, node).await;
+    }
+    let nodes = ctx.with(|core| {
+        let nodes = core.nodes_with_more();
+        if !nodes.is_empty() {
+            core.yield_on_nodes();
+        }
+        nodes
+    });
+    if !nodes.is_empty() {
+        for (node, slots) in nodes {
+            reserve_on(ctx, node, slots).await;
+        }
+        return ctx.with(|core| core.reservation.changing = false);
     }
     ctx.with(|core| {
         let up = |node: &&Node| node.health == NodeHealth::Up;
@@ -487,8 +480,14 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
     let mut vain_ms = 0;
     loop {
         let calls = ctx.with(|core| {
+            let most = core.nodes.iter().map(|node| node.slots_reserved).max().unwrap_or(0);
             let ask = |node: &NodeIndex| {
-                let slots = wanted.max(core.node(*node).slots_reserved);
+                let granted = match core.node(*node).slots_reserved {
+                    // It has just joined, and may have a reservation from before.
+                    0 => most,
+                    granted => granted,
+                };
+                let slots = wanted.max(granted);
                 let body = RequestBody::Reserve { slots, spare: slots - wanted };
                 (*node, core.call(*node, body, Vec::new()))
             };
@@ -557,15 +556,6 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_one_node_grants_beyond_the_others_does_not_count() {
-        assert_eq!(granted_by_most(vec![66, 68, 66]), 66);
-        assert_eq!(granted_by_most(vec![66, 60, 66]), 66, "one node grants less");
-        assert_eq!(granted_by_most(vec![68, 66]), 66);
-        assert_eq!(granted_by_most(vec![70, 60, 70, 60]), 60, "half of the nodes are not most");
-        assert_eq!(granted_by_most(vec![]), u32::MAX, "all disks are full");
-    }
 
     /// No matter how many slots the node has reserved for the volume, the volume ends with this
     /// number.

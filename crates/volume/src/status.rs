@@ -52,6 +52,8 @@ pub struct NodeStatus {
     pub shards: u32,
     /// Why the node is down, if it is.
     pub reason: String,
+    /// An opening that did not end has fenced the node. The next opening uses the node again.
+    pub fenced: bool,
 }
 
 /// A rebuild or scrub under way, or the last one.

@@ -391,6 +391,7 @@ fn status(core: &Core) -> Status {
             )
             .unwrap_or(u32::MAX),
             reason: node.reason.clone(),
+            fenced: node.fenced,
         })
         .collect();
     Status {

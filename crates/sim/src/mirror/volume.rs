@@ -311,7 +311,7 @@ impl VolumeProcess for MirrorVolume {
     }
 
     fn health(&self) -> Health {
-        let view = |node: &Node| NodeView { up: *node == Node::Up, shards: 0 };
+        let view = |node: &Node| NodeView { up: *node == Node::Up, shards: 0, fenced: false };
         Health {
             phase: self.phase.clone(),
             whole: self.nodes.iter().all(|node| *node == Node::Up),

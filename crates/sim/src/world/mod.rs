@@ -285,10 +285,22 @@ impl<'a, C: Cast> World<'a, C> {
         self.steady = self.calm && self.tenants.iter().all(steady);
     }
 
+    /// The volume goes on without a node until it is opened again.
+    fn has_fenced_node(&self, client: ClientId) -> bool {
+        let health = self.volumes[&client].process.health();
+        health.phase == fieldstone_volume::Phase::Serving
+            && health.nodes.iter().any(|node| node.fenced)
+    }
+
     /// Starts or follows a scrub of a volume, if the atlas needs one. True when the volume is
     /// whole.
     fn audit_tenant(&mut self, tenant: usize) -> bool {
         let Some(active) = self.tenants[tenant].active else { return false };
+        if self.has_fenced_node(active) && (self.calm || self.world_dice.chance(20)) {
+            // The operator reads this in the status, sooner or later, and opens the volume again.
+            self.kill_volume(active, "a node waits for the next opening");
+            return false;
+        }
         let scrub = self.tenants[tenant].scrub;
         if !self.is_whole(active) {
             if matches!(scrub, Scrub::Requested { by, .. } if by != active) {

@@ -500,7 +500,8 @@ async fn make_journal(
     ctx: &Ctx,
     after: JournalGen,
 ) -> Result<(JournalGen, Vec<NodeIndex>), Failure> {
-    loop {
+    let tries = ctx.with(|core| core.nodes.len());
+    for _ in 0..tries {
         let (generation, nodes, refusals) = ctx.with(|core| {
             core.journals_made = core.journals_made.max(after.0) + 1;
             let generation = JournalGen(core.journals_made);
@@ -509,10 +510,13 @@ async fn make_journal(
         if !nodes.is_empty() && write_generation(ctx, generation, &nodes).await {
             return Ok((generation, nodes));
         }
-        if ctx.with(|core| core.journals_refused()) <= refusals {
-            return Err(Failure::Again(ctx.with(|core| core.why_no_journal())));
+        let over =
+            ctx.with(|core| core.phase != Phase::Opening || core.journals_refused() <= refusals);
+        if over {
+            break;
         }
     }
+    Err(Failure::Again(ctx.with(|core| core.why_no_journal())))
 }
 
 /// Appends the replayed changes to the log, a bounded part at a time.
