@@ -23,7 +23,7 @@
 //! | requests in flight when calm begins are answered   | [`ANSWER_NS_MAX`]       |
 //! | any request while no node is impaired              | `SOUND_NS_MAX`          |
 //! | the same while nodes are impaired                  | `REQUEST_NS_MAX`        |
-//! | the same while all disks are full                  | `FULL_NS_MAX`           |
+//! | the same while all disks are full                  | `FULL_NS_MAX`, or 3 ×   |
 //! | a volume is served again, at any time              | `SHUT_NS_MAX`           |
 //! | every volume opens once its nodes' processes run   | [`OPEN_NS_MAX`]         |
 //! | a trim in a full pool, a flush, a sweep of reads   | [`STEP_NS_MAX`]         |

@@ -5,9 +5,10 @@
 //! when no node is impaired, and no fault strikes before it is over and every volume is whole.
 //! Volumes store new data meanwhile on nodes that had a little room left.
 //!
-//! - Every request gets an answer within [`FULL_NS_MAX`], the bound of `docs/faults.md`. Volumes
-//!   may refuse changes for lack of space, including trims, which need room in the journal. They
-//!   may not refuse flushes and reads.
+//! - Every request gets an answer within [`FULL_NS_MAX`], the bound of `docs/faults.md`, or within
+//!   three times as long where other writes of its volume still got on. Volumes may refuse changes for
+//!   lack of space, including trims, which need room in the journal. They may not refuse flushes
+//!   and reads.
 //! - [`AGAIN_NS_MAX`] after the disks have room again, volumes refuse nothing for that reason.
 
 use fieldstone_block::Nanos;
@@ -18,7 +19,9 @@ use super::{Happening, World};
 use crate::actor::{Cast, NodeProcess};
 use crate::trace::Who;
 
-/// Longest virtual time until a request gets its answer while disks are full.
+/// Longest virtual time until a request gets its answer while disks are full. Three
+/// times this where other writes of the volume succeed meanwhile: a nearly full volume makes room
+/// for one after another, and gives up 16 s after the last one.
 pub(super) const FULL_NS_MAX: u64 = 12_000_000_000;
 /// Longest virtual time until volumes use disks that have room again. They try again every few
 /// seconds.

@@ -51,6 +51,8 @@ pub(super) struct Tenant {
     pub requests: u32,
     pub scrub: Scrub,
     pub opening_failures: u32,
+    /// When a change last succeeded.
+    pub changed_at: Nanos,
     /// When the volume stopped serving; `None` while it serves, and before it first did.
     pub shut_since: Option<Nanos>,
     /// Deaths of processes since a process served.
@@ -96,6 +98,7 @@ impl Tenant {
             requests: 0,
             scrub: Scrub::Idle,
             opening_failures: 0,
+            changed_at: Nanos(0),
             shut_since: None,
             strikes_since_serving: 0,
             blocks: scenario.volumes[index].plan.device_blocks,

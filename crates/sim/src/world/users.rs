@@ -177,6 +177,9 @@ impl<C: Cast> World<'_, C> {
             }
             Op::Write | Op::Trim | Op::WriteZeroes => checker.write_ended(number, ok),
         };
+        if ok && needs_space(request.op) {
+            self.tenants[tenant].changed_at = now;
+        }
         if ok && matches!(request.op, Op::Trim | Op::WriteZeroes) {
             self.trimmed_blocks += request.span.blocks;
         }
@@ -239,7 +242,11 @@ impl<C: Cast> World<'_, C> {
         let tenant = self.tenant_of(request.client);
         let slow = self.nodes.iter().any(|host| host.lasting.delay_ns > 0);
         let longest_ns = match self.squeeze {
-            Squeeze::Full { since, .. } => FULL_NS_MAX + since.since(request.since).0,
+            Squeeze::Full { since, .. } => {
+                let others_get_on = self.tenants[tenant].changed_at > request.since;
+                let turns = if others_get_on { 3 } else { 1 };
+                turns * FULL_NS_MAX + since.since(request.since).0
+            }
             Squeeze::Ahead | Squeeze::Over { .. } => longest_ns,
         };
         if !(small && self.is_short_of_room(tenant, request)) {
