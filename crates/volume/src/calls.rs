@@ -171,12 +171,14 @@ impl Core {
     /// Takes a node's answer.
     pub fn handle_reply(&mut self, node: NodeIndex, reply: Reply) {
         let state = self.node_mut(node);
-        let before = std::mem::replace(&mut state.slots_free, reply.slots_free);
+        state.slots_free_told = reply.slots_free;
+        let free = reply.slots_free.saturating_sub(state.slots_given_up);
+        let before = std::mem::replace(&mut state.slots_free, free);
         state.full = reply.slots_free == 0;
-        if before != reply.slots_free && before.min(reply.slots_free) <= SHORT_SLOTS {
+        if before != free && before.min(free) <= SHORT_SLOTS {
             self.note_short(node);
         }
-        if before < reply.slots_free && self.rebuild_lacks_room {
+        if before < free && self.rebuild_lacks_room {
             self.start_rebuild();
         }
         if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {
