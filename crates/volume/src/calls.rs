@@ -135,6 +135,9 @@ impl Core {
             *self.node_mut(node).slots_claimed.entry(segment).or_default() += 1;
         }
         let tag = self.calls.add(node, waiter, writes);
+        if matches!(body, RequestBody::Reserve { .. }) {
+            self.node_mut(node).reserve_tag = Some(tag);
+        }
         if !self.node(node).connected {
             // The call must not fail inside this function: its caller still holds state.
             self.calls.unsendable.push(tag);
@@ -171,7 +174,9 @@ impl Core {
     /// Takes a node's answer.
     pub fn handle_reply(&mut self, node: NodeIndex, reply: Reply) {
         let state = self.node_mut(node);
-        state.slots_free_told = reply.slots_free;
+        if state.reserve_tag == Some(reply.tag) {
+            (state.reserve_tag, state.slots_given_up) = (None, 0);
+        }
         let free = reply.slots_free.saturating_sub(state.slots_given_up);
         let before = std::mem::replace(&mut state.slots_free, free);
         state.full = reply.slots_free == 0;

@@ -48,16 +48,16 @@ pub struct Node {
     pub stat: NodeStat,
     /// Slots that the volume may still take on the node, from the node's last reply.
     pub slots_free: u32,
-    /// The number in the node's last reply. It may count slots that the volume has given up since.
-    pub slots_free_told: u32,
     /// The segments whose shards are on their way to the node, and the number of requests for each.
     /// The node's reports of free slots do not count these requests yet.
     pub slots_claimed: BTreeMap<SegmentId, u32>,
     /// Slots that the volume has reserved on the node, as far as the volume knows; 0 for none.
     pub slots_reserved: u32,
-    /// Slots that the volume has given up on the node, but perhaps the node does not know it yet: its
-    /// answers may still count them as free.
+    /// Slots that the volume has given up on the node. The node counts them as free until it answers
+    /// the request with the smaller reservation.
     pub slots_given_up: u32,
+    /// The last request for a reservation.
+    pub reserve_tag: Option<Tag>,
     /// The node reported that no slot is free.
     pub full: bool,
     /// The node did not grant a reservation because its disk has no room. See
@@ -107,14 +107,6 @@ impl Node {
         self.slots_reserved -= given;
         self.slots_given_up += given;
         self.slots_free = self.slots_free.saturating_sub(given);
-    }
-
-    /// The node has answered the request that made its reservation smaller. Its answers from then
-    /// on, this one included, do not count the slots that were given up.
-    pub fn has_given_up_slots(&mut self) {
-        if std::mem::take(&mut self.slots_given_up) > 0 {
-            self.slots_free = self.slots_free_told;
-        }
     }
 }
 
@@ -234,10 +226,10 @@ impl Core {
                 connected: false,
                 stat: NodeStat::default(),
                 slots_free: 0,
-                slots_free_told: 0,
                 slots_claimed: BTreeMap::new(),
                 slots_reserved: 0,
                 slots_given_up: 0,
+                reserve_tag: None,
                 full: false,
                 disk_limited: false,
                 granted_less: false,

@@ -66,7 +66,6 @@ impl Core {
     /// granted already if they are more.
     fn note_answers(&mut self, answers: &[(NodeIndex, CallResult)], slots: u32) {
         for (node, answer) in answers {
-            self.node_mut(*node).has_given_up_slots();
             match answer {
                 Ok(_) => {
                     self.node_mut(*node).granted_less = false;
@@ -220,9 +219,7 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
     let mut by_disk = false;
     for attempt in 1.. {
         let body = ctx.with(|core| core.request_for(slots));
-        let answer = ctx.call(node, body).await;
-        ctx.with(|core| core.node_mut(node).has_given_up_slots());
-        match answer {
+        match ctx.call(node, body).await {
             Ok(_) => {
                 return ctx.with(|core| {
                     core.node_mut(node).granted_less = core.reservation.agreed && slots < wanted;
@@ -423,10 +420,7 @@ pub async fn give_back_spare(ctx: &Ctx) {
     });
     // The volume needs all of these from now on: it has no writer to give any back.
     ctx.call_all(&nodes, &RequestBody::Reserve { slots, spare: 0 }).await;
-    ctx.with(|core| {
-        nodes.iter().for_each(|node| core.node_mut(*node).has_given_up_slots());
-        core.reservation.changing = false;
-    });
+    ctx.with(|core| core.reservation.changing = false);
 }
 
 /// Waits until no other change of the reservation is under way, and begins one. The caller ends the

@@ -1,9 +1,12 @@
 //! Faults of several nodes at once: as many as the code survives, and one more.
 
+use bytes::Bytes;
 use fieldstone_block::{BlockError, Nanos, Op};
+use fieldstone_node::FileId;
+use fieldstone_proto::disk::{VOLUME_FILE_BYTES, VolumeRecord};
 use fieldstone_proto::{NodeIndex, RequestBody};
 use fieldstone_sim::disk::FileKind;
-use fieldstone_volume::Phase;
+use fieldstone_volume::{NodeHealth, Phase};
 
 use crate::bench::{BLOCKS, Bench, M, NODES, Ops, is_whole};
 use crate::judge::prepared;
@@ -26,6 +29,7 @@ pub const NAMES: &[&str] = &[
     "processes_die_at_each_root_of_a_new_volume",
     "openings_die_at_their_roots",
     "an_absent_node_has_a_root_that_never_counted",
+    "an_opening_died_when_it_had_fenced_a_node",
     "no_disk_has_room_for_a_journal",
     "an_opening_finds_no_room_for_a_journal",
     "few_disks_have_room_for_a_journal",
@@ -192,6 +196,35 @@ fn an_absent_node_has_a_root_that_never_counted() {
     bench.kill_volume();
     others(&mut bench, None);
     bench.start_node(odd);
+    bench.start_volume();
+    assert_eq!(opens(&mut bench), Phase::Serving);
+    serves(&mut bench);
+    becomes_whole(&mut bench);
+}
+
+/// An opening fences a node that is not connected to the writer, and dies. The writer goes on without
+/// the node. The next opening uses it again.
+#[test]
+fn an_opening_died_when_it_had_fenced_a_node() {
+    let mut bench = prepared().expect("a volume");
+    bench.stop_node(0);
+    let FileId::Volume(volume) = bench.file(0, FileKind::Volume) else { unreachable!() };
+    bench.change(0, FileKind::Volume, |file| {
+        // The disk of the bench does not keep the zeroes behind the written bytes.
+        file.resize(VOLUME_FILE_BYTES, 0);
+        let bytes = Bytes::copy_from_slice(file);
+        let mut record = VolumeRecord::decode_file(&bytes, volume).expect("a sound record");
+        record.epoch.0 += 5;
+        *file = record.encode_file().to_vec();
+    });
+    bench.start_node(0);
+    let fenced = |bench: &Bench| bench.status().nodes[0].fenced;
+    assert!(bench.until(WHOLE_NS_MAX, fenced), "{}", bench.describe());
+    serves(&mut bench);
+    let others = bench.status().nodes.iter().filter(|node| node.health == NodeHealth::Up).count();
+    assert_eq!(others, usize::from(NODES) - 1, "{}", bench.describe());
+    assert!(bench.status().nodes[0].reason.contains("an opening that did not end has fenced it"));
+    bench.kill_volume();
     bench.start_volume();
     assert_eq!(opens(&mut bench), Phase::Serving);
     serves(&mut bench);
