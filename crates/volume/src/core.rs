@@ -150,6 +150,8 @@ pub struct Core {
     /// An attempt to create the volume began, so this volume itself wrote the roots on the nodes.
     pub creating: bool,
     pub epoch: Epoch,
+    /// The highest epoch of the attempts to open so far.
+    pub epoch_tried: Epoch,
     capability: Capability,
     pub nodes: Vec<Node>,
     pub calls: Calls,
@@ -269,6 +271,7 @@ impl Core {
             closing: false,
             creating: false,
             epoch: Epoch(0),
+            epoch_tried: Epoch(0),
             capability: Capability::default(),
             nodes,
             calls: Calls::default(),
@@ -327,6 +330,7 @@ impl Core {
     /// Issues capabilities for this epoch from now on.
     pub fn set_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
+        self.epoch_tried = self.epoch_tried.max(epoch);
         self.nodes.iter_mut().for_each(|node| node.epoch = epoch);
         self.renew_capability();
     }

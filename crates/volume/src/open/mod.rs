@@ -266,6 +266,9 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
     }
     let summaries = volumes(ctx, connected).await?;
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
+    // An earlier attempt may have put its root on nodes that are away now. That root must not count
+    // as newer than those of this one.
+    let known = known.max(ctx.with(|core| core.epoch_tried));
     if let Opening::Create { .. } = opening {
         let exists = summaries.iter().any(|summary| summary.root_version > 0);
         if exists && !ctx.with(|core| core.creating) {
