@@ -316,11 +316,9 @@ impl Core {
             return Vec::new();
         }
         let most = self.granted_by_most();
-        let taken = self.shape().slots(self.segments.unsealed() + self.segments_freeing);
-        let taken = u32::try_from(taken + self.slots_always_free()).unwrap_or(u32::MAX);
         let kept = |(index, node): (NodeIndex, &Node)| {
             let less = node.slots_reserved.saturating_sub(node.stat.slots_lacking);
-            let kept = less.max(most).max(held_on(node).saturating_add(taken));
+            let kept = less.max(most).max(self.slots_min_on(node));
             let gives = node.stat.slots_lacking > 0 && kept < node.slots_reserved;
             (node.health == NodeHealth::Up && gives).then_some((index, kept))
         };
@@ -333,6 +331,13 @@ impl Core {
             node.health == NodeHealth::Up && !node.disk_limited && node.slots_reserved > 0
         };
         granted_by_most(self.nodes.iter().filter(counts).map(|node| node.slots_reserved).collect())
+    }
+
+    /// The slots on a node that the volume holds or may be about to take, and those that it always
+    /// leaves free. Every segment that has begun may come to this node.
+    pub fn slots_min_on(&self, node: &Node) -> u32 {
+        let moving = self.segments.unsealed() + self.segments_freeing + self.slots_always_free();
+        held_on(node).saturating_add(u32::try_from(moving).unwrap_or(u32::MAX))
     }
 
     /// Sets the reservation to `slots` slots on every node, but never to fewer than the volume

@@ -120,6 +120,13 @@ impl Core {
         self.node_mut(node).short = short;
     }
 
+    /// The reservation of a node that the volume makes smaller, to `slots` slots: at least those that
+    /// it has taken there since the node granted more, and may be about to take.
+    fn slots_to_keep(&self, node: NodeIndex, slots: u32) -> u32 {
+        let state = self.node(node);
+        slots.max(self.slots_min_on(state).min(state.slots_reserved))
+    }
+
     /// Two bounds of the present reservation on a node, the larger one first; neither is more than
     /// `wanted`. If the node has granted slots since it connected, both are that number. Otherwise
     /// they are the number of slots that the volume knows it has there, with and without slots that
@@ -162,13 +169,18 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
         if slots <= before {
             break;
         }
-        let body = ctx.with(|core| {
+        let calls = ctx.with(|core| {
             // After a refusal, nodes that granted more get a smaller reservation: from here on,
             // their answers say how much is left of that one.
-            nodes.iter().for_each(|node| core.node_mut(*node).give_up_slots(slots));
-            core.request_for(slots)
+            let ask = |node: &NodeIndex| {
+                let slots = core.slots_to_keep(*node, slots);
+                core.node_mut(*node).give_up_slots(slots);
+                let body = core.request_for(slots);
+                (*node, core.call(*node, body, Vec::new()))
+            };
+            nodes.iter().map(ask).collect()
         });
-        let answers = ctx.call_all(&nodes, &body).await;
+        let answers = ctx.wait_all(calls).await;
         let refused = answers.iter().any(|(_, answer)| others_have_it(answer));
         let enough = ctx.with(|core| {
             core.note_answers(&answers, slots);
@@ -190,9 +202,10 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
     }
     // Slots that only some nodes have granted are of no use.
     for node in nodes {
-        let more = ctx.with(|core| core.node(node).slots_reserved > before);
-        if more {
-            reserve_on(ctx, node, before).await;
+        let (granted, kept) =
+            ctx.with(|core| (core.node(node).slots_reserved, core.slots_to_keep(node, before)));
+        if granted > kept {
+            reserve_on(ctx, node, kept).await;
         }
         learn_room(ctx, node).await;
     }

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use fieldstone_accel::Job;
+use fieldstone_block::Nanos;
 use fieldstone_buf::AlignedBuf;
 use fieldstone_proto::{
     BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, SegmentKind, ShardIndex,
@@ -21,7 +22,7 @@ use fieldstone_proto::{
 use smallvec::SmallVec;
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx};
+use crate::core::{Core, Ctx, Node};
 use crate::footer::Footer;
 use crate::rows::complete_rows;
 use crate::segment::{Handle, Segment, State};
@@ -34,6 +35,11 @@ const RETRY_MS: u64 = 50;
 const OPENING_ATTEMPTS: u64 = 20;
 /// How often the volume tries missing shards on nodes that can take them although k are written.
 const WHOLE_ATTEMPTS: u64 = 3;
+/// How long the volume waits for room when a segment lies on fewer nodes than it should although
+/// nodes are up. Answers under way, a checkpoint or other volumes may make the room.
+const NARROW_MS_MAX: u64 = 2_000;
+/// Every so many attempts the volume asks full nodes how much room they have now.
+const ASK_ATTEMPTS: u64 = 8;
 
 /// A shard that is ready to write.
 #[derive(Clone)]
@@ -49,7 +55,10 @@ pub async fn seal(ctx: Ctx, handle: Handle) {
     let Some(meta) = ctx.with(|core| core.seal_meta(handle)) else { return };
     complete_rows(&ctx, handle, meta).await;
     ask_for_room(&ctx, handle).await;
-    let short = ctx.with(|core| core.segments.get(handle).is_some() && !core.stored_well(handle));
+    let short = ctx.with(|core| {
+        let exists = core.segments.get(handle).is_some();
+        exists && (!core.stored_well(handle) || core.is_narrow(handle, &[]))
+    });
     if short {
         let shards = ctx.with(|core| {
             let rows = core.segments.get(handle)?.shard_bytes / core.geometry.unit_bytes;
@@ -74,6 +83,8 @@ pub async fn seal(ctx: Ctx, handle: Handle) {
 /// nodes for. Returns false if the volume failed meanwhile.
 pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) -> bool {
     let mut asked = false;
+    let began = ctx.with(|core| core.now);
+    let mut refusing = Vec::new();
     for attempt in 0u64.. {
         let targets = ctx.with(|core| core.place_missing(handle, attempt));
         let calls: Vec<_> = ctx.with(|core| {
@@ -98,6 +109,9 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
         let results = crate::exec::all(calls).await;
         let done = ctx.with(|core| {
             for (((shard, node), result), session) in targets.iter().zip(results).zip(sessions) {
+                if result == Err(NodeError::NoSpace) {
+                    refusing.push(*node);
+                }
                 core.shard_written(handle, *shard, (*node, session), result.map(|_| ()));
             }
             if core.segments.get(handle).is_none()
@@ -110,9 +124,16 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
                 return Some(false);
             }
             let enough = core.stored(handle) && attempt >= WHOLE_ATTEMPTS;
-            (enough || core.stored_well(handle)).then_some(true)
+            let late = core.now.since(began) >= Nanos::from_ms(NARROW_MS_MAX);
+            let wide = late || !core.is_narrow(handle, &refusing);
+            (wide && (enough || core.stored_well(handle))).then_some(true)
         });
         match done {
+            None if attempt % ASK_ATTEMPTS == WHOLE_ATTEMPTS => {
+                if !ask_for_room(ctx, handle).await {
+                    ctx.sleep_ms(RETRY_MS).await;
+                }
+            }
             None => ctx.sleep_ms(RETRY_MS).await,
             Some(true) if !asked => {
                 asked = true;
@@ -200,6 +221,25 @@ impl Core {
         let mut nodes = self.up_nodes();
         nodes.retain(|node| full(*node) && !segment.shards.contains(&Some(*node)));
         nodes
+    }
+
+    /// A segment of data lies on fewer nodes than the lost nodes explain, and those that are
+    /// `refusing` it: its other nodes are up and seem to have no room. The loss of the nodes that it
+    /// lies on may lose it, although the code survives as many losses. An opening has to go on all
+    /// the same: it finds the room that it finds.
+    fn is_narrow(&self, handle: Handle, refusing: &[NodeIndex]) -> bool {
+        let Some(segment) = self.segments.get(handle) else { return false };
+        if segment.kind != SegmentKind::Data || self.phase == Phase::Opening {
+            return false;
+        }
+        let lost = |(index, node): &(NodeIndex, &Node)| {
+            let full = node.short || node.disk_full || self.is_limited_by_disk(node);
+            node.health != NodeHealth::Up || full || refusing.contains(index)
+        };
+        let nodes = (0..).map(NodeIndex).zip(&self.nodes);
+        let lost = nodes.filter(lost).count().min(self.code.m());
+        let least = segment.shards.len() - lost;
+        segment.shards.len() - segment.missing() < least
     }
 
     /// As [`Self::stored`], and no node could take a missing shard.

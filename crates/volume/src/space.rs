@@ -294,7 +294,7 @@ impl Core {
 
     /// See [`Shape::segments_fitting_after_losses`].
     fn segments_free_after_losses(&self, fewer_shards_per_loss: u64) -> u64 {
-        let kept = self.checkpoint_segments();
+        let kept = self.checkpoint_segments_to_come();
         let slots = |node: &Node| u64::from(node.slots_free).saturating_sub(kept);
         let fitting = self.fitting_on_most(|left_out| {
             let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
@@ -365,6 +365,20 @@ impl Core {
     #[must_use]
     pub fn checkpoint_segments(&self) -> u64 {
         self.shape().checkpoint_segments(self.map.used_blocks(), self.segments.len() as u64)
+    }
+
+    /// The same when all segments are sealed that have begun and that may begin now. A segment that
+    /// begins must still find its slots when it is sealed.
+    fn checkpoint_segments_to_come(&self) -> u64 {
+        let shape = self.shape();
+        let begun = (self.segments.unsealed() + 1) * u64::from(self.layout.segment_blocks());
+        let size_blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
+        let blocks = (self.map.used_blocks() + begun).min(size_blocks).max(self.map.used_blocks());
+        let len = self.segments.len() as u64;
+        let slots = u64::from(self.reservation.slots);
+        let segments = len + RESERVE_SEGMENTS + self.checkpoint_segments();
+        let segments = segments.min(slots * shape.nodes / shape.width).max(len);
+        shape.checkpoint_segments(blocks, segments)
     }
 
     /// The present marks. When rebuild lacks room, or the volume wants to give slots back,
