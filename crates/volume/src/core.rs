@@ -53,8 +53,8 @@ pub struct Node {
     pub slots_claimed: BTreeMap<SegmentId, u32>,
     /// Slots that the volume has reserved on the node, as far as the volume knows; 0 for none.
     pub slots_reserved: u32,
-    /// Slots that the volume has given up on the node. The node counts them as free until it answers
-    /// the request with the smaller reservation.
+    /// Slots that the volume has given up on the node. The node counts them as free until it
+    /// answers the request with the smaller reservation.
     pub slots_given_up: u32,
     /// The last request for a reservation.
     pub reserve_tag: Option<Tag>,

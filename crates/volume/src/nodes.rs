@@ -17,7 +17,8 @@
 //! (`may_have_successor`). The volume then goes on without the node, as if it were lost, until the
 //! next opening gives all nodes one epoch. It must not fence the node above that opening: other
 //! nodes may have a root of the opening that was never committed. With the node's vote the volume
-//! would commit later roots, but their epoch is lower, so the next opening would take the wrong one.
+//! would commit later roots, but their epoch is lower, so the next opening would take the wrong
+//! one.
 
 use std::collections::HashSet;
 

@@ -294,9 +294,9 @@ impl Core {
         least.max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))
     }
 
-    /// The volume's slots on a node that it can do without, when it has `slots` there. These are the
-    /// slots beyond its needs, including those that hold garbage: once it has collected, the volume
-    /// can do without them.
+    /// The volume's slots on a node that it can do without, when it has `slots` there. These are
+    /// the slots beyond its needs, including those that hold garbage: once it has collected, the
+    /// volume can do without them.
     ///
     /// A node that came back empty does not know how many slots it had promised to each volume. It
     /// grants them to the volumes that ask first. So a thin volume can do without slots that most

@@ -120,8 +120,8 @@ impl Core {
         self.node_mut(node).short = short;
     }
 
-    /// The reservation of a node that the volume makes smaller, to `slots` slots: at least those that
-    /// it has taken there since the node granted more, and may be about to take.
+    /// The reservation of a node that the volume makes smaller, to `slots` slots: at least those
+    /// that it has taken there since the node granted more, and may be about to take.
     fn slots_to_keep(&self, node: NodeIndex, slots: u32) -> u32 {
         let state = self.node(node);
         slots.max(self.slots_min_on(state).min(state.slots_reserved))
@@ -455,9 +455,9 @@ pub struct Refused {
 /// Reserves the slots of a thick volume of `size_bytes`, or of a thin one that is being created.
 /// Waits for other volumes if they can spare the lacking slots. The caller has begun a change.
 ///
-/// A growth requests what the new size takes, and more only on nodes that have granted more already.
-/// Segments that are being written may take more slots for a moment, but these come from the
-/// reservation that the volume has.
+/// A growth requests what the new size takes, and more only on nodes that have granted more
+/// already. Segments that are being written may take more slots for a moment, but these come from
+/// the reservation that the volume has.
 ///
 /// # Errors
 /// A node does not have that many: which one, and how many it has. A serving volume then has its

@@ -6,9 +6,9 @@
 //! Volumes store new data meanwhile on nodes that had a little room left.
 //!
 //! - Every request gets an answer within [`FULL_NS_MAX`], the bound of `docs/faults.md`, or within
-//!   three times as long where other writes of its volume still got on. Volumes may refuse changes for
-//!   lack of space, including trims, which need room in the journal. They may not refuse flushes
-//!   and reads.
+//!   three times as long where other writes of its volume still got on. Volumes may refuse changes
+//!   for lack of space, including trims, which need room in the journal. They may not refuse
+//!   flushes and reads.
 //! - [`AGAIN_NS_MAX`] after the disks have room again, volumes refuse nothing for that reason.
 
 use fieldstone_block::Nanos;

@@ -202,8 +202,8 @@ fn an_absent_node_has_a_root_that_never_counted() {
     becomes_whole(&mut bench);
 }
 
-/// An opening fences a node that is not connected to the writer, and dies. The writer goes on without
-/// the node. The next opening uses it again.
+/// An opening fences a node that is not connected to the writer, and dies. The writer goes on
+/// without the node. The next opening uses it again.
 #[test]
 fn an_opening_died_when_it_had_fenced_a_node() {
     let mut bench = prepared().expect("a volume");
