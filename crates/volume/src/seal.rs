@@ -223,10 +223,10 @@ impl Core {
         nodes
     }
 
-    /// A segment of data lies on fewer nodes than the lost nodes explain, and those that are
-    /// `refusing` it: its other nodes are up and seem to have no room. The loss of the nodes that it
-    /// lies on may lose it, although the code survives as many losses. An opening has to go on all
-    /// the same: it finds the room that it finds.
+    /// A segment of data lies on fewer nodes than it should, even without the lost nodes and those
+    /// that refused it (`refusing`). Other nodes are up and seem to have no room. Then the loss of
+    /// m nodes may lose the segment, although the code survives the loss of m nodes. An opening has
+    /// to go on with the room that it finds.
     fn is_narrow(&self, handle: Handle, refusing: &[NodeIndex]) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
         if segment.kind != SegmentKind::Data || self.phase == Phase::Opening {

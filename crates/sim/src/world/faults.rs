@@ -269,8 +269,8 @@ impl<C: Cast> World<'_, C> {
         let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_dice.chance(500)).collect();
         // Until the first process is fenced it goes on, and stores nothing on nodes that it is cut
         // off from. For its data these nodes are impaired. If it is cut off from more nodes than it
-        // can do without, it writes nothing, so all of these links come back at the same time, and
-        // not before it is fenced or dead: with only some of them it would write.
+        // can do without, it writes nothing. All of these links then come back at the same time,
+        // when the process is fenced or dead: with only some of the links it would write.
         let counts = self.atlas.allows_all(&cut);
         if counts || cut.len() > self.atlas.impaired_max() {
             let delays: Vec<u64> =
