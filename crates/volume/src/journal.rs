@@ -354,6 +354,8 @@ pub async fn put_root(ctx: &Ctx, change: impl FnOnce(&mut Root)) -> bool {
 /// Writes `root` to `nodes`; if enough took it, it becomes the volume's root.
 pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
     let encoded = fieldstone_buf::AlignedBuf::copy_from(&root.encode()).freeze();
+    let sessions: Vec<u64> =
+        ctx.with(|core| nodes.iter().map(|node| core.node(*node).session).collect());
     let calls: Vec<_> = ctx.with(|core| {
         nodes
             .iter()
@@ -366,11 +368,14 @@ pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
     let results = ctx.wait_all(calls).await;
     ctx.with(|core| {
         let mut taken = 0;
-        for (node, result) in results {
+        for ((node, result), session) in results.into_iter().zip(sessions) {
             match result {
                 Ok(_) => {
                     taken += 1;
-                    core.node_mut(node).root_version = root.version;
+                    // A node that came back meanwhile may be an empty replacement.
+                    if core.node(node).session == session {
+                        core.node_mut(node).root_version = root.version;
+                    }
                 }
                 Err(NodeError::Unreachable) => {}
                 Err(error) => core.give_up_node(node, &format!("root: {error}")),

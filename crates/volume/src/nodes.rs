@@ -273,7 +273,13 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         let serves = matches!(core.phase, Phase::Serving | Phase::Closing);
         here && serves && !core.has_root(node)
     };
-    while ctx.with(lacks_root) {
+    loop {
+        // A change of the root that began before the node took part does not reach the node.
+        let lock = ctx.with(|core| core.root_lock.clone());
+        drop(lock.acquire().await);
+        if !ctx.with(lacks_root) {
+            break;
+        }
         if !crate::journal::put_root(ctx, |_| {}).await {
             ctx.sleep_ms(20).await;
         }

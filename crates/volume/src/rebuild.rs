@@ -77,10 +77,13 @@ impl Core {
         let Some(id) = self.segments.get(handle).map(|segment| segment.id) else {
             return Vec::new();
         };
-        // Where the new shard replaces a bad one, it takes no further slot.
-        let has_room =
-            |core: &Self, node| core.has_room_for_rebuild(node) || core.has_bad(id, node);
-        self.place_missing_on(handle, 0, has_room)
+        self.place_missing_on(handle, 0, |core, node| core.may_rebuild_on(id, node))
+    }
+
+    /// A new shard of the segment leaves the node enough room. Where it replaces a bad one, it
+    /// takes no further slot.
+    fn may_rebuild_on(&self, id: SegmentId, node: NodeIndex) -> bool {
+        self.has_room_for_rebuild(node) || self.has_bad(id, node)
     }
 
     /// The shard is still missing, and the node has no shard of the segment.
@@ -229,8 +232,13 @@ pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, Nod
     });
     let mut progress = false;
     for ((shard, node), data) in targets.into_iter().zip(decoded.shards) {
-        // The segment may have been sealed again meanwhile, with other shards on these nodes.
-        if !ctx.with(|core| core.takes_shard(handle, shard, node)) {
+        // The segment may have been sealed again meanwhile, with other shards on these nodes. Or
+        // other shards have taken the room that rebuild leaves to users.
+        let takes = ctx.with(|core| {
+            let has_room = core.phase == Phase::Opening || core.may_rebuild_on(id, node);
+            core.takes_shard(handle, shard, node) && has_room
+        });
+        if !takes {
             continue;
         }
         let made = Shard { checksums: crc32c_blocks(&data), data };

@@ -294,7 +294,11 @@ impl Core {
 
     /// See [`Shape::segments_fitting_after_losses`].
     fn segments_free_after_losses(&self, fewer_shards_per_loss: u64) -> u64 {
-        let kept = self.checkpoint_segments_to_come();
+        self.segments_free_beside(self.checkpoint_segments_to_come(0), fewer_shards_per_loss)
+    }
+
+    /// The same beside a checkpoint of `kept` segments.
+    fn segments_free_beside(&self, kept: u64, fewer_shards_per_loss: u64) -> u64 {
         let slots = |node: &Node| u64::from(node.slots_free).saturating_sub(kept);
         let fitting = self.fitting_on_most(|left_out| {
             let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
@@ -367,13 +371,14 @@ impl Core {
         self.shape().checkpoint_segments(self.map.used_blocks(), self.segments.len() as u64)
     }
 
-    /// The same when all segments are sealed that have begun and that may begin now. A segment that
-    /// begins must still find its slots when it is sealed.
-    fn checkpoint_segments_to_come(&self) -> u64 {
+    /// The same when users have reserved `more` blocks, and all segments are sealed that have begun
+    /// and that may begin now. A segment that begins must still find its slots when it is sealed.
+    fn checkpoint_segments_to_come(&self, more: u64) -> u64 {
         let shape = self.shape();
         let begun = (self.segments.unsealed() + 1) * u64::from(self.layout.segment_blocks());
         let size_blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
-        let blocks = (self.map.used_blocks() + begun).min(size_blocks).max(self.map.used_blocks());
+        let used = self.map.used_blocks() + more;
+        let blocks = (used + begun).min(size_blocks).max(used);
         let len = self.segments.len() as u64;
         let slots = u64::from(self.reservation.slots);
         let segments = len + RESERVE_SEGMENTS + self.checkpoint_segments();
@@ -508,6 +513,15 @@ impl Core {
     #[must_use]
     pub fn starved(&self) -> bool {
         self.segments_free() < self.marks().reserve
+    }
+
+    /// Less than the reserve is left if a user reserves `blocks` more blocks. A reserved block takes
+    /// no room in a segment, but the checkpoint names it, and may take one more segment for it.
+    #[must_use]
+    pub fn starves_if_reserved(&self, blocks: u64) -> bool {
+        let kept = self.checkpoint_segments_to_come(blocks);
+        let grows = kept > self.checkpoint_segments_to_come(0);
+        grows && self.segments_free_beside(kept, 0) < self.marks().reserve
     }
 }
 

@@ -84,6 +84,12 @@ pub struct Span {
 }
 
 impl Span {
+    /// Its blocks, by number.
+    #[must_use]
+    pub fn numbers(self) -> std::ops::Range<u64> {
+        self.first..self.first + self.blocks
+    }
+
     fn range(self) -> std::ops::Range<usize> {
         self.first as usize..(self.first + self.blocks) as usize
     }
@@ -395,10 +401,12 @@ impl Checker {
         self.blocks.iter().filter(|block| block.is_unsettled()).count()
     }
 
-    /// Number of blocks that may hold something other than zeroes.
+    /// Number of blocks that may hold something other than zeroes, or that are in `reserved`.
     #[must_use]
-    pub fn used(&self) -> u64 {
-        self.blocks.iter().filter(|block| block.may_hold_data()).count() as u64
+    pub fn used(&self, reserved: &BTreeSet<u64>) -> u64 {
+        let used =
+            |(index, block): &(u64, &Block)| block.may_hold_data() || reserved.contains(index);
+        (0..).zip(&self.blocks).filter(used).count() as u64
     }
 
     fn finding(&self, block: u64, violation: Violation) -> Finding {

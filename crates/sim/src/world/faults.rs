@@ -233,7 +233,10 @@ impl<C: Cast> World<'_, C> {
     fn strike_everything(&mut self, fault: Fault) {
         self.note(Who::Fault, fault.name(), 0, format_args!("everything"));
         if fault == Fault::PowerAll {
-            self.tenants.iter_mut().for_each(|tenant| tenant.checker.power_lost());
+            for tenant in &mut self.tenants {
+                tenant.checker.power_lost();
+                tenant.reserved.power_lost();
+            }
         }
         let clients: Vec<_> = self.volumes.keys().copied().collect();
         for client in clients {

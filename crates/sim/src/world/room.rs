@@ -9,12 +9,14 @@
 //! lost: in a pool that has more nodes than a segment has shards, until the volumes are whole
 //! again; in other pools, while faults of their own have struck nodes.
 
+use std::collections::BTreeSet;
+
 use fieldstone_volume::{Geometry, Provisioning, slots_whole};
 
 use super::World;
 use super::users::InFlight;
 use crate::actor::Cast;
-use crate::checker::BLOCK_BYTES;
+use crate::checker::{BLOCK_BYTES, Span};
 use crate::scenario::VolumePlan;
 
 /// Slots of a node that each volume may use for other purposes than users' data.
@@ -25,6 +27,37 @@ const SLOTS_KEPT: u64 = 16;
 const SHORT_PER_MILLE: u64 = 500;
 /// Data blocks for each of which a segment may need one more block of its footer.
 const BLOCKS_PER_FOOTER_BLOCK: u64 = 128;
+
+/// The blocks of a volume that read as zeroes and may keep their space, because users have reserved
+/// them.
+#[derive(Default)]
+pub(super) struct Reserved {
+    blocks: BTreeSet<u64>,
+    /// Blocks that users have trimmed since the last flush. After a power loss they may be reserved
+    /// again.
+    trimmed: BTreeSet<u64>,
+}
+
+impl Reserved {
+    /// Users reserve these blocks, or have reserved them.
+    pub fn reserve(&mut self, span: Span) {
+        self.blocks.extend(span.numbers());
+    }
+
+    /// The volume has trimmed these blocks.
+    pub fn trim(&mut self, span: Span) {
+        let taken = span.numbers().filter(|block| self.blocks.remove(block));
+        self.trimmed.extend(taken);
+    }
+
+    pub fn flushed(&mut self) {
+        self.trimmed.clear();
+    }
+
+    pub fn power_lost(&mut self) {
+        self.blocks.append(&mut self.trimmed);
+    }
+}
 
 impl<C: Cast> World<'_, C> {
     /// True when the pool may have been too full for `request` at any time since it was made.
@@ -57,8 +90,9 @@ impl<C: Cast> World<'_, C> {
             blocks - (1 + blocks / BLOCKS_PER_FOOTER_BLOCK)
         };
         let live = |tenant: usize| {
-            let live = self.tenants[tenant].checker.used().div_ceil(data_blocks(tenant)) * width;
             let seat = &self.tenants[tenant];
+            let used = seat.checker.used(&seat.reserved.blocks);
+            let live = used.div_ceil(data_blocks(tenant)) * width;
             let VolumePlan { geometry, provisioning, .. } = &seat.share;
             if *provisioning == Provisioning::Thin {
                 return live;

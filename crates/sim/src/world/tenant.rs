@@ -6,6 +6,7 @@ use fieldstone_proto::{Epoch, VolumeId};
 use super::World;
 use super::growth::Asked;
 use super::removal::Removal;
+use super::room::Reserved;
 use crate::actor::Cast;
 use crate::checker::Checker;
 use crate::dice::Dice;
@@ -37,6 +38,7 @@ pub(super) struct Tenant {
     pub share: VolumePlan,
     pub workload: Workload,
     pub checker: Checker,
+    pub reserved: Reserved,
     /// The volume process that users talk to; the last one started.
     pub active: Option<ClientId>,
     /// The process that was started last, alive or not.
@@ -89,6 +91,7 @@ impl Tenant {
             volume: VolumeId(VOLUME + index as u128),
             workload: Workload::new(share.plan.clone(), dice),
             checker: Checker::new(share.plan.device_blocks, first),
+            reserved: Reserved::default(),
             share,
             active: None,
             newest: None,
@@ -120,6 +123,7 @@ impl Tenant {
     pub fn start_over(&mut self, client: ClientId) {
         self.volume = VolumeId(self.volume.0 + ID_STEP);
         self.checker = Checker::new(self.share.plan.device_blocks, client);
+        self.reserved = Reserved::default();
         self.blocks = self.share.plan.device_blocks;
         self.asked_blocks.clear();
         self.asked = None;

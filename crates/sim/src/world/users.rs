@@ -29,6 +29,8 @@ const _: () = assert!(SHORTEST_NS_MAX <= SOUND_NS_MAX && SOUND_NS_MAX <= REQUEST
 pub(super) struct InFlight {
     pub client: ClientId,
     op: Op,
+    /// For an operation that makes zeroes: the blocks keep their space.
+    reserves: bool,
     span: Span,
     pub(super) since: Nanos,
     /// Number of trimmed blocks when the request was made.
@@ -112,8 +114,13 @@ impl<C: Cast> World<'_, C> {
                 if flags.fua { " fua" } else { "" }
             ),
         );
+        let reserves = op == Op::WriteZeroes && flags.no_hole;
+        if reserves {
+            self.tenants[tenant].reserved.reserve(span);
+        }
         let trimmed_before = self.trimmed_blocks;
-        self.in_flight.insert(number, InFlight { client, op, span, since: now, trimmed_before });
+        let request = InFlight { client, op, reserves, span, since: now, trimmed_before };
+        self.in_flight.insert(number, request);
         let whole_device = op == Op::Flush;
         let request = Request {
             id: RequestId(u64::from(number)),
@@ -182,6 +189,14 @@ impl<C: Cast> World<'_, C> {
         }
         if ok && matches!(request.op, Op::Trim | Op::WriteZeroes) {
             self.trimmed_blocks += request.span.blocks;
+            let reserved = &mut self.tenants[tenant].reserved;
+            match request.reserves {
+                true => reserved.reserve(request.span),
+                false => reserved.trim(request.span),
+            }
+        }
+        if ok && request.op == Op::Flush {
+            self.tenants[tenant].reserved.flushed();
         }
         if let Err(finding) = judged {
             self.fail(format!("request {number} ({:?}): {finding}", request.op));

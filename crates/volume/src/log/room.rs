@@ -133,7 +133,12 @@ impl Core {
             self.start_sync();
             return Admission::Wait;
         }
-        if mutation.kind == EntryKind::Data && space.starved {
+        let starved = match mutation.kind {
+            EntryKind::Data => space.starved,
+            EntryKind::Reserve => self.starves_if_reserved(taken),
+            EntryKind::Trim => false,
+        };
+        if starved {
             let since = *self.log.starved_since.get_or_insert(self.now);
             let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
             let stuck = long && self.gc_stuck && !self.gc_running && !self.is_asking_nodes();
