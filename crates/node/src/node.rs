@@ -201,6 +201,7 @@ impl Node {
     fn lose_peer(&mut self, peer: PeerId) {
         self.table.lose_peer(peer);
         for volume in self.volumes.values_mut() {
+            volume.superseded.retain(|superseded| *superseded != peer);
             if volume.holder == Some(peer) {
                 volume.holder = None;
                 self.store.forget_wishes(volume.record.volume);

@@ -15,8 +15,14 @@
 //! A second writer must not take a volume from a live one by accident. So the node refuses a fence
 //! with [`NodeError::InUse`] while the volume's holder is connected, unless the fence asks for a
 //! takeover. The holder is the peer that fenced the volume or last used a right to write at the
-//! current epoch. A writer that lost its connection and came back with the same epoch is the holder
-//! again with its first write.
+//! current epoch.
+//!
+//! A writer that lost its connection comes back with the same epoch, and fences again before it does
+//! anything else. The node refuses that fence, but the new connection is the holder from then on,
+//! and the old one is *superseded*: the node refuses its requests. The network may still deliver
+//! such requests, for example when a silent link works again. The writer compares the node's shards
+//! with its own map over the new connection. A late deletion or a late write of a shard would change
+//! the shards behind its back.
 //!
 //! # Reservations
 //! The record also says how many slots the volume has reserved (see the store's `shares`). A volume
@@ -101,6 +107,8 @@ pub(crate) struct Volume {
     pub(crate) key: CapabilityKey,
     /// The connected peer that writes the volume.
     pub(crate) holder: Option<PeerId>,
+    /// Connected peers that were the holder, until their writer came back over another connection.
+    pub(crate) superseded: Vec<PeerId>,
     pub(crate) journals: BTreeMap<JournalGen, Journal>,
     /// Other requests on the volume in the request table.
     pub(crate) active: u32,
@@ -131,6 +139,7 @@ impl Volume {
             newer: false,
             key: key.derive(id, Epoch(0)),
             holder: None,
+            superseded: Vec::new(),
             journals: BTreeMap::new(),
             active: 0,
             ordered: VecDeque::new(),
@@ -145,6 +154,13 @@ impl Volume {
         self.key = key.derive(record.volume, record.epoch);
         self.record = record;
         self.known = true;
+    }
+
+    /// The writer of the present epoch has come back over the connection of `peer`.
+    pub(crate) fn come_back(&mut self, peer: PeerId) {
+        if let Some(before) = self.holder.replace(peer).filter(|before| *before != peer) {
+            self.superseded.push(before);
+        }
     }
 
     /// The volume's reservation counts: the volume has a root, or a writer is creating it.

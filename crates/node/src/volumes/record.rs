@@ -231,6 +231,8 @@ impl Node {
         let fences = matches!(request.task, Task::Fence { .. } | Task::RenewRecord);
         if fences {
             volume.holder = (!request.peer_lost).then_some(request.peer);
+            // The epochs of earlier writers keep them out from now on.
+            volume.superseded.clear();
             self.store.forget_wishes(id);
         }
         let slots = if volume.claims() { volume.record.slots_reserved } else { 0 };

@@ -177,6 +177,46 @@ fn fencing_follows_epoch_and_holder() {
     assert_eq!(fence(&mut world, other, 5, false).unwrap().epoch_before, Epoch(4));
 }
 
+/// Whatever the network still delivers from a connection that a writer has given up, it changes
+/// nothing that the writer sees over its new connection.
+#[test]
+fn requests_of_a_superseded_connection_are_refused() {
+    let mut world = world();
+    let (old, new) = (PEER, PeerId(2));
+    let data = pattern(9, 4096);
+    let write = |segment| write_body(segment, &data, 0, Some(4096));
+    let none = Bytes::new();
+    let mut call =
+        |peer, epoch, body, data: &Bytes| world.call(peer, cap(VOLUME, Epoch(epoch)), body, data);
+    assert!(call(old, 1, write(1), &data).is_ok());
+    let back = RequestBody::Fence { takeover: true };
+    let fenced = Err(NodeError::Fenced { sent: Epoch(1), current: Epoch(1) });
+    assert_eq!(call(new, 1, back.clone(), &none), fenced);
+    assert_eq!(call(new, 1, back.clone(), &none), fenced, "it may ask again");
+    let delete = RequestBody::ShardDelete { segments: vec![SegmentId(1)] };
+    let (root, reserve) =
+        (RequestBody::PutRoot { version: 3 }, RequestBody::Reserve { slots: 1, spare: 0 });
+    for (body, data) in [
+        (write(2), &data),
+        (delete, &none),
+        (RequestBody::ShardSync, &none),
+        (root, &data),
+        (reserve, &none),
+        (read_body(1, 0, 4096), &none),
+        (back, &none),
+    ] {
+        let answer = call(old, 1, body.clone(), data);
+        assert!(matches!(answer, Err(NodeError::Invalid(_))), "{body:?}: {answer:?}");
+    }
+    assert_eq!(call(new, 1, read_body(1, 0, 4096), &none), Ok(ReplyBody::Data(data.clone())));
+    assert_eq!(call(new, 1, read_body(2, 0, 4096), &none), Err(NodeError::NotFound));
+    assert!(call(new, 1, write(2), &data).is_ok());
+    // A fence with a higher epoch counts, no matter where it comes from.
+    assert!(call(PeerId(3), 2, RequestBody::Fence { takeover: true }, &none).is_ok());
+    assert!(matches!(call(new, 1, write(3), &data), Err(NodeError::Fenced { .. })));
+    assert!(call(old, 2, write(3), &data).is_ok(), "an epoch that the old connection may have");
+}
+
 #[test]
 fn roots_and_volumes_are_kept_and_removed() {
     let mut world = world();
