@@ -390,6 +390,12 @@ impl Core {
         self.nodes_that(|node| node.health == NodeHealth::Up)
     }
 
+    /// The present sessions of `nodes`.
+    #[must_use]
+    pub fn sessions_of(&self, nodes: &[NodeIndex]) -> Vec<u64> {
+        nodes.iter().map(|node| self.node(*node).session).collect()
+    }
+
     /// Looks a node up.
     #[must_use]
     pub fn node(&self, node: NodeIndex) -> &Node {

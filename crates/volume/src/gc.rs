@@ -131,7 +131,8 @@ impl Core {
                 }
                 // Users that wait for space get an error, until something changes. But if a user's
                 // write got space meanwhile, others may get some in the same way.
-                let vain = core.starved() && idle;
+                let waits = core.log.waits() && core.log.starved_since.is_some();
+                let vain = (core.starved() || waits) && idle;
                 core.gc_stuck = vain && (ended == Ended::NothingLeft || core.starved_too_long());
             });
         });

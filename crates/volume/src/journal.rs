@@ -354,8 +354,7 @@ pub async fn put_root(ctx: &Ctx, change: impl FnOnce(&mut Root)) -> bool {
 /// Writes `root` to `nodes`; if enough took it, it becomes the volume's root.
 pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
     let encoded = fieldstone_buf::AlignedBuf::copy_from(&root.encode()).freeze();
-    let sessions: Vec<u64> =
-        ctx.with(|core| nodes.iter().map(|node| core.node(*node).session).collect());
+    let sessions = ctx.with(|core| core.sessions_of(nodes));
     let calls: Vec<_> = ctx.with(|core| {
         nodes
             .iter()

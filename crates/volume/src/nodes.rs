@@ -24,7 +24,8 @@ use std::collections::HashSet;
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    Epoch, JournalGen, NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId, ShardInfo,
+    Epoch, JournalGen, NodeError, NodeIndex, NodeStat, ReplyBody, RequestBody, SegmentId,
+    ShardInfo, VolumeSummary,
 };
 
 use crate::calls::CallResult;
@@ -207,6 +208,10 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
                 }
                 _ => return Err(NodeError::Invalid("not a node's state".into())),
             }
+            // The answer to the fence may have been lost, and with it the version of the node's root.
+            let summary = summary_on(ctx, node).await?;
+            let version = summary.map_or(0, |summary| summary.root_version);
+            ctx.with(|core| core.root_version = core.root_version.max(version));
         }
         Err(NodeError::Capability(_)) => {
             return Err(NodeError::Invalid(who_answers(ctx, node).await));
@@ -243,7 +248,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     if !bad.is_empty() {
         // Bad shards must be gone for good before the node counts: a power loss must not bring them
         // back.
-        delete(ctx, node, bad.iter().copied().collect()).await?;
+        delete(ctx, node, session, bad.iter().copied().collect()).await?;
         ctx.call(node, RequestBody::ShardSync).await?;
         listed.retain(|info| !bad.contains(&info.segment));
     }
@@ -328,11 +333,8 @@ async fn agreeing(ctx: &Ctx) -> Result<usize, NodeError> {
 /// The node does not tell its root, or a node that is up has a later epoch: the volume has failed.
 async fn may_have_successor(ctx: &Ctx, node: NodeIndex) -> Result<bool, NodeError> {
     agreeing(ctx).await?;
-    let (volume, epoch) = ctx.with(|core| (core.config.volume, core.epoch));
-    let ReplyBody::Volumes(volumes) = ctx.call(node, RequestBody::ListVolumes).await? else {
-        return Err(NodeError::Invalid("not a list of volumes".into()));
-    };
-    match volumes.into_iter().find(|summary| summary.volume == volume) {
+    let epoch = ctx.with(|core| core.epoch);
+    match summary_on(ctx, node).await? {
         None => Ok(true),
         Some(summary) if summary.root_version == 0 => Ok(false),
         Some(summary) => match Root::decode(&summary.root) {
@@ -340,6 +342,15 @@ async fn may_have_successor(ctx: &Ctx, node: NodeIndex) -> Result<bool, NodeErro
             Err(error) => Err(NodeError::Invalid(error.to_string())),
         },
     }
+}
+
+/// The node's summary of the volume, if the node knows the volume.
+async fn summary_on(ctx: &Ctx, node: NodeIndex) -> Result<Option<VolumeSummary>, NodeError> {
+    let volume = ctx.with(|core| core.config.volume);
+    let ReplyBody::Volumes(volumes) = ctx.call(node, RequestBody::ListVolumes).await? else {
+        return Err(NodeError::Invalid("not a list of volumes".into()));
+    };
+    Ok(volumes.into_iter().find(|summary| summary.volume == volume))
 }
 
 /// Another writer has the volume, with the epoch `current`.
@@ -367,8 +378,19 @@ async fn who_answers(ctx: &Ctx, node: NodeIndex) -> String {
     format!("it is {who}, which does not know this pool's secret")
 }
 
-async fn delete(ctx: &Ctx, node: NodeIndex, segments: Vec<SegmentId>) -> Result<(), NodeError> {
-    let calls = ctx.with(|core| core.delete_from(node, &segments));
+/// Deletes segments from a node, unless the node has been lost since `session`: it may have joined
+/// again, and got good shards of these segments.
+async fn delete(
+    ctx: &Ctx,
+    node: NodeIndex,
+    session: u64,
+    segments: Vec<SegmentId>,
+) -> Result<(), NodeError> {
+    let calls = ctx.with(|core| match core.node(node).session == session {
+        true => Some(core.delete_from(node, &segments)),
+        false => None,
+    });
+    let calls = calls.ok_or(NodeError::Unreachable)?;
     crate::exec::all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
 }
 

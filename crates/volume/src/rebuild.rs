@@ -236,7 +236,9 @@ pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, Nod
         // other shards have taken the room that rebuild leaves to users.
         let takes = ctx.with(|core| {
             let has_room = core.phase == Phase::Opening || core.may_rebuild_on(id, node);
-            core.takes_shard(handle, shard, node) && has_room
+            core.node(node).health == NodeHealth::Up
+                && core.takes_shard(handle, shard, node)
+                && has_room
         });
         if !takes {
             continue;
@@ -278,8 +280,16 @@ async fn write_shard(
         data_first: true,
     };
     clear_the_way(ctx, id, node).await;
-    let session = ctx.with(|core| core.node(node).session);
-    let call = ctx.with(|core| core.call(node, body, vec![made.data]));
+    let (session, call) = ctx.with(|core| {
+        let state = core.node(node);
+        // While a node joins, the volume compares its shards: a new one would confuse this.
+        let call = match state.health {
+            NodeHealth::Up => Some(core.call(node, body, vec![made.data])),
+            _ => None,
+        };
+        (core.node(node).session, call)
+    });
+    let Some(call) = call else { return false };
     let result = call.await;
     ctx.with(|core| {
         let good = result.is_ok();

@@ -63,10 +63,12 @@ impl Core {
     }
 
     /// Notes the answers of nodes to a request for `slots` slots, or for those that a node has
-    /// granted already if they are more.
-    fn note_answers(&mut self, answers: &[(NodeIndex, CallResult)], slots: u32) {
-        for (node, answer) in answers {
+    /// granted already if they are more. `sessions` are those in which the volume asked: a node that
+    /// was lost since then may be an empty replacement, which has granted nothing.
+    fn note_answers(&mut self, answers: &[(NodeIndex, CallResult)], sessions: &[u64], slots: u32) {
+        for ((node, answer), session) in answers.iter().zip(sessions) {
             match answer {
+                Ok(_) if self.node(*node).session != *session => {}
                 Ok(_) => {
                     self.node_mut(*node).granted_less = false;
                     self.note_reserved(*node, slots.max(self.node(*node).slots_reserved));
@@ -169,6 +171,7 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
         if slots <= before {
             break;
         }
+        let sessions = ctx.with(|core| core.sessions_of(&nodes));
         let calls = ctx.with(|core| {
             // After a refusal, nodes that granted more get a smaller reservation: from here on,
             // their answers say how much is left of that one.
@@ -183,7 +186,7 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
         let answers = ctx.wait_all(calls).await;
         let refused = answers.iter().any(|(_, answer)| others_have_it(answer));
         let enough = ctx.with(|core| {
-            core.note_answers(&answers, slots);
+            core.note_answers(&answers, &sessions, slots);
             core.is_enough(answers.iter().filter(|(_, answer)| answer.is_ok()).count())
         });
         if !refused {
@@ -492,6 +495,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
     let mut lacking_min = u32::MAX;
     let mut vain_ms = 0;
     loop {
+        let sessions = ctx.with(|core| core.sessions_of(&asked));
         let calls = ctx.with(|core| {
             let most = core.nodes.iter().map(|node| node.slots_reserved).max().unwrap_or(0);
             let ask = |node: &NodeIndex| {
@@ -507,7 +511,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
             asked.iter().map(ask).collect()
         });
         let answers = ctx.wait_all(calls).await;
-        ctx.with(|core| core.note_answers(&answers, wanted));
+        ctx.with(|core| core.note_answers(&answers, &sessions, wanted));
         for (node, answer) in &answers {
             match answer {
                 Ok(_) => granted += 1,

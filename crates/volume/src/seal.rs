@@ -191,8 +191,7 @@ pub async fn sync_segments(ctx: &Ctx) {
     nodes.dedup();
     // A sync of a node's present life does not tell which data a joining node lost with its power.
     ctx.with(|core| nodes.retain(|node| core.node(*node).health == NodeHealth::Up));
-    let sessions: Vec<u64> =
-        ctx.with(|core| nodes.iter().map(|node| core.node(*node).session).collect());
+    let sessions = ctx.with(|core| core.sessions_of(&nodes));
     let results = ctx.call_all(&nodes, &RequestBody::ShardSync).await;
     let answers = results.into_iter().zip(sessions).collect();
     let progress = ctx.with(|core| core.synced_segments(&sealed, answers));
@@ -257,11 +256,15 @@ impl Core {
     ) -> bool {
         let (mut synced, mut failed) = (Vec::new(), Vec::new());
         for ((node, result), session) in answers {
+            let state = self.node(node);
             let Err(error) = result else {
-                synced.push(node);
+                // A node that was lost since then may be an empty replacement, which has got other
+                // shards of the segments: the answer does not cover these.
+                if state.session == session {
+                    synced.push(node);
+                }
                 continue;
             };
-            let state = self.node(node);
             if state.session != session && state.health == NodeHealth::Up {
                 // The node was lost and has joined since, and then reported its shards. If the
                 // volume forgot these, the node would keep shards that the volume does not know.
@@ -457,8 +460,8 @@ impl Core {
     ) {
         match result {
             // The node was lost after it answered. Its next join reports its shards, and may have
-            // deleted this very shard.
-            Ok(()) if self.node(node).session != session => {}
+            // deleted this very shard. An error tells nothing about the node's present state.
+            _ if self.node(node).session != session => {}
             Ok(()) => {
                 let Some(segment) = self.segments.get_mut(handle) else { return };
                 match segment.shards[shard] {

@@ -45,7 +45,7 @@ impl Core {
         if self.reservation_changes() {
             return Some("nodes to grant more room".to_owned());
         }
-        if self.starved() || !self.room_for_blocks() {
+        if self.starved() || !self.room_for_blocks() || self.log.starved_since.is_some() {
             let free = self.segments_free();
             return Some(format!("collection to make room: {free} segments are free"));
         }

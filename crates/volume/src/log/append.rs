@@ -422,14 +422,20 @@ impl Core {
     pub fn clear_map(&mut self, range: std::ops::Range<u64>, to: Location) {
         self.gc_stuck = false;
         let (segments, died) = (&mut self.segments, &mut self.segments_died);
+        let mut frees = false;
         self.map.clear(range, to, |gone| {
             if let Some((handle, _)) = gone.stored()
                 && let Some(segment) = segments.get_mut(handle)
             {
                 segment.live_blocks -= 1;
                 *died += u64::from(segment.live_blocks == 0);
+                frees = true;
             }
         });
+        if frees {
+            // Collection can make room now: how long users have waited before does not count.
+            self.log.starved_since = None;
+        }
     }
 
     fn send_record(&mut self, record: RecordBuilder) {
