@@ -7,7 +7,8 @@
 use bytes::Bytes;
 use fieldstone_proto::{JournalGen, MasterKey, NodeIndex, PoolId, Reply, Request, VolumeId};
 
-/// A connection for requests. The world chooses the number, and never reuses it within a run.
+/// A connection for requests. The world chooses the number, and never reuses it within a run. The
+/// connections of one client have rising numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u64);
 

@@ -374,7 +374,7 @@ impl Core {
             nodes.extend(std::mem::take(&mut segment.left_on));
         }
         for node in nodes {
-            if shards.contains(&Some(node)) || !self.node(node).connected {
+            if shards.contains(&Some(node)) || self.node(node).health != NodeHealth::Up {
                 continue; // when this node joins, the volume compares its shards
             }
             let body = RequestBody::ShardDelete { segments: vec![id] };

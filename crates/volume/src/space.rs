@@ -386,12 +386,13 @@ impl Core {
         shape.checkpoint_segments(blocks, segments)
     }
 
-    /// The present marks. When rebuild lacks room, or the volume wants to give slots back,
-    /// collection begins earlier.
+    /// The present marks. When rebuild lacks room, a reservation of blocks waits for room, or the
+    /// volume wants to give slots back, collection begins earlier.
     #[must_use]
     pub fn marks(&self) -> Marks {
         let marks = self.marks_at_rest();
-        let high = marks.high + self.segments_to_give();
+        let growth = self.checkpoint_growth(self.log.reserving_blocks);
+        let high = marks.high + self.segments_to_give() + growth;
         let early = self.rebuild_lacks_room || high > marks.high;
         let low = if early { high } else { marks.low };
         Marks { low, high, ..marks }
@@ -520,8 +521,19 @@ impl Core {
     #[must_use]
     pub fn starves_if_reserved(&self, blocks: u64) -> bool {
         let kept = self.checkpoint_segments_to_come(blocks);
-        let grows = kept > self.checkpoint_segments_to_come(0);
-        grows && self.segments_free_beside(kept, 0) < self.marks().reserve
+        self.checkpoint_growth(blocks) > 0 && self.segments_free_beside(kept, 0) < RESERVE_SEGMENTS
+    }
+
+    /// Segments that fit into the slots by which the checkpoint grows if a user reserves `blocks`
+    /// more blocks.
+    fn checkpoint_growth(&self, blocks: u64) -> u64 {
+        if blocks == 0 {
+            return 0;
+        }
+        let shape = self.shape();
+        let kept = self.checkpoint_segments_to_come(blocks);
+        let slots = kept - self.checkpoint_segments_to_come(0);
+        (slots * shape.nodes).div_ceil(shape.width)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::limits::VOLUMES_MAX;
 use crate::node::Node;
 use crate::request_table::{Entry, EntryId, RemoveStep, Task};
 use crate::seam::PeerId;
-use crate::volumes::{Volume, check_epoch};
+use crate::volumes::check_epoch;
 
 /// The result for an accepted request.
 pub(crate) enum Admission {
@@ -48,14 +48,6 @@ pub(crate) fn rights_needed(body: &RequestBody) -> Rights {
     }
 }
 
-/// Requires that the peer's writer has not come back over another connection.
-fn check_connection(volume: &Volume, peer: PeerId) -> Result<(), NodeError> {
-    match volume.superseded.contains(&peer) {
-        true => Err(NodeError::Invalid("the writer has come back over another connection".into())),
-        false => Ok(()),
-    }
-}
-
 impl Node {
     /// Checks a request and opens its entry. If it opens one, it takes body and payload out of
     /// `request`.
@@ -79,7 +71,12 @@ impl Node {
         match request.body {
             RequestBody::Stat => return Ok(Admission::Answer(ReplyBody::Stat(self.stat()))),
             RequestBody::ListVolumes => return Ok(Admission::Answer(self.list_volumes())),
-            RequestBody::Fence { takeover } => self.check_fence(peer, takeover, capability)?,
+            RequestBody::Fence { .. } => {
+                let known = self.volumes.contains_key(&capability.volume);
+                if !known && self.volumes.len() >= VOLUMES_MAX {
+                    return Err(NodeError::NoSpace);
+                }
+            }
             _ => self.check_volume(peer, needed, request)?,
         }
         if let RequestBody::ShardList { from } = request.body {
@@ -124,27 +121,6 @@ impl Node {
         }
     }
 
-    /// Checks a fence. Notes that a writer has come back: its fence has the epoch of the volume.
-    fn check_fence(
-        &mut self,
-        peer: PeerId,
-        takeover: bool,
-        capability: &Capability,
-    ) -> Result<(), NodeError> {
-        let known = self.volumes.len();
-        match self.volumes.get_mut(&capability.volume) {
-            Some(volume) => {
-                check_connection(volume, peer)?;
-                if takeover && volume.known && volume.record.epoch == capability.epoch {
-                    volume.come_back(peer);
-                }
-                Ok(())
-            }
-            None if known >= VOLUMES_MAX => Err(NodeError::NoSpace),
-            None => Ok(()),
-        }
-    }
-
     /// Checks that the node knows the volume, and that the capability has its epoch. Notes the
     /// writer.
     fn check_volume(
@@ -154,16 +130,16 @@ impl Node {
         request: &Request,
     ) -> Result<(), NodeError> {
         let volume = self.volumes.get_mut(&request.capability.volume).ok_or(NodeError::NotFound)?;
-        check_connection(volume, peer)?;
+        volume.check_connection(peer)?;
         let mends = matches!(request.body, RequestBody::RemoveVolume | RequestBody::RenewRecord);
         if volume.damaged.is_some() && mends {
             return Ok(());
         }
         check_epoch(volume, request.capability.epoch)?;
         if needed == Rights::WRITE {
-            volume.holder = Some(peer);
+            volume.used_by(peer);
         }
-        Ok(())
+        volume.check_connection(peer)
     }
 
     fn list_shards(&self, capability: &Capability, from: SegmentId) -> ReplyBody {

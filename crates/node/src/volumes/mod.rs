@@ -17,12 +17,13 @@
 //! takeover. The holder is the peer that fenced the volume or last used a right to write at the
 //! current epoch.
 //!
-//! A writer that lost its connection comes back with the same epoch, and fences again before it does
-//! anything else. The node refuses that fence, but the new connection is the holder from then on,
-//! and the old one is *superseded*: the node refuses its requests. The network may still deliver
-//! such requests, for example when a silent link works again. The writer compares the node's shards
-//! with its own map over the new connection. A late deletion or a late write of a shard would change
-//! the shards behind its back.
+//! A writer that lost its connection comes back with the same epoch, and fences again before it
+//! relies on anything. The node refuses that fence, but the new connection is the holder from then
+//! on, and the old one is *superseded*: the node refuses its requests, except a fence with a higher
+//! epoch. The network may still deliver such requests, for example when a silent link works again.
+//! The writer compares the node's shards with its own map over the new connection. A late deletion
+//! or a late write of a shard would change the shards behind its back. Peers of one writer have
+//! rising numbers ([`PeerId`]), so a late fence of an old connection supersedes no newer one.
 //!
 //! # Reservations
 //! The record also says how many slots the volume has reserved (see the store's `shares`). A volume
@@ -60,7 +61,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use bytes::Bytes;
 
 use fieldstone_proto::disk::VolumeRecord;
-use fieldstone_proto::{CapabilityKey, Epoch, JournalGen, JournalInfo, MasterKey, VolumeId};
+use fieldstone_proto::{
+    CapabilityKey, Epoch, JournalGen, JournalInfo, MasterKey, NodeError, VolumeId,
+};
 
 pub(crate) use journal::{Journal, JournalStage, check_range};
 pub(crate) use record::{check_epoch, join};
@@ -156,10 +159,24 @@ impl Volume {
         self.known = true;
     }
 
-    /// The writer of the present epoch has come back over the connection of `peer`.
-    pub(crate) fn come_back(&mut self, peer: PeerId) {
-        if let Some(before) = self.holder.replace(peer).filter(|before| *before != peer) {
-            self.superseded.push(before);
+    /// The writer of the present epoch uses the connection of `peer`: its newest one, or one that it
+    /// has given up.
+    pub(crate) fn used_by(&mut self, peer: PeerId) {
+        let before = self.holder.replace(peer).unwrap_or(peer);
+        self.holder = Some(peer.max(before));
+        if before != peer {
+            self.superseded.push(peer.min(before));
+        }
+    }
+
+    /// Requires that the writer of the present epoch has not come back over another connection.
+    pub(crate) fn check_connection(&self, peer: PeerId) -> Result<(), NodeError> {
+        match self.superseded.contains(&peer) {
+            true => {
+                let text = "the writer has come back over another connection";
+                Err(NodeError::Invalid(text.into()))
+            }
+            false => Ok(()),
         }
     }
 

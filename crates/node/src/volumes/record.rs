@@ -81,6 +81,12 @@ impl Node {
                     false => current.max(self.removed.last_epoch(id)),
                 };
                 if epoch <= current {
+                    let comes_back = epoch == current && volume.known && *takeover;
+                    if comes_back && !self.table[entry].peer_lost {
+                        volume.check_connection(peer)?;
+                        volume.used_by(peer);
+                        volume.check_connection(peer)?;
+                    }
                     return Err(NodeError::Fenced { sent: epoch, current });
                 }
                 volume.barrier = Some(Barrier::Fence(epoch));

@@ -182,7 +182,7 @@ fn fencing_follows_epoch_and_holder() {
 #[test]
 fn requests_of_a_superseded_connection_are_refused() {
     let mut world = world();
-    let (old, new) = (PEER, PeerId(2));
+    let (old, late, new) = (PEER, PeerId(2), PeerId(3));
     let data = pattern(9, 4096);
     let write = |segment| write_body(segment, &data, 0, Some(4096));
     let none = Bytes::new();
@@ -193,6 +193,8 @@ fn requests_of_a_superseded_connection_are_refused() {
     let fenced = Err(NodeError::Fenced { sent: Epoch(1), current: Epoch(1) });
     assert_eq!(call(new, 1, back.clone(), &none), fenced);
     assert_eq!(call(new, 1, back.clone(), &none), fenced, "it may ask again");
+    let answer = call(late, 1, back.clone(), &none);
+    assert!(matches!(answer, Err(NodeError::Invalid(_))), "a fence that was late: {answer:?}");
     let delete = RequestBody::ShardDelete { segments: vec![SegmentId(1)] };
     let (root, reserve) =
         (RequestBody::PutRoot { version: 3 }, RequestBody::Reserve { slots: 1, spare: 0 });
@@ -212,9 +214,12 @@ fn requests_of_a_superseded_connection_are_refused() {
     assert_eq!(call(new, 1, read_body(2, 0, 4096), &none), Err(NodeError::NotFound));
     assert!(call(new, 1, write(2), &data).is_ok());
     // A fence with a higher epoch counts, no matter where it comes from.
-    assert!(call(PeerId(3), 2, RequestBody::Fence { takeover: true }, &none).is_ok());
+    assert!(call(old, 2, RequestBody::Fence { takeover: true }, &none).is_ok());
     assert!(matches!(call(new, 1, write(3), &data), Err(NodeError::Fenced { .. })));
-    assert!(call(old, 2, write(3), &data).is_ok(), "an epoch that the old connection may have");
+    assert!(call(old, 2, write(3), &data).is_ok());
+    // The first write over a new connection supersedes the old one as well.
+    assert!(call(late, 2, write(4), &data).is_ok());
+    assert!(matches!(call(old, 2, write(5), &data), Err(NodeError::Invalid(_))));
 }
 
 #[test]

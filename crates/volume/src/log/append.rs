@@ -45,7 +45,8 @@ impl Core {
                 break;
             }
             if !self.log.waits() {
-                self.log.no_room_since = None;
+                (self.log.no_room_since, self.log.hopeless_since) = (None, None);
+                self.log.reserving_blocks = 0;
             }
             if !self.log.waits() && self.log.internal.is_empty() {
                 break;

@@ -144,8 +144,12 @@ pub struct Log {
     syncs: Vec<(Lsn, usize)>,
     /// A task is syncing the journal.
     pub journal_sync_running: bool,
-    /// Since when a user's change has been waiting for space.
+    /// Since when users' changes have been waiting for space, without a trim that frees any.
     pub starved_since: Option<Nanos>,
+    /// Since when some user's change has been waiting for space, whatever trims free.
+    pub hopeless_since: Option<Nanos>,
+    /// The blocks of a reservation that waits for the room that the checkpoint then takes.
+    pub reserving_blocks: u64,
 }
 
 impl Log {
@@ -179,6 +183,8 @@ impl Log {
             syncs: Vec::new(),
             journal_sync_running: false,
             starved_since: None,
+            hopeless_since: None,
+            reserving_blocks: 0,
         }
     }
 

@@ -138,12 +138,17 @@ impl Core {
             EntryKind::Reserve => self.starves_if_reserved(taken),
             EntryKind::Trim => false,
         };
+        self.log.reserving_blocks = match mutation.kind {
+            EntryKind::Reserve if starved => taken,
+            _ => 0,
+        };
         if starved {
             let since = *self.log.starved_since.get_or_insert(self.now);
+            let first = *self.log.hopeless_since.get_or_insert(self.now);
             let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
             let stuck = long && self.gc_stuck && !self.gc_running && !self.is_asking_nodes();
             let stuck = stuck || self.waits_for_room_in_vain();
-            let hopeless = self.now.since(since) >= Nanos::from_ms(HOPELESS_MS);
+            let hopeless = self.now.since(first) >= Nanos::from_ms(HOPELESS_MS);
             if (stuck && !self.is_asking_nodes()) || hopeless {
                 space.refused = true;
                 return Admission::Refuse(BlockError::NoSpace);
@@ -151,6 +156,7 @@ impl Core {
             self.make_room();
             return Admission::Wait;
         }
+        self.log.hopeless_since = None;
         if let Some(since) = self.log.starved_since.take() {
             let pause = self.now.since(since).0;
             self.counters.gc_pause_max_ns = self.counters.gc_pause_max_ns.max(pause);
