@@ -44,6 +44,8 @@ mod record;
 mod reserve;
 mod root;
 mod rows;
+#[cfg(test)]
+mod script;
 mod scrub;
 mod seal;
 pub mod seam;

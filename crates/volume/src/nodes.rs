@@ -455,3 +455,132 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
         ctx.sleep_ms(20).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::put_root;
+    use crate::script::{Script, Sent, stat};
+    use crate::seam::Opening;
+
+    const NODE: NodeIndex = NodeIndex(5);
+
+    fn put(sent: &Sent) -> Option<u64> {
+        match sent.request.body {
+            RequestBody::PutRoot { version } => Some(version),
+            _ => None,
+        }
+    }
+
+    /// The node joins, up to the moment when it takes part: it lists no shards.
+    fn join_up(script: &mut Script) {
+        let epoch = script.core(|core| core.epoch);
+        let fence = script.sent_one();
+        assert_eq!(
+            (fence.node, &fence.request.body),
+            (NODE, &RequestBody::Fence { takeover: true })
+        );
+        script.answer(&fence, Err(NodeError::Fenced { sent: epoch, current: epoch }));
+        let asked = script.sent_one();
+        assert_eq!(asked.request.body, RequestBody::Stat);
+        script.answer(&asked, Ok(ReplyBody::Stat(stat(NODE))));
+        let asked = script.sent_one();
+        assert_eq!(asked.request.body, RequestBody::ListVolumes);
+        script.answer(&asked, Ok(ReplyBody::Volumes(Vec::new())));
+        let sync = script.sent_one();
+        assert_eq!(sync.request.body, RequestBody::ShardSync);
+        script.done(&sync);
+        let list = script.sent_one();
+        assert_eq!(list.request.body, RequestBody::ShardList { from: SegmentId(0) });
+        script.answer(&list, Ok(ReplyBody::Shards { shards: Vec::new(), next: None }));
+    }
+
+    fn is_up(script: &mut Script) -> bool {
+        script.core(|core| core.node(NODE).health == NodeHealth::Up && core.has_root(NODE))
+    }
+
+    #[test]
+    fn a_root_that_a_replaced_node_took_is_not_on_its_replacement() {
+        let mut script = Script::serving(8);
+        script.start(|ctx| async move {
+            assert!(put_root(&ctx, |_| {}).await);
+        });
+        let puts = script.sent();
+        assert_eq!(puts.len(), 8);
+        let (mine, others): (Vec<_>, Vec<_>) = puts.iter().partition(|put| put.node == NODE);
+        script.done(mine[0]);
+        script.reconnect(NODE);
+        join_up(&mut script);
+        // The join waits for the change of the root that is under way.
+        assert!(script.sent().is_empty());
+        others.iter().for_each(|put| script.done(put));
+        let puts = script.sent();
+        assert!(puts.iter().all(|sent| put(sent) == Some(3)), "the root is written once more");
+        assert!(puts.iter().any(|sent| sent.node == NODE) && !is_up(&mut script));
+        puts.iter().for_each(|put| script.done(put));
+        script.sent();
+        assert!(is_up(&mut script));
+    }
+
+    #[test]
+    fn a_root_under_way_when_a_node_joins_reaches_the_node() {
+        let mut script = Script::serving(8);
+        script.reconnect(NODE);
+        // This change of the root begins while the node joins, and is not sent to the node.
+        script.start(|ctx| async move {
+            assert!(put_root(&ctx, |_| {}).await);
+        });
+        let mut sent = script.sent();
+        let fence = sent.iter().position(|sent| sent.node == NODE).expect("the node joins");
+        let fence = sent.remove(fence);
+        let epoch = script.core(|core| core.epoch);
+        script.answer(&fence, Err(NodeError::Fenced { sent: epoch, current: epoch }));
+        for _ in 0..4 {
+            let asked = script.sent_one();
+            let answer = match asked.request.body {
+                RequestBody::Stat => ReplyBody::Stat(stat(NODE)),
+                RequestBody::ListVolumes => ReplyBody::Volumes(Vec::new()),
+                RequestBody::ShardList { .. } => {
+                    ReplyBody::Shards { shards: Vec::new(), next: None }
+                }
+                _ => ReplyBody::Done,
+            };
+            script.answer(&asked, Ok(answer));
+        }
+        assert!(script.sent().is_empty(), "the join waits for the root under way");
+        assert!(sent.iter().all(|sent| put(sent) == Some(2)));
+        sent.iter().for_each(|sent| script.done(sent));
+        let puts = script.sent();
+        assert!(puts.iter().any(|sent| sent.node == NODE && put(sent) == Some(3)));
+        puts.iter().for_each(|put| script.done(put));
+        script.sent();
+        assert!(is_up(&mut script));
+    }
+
+    #[test]
+    fn a_later_attempt_to_open_takes_a_higher_epoch() {
+        let mut script = Script::opening(4, Opening::Open { takeover: true });
+        for node in 0..4 {
+            script.volume.handle(crate::Event::NodeUp(NodeIndex(node)), Nanos(0));
+        }
+        let mut epochs: Vec<Epoch> = Vec::new();
+        // No node knows the volume, or an epoch of it: each attempt fails.
+        for _ in 0..200 {
+            for sent in script.sent() {
+                let answer = match sent.request.body {
+                    RequestBody::ListVolumes => Ok(ReplyBody::Volumes(Vec::new())),
+                    RequestBody::Fence { .. } => {
+                        epochs.push(sent.request.capability.epoch);
+                        Err(NodeError::Busy)
+                    }
+                    _ => Err(NodeError::NotFound),
+                };
+                script.answer(&sent, answer);
+            }
+            script.wait_ms(100);
+        }
+        epochs.dedup();
+        assert!(epochs.len() > 2, "{epochs:?}");
+        assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
+    }
+}

@@ -574,6 +574,42 @@ impl Core {
 mod tests {
     use super::*;
 
+    use crate::script::{SLOTS, Script};
+
+    const NODE: NodeIndex = NodeIndex(3);
+
+    #[test]
+    fn a_smaller_reservation_keeps_the_slots_that_are_taken_and_being_taken() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            // The volume holds 60 of the node's slots.
+            core.node_mut(NODE).slots_free = SLOTS - 60;
+            let free = u32::try_from(core.slots_always_free()).expect("small");
+            assert_eq!(core.slots_to_keep(NODE, 10), 60 + free);
+            assert_eq!(core.slots_to_keep(NODE, 90), 90);
+            core.segments_freeing = 5;
+            assert_eq!(core.slots_to_keep(NODE, 10), 60 + free + 5, "these may still be there");
+            core.node_mut(NODE).slots_free = 0;
+            assert_eq!(core.slots_to_keep(NODE, 10), SLOTS, "never more than the node granted");
+        });
+    }
+
+    #[test]
+    fn a_reservation_does_not_count_for_the_replacement_of_the_node() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            let (nodes, granted) = (vec![NODE], [(NODE, Ok(ReplyBody::Done))]);
+            let sessions = core.sessions_of(&nodes);
+            let state = core.node_mut(NODE);
+            (state.session, state.slots_reserved) = (state.session + 1, 0);
+            core.note_answers(&granted, &sessions, SLOTS);
+            assert_eq!(core.node(NODE).slots_reserved, 0);
+            let sessions = core.sessions_of(&nodes);
+            core.note_answers(&granted, &sessions, SLOTS);
+            assert_eq!(core.node(NODE).slots_reserved, SLOTS);
+        });
+    }
+
     /// No matter how many slots the node has reserved for the volume, the volume ends with this
     /// number.
     #[test]

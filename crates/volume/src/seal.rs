@@ -543,3 +543,53 @@ impl ShardBuilder {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Script;
+
+    /// A segment is as wide as the nodes that are up allow, although the code needs fewer shards.
+    #[test]
+    fn a_segment_is_narrow_if_fewer_nodes_are_lost_than_shards() {
+        let mut script = Script::serving(8);
+        let whole = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)]);
+        let five = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        let four = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
+        let narrow = |script: &mut Script, refusing: &[u16]| {
+            let refusing: Vec<NodeIndex> = refusing.iter().copied().map(NodeIndex).collect();
+            script.core(|core| [whole, five, four].map(|handle| core.is_narrow(handle, &refusing)))
+        };
+        assert_eq!(narrow(&mut script, &[]), [false, true, true], "all nodes are up");
+        assert_eq!(narrow(&mut script, &[6]), [false, false, true], "one refused");
+        assert_eq!(narrow(&mut script, &[6, 7]), [false, false, false]);
+        script.core(|core| core.node_mut(NodeIndex(7)).health = NodeHealth::Down);
+        assert_eq!(narrow(&mut script, &[]), [false, false, true], "one is lost");
+        assert_eq!(narrow(&mut script, &[7]), [false, false, true], "it counts once");
+        script.core(|core| core.node_mut(NodeIndex(6)).disk_full = true);
+        assert_eq!(narrow(&mut script, &[]), [false, false, false], "a full disk is like a loss");
+    }
+
+    /// An answer of an earlier session says nothing about the node that is there now.
+    #[test]
+    fn an_answer_of_an_earlier_session_changes_no_shard() {
+        let mut script = Script::serving(8);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        let node = NodeIndex(5);
+        let session = script.core(|core| core.node(node).session);
+        script.reconnect(node);
+        script.core(|core| {
+            core.shard_written(handle, 5, (node, session), Ok(()));
+            core.shard_written(handle, 5, (node, session), Err(NodeError::NoSpace));
+            let broken = NodeError::Io("an error of the node that was there".into());
+            core.shard_written(handle, 5, (node, session), Err(broken));
+            let segment = core.segments.get(handle).expect("it was added");
+            assert_eq!(segment.shards[5], None);
+            assert!(core.node(node).connected && !core.node(node).full);
+            let session = core.node(node).session;
+            core.shard_written(handle, 5, (node, session), Ok(()));
+            let segment = core.segments.get(handle).expect("it was added");
+            assert_eq!(segment.shards[5], Some(node));
+        });
+    }
+}

@@ -61,6 +61,17 @@ impl Volume {
         volume
     }
 
+    /// The state of `of`, without the task that opens it.
+    #[cfg(test)]
+    pub(crate) fn without_tasks(of: &Self) -> Self {
+        Self { core: Rc::clone(&of.core), executor: Executor::default() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ctx(&self) -> Ctx {
+        Ctx(Rc::clone(&self.core))
+    }
+
     /// Takes an event. The next [`Backend::poll`] does the work that follows from it.
     pub fn handle(&mut self, event: Event, now: Nanos) {
         let mut core = self.core.borrow_mut();

@@ -1,0 +1,185 @@
+//! A scripted world: a volume that serves, on nodes whose answers the test writes.
+//!
+//! Nothing answers by itself. [`Script::sent`] gives the requests since the last call, and the test
+//! answers them in any order, or not at all. So a test shows one interleaving, step by step.
+
+use fieldstone_block::{Backend, Nanos};
+use fieldstone_codes::Profile;
+use fieldstone_proto::{
+    Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Reply, ReplyBody, Request,
+    RequestBody, SegmentId, SegmentKind, VolumeId,
+};
+use smallvec::SmallVec;
+
+use crate::core::{Core, Ctx};
+use crate::root::Root;
+use crate::seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
+use crate::segment::{Handle, Segment, State};
+use crate::status::{NodeHealth, Phase};
+use crate::volume::Volume;
+
+/// Slots of each node.
+pub const SLOTS: u32 = 100;
+
+const GEOMETRY: Geometry =
+    Geometry { size_bytes: 8 << 20, shard_bytes: 65536, unit_bytes: 4096, ring_bytes: 1 << 20 };
+
+/// The volume under test, and its clock.
+pub struct Script {
+    pub volume: Volume,
+    now: Nanos,
+}
+
+/// A request that waits for its answer.
+pub struct Sent {
+    pub node: NodeIndex,
+    pub request: Request,
+}
+
+impl Script {
+    /// A volume that begins to open on `nodes` nodes. None of them is connected yet.
+    pub fn opening(nodes: u16, opening: Opening) -> Self {
+        let config = VolumeConfig {
+            volume: VolumeId(0x77),
+            opening,
+            nodes,
+            missing_max: 2,
+            key: MasterKey([7; 16]),
+            wall_offset_ns: 0,
+            node_timeout_ms: 1000,
+            auto_rebuild: true,
+            rebuild_limit_bytes_per_second: 0,
+        };
+        Self { volume: Volume::new(config, Nanos(0)), now: Nanos(0) }
+    }
+
+    /// A volume rs:4+2 that serves on `nodes` nodes. All of them are up, and have its root.
+    pub fn serving(nodes: u16) -> Self {
+        let mut script = Self::opening(nodes, Opening::Inspect);
+        script.volume = Volume::without_tasks(&script.volume);
+        let profile = Profile::rs(4, 2).expect("in bounds");
+        script.core(|core| {
+            core.config.opening = Opening::Open { takeover: false };
+            core.adopt("v".into(), profile, GEOMETRY);
+            core.set_epoch(Epoch(1));
+            core.phase = Phase::Serving;
+            core.root_version = 1;
+            core.root = Some(root(core));
+            core.reservation.slots = SLOTS;
+            core.reservation.agreed = true;
+            for (index, node) in (0..).map(NodeIndex).zip(&mut core.nodes) {
+                node.health = NodeHealth::Up;
+                node.connected = true;
+                node.reason.clear();
+                node.stat = stat(index);
+                node.root_version = 1;
+                (node.slots_free, node.slots_reserved) = (SLOTS, SLOTS);
+            }
+        });
+        script
+    }
+
+    /// Works on the state of the volume.
+    pub fn core<R>(&mut self, work: impl FnOnce(&mut Core) -> R) -> R {
+        self.volume.ctx().with(work)
+    }
+
+    /// Starts a task of the volume.
+    pub fn start<T: Future<Output = ()> + 'static>(
+        &mut self,
+        make: impl FnOnce(Ctx) -> T + 'static,
+    ) {
+        self.core(|core| core.spawn_with(make));
+    }
+
+    /// Lets time pass.
+    pub fn wait_ms(&mut self, ms: u64) {
+        self.now = self.now.plus(Nanos::from_ms(ms));
+    }
+
+    /// Runs the volume. Gives the requests that it has sent since the last call.
+    pub fn sent(&mut self) -> Vec<Sent> {
+        let mut completions = Vec::new();
+        self.volume.poll(self.now, &mut completions);
+        let mut sent = Vec::new();
+        while let Some(action) = self.volume.next_action() {
+            if let Action::Send { node, request } = action {
+                sent.push(Sent { node, request });
+            }
+        }
+        sent
+    }
+
+    /// As [`Script::sent`], where one request is expected.
+    pub fn sent_one(&mut self) -> Sent {
+        let mut sent = self.sent();
+        let bodies: Vec<&RequestBody> = sent.iter().map(|sent| &sent.request.body).collect();
+        assert_eq!(sent.len(), 1, "{bodies:?}");
+        sent.remove(0)
+    }
+
+    /// A node answers a request.
+    pub fn answer(&mut self, sent: &Sent, result: Result<ReplyBody, NodeError>) {
+        let reply = Reply { tag: sent.request.tag, result, slots_free: SLOTS };
+        self.volume.handle(Event::Reply { node: sent.node, reply }, self.now);
+    }
+
+    /// A node answers that it has done what a request asks for.
+    pub fn done(&mut self, sent: &Sent) {
+        self.answer(sent, Ok(ReplyBody::Done));
+    }
+
+    /// The connection to a node breaks, and a new one is open at once.
+    pub fn reconnect(&mut self, node: NodeIndex) {
+        self.volume.handle(Event::NodeDown(node), self.now);
+        self.volume.handle(Event::NodeUp(node), self.now);
+    }
+
+    /// Adds a durable segment with its shards on these nodes.
+    pub fn add_segment(&mut self, shards: &[Option<u16>]) -> Handle {
+        self.core(|core| {
+            core.segments_made += 1;
+            let id = SegmentId(core.segments_made);
+            core.segments.insert(Segment {
+                id,
+                kind: SegmentKind::Data,
+                state: State::Durable,
+                lsn_first: Lsn(0),
+                lsn_end: Lsn(0),
+                shard_bytes: GEOMETRY.shard_bytes,
+                shards: shards.iter().map(|node| node.map(NodeIndex)).collect::<SmallVec<_>>(),
+                live_blocks: 1,
+                contents: None,
+                rows: None,
+                detached: false,
+                shelved: false,
+                left_on: SmallVec::new(),
+            })
+        })
+    }
+}
+
+/// The answer to `Stat`.
+pub fn stat(node: NodeIndex) -> NodeStat {
+    NodeStat { node, slot_bytes: GEOMETRY.shard_bytes, slots_total: SLOTS, ..NodeStat::default() }
+}
+
+fn root(core: &Core) -> Root {
+    Root {
+        version: 1,
+        volume: core.config.volume,
+        epoch: core.epoch,
+        put_by: core.epoch,
+        geometry: GEOMETRY,
+        generation: JournalGen(1),
+        journal_nodes: vec![NodeIndex(0), NodeIndex(1), NodeIndex(2)],
+        checkpoint_lsn: Lsn(0),
+        checkpoint_bytes: 0,
+        trimmed: Lsn(0),
+        checkpoint_segments: Vec::new(),
+        clean: false,
+        provisioning: Provisioning::Thin,
+        name: core.name.clone(),
+        profile: core.profile.to_string(),
+    }
+}
