@@ -209,9 +209,11 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
                 _ => return Err(NodeError::Invalid("not a node's state".into())),
             }
             // The answer to the fence may have been lost, and with it the version of the node's root.
-            let summary = summary_on(ctx, node).await?;
-            let version = summary.map_or(0, |summary| summary.root_version);
-            ctx.with(|core| core.root_version = core.root_version.max(version));
+            if let Ok(Some(summary)) = summary_on(ctx, node).await
+                && summary.is_usable()
+            {
+                ctx.with(|core| core.root_version = core.root_version.max(summary.root_version));
+            }
         }
         Err(NodeError::Capability(_)) => {
             return Err(NodeError::Invalid(who_answers(ctx, node).await));
@@ -278,13 +280,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         let serves = matches!(core.phase, Phase::Serving | Phase::Closing);
         here && serves && !core.has_root(node)
     };
-    loop {
-        // A change of the root that began before the node took part does not reach the node.
-        let lock = ctx.with(|core| core.root_lock.clone());
-        drop(lock.acquire().await);
-        if !ctx.with(lacks_root) {
-            break;
-        }
+    while ctx.with(lacks_root) {
         if !crate::journal::put_root(ctx, |_| {}).await {
             ctx.sleep_ms(20).await;
         }

@@ -304,7 +304,8 @@ impl Core {
                 self.segments.set_state(handle, State::Durable);
                 self.drop_rows(handle);
                 progress = true;
-            } else if left < k && segment.contents.is_some() {
+            } else if left < k && segment.contents.is_some() && self.phase != Phase::Opening {
+                // An opening starts over instead, and gives the handle to another segment.
                 self.segments.set_state(handle, State::Closed);
                 self.spawn_with(move |ctx| seal(ctx, handle));
             }
