@@ -17,7 +17,7 @@ use super::World;
 use super::users::InFlight;
 use crate::actor::Cast;
 use crate::checker::{BLOCK_BYTES, Span};
-use crate::scenario::VolumePlan;
+use crate::scenario::{Kind, VolumePlan};
 
 /// Slots of a node that each volume may use for other purposes than users' data.
 const SLOTS_KEPT: u64 = 16;
@@ -63,6 +63,12 @@ impl<C: Cast> World<'_, C> {
     /// True when the pool may have been too full for `request` at any time since it was made.
     pub(super) fn is_short_of_room(&self, tenant: usize, request: &InFlight) -> bool {
         let scenario = &self.scenario;
+        let small = matches!(scenario.kind, Kind::Full | Kind::Crowded);
+        // Other pools have room for all volumes, but only for the sizes of their creation.
+        let grown = self.tenants.iter().any(|seat| !seat.asked_blocks.is_empty());
+        if !small && !grown {
+            return false;
+        }
         let thick = self.tenants[tenant].share.provisioning == Provisioning::Thick;
         // With lost nodes, the other nodes hold more than a thick volume has reserved on each.
         let spare_nodes = usize::from(scenario.nodes) > scenario.profile.shards();

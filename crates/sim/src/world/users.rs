@@ -11,7 +11,6 @@ use super::{Happening, REQUEST_NS_MAX, SHUT_NS_MAX, SOUND_NS_MAX, World};
 use crate::actor::Cast;
 use crate::checker::{BLOCK_BYTES, Checker, Span};
 use crate::network::ClientId;
-use crate::scenario::Kind;
 use crate::trace::Who;
 use crate::workload::Draft;
 
@@ -222,11 +221,10 @@ impl<C: Cast> World<'_, C> {
         let allowed = match error {
             BlockError::Fenced(_) => succeeded,
             BlockError::NoSpace => {
-                let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);
                 // With full disks, a volume refuses all kinds of changes when the journal is full,
                 // and flushes when the journal has to move.
                 let full = self.was_squeezed_since(request.since);
-                let short = small && self.is_short_of_room(tenant, &request);
+                let short = self.is_short_of_room(tenant, &request);
                 full || (needs_space(request.op) && short)
             }
             BlockError::Io(_) | BlockError::ShuttingDown => {
@@ -251,7 +249,6 @@ impl<C: Cast> World<'_, C> {
     /// collection, one after another. With a disk that is slow for good, each step of a collection
     /// takes almost as long as a node may be silent.
     fn longest_ns(&self, request: &InFlight) -> u64 {
-        let small = matches!(self.scenario.kind, Kind::Full | Kind::Crowded);
         let impaired = self.atlas.was_impaired_since(request.since);
         let longest_ns = if impaired { REQUEST_NS_MAX } else { SOUND_NS_MAX };
         let tenant = self.tenant_of(request.client);
@@ -264,7 +261,7 @@ impl<C: Cast> World<'_, C> {
             }
             Squeeze::Ahead | Squeeze::Over { .. } => longest_ns,
         };
-        if !(small && self.is_short_of_room(tenant, request)) {
+        if !self.is_short_of_room(tenant, request) {
             return longest_ns;
         }
         // About as many requests were under way when it arrived.
