@@ -370,7 +370,7 @@ impl Core {
         let rows = segment.rows.take();
         let keepers = rows.iter().flat_map(|rows| &rows.keepers).map(|keeper| keeper.node);
         let mut nodes: SmallVec<[NodeIndex; 8]> = keepers.collect();
-        if segment.state == State::Durable {
+        if segment.state == State::Durable || !segment.detached {
             nodes.extend(std::mem::take(&mut segment.left_on));
         }
         for node in nodes {

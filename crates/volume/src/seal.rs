@@ -418,7 +418,11 @@ impl Core {
             .map(NodeIndex)
             .zip(&self.nodes)
             .filter(|(index, node)| {
-                let used = segment.shards.contains(&Some(*index)) || kept.contains(&Some(*index));
+                // A node with a shard or rows that an opening may need gets no second shard: the node
+                // could not delete one of two alone.
+                let used = segment.shards.contains(&Some(*index))
+                    || kept.contains(&Some(*index))
+                    || segment.left_on.contains(index);
                 node.health == NodeHealth::Up && !node.full && !used && chosen(self, *index)
             })
             .map(|(index, _)| (self.slots_beyond(index), index))
