@@ -26,7 +26,6 @@
 //! | the same while all disks are full                  | `FULL_NS_MAX`, or 3 ×   |
 //! | a volume is served again, at any time              | `SHUT_NS_MAX`           |
 //! | every volume opens once its nodes' processes run   | [`OPEN_NS_MAX`]         |
-//! | the same with a disk that is slow for good         | [`SLOW_OPEN_NS_MAX`]    |
 //! | a trim in a full pool, a flush, a sweep of reads   | [`STEP_NS_MAX`]         |
 //! | a volume that was asked is larger, or says why not | `GROW_NS_MAX`           |
 //! | volumes are whole, or sound                        | [`WHOLE_NS_MAX`]        |
@@ -53,9 +52,6 @@ const ANSWER_NS_MAX: u64 = 200_000_000_000;
 /// other node has. Before and after that, it may wait for a node until the node counts as down, at
 /// most 3 s, a few times in each attempt.
 const OPEN_NS_MAX: u64 = 120_000_000_000;
-/// The same if a disk is slow for good: an opening verifies the shards of one segment after another
-/// behind the checkpoint, and then reads one footer after another.
-const SLOW_OPEN_NS_MAX: u64 = 3 * OPEN_NS_MAX;
 /// Longest virtual time until the volume is whole after the last fault.
 const WHOLE_NS_MAX: u64 = 600_000_000_000;
 /// The largest number of events of a run: a run that does nothing forever must end too.
@@ -134,9 +130,7 @@ impl<C: Cast> World<'_, C> {
             self.kill_volume(client, "killed after the last fault");
         }
         self.collect_frames();
-        let slow = self.nodes.iter().any(|host| host.lasting.delay_ns > 0);
-        let ns_max = if slow { SLOW_OPEN_NS_MAX } else { OPEN_NS_MAX };
-        self.until("every volume opens", ns_max, Self::all_serve)
+        self.until("every volume opens", OPEN_NS_MAX, Self::all_serve)
     }
 
     /// Writes to the end of every volume, and flushes.

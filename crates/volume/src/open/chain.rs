@@ -3,16 +3,22 @@
 
 use std::collections::HashMap;
 
+use fieldstone_block::BlockError;
 use fieldstone_proto::{Lsn, SegmentId, SegmentKind};
 
 use super::Failure;
 use super::rings::{Records, reach};
 use super::validate::{Listed, settle};
 use crate::core::{Core, Ctx};
+use crate::exec::{Awaited, all, slot};
+use crate::footer::Footer;
 use crate::gc::read_footer;
 use crate::rebuild::rebuild_segment;
 use crate::root::Root;
 use crate::segment::{Handle, Segment, epoch_of};
+
+/// Most footers that an opening reads at the same time.
+const FOOTERS_MAX: usize = 16;
 
 /// A segment of the chain.
 pub(super) struct Link {
@@ -42,6 +48,7 @@ pub(super) async fn find_chain(
         }
     }
     let mut chain = Vec::new();
+    let mut doubtful = Vec::new();
     let mut at = root.checkpoint_lsn;
     while let Some(id) = by_start.get(&at) {
         let shards = &listed[id];
@@ -49,19 +56,21 @@ pub(super) async fn find_chain(
         if meta.lsn_end <= at {
             break;
         }
-        let k = ctx.with(|core| core.code.k());
         let handle = ctx.with(|core| {
             let lsn = (meta.lsn_first, meta.lsn_end);
-            core.insert_listed(*id, meta.kind, lsn, meta.shard_bytes, shards)
+            let handle = core.insert_listed(*id, meta.kind, lsn, meta.shard_bytes, shards);
+            doubtful.extend(core.doubtful(handle, shards, &[]));
+            handle
         });
-        let doubtful = ctx.with(|core| core.doubtful(handle, shards, &[]));
-        let good = settle(ctx, &doubtful).await?.first().copied().unwrap_or(0);
-        if good < k && meta.lsn_end > trimmed {
-            ctx.with(|core| core.segments.remove(handle));
-            break;
-        }
         chain.push(Link { handle, first: at, end: meta.lsn_end });
         at = meta.lsn_end;
+    }
+    let good = settle(ctx, &doubtful).await?;
+    let k = ctx.with(|core| core.code.k());
+    let lacks = |link: &Link| good.get(&link.handle).is_none_or(|good| *good < k);
+    let broken = chain.iter().position(|link| lacks(link) && link.end > trimmed);
+    for link in chain.drain(broken.unwrap_or(chain.len())..) {
+        ctx.with(|core| core.segments.remove(link.handle));
     }
     Ok(chain)
 }
@@ -121,18 +130,31 @@ pub(super) async fn strengthen(
     Ok(())
 }
 
+/// Applies the changes of the segments of the chain that begin before `start`.
 pub(super) async fn replay_footers(ctx: &Ctx, chain: &[Link], start: Lsn) -> Result<(), Failure> {
-    for link in chain.iter().filter(|link| link.first < start) {
-        let footer = read_footer(ctx, link.handle)
-            .await
-            .map_err(|error| Failure::Again(format!("replaying segments: {error}")))?;
-        ctx.with(|core| {
-            for entry in &footer.entries {
-                core.apply(link.handle, entry);
-            }
-        });
+    let replayed: Vec<&Link> = chain.iter().filter(|link| link.first < start).collect();
+    for links in replayed.chunks(FOOTERS_MAX) {
+        let footers = links.iter().map(|link| start_footer(ctx, link.handle)).collect();
+        for (link, footer) in links.iter().zip(all(footers).await) {
+            let footer =
+                footer.map_err(|error| Failure::Again(format!("replaying segments: {error}")))?;
+            ctx.with(|core| {
+                for entry in &footer.entries {
+                    core.apply(link.handle, entry);
+                }
+            });
+        }
     }
     Ok(())
+}
+
+/// Starts to read the footer of a segment.
+fn start_footer(ctx: &Ctx, handle: Handle) -> Awaited<Result<Footer, BlockError>> {
+    let (filler, awaited) = slot();
+    ctx.with(|core| {
+        core.spawn_with(move |ctx| async move { filler.fill(read_footer(&ctx, handle).await) });
+    });
+    awaited
 }
 
 #[cfg(test)]

@@ -101,11 +101,14 @@ fn doubtful(
 }
 
 /// Verifies doubtful copies and counts only the good ones. Copies of one segment are next to each
-/// other in `forms`. Returns the number of good shards for each segment.
+/// other in `forms`. Returns the number of good shards for each segment that has such copies.
 ///
 /// # Errors
 /// A node could not verify now. The error names the node and the reason.
-pub async fn settle(ctx: &Ctx, forms: &[Form]) -> Result<Vec<usize>, (NodeIndex, NodeError)> {
+pub async fn settle(
+    ctx: &Ctx,
+    forms: &[Form],
+) -> Result<BTreeMap<Handle, usize>, (NodeIndex, NodeError)> {
     let mut verdicts = Vec::with_capacity(forms.len());
     for forms in forms.chunks(VERIFIES_MAX) {
         let calls = ctx.with(|core| {
@@ -122,7 +125,8 @@ pub async fn settle(ctx: &Ctx, forms: &[Form]) -> Result<Vec<usize>, (NodeIndex,
         }
     }
     Ok(ctx.with(|core| {
-        verdicts.chunk_by(|a, b| a.0.handle == b.0.handle).map(|some| core.judge(some)).collect()
+        let segments = verdicts.chunk_by(|a, b| a.0.handle == b.0.handle);
+        segments.map(|some| (some[0].0.handle, core.judge(some))).collect()
     }))
 }
 
