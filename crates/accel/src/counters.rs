@@ -15,6 +15,8 @@ pub struct KindCounters {
     pub device_failures: u64,
     /// Of these, jobs whose result was wrong.
     pub device_wrong: u64,
+    /// Of these, jobs that the device had for too long.
+    pub device_late: u64,
     /// Jobs that the device can do but had no room for.
     pub device_full: u64,
 }

@@ -11,6 +11,9 @@ pub struct JobCompletion {
     pub result: Result<JobOutput, JobError>,
 }
 
+/// The time that a device may have for a job, unless it says otherwise.
+const LIMIT_NS: u64 = 2_000_000_000;
+
 /// A device that executes jobs, with exactly the bits of software.
 pub trait Device: Send {
     /// A short name for status pages.
@@ -21,6 +24,12 @@ pub trait Device: Send {
 
     /// Accepts a job, or returns it because the queue is full.
     fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job>;
+
+    /// The longest time that a job takes on the device, with the wait for the jobs before it. An
+    /// engine repeats a job in software after that.
+    fn limit_ns(&self) -> u64 {
+        LIMIT_NS
+    }
 
     /// Appends the jobs of `queue` that have finished since the last call. Never blocks. A
     /// simulated device may use the call to make progress.

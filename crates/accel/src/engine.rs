@@ -4,38 +4,45 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::verify::Verifier;
-use crate::{
-    Counters, Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId, SoftwareEngine,
-    execute,
-};
+use crate::{Counters, Device, Job, JobCompletion, JobId, QueueId, SoftwareEngine, execute};
 
-/// Polls without a completion after which [`Engine::run`] gives the device up. This is the last
-/// resort: long before that, the device's driver ends jobs that make no progress.
-pub const MAX_EMPTY_POLLS: u64 = 1 << 26;
-
-/// Wrong results after which the engine gives the device up.
-pub const MAX_WRONG_RESULTS: u64 = 3;
-
-/// The queue of [`Engine::run`]. Its completions must not mix with those that other code polls for.
-const BLOCKING_QUEUE: QueueId = QueueId(u16::MAX);
+/// Wrong results and delays after which the engine gives the device up.
+pub const MAX_DEVICE_FAULTS: u64 = 3;
 
 /// Executes jobs on a device where possible, in software otherwise.
 ///
 /// The engine verifies each result of the device (module `verify`). Software repeats a job with a
-/// wrong result. After [`MAX_WRONG_RESULTS`] of them the engine gives the device up.
+/// wrong result, and a job that the device has for longer than [`Device::limit_ns`]. After
+/// [`MAX_DEVICE_FAULTS`] of these faults the engine gives the device up.
 ///
-/// An engine belongs to one reactor or one state machine. It shares no state.
+/// An engine belongs to one reactor or one state machine. It shares no state. It has no clock: its
+/// caller says what time it is, in nanoseconds from any moment.
 #[derive(Default)]
 pub struct Engine {
     device: Option<Box<dyn Device>>,
     software: SoftwareEngine,
     /// Jobs on the device. The engine keeps them so that software can repeat them.
-    on_device: BTreeMap<(QueueId, JobId), Job>,
+    on_device: BTreeMap<(QueueId, JobId), OnDevice>,
+    /// Results of the device in the present poll; kept to reuse the memory.
+    arrived: Vec<JobCompletion>,
     verifier: Verifier,
     /// The name of the device that the engine gave up.
     given_up: Option<String>,
+    /// The device that the engine gave up.
+    given_up_device: Option<Box<dyn Device>>,
     counters: Counters,
-    blocking_jobs: u64,
+    /// Delays of the device: polls that found late jobs.
+    delays: u64,
+    /// When the engine last counted a delay.
+    delayed_at_ns: u64,
+}
+
+/// A job that the device has.
+struct OnDevice {
+    job: Job,
+    since_ns: u64,
+    /// When the device is late with it.
+    until_ns: u64,
 }
 
 impl fmt::Debug for Engine {
@@ -70,14 +77,36 @@ impl Engine {
         self.counters
     }
 
-    /// Accepts a job, or returns it because the queue holds too many completions: poll first. The
-    /// last queue number belongs to [`Engine::run`]; the engine returns jobs for it, too.
-    pub fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
-        if queue == BLOCKING_QUEUE {
-            return Err(job);
-        }
+    /// The device that the engine has given up, once. To drop a device may take long: it has to stop
+    /// using memory.
+    pub fn take_given_up(&mut self) -> Option<Box<dyn Device>> {
+        self.given_up_device.take()
+    }
+
+    /// Ends the engine. Jobs on its device get no result.
+    #[must_use]
+    pub fn into_device(self) -> Option<Box<dyn Device>> {
+        self.device.or(self.given_up_device)
+    }
+
+    /// Jobs that the device has.
+    #[must_use]
+    pub fn on_device(&self) -> usize {
+        self.on_device.len()
+    }
+
+    /// When the device is late with the first of its jobs. `None` if it has none.
+    #[must_use]
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.on_device.values().map(|sent| sent.until_ns).min()
+    }
+
+    /// Accepts a job, or returns it because the queue holds too many completions: poll first. A
+    /// queue never gets the same number again, because the result of a late job may come at any
+    /// time.
+    pub fn submit(&mut self, now_ns: u64, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
         let (kind, bytes) = (job.kind(), job.input_bytes());
-        if let Err(job) = self.submit_to_device(queue, id, job) {
+        if let Err(job) = self.submit_to_device(now_ns, queue, id, job) {
             self.software.submit(queue, id, job)?;
         }
         let counters = self.counters.kind_mut(kind);
@@ -86,56 +115,59 @@ impl Engine {
         Ok(())
     }
 
-    /// Appends the jobs of `queue` that have finished.
-    pub fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+    /// Appends the jobs of `queue` that have finished. Software does the jobs that the device is late
+    /// with.
+    pub fn poll(&mut self, now_ns: u64, queue: QueueId, completions: &mut Vec<JobCompletion>) {
         self.software.poll(queue, completions);
         let Some(device) = &mut self.device else { return };
-        let first = completions.len();
-        device.poll(queue, completions);
-        for completion in &mut completions[first..] {
-            let Some(job) = self.on_device.remove(&(queue, completion.job)) else { continue };
-            let trusted = |output| self.verifier.trusts(&job, output);
-            if completion.result.as_ref().is_ok_and(trusted) {
-                continue;
-            }
-            // Software decides in the end, on errors too.
-            let counters = self.counters.kind_mut(job.kind());
-            let result = std::mem::replace(&mut completion.result, execute(&job));
-            if result == completion.result {
-                continue;
-            }
-            counters.device_failures += 1;
-            if result.is_ok() {
-                counters.device_wrong += 1;
-            }
+        let mut arrived = std::mem::take(&mut self.arrived);
+        device.poll(queue, &mut arrived);
+        for completion in arrived.drain(..) {
+            // Software has done a job that was late.
+            let Some(sent) = self.on_device.remove(&(queue, completion.job)) else { continue };
+            completions.push(self.settle(&sent.job, completion));
         }
-        if self.counters.device_wrong() >= MAX_WRONG_RESULTS {
+        self.arrived = arrived;
+        self.repeat_late(now_ns, queue, completions);
+        if self.counters.device_wrong() + self.delays >= MAX_DEVICE_FAULTS {
             self.abandon_device();
+            self.software.poll(queue, completions);
         }
     }
 
-    /// Does one job to its end: on the device if the device takes it (polling until it is done),
-    /// otherwise at once in software.
-    pub fn run(&mut self, job: Job) -> Result<JobOutput, JobError> {
-        let counters = self.counters.kind_mut(job.kind());
-        counters.jobs += 1;
-        counters.bytes += job.input_bytes();
-        self.blocking_jobs += 1;
-        let id = JobId(self.blocking_jobs);
-        if let Err(job) = self.submit_to_device(BLOCKING_QUEUE, id, job) {
-            return execute(&job);
+    /// The device's result if it is right, else that of software. Software decides on errors too.
+    fn settle(&mut self, job: &Job, completion: JobCompletion) -> JobCompletion {
+        let trusted = |output| self.verifier.trusts(job, output);
+        if completion.result.as_ref().is_ok_and(trusted) {
+            return completion;
         }
-        let mut completions = Vec::new();
-        let mut empty_polls = 0;
-        loop {
-            self.poll(BLOCKING_QUEUE, &mut completions);
-            if let Some(completion) = completions.drain(..).find(|done| done.job == id) {
-                return completion.result;
-            }
-            empty_polls += 1;
-            if empty_polls >= MAX_EMPTY_POLLS {
-                self.abandon_device();
-            }
+        let result = execute(job);
+        if result != completion.result {
+            let counters = self.counters.kind_mut(job.kind());
+            counters.device_failures += 1;
+            counters.device_wrong += u64::from(completion.result.is_ok());
+        }
+        JobCompletion { job: completion.job, result }
+    }
+
+    /// Does the jobs of `queue` in software that the device is late with.
+    fn repeat_late(&mut self, now_ns: u64, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+        let of_queue = (queue, JobId(0))..=(queue, JobId(u64::MAX));
+        let late = self.on_device.range(of_queue).filter(|(_, sent)| sent.until_ns <= now_ns);
+        let late: Vec<(QueueId, JobId)> = late.map(|(key, _)| *key).collect();
+        let mut counts = false;
+        for key in late {
+            let Some(sent) = self.on_device.remove(&key) else { continue };
+            // One cause may delay all jobs that the device had at that time.
+            counts |= self.delays == 0 || sent.since_ns >= self.delayed_at_ns;
+            let counters = self.counters.kind_mut(sent.job.kind());
+            counters.device_failures += 1;
+            counters.device_late += 1;
+            completions.push(JobCompletion { job: key.1, result: execute(&sent.job) });
+        }
+        if counts {
+            self.delays += 1;
+            self.delayed_at_ns = now_ns;
         }
     }
 
@@ -144,14 +176,21 @@ impl Engine {
     pub fn abandon_device(&mut self) {
         let Some(device) = self.device.take() else { return };
         self.given_up = Some(format!("{} (given up)", device.name()));
-        for ((queue, id), job) in std::mem::take(&mut self.on_device) {
-            self.counters.kind_mut(job.kind()).device_failures += 1;
-            self.software.finish(queue, id, &job);
+        for ((queue, id), sent) in std::mem::take(&mut self.on_device) {
+            self.counters.kind_mut(sent.job.kind()).device_failures += 1;
+            self.software.finish(queue, id, &sent.job);
         }
+        self.given_up_device = Some(device);
     }
 
     /// Gives the job to the device, if there is one that takes the job and has room.
-    fn submit_to_device(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+    fn submit_to_device(
+        &mut self,
+        now_ns: u64,
+        queue: QueueId,
+        id: JobId,
+        job: Job,
+    ) -> Result<(), Job> {
         let Some(device) = self.device.as_mut().filter(|device| device.takes(&job)) else {
             return Err(job);
         };
@@ -162,7 +201,8 @@ impl Engine {
             return Err(job);
         }
         counters.device_jobs += 1;
-        self.on_device.insert((queue, id), copy);
+        let until_ns = now_ns.saturating_add(device.limit_ns());
+        self.on_device.insert((queue, id), OnDevice { job: copy, since_ns: now_ns, until_ns });
         Ok(())
     }
 }

@@ -9,17 +9,16 @@
 //!   submit(queue, id, job) --> device takes it? --yes--> device.submit --full--+
 //!                                   no                       |                 |
 //!                                   +----> software <--------|-----------------+
-//!                                             |      failed or wrong
+//!                                             |      failed, wrong or late
 //!   poll(queue) <------- completions ---------+--------------+
 //! ```
 //!
 //! Rules of the queues:
-//! - The submitter chooses a [`JobId`]. It is unique among the jobs of its queue that are under
-//!   way.
+//! - The submitter chooses a [`JobId`]. A queue of an [`Engine`] never gets the same number twice.
 //! - Every accepted job completes exactly once, on the queue it was submitted to, in any order.
 //! - Queues are bounded. A full queue returns the job; polling makes room.
-//! - No call blocks, waits or reads a clock, except [`Engine::run`], which polls until its one job
-//!   is done.
+//! - No call blocks, waits or reads a clock. The caller of an [`Engine`] says what time it is, and
+//!   software repeats the jobs that the device has for too long.
 //!
 //! Jobs own their data by reference count ([`bytes::Bytes`], [`std::sync::Arc`]), so software can
 //! repeat a job that a device fails.
@@ -33,6 +32,6 @@ mod verify;
 
 pub use counters::{Counters, KindCounters};
 pub use device::{Device, JobCompletion};
-pub use engine::{Engine, MAX_EMPTY_POLLS, MAX_WRONG_RESULTS};
+pub use engine::{Engine, MAX_DEVICE_FAULTS};
 pub use job::{Job, JobError, JobId, JobKind, JobOutput, QueueId};
 pub use software::{MAX_WAITING_COMPLETIONS, SoftwareEngine, crc32c, execute};

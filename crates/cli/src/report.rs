@@ -191,11 +191,13 @@ pub fn engine_text(engine: &EngineReport) -> Option<String> {
     let kinds = engine.kinds.iter().filter(|kind| kind.jobs > 0).map(|kind| {
         let mut text = format!("{} of {} {}", kind.device_jobs, kind.jobs, kind.kind);
         if kind.device_failures > 0 {
-            let wrong = match kind.device_wrong {
+            let part = |count: u64, what: &str| match count {
                 0 => String::new(),
-                wrong => format!(", {wrong} of them with a wrong result"),
+                count => format!(", {count} of them {what}"),
             };
-            let _ = write!(text, " ({} repeated in software{wrong})", kind.device_failures);
+            let wrong = part(kind.device_wrong, "with a wrong result");
+            let late = part(kind.device_late, "late");
+            let _ = write!(text, " ({} repeated in software{wrong}{late})", kind.device_failures);
         }
         text
     });

@@ -46,6 +46,10 @@ use crate::watch::{Verdict, Watch};
 /// Flights of a queue set: its jobs, and a change of the partition.
 const MAX_FLIGHTS: usize = MAX_JOBS + 1;
 
+/// The longest time of a job. The driver gives up a device without progress much earlier. A
+/// simulated device is a thousand times slower than a card, and slower still on a busy machine.
+const LIMIT_NS: u64 = 20_000_000_000;
+
 /// Flags of operations: they wait for the copies before them, and complete.
 const FINISHING: u64 = descriptor_flag::COMPLETE | descriptor_flag::FENCE;
 
@@ -528,6 +532,10 @@ impl Device for FpgaDevice {
             self.service();
             job
         })
+    }
+
+    fn limit_ns(&self) -> u64 {
+        LIMIT_NS
     }
 
     fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fieldstone_accel::{Device, Engine, Job, JobError, JobId, JobKind, QueueId, crc32c, execute};
+use fieldstone_accel::{
+    Device, Engine, Job, JobError, JobId, JobKind, JobOutput, QueueId, crc32c, execute,
+};
 use fieldstone_codes::Profile;
 use fieldstone_crush::AlgorithmKind;
 use fieldstone_fpga::card::{Grant, OpenError};
@@ -83,17 +85,17 @@ fn tables_are_copied_once_and_maps_loaded_when_they_change() {
         _ => unreachable!("a placement was asked for"),
     };
     for _ in 0..3 {
-        assert_eq!(engine.run(first.clone()), execute(&first));
+        assert_eq!(run(&mut engine, first.clone()), execute(&first));
     }
     // The copies of two runs: the image with the first run, then only inputs.
     assert_eq!((dummy.done(H2cOp::LoadMap), dummy.done(H2cOp::Copy)), (1, 4));
-    assert_eq!(engine.run(other.clone()), execute(&other));
-    assert_eq!(engine.run(first.clone()), execute(&first));
+    assert_eq!(run(&mut engine, other.clone()), execute(&other));
+    assert_eq!(run(&mut engine, first.clone()), execute(&first));
     assert_eq!((dummy.done(H2cOp::LoadMap), dummy.done(H2cOp::Copy)), (3, 7));
     let code = jobs.code();
     let inputs = if let Job::Code { inputs, .. } = &code { inputs.len() as u64 } else { 0 };
-    assert_eq!(engine.run(code.clone()), execute(&code));
-    assert_eq!(engine.run(code.clone()), execute(&code));
+    assert_eq!(run(&mut engine, code.clone()), execute(&code));
+    assert_eq!(run(&mut engine, code.clone()), execute(&code));
     assert_eq!(dummy.done(H2cOp::Copy), 7 + 1 + 2 * inputs);
     let counters = engine.counters();
     assert_eq!((counters.place.device_jobs, counters.code.device_jobs), (5, 2));
@@ -146,7 +148,19 @@ fn coding_jobs_of_a_burst_are_one_operation() {
     assert_eq!(card.free(), all);
 }
 
-/// Runs jobs under faults, through an engine; some calls block, and some jobs are in flight.
+/// Does a job to its end.
+fn run(engine: &mut Engine, job: Job) -> Result<JobOutput, JobError> {
+    let mut completions = Vec::new();
+    engine.submit(0, QueueId(0), JobId(0), job).expect("no other job waits on this queue");
+    loop {
+        engine.poll(0, QueueId(0), &mut completions);
+        if let Some(done) = completions.pop() {
+            return done.result;
+        }
+    }
+}
+
+/// Runs jobs under faults, through an engine; some run alone, and some jobs are in flight.
 fn under_faults(seed: u64, faults: &Faults, count: u64) -> (fieldstone_accel::Counters, Dummy) {
     let (dummy, card) = dummy(seed);
     let device = FpgaDevice::open(&card, seed % 2 == 1).expect("a queue set is free");
@@ -158,12 +172,12 @@ fn under_faults(seed: u64, faults: &Faults, count: u64) -> (fieldstone_accel::Co
     for number in 0..count {
         let job = jobs.next();
         if number % 4 == 0 {
-            assert_eq!(engine.run(job.clone()), execute(&job));
+            assert_eq!(run(&mut engine, job.clone()), execute(&job));
             continue;
         }
         expected.insert(JobId(number), execute(&job));
-        engine.submit(QueueId(1), JobId(number), job).expect("the queue is not full");
-        engine.poll(QueueId(1), &mut completions);
+        engine.submit(0, QueueId(1), JobId(number), job).expect("the queue is not full");
+        engine.poll(0, QueueId(1), &mut completions);
         for done in completions.drain(..) {
             assert_eq!(Some(done.result), expected.remove(&done.job));
         }
@@ -172,7 +186,7 @@ fn under_faults(seed: u64, faults: &Faults, count: u64) -> (fieldstone_accel::Co
         if expected.is_empty() {
             break;
         }
-        engine.poll(QueueId(1), &mut completions);
+        engine.poll(0, QueueId(1), &mut completions);
         for done in completions.drain(..) {
             assert_eq!(Some(done.result), expected.remove(&done.job));
         }
@@ -300,14 +314,14 @@ fn what_takes_too_long_is_left_to_software() {
     let other = Job::Checksum { data: vec![1; 100].into(), block_bytes: 128 };
     for (slow, kind) in [(&coding, JobKind::Code), (&placement, JobKind::Place)] {
         dummy.set_faults(Faults { too_long: 1.0, ..Faults::default() });
-        assert_eq!(engine.run(slow.clone()), execute(slow));
+        assert_eq!(run(&mut engine, slow.clone()), execute(slow));
         dummy.set_faults(Faults::default());
         // The queue set is reset, and then works again.
         let before = engine.counters().checksum.device_jobs;
         while engine.counters().checksum.device_jobs == before {
-            assert_eq!(engine.run(other.clone()), execute(&other));
+            assert_eq!(run(&mut engine, other.clone()), execute(&other));
         }
-        assert_eq!(engine.run(slow.clone()), execute(slow));
+        assert_eq!(run(&mut engine, slow.clone()), execute(slow));
         let counts = *engine.counters().kind(kind);
         assert_eq!((counts.jobs, counts.device_jobs, counts.device_failures), (2, 1, 1));
     }

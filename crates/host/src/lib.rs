@@ -86,5 +86,5 @@ pub use remote_session::connect_unix;
 pub use store::{Phase, Store, StoreIo, StoreSpec};
 pub use stores::{
     FileSpec, FileStatus, NodePlace, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall,
-    VolumeSpec,
+    VolumeSpec, VolumeStatus,
 };

@@ -298,7 +298,7 @@ fn volumes(out: &mut Exposition, volumes: &[Labels<'_>]) {
 }
 
 fn engines(out: &mut Exposition, volumes: &[Labels<'_>]) {
-    let fields: [Row<EngineKindReport>; 6] = [
+    let fields: [Row<EngineKindReport>; 7] = [
         ("fieldstone_accel_jobs_total", "Codings, placements and checksums.", |kind| kind.jobs),
         ("fieldstone_accel_bytes_total", "Bytes that they read.", |kind| kind.bytes),
         ("fieldstone_accel_device_jobs_total", "Of those, given to a device.", |kind| {
@@ -313,6 +313,7 @@ fn engines(out: &mut Exposition, volumes: &[Labels<'_>]) {
         ("fieldstone_accel_device_wrong_total", "Of those, with a wrong result.", |kind| {
             kind.device_wrong
         }),
+        ("fieldstone_accel_device_late_total", "Of those, late.", |kind| kind.device_late),
     ];
     for (name, help, field) in fields {
         out.family(name, "counter", help);

@@ -8,6 +8,7 @@ use fieldstone_proto::NodeIndex;
 use fieldstone_volume::{Geometry, Provisioning, slots_whole, step_blocks};
 
 use crate::atlas::{Fault, Weights};
+use crate::device::DevicePlan;
 use crate::dice::Dice;
 use crate::disk::DiskKind;
 use crate::network::NetworkSpeed;
@@ -102,6 +103,8 @@ pub struct Scenario {
     pub staying: Vec<StayingPlan>,
     /// When all disks are full, if they are in this run.
     pub squeeze: Option<SqueezePlan>,
+    /// The accelerator devices of the volumes, if they have any.
+    pub device: Option<DevicePlan>,
     /// The disks.
     pub disk: DiskKind,
     /// The network.
@@ -138,6 +141,7 @@ impl Scenario {
         scenario.draw_growth_at_end();
         scenario.draw_removal();
         scenario.draw_squeeze();
+        scenario.device = DevicePlan::draw(&mut Dice::new(seed, "device plan", 0));
         scenario
     }
 
@@ -192,6 +196,7 @@ impl Scenario {
             fault_gap_ns: dice.pick(&[0, 3_000_000, 20_000_000, 100_000_000, 600_000_000]),
             staying: Vec::new(),
             squeeze: None,
+            device: None,
             disk,
             network: draw_network(&mut dice),
             node_timeout_ms,
@@ -377,8 +382,13 @@ impl Scenario {
             format!(", {kib} KiB left for {seconds} s after {} ops", plan.at_request)
         };
         let full = self.squeeze.map(full).unwrap_or_default();
+        let device = |plan: DevicePlan| {
+            let DevicePlan { job_ns, full, fault } = plan;
+            format!(", devices of {} us a job, {full} and {fault} in 1000", job_ns / 1000)
+        };
+        let device = self.device.map(device).unwrap_or_default();
         format!(
-            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}, {}",
+            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}{device}, {}",
             self.kind,
             self.profile,
             self.nodes,

@@ -12,7 +12,6 @@ use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use fieldstone_accel::Engine;
 use fieldstone_block::{Completion, Nanos};
 use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{NodeWeight, PoolMap};
@@ -22,9 +21,11 @@ use slab::Slab;
 use crate::calls::Calls;
 use crate::damage::Damage;
 use crate::exec::{Awaited, Filler, Lock, Task, slot};
+use crate::jobs::Jobs;
 use crate::layout::{Layout, step_blocks};
 use crate::log::Log;
 use crate::map::Map;
+use crate::place::Draw;
 use crate::provision::Reservation;
 use crate::read::Reads;
 use crate::seam::{Action, Geometry, VolumeConfig};
@@ -135,7 +136,6 @@ pub struct Core {
     pub code: Arc<dyn Code>,
     pub geometry: Geometry,
     pub layout: Layout,
-    pub engine: Engine,
     pub pool: PoolMap,
     pub now: Nanos,
     /// When the opening began, and its present attempt.
@@ -155,6 +155,7 @@ pub struct Core {
     capability: Capability,
     pub nodes: Vec<Node>,
     pub calls: Calls,
+    pub jobs: Jobs,
     pub ctx: Weak<RefCell<Core>>,
     pub actions: VecDeque<Action>,
     pub completions: Vec<Completion>,
@@ -164,6 +165,8 @@ pub struct Core {
     pub map: Map,
     pub segments: SegmentTable,
     pub segments_made: u64,
+    /// The nodes for the segment that begins next.
+    pub next_draw: Option<(SegmentId, Draw)>,
     /// Highest generation of a journal that the volume ever began.
     pub journals_made: u64,
     pub log: Log,
@@ -213,7 +216,6 @@ impl Core {
     /// volume reads the root, unless it creates the volume.
     pub fn new(
         config: VolumeConfig,
-        engine: Engine,
         name: String,
         profile: Profile,
         geometry: Geometry,
@@ -260,7 +262,6 @@ impl Core {
             code,
             profile,
             geometry,
-            engine,
             pool: PoolMap::new(&weights).expect("a pool of at least one node"),
             now,
             opening_began: now,
@@ -275,6 +276,7 @@ impl Core {
             capability: Capability::default(),
             nodes,
             calls: Calls::default(),
+            jobs: Jobs::default(),
             ctx: Weak::new(),
             actions: VecDeque::new(),
             completions: Vec::new(),
@@ -284,6 +286,7 @@ impl Core {
             map: Map::new(geometry.size_bytes / 4096),
             segments: SegmentTable::default(),
             segments_made: 0,
+            next_draw: None,
             journals_made: 0,
             log: Log::new(geometry.ring_bytes),
             reads: Reads::default(),

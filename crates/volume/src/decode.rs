@@ -197,8 +197,8 @@ async fn decode_part(
         read_bytes += inputs.iter().map(|input| input.len() as u64).sum::<u64>();
         if attempt.complete(&inputs) {
             let job = Job::Code { map: Arc::clone(&attempt.plan.map), inputs };
-            let output = ctx.with(|core| core.engine.run(job));
-            let output = output.map_err(|error| BlockError::Io(error.to_string()))?;
+            let result = ctx.with(|core| core.start_job(job));
+            let output = result.await.map_err(|error| BlockError::Io(error.to_string()))?;
             let shards = output.into_shards().unwrap_or_default();
             if shards.len() != lost.len() {
                 return Err(BlockError::Io("decoding gave too few shards".into()));

@@ -26,7 +26,7 @@ use crate::map::{Location, Run};
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
 use crate::reserve::{ask_full_nodes, yield_if_needed};
-use crate::seal::{Shard, ShardBuilder, store, sync_segments};
+use crate::seal::{Coding, ShardBuilder, store, sync_segments};
 use crate::seam::Provisioning;
 use crate::segment::{Handle, Segment, State, segment_id};
 use crate::status::Phase;
@@ -447,8 +447,8 @@ async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
     }
 }
 
-/// Makes a new segment with a part of a checkpoint, and codes it.
-fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Vec<Shard>, SealMeta) {
+/// Makes a new segment with a part of a checkpoint, and starts to code it.
+fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Coding, SealMeta) {
     let layout = core.layout;
     let mut data = AlignedBuf::zeroed(part.len().next_multiple_of(BLOCK_BYTES));
     data[..part.len()].copy_from_slice(part);
@@ -456,7 +456,7 @@ fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Vec<Shard>, Seal
     let shard_blocks = layout.shard_blocks_for(blocks);
     let mut builder = ShardBuilder::new(layout, shard_blocks);
     builder.put(0, &data, &crc32c_blocks(&data));
-    let shards = core.code_shards(builder);
+    let coding = core.start_coding(builder);
     core.segments_made += 1;
     let shard_bytes = shard_blocks * BLOCK_BYTES as u32;
     let handle = core.segments.insert(Segment {
@@ -476,7 +476,7 @@ fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Vec<Shard>, Seal
     });
     let meta =
         SealMeta { kind: SegmentKind::Checkpoint, lsn_first: Lsn(0), lsn_end: Lsn(0), shard_bytes };
-    (handle, shards, meta)
+    (handle, coding, meta)
 }
 
 /// Writes a checkpoint's bytes to new segments and makes them stable. `None` if the volume failed
@@ -486,7 +486,8 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
     let mut handles = Vec::new();
     let mut written = Vec::new();
     for chunk in bytes.chunks(capacity) {
-        let (handle, shards, meta) = ctx.with(|core| checkpoint_segment(core, chunk));
+        let (handle, coding, meta) = ctx.with(|core| checkpoint_segment(core, chunk));
+        let shards = coding.finish().await;
         if !store(ctx, handle, &shards, meta).await {
             return None;
         }

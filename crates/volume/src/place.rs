@@ -1,39 +1,107 @@
-//! Placement of shards and journals. The engine draws the nodes, so that a device can do it; the
-//! pool's map then fills the result up.
+//! Placement of shards: CRUSH draws nodes, and the pool's map then fills the result up.
+//!
+//! A draw is a job of the world, so that a device can do it. But rows and seals need their nodes at
+//! once. So the volume asks for the draw of the next segment when a segment begins. If the result
+//! has arrived when the volume needs the nodes, and the same nodes can take shards then, the volume
+//! uses this result. Otherwise it draws in place. A draw depends only on its question, so both give
+//! the same nodes. (A device may give other nodes by a fault. That is harmless: the volume notes
+//! where each shard is.)
+
+use std::sync::Arc;
 
 use fieldstone_accel::Job;
-use fieldstone_crush::{Osds, PoolMap, RuleId};
+use fieldstone_crush::{Osds, PoolMap};
+use fieldstone_proto::{NodeIndex, SegmentId};
 
-use crate::core::Core;
+use crate::core::{Core, Node};
+use crate::segment::{Handle, segment_id};
+use crate::status::NodeHealth;
+
+/// What a draw depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The key of the segment.
+    pub key: u64,
+    /// Shards of the segment.
+    pub width: usize,
+    /// The weights of the nodes, 16.16; 0 for nodes that take nothing.
+    pub in_weights: Arc<[u32]>,
+}
+
+/// A draw that was made ahead.
+pub struct Draw {
+    question: Question,
+    drawn: Osds,
+}
 
 impl Core {
-    /// [`PoolMap::place_shards`], drawn by the engine.
-    pub fn place_shards(
-        &mut self,
+    /// A node for each shard of a segment.
+    pub fn place_shards(&self, handle: Handle, question: &Question) -> Vec<Option<usize>> {
+        let Question { key, width, in_weights } = question;
+        let contents = self.segments.get(handle).and_then(|segment| segment.contents.as_ref());
+        let draw = contents.and_then(|contents| contents.draw.as_ref());
+        match draw.filter(|draw| draw.question == *question) {
+            Some(draw) => self.pool.shards_from(*key, *width, in_weights, &draw.drawn),
+            None => self.pool.place_shards(*key, *width, in_weights),
+        }
+    }
+
+    /// A segment begins: it takes the draw that was made ahead for it. Asks the world for the draw
+    /// of the next one.
+    pub fn take_draw(&mut self, id: SegmentId) -> Option<Draw> {
+        let ready = self.next_draw.take().filter(|(of, _)| *of == id);
+        let next = segment_id(self.epoch, self.segments_made + 1);
+        let question =
+            self.question_for(self.placement_key(next, 0), &[], self.layout.width(), |core, n| {
+                core.has_room_for_data(n)
+            });
+        let result = self.start_job(Job::Place {
+            map: Arc::clone(self.pool.map()),
+            rule: PoolMap::SHARDS,
+            width: self.pool.draw_width(question.width),
+            xs: vec![PoolMap::input(question.key)],
+            weights: Arc::clone(&question.in_weights),
+        });
+        self.spawn_with(move |ctx| async move {
+            let output = result.await.expect("the rule is made with the map");
+            let placements = output.into_placements().expect("a placement places");
+            let drawn = placements.into_iter().next();
+            ctx.with(|core| core.next_draw = drawn.map(|drawn| (next, Draw { question, drawn })));
+        });
+        ready.map(|(_, draw)| draw)
+    }
+
+    /// What the placement of a segment's shards depends on. `used` are the nodes that have shards of
+    /// it, `wanted` is the number of shards without a node, and `chosen` says which nodes take one.
+    pub fn question_for(
+        &self,
         key: u64,
-        width: usize,
-        in_weights: &[u32],
-    ) -> Vec<Option<usize>> {
-        let drawn = self.draw(PoolMap::SHARDS, key, width, in_weights);
-        self.pool.shards_from(key, width, in_weights, &drawn)
-    }
-
-    /// [`PoolMap::place_journal`], drawn by the engine.
-    pub fn place_journal(&mut self, key: u64, copies: usize, in_weights: &[u32]) -> Vec<usize> {
-        let drawn = self.draw(PoolMap::JOURNAL, key, copies, in_weights);
-        self.pool.journal_from(key, copies, in_weights, &drawn)
-    }
-
-    fn draw(&mut self, rule: RuleId, key: u64, width: usize, in_weights: &[u32]) -> Osds {
-        let job = Job::Place {
-            map: self.pool.map().clone(),
-            rule,
-            width: self.pool.draw_width(width),
-            xs: vec![PoolMap::input(key)],
-            weights: in_weights.into(),
+        used: &[NodeIndex],
+        wanted: usize,
+        chosen: impl Fn(&Self, NodeIndex) -> bool,
+    ) -> Question {
+        let usable = |(index, node): &(NodeIndex, &Node)| {
+            let up = node.health == NodeHealth::Up && !node.full;
+            up && !used.contains(index) && chosen(self, *index)
         };
-        let output = self.engine.run(job).expect("both rules are made with the map");
-        let placements = output.into_placements().expect("a placement places");
-        placements.into_iter().next().expect("one input was given")
+        let nodes = (0u16..).map(NodeIndex).zip(&self.nodes).filter(usable);
+        let mut usable: Vec<(u64, NodeIndex)> =
+            nodes.map(|(index, _)| (self.slots_beyond(index), index)).collect();
+        if self.is_tight() {
+            // Uses only the nodes with most room, so that as many segments fit as `space` counts.
+            usable.sort_unstable_by_key(|(slots, _)| std::cmp::Reverse(*slots));
+            usable.truncate(wanted);
+        }
+        let mut weights = vec![0; self.nodes.len()];
+        for (_, node) in usable {
+            weights[usize::from(node.0)] = 0x1_0000;
+        }
+        Question { key, width: self.layout.width(), in_weights: weights.into() }
+    }
+
+    /// The key for the placement of a segment. Each attempt places it elsewhere.
+    pub fn placement_key(&self, id: SegmentId, attempt: u64) -> u64 {
+        let volume = self.config.volume.0;
+        (id.0 ^ attempt << 56).wrapping_add((volume as u64) ^ ((volume >> 64) as u64))
     }
 }

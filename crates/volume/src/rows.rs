@@ -30,16 +30,17 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use fieldstone_accel::Job;
 use fieldstone_buf::join;
 use fieldstone_proto::{
     BLOCK_BYTES, JournalGen, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, ShardIndex,
-    crc32c_blocks,
 };
 use smallvec::SmallVec;
 
 use crate::calls::{CallResult, Waiter};
 use crate::core::{Core, Ctx};
+use crate::exec::Awaited;
+use crate::jobs::JobResult;
+use crate::seal::{Coding, finish_encoding};
 use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase};
 
@@ -66,6 +67,18 @@ pub struct Rows {
     written: Vec<bool>,
     /// No write of rows went wrong: more rows may follow.
     intact: bool,
+    /// Records whose rows are on their way to the data shards, while the world makes their parity.
+    in_coding: u32,
+}
+
+/// The rows of a record.
+#[derive(Clone, Copy)]
+struct RecordRows {
+    generation: JournalGen,
+    /// The writes count towards this batch of the log.
+    batch: u64,
+    segment: SegmentId,
+    first_row: u32,
 }
 
 impl Rows {
@@ -159,15 +172,17 @@ impl Core {
             keepers.push(Keeper { node: *node, session: self.node(*node).session, lost: false });
         }
         let count = self.layout.shard_blocks / self.layout.unit_blocks;
-        let rows = Rows { keepers, written: vec![false; count as usize], intact: true };
+        let rows =
+            Rows { keepers, written: vec![false; count as usize], intact: true, in_coding: 0 };
         if let Some(segment) = self.segments.get_mut(handle) {
             segment.rows = Some(rows);
         }
         true
     }
 
-    /// Codes whole rows of the open segment, from block `first` on, and writes them to the shards.
-    /// Returns the number of writes, which count towards batch `batch`.
+    /// Writes whole rows of the open segment, from block `first` on, to the data shards. Starts to
+    /// code them; their parity follows ([`send_parity`]). Returns the number of writes of both kinds,
+    /// which count towards batch `batch`.
     pub fn send_rows(&mut self, handle: Handle, first: u32, checksums: &[u32], batch: u64) -> u32 {
         let layout = self.layout;
         let (unit, row) = (layout.unit_blocks as usize, layout.row_blocks() as usize);
@@ -175,51 +190,94 @@ impl Core {
         let segment = self.segments.get(handle).expect("the open segment exists");
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
         let id = segment.id;
-        let mut pieces: Vec<(Vec<Bytes>, Vec<u32>)> = vec![Default::default(); layout.width()];
+        let mut parts_of_shards: Vec<ShardRows> = vec![ShardRows::default(); k];
+        let mut parity = Vec::with_capacity(checksums.len() / row);
+        let mut inputs_of_rows = Vec::with_capacity(checksums.len() / row);
         for row_at in (0..checksums.len()).step_by(row) {
             let mut inputs = Vec::with_capacity(k);
-            for (shard, piece) in pieces.iter_mut().enumerate().take(k) {
+            for (shard, part) in parts_of_shards.iter_mut().enumerate() {
                 let at = row_at + shard * unit;
                 let mut parts: SmallVec<[Bytes; 2]> = SmallVec::new();
                 let block = first + u32::try_from(at).expect("small");
                 contents.read(block, layout.unit_blocks, |part| parts.push(part));
                 let data = join(&parts);
-                piece.0.push(data.clone());
-                piece.1.extend_from_slice(&checksums[at..at + unit]);
+                part.data.push(data.clone());
+                part.checksums.extend_from_slice(&checksums[at..at + unit]);
                 inputs.push(data);
             }
-            let job = Job::Code { map: std::sync::Arc::clone(self.code.encode()), inputs };
-            let output = self.engine.run(job).expect("the shape of a row fits its code");
-            let parity = output.into_shards().expect("a code job gives shards");
-            for (piece, data) in pieces[k..].iter_mut().zip(parity) {
-                piece.1.extend(crc32c_blocks(&data));
-                piece.0.push(data);
-            }
+            inputs_of_rows.push(inputs);
+        }
+        for inputs in inputs_of_rows {
+            parity.push(self.start_encoding(inputs));
         }
         let first_row = first / layout.row_blocks();
-        let generation = self.log.generation;
+        let record = RecordRows { generation: self.log.generation, batch, segment: id, first_row };
         let segment = self.segments.get_mut(handle).expect("the open segment exists");
         let rows = segment.rows.as_mut().expect("made before the record");
         let count = checksums.len() / row;
         rows.written[first_row as usize..first_row as usize + count].fill(true);
+        rows.in_coding += 1;
         let keepers = rows.keepers.clone();
-        for (shard, (keeper, (data, checksums))) in keepers.iter().zip(pieces).enumerate() {
-            let body = RequestBody::ShardWrite {
-                segment: id,
-                shard: shard_index(shard),
-                offset_bytes: first_row * layout.unit_blocks * BLOCK_BYTES as u32,
-                checksums,
-                seal: None,
-                data_first: false,
-            };
-            self.send(
-                keeper.node,
-                body,
-                data,
-                Waiter::Row { generation, batch, segment: id, shard },
-            );
+        for (shard, (keeper, part)) in keepers.iter().zip(parts_of_shards).enumerate() {
+            self.send_shard_rows(record, shard, keeper.node, part);
         }
+        self.spawn_with(move |ctx| send_parity(ctx, record, parity));
         u32::try_from(layout.width()).expect("at most 255 shards")
+    }
+
+    fn send_shard_rows(
+        &mut self,
+        record: RecordRows,
+        shard: usize,
+        node: NodeIndex,
+        part: ShardRows,
+    ) {
+        let RecordRows { generation, batch, segment, first_row } = record;
+        let body = RequestBody::ShardWrite {
+            segment,
+            shard: shard_index(shard),
+            offset_bytes: first_row * self.layout.unit_blocks * BLOCK_BYTES as u32,
+            checksums: part.checksums,
+            seal: None,
+            data_first: false,
+        };
+        let waiter = Waiter::Row { generation, batch, segment, shard };
+        self.send(node, body, part.data, waiter);
+    }
+
+    /// The parity of a record's rows is there. A keeper that was lost since the volume wrote the data
+    /// has lost the other rows as well.
+    fn parity_made(&mut self, record: RecordRows, parts_of_shards: Vec<ShardRows>) {
+        let RecordRows { generation, batch, segment, .. } = record;
+        let Some(handle) = self.segments.find(segment) else { return };
+        let rows = self.segments.get_mut(handle).and_then(|segment| segment.rows.as_mut());
+        let Some(rows) = rows else { return };
+        rows.in_coding -= 1;
+        let keepers = rows.keepers.clone();
+        if matches!(self.phase, Phase::Failed(_) | Phase::Closed) {
+            return;
+        }
+        let k = keepers.len() - parts_of_shards.len();
+        for (shard, (keeper, part)) in (k..).zip(keepers.iter().skip(k).zip(parts_of_shards)) {
+            if self.is_connected_since(keeper) {
+                self.send_shard_rows(record, shard, keeper.node, part);
+            } else {
+                let lost = Err(NodeError::Unreachable);
+                self.row_replied(keeper.node, generation, batch, (segment, shard), lost);
+            }
+        }
+    }
+
+    /// The connection over which the keeper got its rows is the present one.
+    fn is_connected_since(&self, keeper: &Keeper) -> bool {
+        let state = self.node(keeper.node);
+        state.health == NodeHealth::Up && state.session == keeper.session
+    }
+
+    /// The world makes parity for rows of the segment that are on their way to the data shards.
+    fn rows_in_coding(&self, handle: Handle) -> bool {
+        let rows = self.segments.get(handle).and_then(|segment| segment.rows.as_ref());
+        rows.is_some_and(|rows| rows.in_coding > 0)
     }
 
     /// A node answered the write of rows.
@@ -292,16 +350,11 @@ impl Core {
         }
     }
 
-    /// The shards of a closed segment that rows were written to and that still exist. Also, for
-    /// each run of rows that is not written yet, its first row and its shards.
-    fn rest_of_rows(&mut self, handle: Handle) -> Option<RestOfRows> {
+    /// Starts to code the runs of rows of a closed segment that are not written yet. Gives the first
+    /// row of each run. `None` if the segment has no rows on its shards.
+    fn code_rest(&mut self, handle: Handle) -> Option<Vec<(u32, Coding)>> {
         let segment = self.segments.get(handle)?;
         let rows = segment.rows.as_ref()?;
-        let there: Vec<(usize, NodeIndex, u64)> = (0..)
-            .zip(&rows.keepers)
-            .filter(|(_, keeper)| self.still_keeps(keeper))
-            .map(|(shard, keeper)| (shard, keeper.node, keeper.session))
-            .collect();
         let total = segment.shard_bytes / BLOCK_BYTES as u32 / self.layout.unit_blocks;
         let mut runs: Vec<Range<u32>> = Vec::new();
         for row in (0..total).filter(|row| !rows.written[*row as usize]) {
@@ -310,11 +363,17 @@ impl Core {
                 _ => runs.push(row..row + 1),
             }
         }
-        let shards = runs
-            .into_iter()
-            .map(|run| Some((run.start, self.make_shards(handle, run)?)))
-            .collect::<Option<_>>()?;
-        Some(RestOfRows { there, shards })
+        runs.into_iter().map(|run| Some((run.start, self.code_rows(handle, run)?))).collect()
+    }
+
+    /// The shards of the segment that rows were written to and that still exist.
+    fn shards_with_rows(&self, handle: Handle) -> Vec<(usize, NodeIndex, u64)> {
+        let rows = self.segments.get(handle).and_then(|segment| segment.rows.as_ref());
+        let keepers = rows.iter().flat_map(|rows| (0..).zip(&rows.keepers));
+        keepers
+            .filter(|(_, keeper)| self.still_keeps(keeper))
+            .map(|(shard, keeper)| (shard, keeper.node, keeper.session))
+            .collect()
     }
 
     /// The shard's keeper did not take some of the shard's rows.
@@ -332,8 +391,7 @@ impl Core {
     }
 
     fn still_keeps(&self, keeper: &Keeper) -> bool {
-        let state = self.node(keeper.node);
-        !keeper.lost && state.health == NodeHealth::Up && state.session == keeper.session
+        !keeper.lost && self.is_connected_since(keeper)
     }
 
     /// The best node for a shard of the segment: the node that already has a slot for the shard.
@@ -383,33 +441,57 @@ impl Core {
     }
 }
 
-struct RestOfRows {
-    there: Vec<(usize, NodeIndex, u64)>,
-    shards: Vec<(u32, Vec<crate::seal::Shard>)>,
+/// The part of a record that goes to one shard.
+#[derive(Clone, Default)]
+struct ShardRows {
+    data: Vec<Bytes>,
+    checksums: Vec<u32>,
+}
+
+/// Sends the parity of a record's rows to its shards. `parity` has one job for each row.
+async fn send_parity(ctx: Ctx, record: RecordRows, parity: Vec<Awaited<JobResult>>) {
+    let mut parts_of_shards: Vec<ShardRows> = Vec::new();
+    for row in parity {
+        let shards = finish_encoding(row).await;
+        parts_of_shards.resize_with(shards.len(), ShardRows::default);
+        for (part, shard) in parts_of_shards.iter_mut().zip(shards) {
+            part.checksums.extend(shard.checksums);
+            part.data.push(shard.data);
+        }
+    }
+    ctx.with(|core| core.parity_made(record, parts_of_shards));
 }
 
 /// Completes the shards of a closed segment that already have rows.
 pub async fn complete_rows(ctx: &Ctx, handle: Handle, meta: SealMeta) {
-    let Some(rest) = ctx.with(|core| core.rest_of_rows(handle)) else { return };
+    let Some(rest) = ctx.with(|core| core.code_rest(handle)) else { return };
+    let mut runs = Vec::with_capacity(rest.len());
+    for (first_row, coding) in rest {
+        runs.push((first_row, coding.finish().await));
+    }
+    // The write that seals a shard comes after all other writes to the shard.
+    while ctx.with(|core| core.rows_in_coding(handle)) {
+        ctx.sleep_ms(1).await;
+    }
     let calls: Vec<_> = ctx.with(|core| {
-        let Some(id) = core.segments.get(handle).map(|segment| segment.id) else {
-            return Vec::new();
-        };
+        let over = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+        let segment = core.segments.get(handle).filter(|_| !over);
+        let Some(id) = segment.map(|segment| segment.id) else { return Vec::new() };
         let unit_bytes = core.layout.unit_blocks * BLOCK_BYTES as u32;
-        let last = rest.shards.len().saturating_sub(1);
+        let last = runs.len().saturating_sub(1);
         let mut calls = Vec::new();
-        for (shard, node, session) in &rest.there {
-            for (at, (first_row, shards)) in rest.shards.iter().enumerate() {
+        for (shard, node, session) in core.shards_with_rows(handle) {
+            for (at, (first_row, shards)) in runs.iter().enumerate() {
                 let body = RequestBody::ShardWrite {
                     segment: id,
-                    shard: shard_index(*shard),
+                    shard: shard_index(shard),
                     offset_bytes: first_row * unit_bytes,
-                    checksums: shards[*shard].checksums.clone(),
+                    checksums: shards[shard].checksums.clone(),
                     seal: (at == last).then_some(meta),
                     data_first: false,
                 };
-                let call = core.call(*node, body, vec![shards[*shard].data.clone()]);
-                calls.push((*shard, *node, *session, at == last, call));
+                let call = core.call(node, body, vec![shards[shard].data.clone()]);
+                calls.push((shard, node, session, at == last, call));
             }
         }
         calls
@@ -432,4 +514,66 @@ pub async fn complete_rows(ctx: &Ctx, handle: Handle, meta: SealMeta) {
 
 pub fn shard_index(shard: usize) -> ShardIndex {
     ShardIndex(u8::try_from(shard).expect("at most 255 shards"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::{Script, Sent};
+
+    /// The data shards and the parity shards among the requests, with their nodes.
+    fn shards(sent: &[Sent]) -> (Vec<NodeIndex>, Vec<NodeIndex>) {
+        let (mut data, mut parity) = (Vec::new(), Vec::new());
+        for sent in sent {
+            if let RequestBody::ShardWrite { shard, .. } = sent.request.body {
+                if shard.0 < 4 { data.push(sent.node) } else { parity.push(sent.node) }
+            }
+        }
+        (data, parity)
+    }
+
+    #[test]
+    fn a_write_of_rows_waits_for_its_parity() {
+        let mut script = Script::serving(8);
+        script.write(0, 16);
+        let sent = script.sent();
+        let (data, parity) = shards(&sent);
+        assert_eq!((data.len(), parity.len()), (4, 0), "the world makes the parity");
+        sent.iter().for_each(|sent| script.done(sent));
+        assert!(script.sent().is_empty() && script.completions.is_empty());
+        script.do_jobs();
+        let sent = script.sent();
+        let (data, parity) = shards(&sent);
+        assert_eq!((data.len(), parity.len()), (0, 2));
+        script.done(&sent[0]);
+        assert!(script.sent().is_empty() && script.completions.is_empty());
+        script.done(&sent[1]);
+        script.sent();
+        assert!(script.completions.iter().all(|done| done.result.is_ok()));
+        assert_eq!(script.completions.len(), 1);
+    }
+
+    #[test]
+    fn parity_goes_to_no_node_that_was_lost_since_the_data_was_sent() {
+        let mut script = Script::serving(8);
+        script.write(0, 16);
+        let sent = script.sent();
+        let keepers: Vec<NodeIndex> = script.core(|core| {
+            let (_, segment) = core.segments.iter().next().expect("the open one");
+            let rows = segment.rows.as_ref().expect("rows were written");
+            rows.keepers.iter().map(|keeper| keeper.node).collect()
+        });
+        sent.iter().for_each(|sent| script.done(sent));
+        let lost = keepers[5];
+        script.reconnect(lost);
+        // The journal moves, to have the record whole. Until then the write is not safe.
+        let creates = |sent: &Sent| matches!(sent.request.body, RequestBody::JournalCreate { .. });
+        assert!(script.sent().iter().any(creates));
+        script.do_jobs();
+        let sent = script.sent();
+        assert_eq!(shards(&sent).1, [keepers[4]]);
+        sent.iter().for_each(|sent| script.done(sent));
+        script.sent();
+        assert!(script.completions.is_empty());
+    }
 }

@@ -3,11 +3,12 @@
 //! Nothing answers by itself. [`Script::sent`] gives the requests since the last call, and the test
 //! answers them in any order, or not at all. So a test shows one interleaving, step by step.
 
-use fieldstone_block::{Backend, Nanos};
+use fieldstone_accel::{Job, JobId, execute};
+use fieldstone_block::{Backend, Completion, Nanos, Op, QueueId, RequestFlags, RequestId, Stamps};
 use fieldstone_codes::Profile;
 use fieldstone_proto::{
-    Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Reply, ReplyBody, Request,
-    RequestBody, SegmentId, SegmentKind, VolumeId,
+    BLOCK_BYTES, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Reply,
+    ReplyBody, Request, RequestBody, SegmentId, SegmentKind, VolumeId,
 };
 use smallvec::SmallVec;
 
@@ -18,6 +19,9 @@ use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase};
 use crate::volume::Volume;
 
+/// The nodes that have the journal.
+pub const JOURNAL: [NodeIndex; 3] = [NodeIndex(0), NodeIndex(1), NodeIndex(2)];
+
 /// Slots of each node.
 pub const SLOTS: u32 = 100;
 
@@ -27,6 +31,10 @@ const GEOMETRY: Geometry =
 /// The volume under test, and its clock.
 pub struct Script {
     pub volume: Volume,
+    /// Jobs that wait for their results.
+    pub jobs: Vec<(JobId, Job)>,
+    /// Answers to the users' requests.
+    pub completions: Vec<Completion>,
     now: Nanos,
 }
 
@@ -50,7 +58,12 @@ impl Script {
             auto_rebuild: true,
             rebuild_limit_bytes_per_second: 0,
         };
-        Self { volume: Volume::new(config, Nanos(0)), now: Nanos(0) }
+        Self {
+            volume: Volume::new(config, Nanos(0)),
+            jobs: Vec::new(),
+            completions: Vec::new(),
+            now: Nanos(0),
+        }
     }
 
     /// A volume rs:4+2 that serves on `nodes` nodes. All of them are up, and have its root.
@@ -65,6 +78,7 @@ impl Script {
             core.phase = Phase::Serving;
             core.root_version = 1;
             core.root = Some(root(core));
+            core.log.start_at(JournalGen(1), JOURNAL.to_vec(), Lsn(0));
             core.reservation.slots = SLOTS;
             core.reservation.agreed = true;
             for (index, node) in (0..).map(NodeIndex).zip(&mut core.nodes) {
@@ -99,12 +113,13 @@ impl Script {
 
     /// Runs the volume. Gives the requests that it has sent since the last call.
     pub fn sent(&mut self) -> Vec<Sent> {
-        let mut completions = Vec::new();
-        self.volume.poll(self.now, &mut completions);
+        self.volume.poll(self.now, &mut self.completions);
         let mut sent = Vec::new();
         while let Some(action) = self.volume.next_action() {
-            if let Action::Send { node, request } = action {
-                sent.push(Sent { node, request });
+            match action {
+                Action::Send { node, request } => sent.push(Sent { node, request }),
+                Action::Job { id, job } => self.jobs.push((id, job)),
+                Action::Reconnect { .. } => {}
             }
         }
         sent
@@ -124,9 +139,33 @@ impl Script {
         self.volume.handle(Event::Reply { node: sent.node, reply }, self.now);
     }
 
+    /// The world does the jobs that wait.
+    pub fn do_jobs(&mut self) {
+        for (id, job) in std::mem::take(&mut self.jobs) {
+            let result = execute(&job);
+            self.volume.handle(Event::JobDone { id, result }, self.now);
+        }
+    }
+
     /// A node answers that it has done what a request asks for.
     pub fn done(&mut self, sent: &Sent) {
         self.answer(sent, Ok(ReplyBody::Done));
+    }
+
+    /// A user writes `blocks` blocks from block `first` on.
+    pub fn write(&mut self, first: u64, blocks: u32) {
+        let block = BLOCK_BYTES as u32;
+        let request = fieldstone_block::Request {
+            id: RequestId(first),
+            op: Op::Write,
+            offset_bytes: first * u64::from(block),
+            len_bytes: blocks * block,
+            flags: RequestFlags::default(),
+            data: vec![7; (blocks * block) as usize].into(),
+            queue: QueueId::default(),
+            stamps: Stamps::default(),
+        };
+        self.volume.submit(request, self.now);
     }
 
     /// The connection to a node breaks, and a new one is open at once.
@@ -172,7 +211,7 @@ fn root(core: &Core) -> Root {
         put_by: core.epoch,
         geometry: GEOMETRY,
         generation: JournalGen(1),
-        journal_nodes: vec![NodeIndex(0), NodeIndex(1), NodeIndex(2)],
+        journal_nodes: JOURNAL.to_vec(),
         checkpoint_lsn: Lsn(0),
         checkpoint_bytes: 0,
         trimmed: Lsn(0),

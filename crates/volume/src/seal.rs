@@ -23,7 +23,9 @@ use smallvec::SmallVec;
 
 use crate::calls::CallResult;
 use crate::core::{Core, Ctx, Node};
+use crate::exec::Awaited;
 use crate::footer::Footer;
+use crate::jobs::JobResult;
 use crate::rows::complete_rows;
 use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase};
@@ -60,12 +62,12 @@ pub async fn seal(ctx: Ctx, handle: Handle) {
         exists && (!core.stored_well(handle) || core.is_narrow(handle, &[]))
     });
     if short {
-        let shards = ctx.with(|core| {
+        let coding = ctx.with(|core| {
             let rows = core.segments.get(handle)?.shard_bytes / core.geometry.unit_bytes;
-            core.make_shards(handle, 0..rows)
+            core.code_rows(handle, 0..rows)
         });
-        let Some(shards) = shards else { return };
-        if !store(&ctx, handle, &shards, meta).await {
+        let Some(coding) = coding else { return };
+        if !store(&ctx, handle, &coding.finish().await, meta).await {
             return;
         }
     }
@@ -337,8 +339,8 @@ impl Core {
         })
     }
 
-    /// Lays rows of a closed segment out on its shards and codes them.
-    pub fn make_shards(&mut self, handle: Handle, rows: Range<u32>) -> Option<Vec<Shard>> {
+    /// Lays rows of a closed segment out on its shards, and starts to code them.
+    pub fn code_rows(&mut self, handle: Handle, rows: Range<u32>) -> Option<Coding> {
         let layout = self.layout;
         let segment = self.segments.get(handle)?;
         let contents = segment.contents.as_ref()?;
@@ -364,20 +366,19 @@ impl Core {
             let footer_blocks = u32::try_from(footer.len() / BLOCK_BYTES).expect("small");
             builder.put(end - begin - footer_blocks, &footer, &crc32c_blocks(&footer));
         }
-        Some(self.code_shards(builder))
+        Some(self.start_coding(builder))
     }
 
-    /// Adds the parity shards.
-    pub fn code_shards(&mut self, builder: ShardBuilder) -> Vec<Shard> {
-        let mut shards = builder.finish();
-        let inputs: Vec<Bytes> = shards.iter().map(|shard| shard.data.clone()).collect();
-        let job = Job::Code { map: std::sync::Arc::clone(self.code.encode()), inputs };
-        let output = self.engine.run(job).expect("the shape of a segment fits its code");
-        for data in output.into_shards().expect("a code job gives shards") {
-            let checksums = crc32c_blocks(&data);
-            shards.push(Shard { data, checksums });
-        }
-        shards
+    /// Starts to make the parity shards.
+    pub fn start_coding(&mut self, builder: ShardBuilder) -> Coding {
+        let data = builder.finish();
+        let parity = self.start_encoding(data.iter().map(|shard| shard.data.clone()).collect());
+        Coding { data, parity }
+    }
+
+    /// Gives the world the job that makes parity for `inputs`, one for each data shard.
+    pub fn start_encoding(&mut self, inputs: Vec<Bytes>) -> Awaited<JobResult> {
+        self.start_job(Job::Code { map: std::sync::Arc::clone(self.code.encode()), inputs })
     }
 
     /// Chooses a node for each shard of the segment that is not written yet, as far as nodes have
@@ -407,41 +408,23 @@ impl Core {
         chosen: impl Fn(&Self, NodeIndex) -> bool,
     ) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
-        let id = segment.id;
         let is_missing: SmallVec<[bool; 8]> =
             segment.shards.iter().map(|node| node.is_none()).collect();
         let missing = |shard: &usize| is_missing[*shard];
-        let kept: SmallVec<[Option<NodeIndex>; 8]> = (0..segment.shards.len())
-            .map(|shard| self.row_node(segment, shard).filter(|_| missing(&shard)))
-            .collect();
-        let mut usable: Vec<(u64, NodeIndex)> = (0u16..)
-            .map(NodeIndex)
-            .zip(&self.nodes)
-            .filter(|(index, node)| {
-                // A node with a shard or rows that an opening may need gets no second shard: the node
-                // could not delete one of two alone.
-                let used = segment.shards.contains(&Some(*index))
-                    || kept.contains(&Some(*index))
-                    || segment.left_on.contains(index);
-                node.health == NodeHealth::Up && !node.full && !used && chosen(self, *index)
-            })
-            .map(|(index, _)| (self.slots_beyond(index), index))
-            .collect();
-        if self.is_tight() {
-            // Uses only the nodes with most room, so that as many segments fit as `space` counts.
-            usable.sort_unstable_by_key(|(slots, _)| std::cmp::Reverse(*slots));
-            usable.truncate((0..kept.len()).filter(|s| missing(s) && kept[*s].is_none()).count());
-        }
-        if usable.is_empty() && kept.iter().all(Option::is_none) {
+        let kept = self.nodes_with_rows(segment);
+        let mut used: SmallVec<[NodeIndex; 8]> =
+            segment.shards.iter().chain(&kept).flatten().copied().collect();
+        let wanted = segment.shards.len() - used.len();
+        // A node with a shard or rows that an opening may need gets no second shard: the node could
+        // not delete one of two alone.
+        used.extend_from_slice(&segment.left_on);
+        let key = self.placement_key(segment.id, attempt);
+        let question = self.question_for(key, &used, wanted, chosen);
+        let none = question.in_weights.iter().all(|weight| *weight == 0);
+        if none && kept.iter().all(Option::is_none) {
             return Vec::new();
         }
-        let mut weights = vec![0; self.nodes.len()];
-        for (_, node) in usable {
-            weights[usize::from(node.0)] = 0x1_0000;
-        }
-        let volume = self.config.volume.0;
-        let key = (id.0 ^ attempt << 56).wrapping_add((volume as u64) ^ ((volume >> 64) as u64));
-        let placed = self.place_shards(key, kept.len(), &weights);
+        let placed = self.place_shards(handle, &question);
         let node = |placed: usize| NodeIndex(u16::try_from(placed).expect("nodes are 16 bits"));
         // A missing shard goes to the node that placement gives it. Placement may leave a missing
         // shard without a node; it then takes a node that placement gave to a shard that is already
@@ -453,6 +436,15 @@ impl Core {
             .filter(missing)
             .filter_map(|shard| Some((shard, kept[shard].or_else(|| other(shard))?)))
             .collect()
+    }
+
+    /// For each missing shard of the segment, the node that has rows of the shard.
+    fn nodes_with_rows(&self, segment: &Segment) -> SmallVec<[Option<NodeIndex>; 8]> {
+        let node = |(shard, placed): (usize, &Option<NodeIndex>)| match placed {
+            None => self.row_node(segment, shard),
+            Some(_) => None,
+        };
+        segment.shards.iter().enumerate().map(node).collect()
     }
 
     /// A node answered the write of a shard from the session `session`.
@@ -486,6 +478,28 @@ impl Core {
             Err(error) => self.give_up_node(node, &format!("write: {error}")),
         }
     }
+}
+
+/// Shards whose parity the world is making.
+pub struct Coding {
+    data: Vec<Shard>,
+    parity: Awaited<JobResult>,
+}
+
+impl Coding {
+    /// All shards: those of data, then those of parity.
+    pub async fn finish(self) -> Vec<Shard> {
+        let mut shards = self.data;
+        shards.extend(finish_encoding(self.parity).await);
+        shards
+    }
+}
+
+/// The parity shards of [`Core::start_encoding`].
+pub async fn finish_encoding(parity: Awaited<JobResult>) -> Vec<Shard> {
+    let output = parity.await.expect("the shape of a segment fits its code");
+    let parity = output.into_shards().expect("a code job gives shards");
+    parity.into_iter().map(|data| Shard { checksums: crc32c_blocks(&data), data }).collect()
 }
 
 /// Lays blocks out on data shards.

@@ -2,8 +2,10 @@
 //!
 //! To its users a [`crate::Volume`] is a [`fieldstone_block::Backend`]. For its nodes, the world
 //! hands it [`Event`]s and asks it for [`Action`]s. The world keeps one connection to each node, in
-//! order in both directions. A connection may break at any time; the world reports that once.
+//! order in both directions. A connection may break at any time; the world reports that once. The
+//! world also does the volume's jobs, each once, in any order.
 
+use fieldstone_accel::{Job, JobError, JobId, JobOutput};
 use fieldstone_codes::Profile;
 use fieldstone_proto::{MasterKey, NodeIndex, Reply, Request, VolumeId};
 
@@ -20,6 +22,13 @@ pub enum Event {
         node: NodeIndex,
         /// The answer.
         reply: Reply,
+    },
+    /// A job is done.
+    JobDone {
+        /// The number of the job.
+        id: JobId,
+        /// Its result, with the bits of software.
+        result: Result<JobOutput, JobError>,
     },
 }
 
@@ -39,6 +48,13 @@ pub enum Action {
     Reconnect {
         /// Which node.
         node: NodeIndex,
+    },
+    /// Do a job, and report it with [`Event::JobDone`].
+    Job {
+        /// Its number. The volume uses each number once.
+        id: JobId,
+        /// The job.
+        job: Job,
     },
 }
 

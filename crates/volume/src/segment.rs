@@ -13,6 +13,7 @@ use bytes::Bytes;
 use fieldstone_proto::{BLOCK_BYTES, Epoch, Lsn, NodeIndex, SegmentId, SegmentKind, ShardInfo};
 use smallvec::SmallVec;
 
+use crate::place::Draw;
 use crate::record::Entry;
 use crate::rows::Rows;
 
@@ -58,9 +59,17 @@ pub struct Contents {
     pub checksums: Vec<u32>,
     /// The changes of the records, in order.
     pub entries: Vec<Entry>,
+    /// The nodes for the shards, drawn before the segment began.
+    pub draw: Option<Draw>,
 }
 
 impl Contents {
+    /// The contents of a segment that begins.
+    #[must_use]
+    pub fn new(draw: Option<Draw>) -> Self {
+        Self { draw, ..Self::default() }
+    }
+
     /// Number of blocks.
     #[must_use]
     pub fn blocks(&self) -> u32 {

@@ -1,6 +1,5 @@
 //! The status that a volume reports: state, space, protection, work in progress.
 
-use fieldstone_accel::Counters;
 use fieldstone_proto::{Epoch, NodeIndex, VolumeId};
 
 use crate::seam::Provisioning;
@@ -142,10 +141,6 @@ pub struct Status {
     pub checkpoints: u64,
     /// The longest time that a write waited for garbage collection.
     pub gc_pause_max_ns: u64,
-    /// The engine that places, codes and sums for the volume.
-    pub engine: String,
-    /// The engine's counters.
-    pub engine_counters: Counters,
     /// Rebuild.
     pub rebuild: Progress,
     /// Scrub.

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fieldstone_accel::Engine;
 use fieldstone_block::{
     Backend, BlockError, Completion, EXTENTS_MAX, Extent, ExtentKind, Info, Nanos, Op, Payload,
     Request, Stage,
@@ -37,13 +36,6 @@ impl Volume {
     /// Starts to open a volume. The opening goes on when [`Event::NodeUp`] reports the nodes.
     #[must_use]
     pub fn new(config: VolumeConfig, now: Nanos) -> Self {
-        Self::with_engine(config, Engine::software(), now)
-    }
-
-    /// As [`Volume::new`], with an engine that may have a device. The engine places shards and
-    /// codes them for the volume.
-    #[must_use]
-    pub fn with_engine(config: VolumeConfig, engine: Engine, now: Nanos) -> Self {
         let (name, profile, geometry) = match &config.opening {
             Opening::Create { name, profile, geometry, .. } => (name.clone(), *profile, *geometry),
             // Placeholders until the root is read.
@@ -53,7 +45,7 @@ impl Volume {
                 Geometry { size_bytes: 0, shard_bytes: 4096, unit_bytes: 4096, ring_bytes: 65536 },
             ),
         };
-        let core = Rc::new(RefCell::new(Core::new(config, engine, name, profile, geometry, now)));
+        let core = Rc::new(RefCell::new(Core::new(config, name, profile, geometry, now)));
         core.borrow_mut().ctx = Rc::downgrade(&core);
         let mut volume = Self { core, executor: Executor::default() };
         let ctx = Ctx(Rc::clone(&volume.core));
@@ -83,6 +75,7 @@ impl Volume {
                 core.actions.push_back(Action::Reconnect { node });
             }
             Event::Reply { node, reply } => core.handle_reply(node, reply),
+            Event::JobDone { id, result } => core.job_done(id, result),
         }
     }
 
@@ -437,8 +430,6 @@ fn status(core: &Core) -> Status {
         degraded_reads: core.counters.degraded_reads,
         checkpoints: core.counters.checkpoints,
         gc_pause_max_ns: core.counters.gc_pause_max_ns,
-        engine: core.engine.name().to_owned(),
-        engine_counters: core.engine.counters(),
         rebuild: core.rebuild,
         scrub: core.scrub,
     }

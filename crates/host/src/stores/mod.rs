@@ -16,7 +16,7 @@ use crate::store::StoreSpec;
 
 pub use file::{FileSpec, FileStatus};
 pub use ram::RamSpec;
-pub use volume::{NodePlace, VolumeCall, VolumeSpec};
+pub use volume::{NodePlace, VolumeCall, VolumeSpec, VolumeStatus};
 
 /// All kinds of stores that a target can name.
 pub const KINDS: &[&StoreKind] = &[&ram::KIND, &file::KIND];

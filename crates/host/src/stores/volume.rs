@@ -1,20 +1,23 @@
-//! A volume as a store: the state machine, and its links to nodes.
+//! A volume as a store: the state machine, its links to nodes, and the engine that does its jobs.
 //!
 //! A volume has one link per node for its requests: a queue within the process for nodes that run
 //! here, a socket for other nodes ([`remote`]). When the volume asks for a reconnection, the link
 //! starts over with a new attempt number. The store drops messages with an old number. So the
 //! volume never sees an answer from before a reconnection.
+//!
+//! The engine does a job at once in software, or gives it to its device. While the device has jobs,
+//! the store asks for its results once in each turn of the reactor, and the turn does not sleep.
 
 mod remote;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fieldstone_accel::Engine;
+use fieldstone_accel::{Counters, Device, Engine, Job, JobCompletion, JobId, QueueId, execute};
 use fieldstone_block::{Backend, Completion, Info, Nanos, Request, Settings};
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_uring::Endpoint;
-use fieldstone_volume::{Action, Event, Phase as VolumePhase, Volume, VolumeConfig};
+use fieldstone_volume::{Action, Event, Phase as VolumePhase, Status, Volume, VolumeConfig};
 
 use crate::message::{Link, LocalNodeId, Message};
 use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
@@ -27,9 +30,23 @@ pub struct VolumeSpec {
     pub config: VolumeConfig,
     /// The places of its nodes, in the order of their indices.
     pub places: Arc<[NodePlace]>,
-    /// Computes placement, coding and checksums for the volume.
+    /// Does the volume's jobs.
     pub engine: Engine,
 }
+
+/// The status of a volume's store.
+#[derive(Clone, Debug)]
+pub struct VolumeStatus {
+    /// The volume.
+    pub volume: Status,
+    /// The name of the engine that does its jobs.
+    pub engine: String,
+    /// The engine's counters.
+    pub engine_counters: Counters,
+}
+
+/// The queue of the engine. Each volume has its own engine, so one queue is enough.
+const QUEUE: QueueId = QueueId(0);
 
 /// The place of a node, as seen from this process.
 #[derive(Clone, Debug)]
@@ -132,8 +149,14 @@ impl StoreSpec for VolumeSpec {
             }
         };
         let links: Vec<NodeLink> = self.places.iter().enumerate().map(link).collect();
-        let volume = Volume::with_engine(self.config, self.engine, io.now);
-        let mut store = VolumeStore { volume, links, events: Vec::new() };
+        let volume = Volume::new(self.config, io.now);
+        let mut store = VolumeStore {
+            volume,
+            links,
+            engine: self.engine,
+            events: Vec::new(),
+            done: Vec::new(),
+        };
         for index in 0..store.links.len() {
             store.connect(node_index(index), io);
         }
@@ -153,8 +176,11 @@ enum NodeLink {
 struct VolumeStore {
     volume: Volume,
     links: Vec<NodeLink>,
+    engine: Engine,
     /// Kept to reuse its memory.
     events: Vec<RemoteEvent>,
+    /// Kept to reuse its memory.
+    done: Vec<JobCompletion>,
 }
 
 impl VolumeStore {
@@ -183,6 +209,26 @@ impl VolumeStore {
             Some(NodeLink::Here { attempt, .. }) if *attempt == link.attempt)
     }
 
+    /// Gives a job of the volume to the engine.
+    fn start_job(&mut self, id: JobId, job: Job, now: Nanos) {
+        if let Err(job) = self.engine.submit(now.0, QUEUE, id, job) {
+            // So many results wait that the engine takes no more.
+            let event = Event::JobDone { id, result: execute(&job) };
+            self.volume.handle(event, now);
+        }
+    }
+
+    /// Gives the engine's results to the volume. True if there were any.
+    fn finish_jobs(&mut self, now: Nanos) -> bool {
+        self.engine.poll(now.0, QUEUE, &mut self.done);
+        drop_elsewhere(self.engine.take_given_up());
+        let any = !self.done.is_empty();
+        for JobCompletion { job: id, result } in self.done.drain(..) {
+            self.volume.handle(Event::JobDone { id, result }, now);
+        }
+        any
+    }
+
     /// Passes the events of a remote node to the volume.
     fn listen(&mut self, node: NodeIndex, events: &mut Vec<RemoteEvent>, now: Nanos) {
         for event in events.drain(..) {
@@ -193,6 +239,19 @@ impl VolumeStore {
             };
             self.volume.handle(event, now);
         }
+    }
+}
+
+/// Drops a device on a thread of its own: it waits until the device uses no memory any more.
+fn drop_elsewhere(device: Option<Box<dyn Device>>) {
+    if let Some(device) = device {
+        std::thread::spawn(move || drop(device));
+    }
+}
+
+impl Drop for VolumeStore {
+    fn drop(&mut self) {
+        drop_elsewhere(std::mem::take(&mut self.engine).into_device());
     }
 }
 
@@ -207,7 +266,8 @@ impl Backend for VolumeStore {
         self.volume.poll(now, out);
     }
     fn deadline(&self) -> Option<Nanos> {
-        self.volume.deadline()
+        // A device has no event of its own: the store asks again in the next turn.
+        if self.engine.on_device() > 0 { Some(Nanos(0)) } else { self.volume.deadline() }
     }
 }
 
@@ -281,6 +341,7 @@ impl Store for VolumeStore {
         while let Some(action) = self.volume.next_action() {
             busy = true;
             match action {
+                Action::Job { id, job } => self.start_job(id, job, io.now),
                 Action::Reconnect { node } => self.connect(node, io),
                 Action::Send { node, request } => match self.links.get_mut(usize::from(node.0)) {
                     Some(NodeLink::Here { id: node, attempt }) => {
@@ -293,7 +354,7 @@ impl Store for VolumeStore {
                 },
             }
         }
-        busy
+        busy | self.finish_jobs(io.now)
     }
 
     fn flush(&mut self, io: &mut StoreIo<'_>) {
@@ -312,7 +373,11 @@ impl Store for VolumeStore {
     }
 
     fn status(&self) -> Option<Mail> {
-        Some(Box::new(self.volume.status()))
+        Some(Box::new(VolumeStatus {
+            volume: self.volume.status(),
+            engine: self.engine.name().to_owned(),
+            engine_counters: self.engine.counters(),
+        }))
     }
 
     fn calls(&self) -> &'static [Call] {

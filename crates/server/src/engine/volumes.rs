@@ -8,10 +8,10 @@ use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
 use fieldstone_host::{
-    DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, wall_offset_ns,
+    DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, VolumeStatus, wall_offset_ns,
 };
 use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
-use fieldstone_volume::{Opening, Provisioning, Status, VolumeConfig};
+use fieldstone_volume::{Opening, Provisioning, VolumeConfig};
 
 use super::{Engine, Known, Listing};
 use crate::pool::{Provision, check_fits, geometry, needed_slots, random};
@@ -305,7 +305,7 @@ impl Engine {
         let snapshot = self.runtime.snapshot();
         let mut devices = snapshot.iter().flat_map(|core| &core.devices);
         let found = devices.find(|found| found.device == open.device)?;
-        found.status_of::<Status>()?.grow_refused.clone()
+        found.status_of::<VolumeStatus>()?.volume.grow_refused.clone()
     }
 
     /// Opens a volume, makes it larger and closes it.

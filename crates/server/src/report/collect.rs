@@ -1,7 +1,7 @@
 //! Makes reports from the snapshots of the host.
 
 use fieldstone_host::frontends::nbd;
-use fieldstone_host::{CoreSnapshot, DeviceSnapshot};
+use fieldstone_host::{CoreSnapshot, DeviceSnapshot, VolumeStatus};
 use fieldstone_proto::PoolId;
 use fieldstone_volume::{NodeHealth, Phase, Progress, Status};
 
@@ -161,7 +161,7 @@ fn complete(volume: &mut VolumeReport, listed: &[Known]) {
 
 /// The report of an open device.
 fn device_report(name: String, device: &DeviceSnapshot) -> VolumeReport {
-    let mut report = match device.status_of::<Status>() {
+    let mut report = match device.status_of::<VolumeStatus>() {
         Some(status) => volume_report(status),
         None => VolumeReport {
             code: device.kind.to_owned(),
@@ -187,7 +187,8 @@ fn phase_word(phase: &fieldstone_host::Phase) -> &'static str {
     }
 }
 
-fn volume_report(status: &Status) -> VolumeReport {
+fn volume_report(store: &VolumeStatus) -> VolumeReport {
+    let status = &store.volume;
     let (phase, reason) = match &status.phase {
         Phase::Opening => ("opening", String::new()),
         Phase::Serving => ("serving", String::new()),
@@ -228,7 +229,7 @@ fn volume_report(status: &Status) -> VolumeReport {
         degraded_reads: status.degraded_reads,
         checkpoints: status.checkpoints,
         gc_pause_max_ns: status.gc_pause_max_ns,
-        engine: engine_report(status),
+        engine: engine_report(store),
         nodes: status.nodes.iter().map(node_view).collect(),
         rebuild: progress_report(&status.rebuild),
         scrub: progress_report(&status.scrub),
@@ -246,7 +247,7 @@ fn protection(status: &Status) -> &'static str {
     }
 }
 
-fn engine_report(status: &Status) -> EngineReport {
+fn engine_report(status: &VolumeStatus) -> EngineReport {
     let counters = &status.engine_counters;
     let kinds =
         [("code", counters.code), ("place", counters.place), ("checksum", counters.checksum)];
@@ -257,6 +258,7 @@ fn engine_report(status: &Status) -> EngineReport {
         device_jobs: counters.device_jobs,
         device_failures: counters.device_failures,
         device_wrong: counters.device_wrong,
+        device_late: counters.device_late,
         device_full: counters.device_full,
     });
     EngineReport { name: status.engine.clone(), kinds: kinds.into() }

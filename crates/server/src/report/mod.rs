@@ -201,6 +201,9 @@ pub struct EngineKindReport {
     /// Of these, jobs whose result was wrong.
     #[serde(default)]
     pub device_wrong: u64,
+    /// Of these, jobs that the device had for too long.
+    #[serde(default)]
+    pub device_late: u64,
     /// Jobs for which the device had no room.
     pub device_full: u64,
 }

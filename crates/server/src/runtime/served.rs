@@ -15,8 +15,8 @@
 use std::sync::PoisonError;
 
 use anyhow::bail;
-use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase};
-use fieldstone_volume::{NodeHealth, Status};
+use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase, VolumeStatus};
+use fieldstone_volume::NodeHealth;
 
 use super::{DeviceName, OpenDevice, Runtime};
 
@@ -134,7 +134,7 @@ impl Runtime {
         let open = self.open_devices();
         let cores = self.snapshot();
         let line = |device: &DeviceSnapshot| {
-            let status: &Status = device.status_of()?;
+            let status = &device.status_of::<VolumeStatus>()?.volume;
             let mine = open.iter().any(|open| open.device == device.device);
             (mine && device.phase != Phase::Closed).then(|| {
                 format!(
@@ -152,8 +152,8 @@ impl Runtime {
 /// The nodes of a volume that are not up, with the reasons. Prefers the reason of the node itself
 /// (`local`) to the reason that the volume knows.
 fn node_reasons(device: &DeviceSnapshot, local: impl Fn(u16) -> Option<String>) -> Vec<String> {
-    let Some(status) = device.status_of::<Status>() else { return Vec::new() };
-    let lacking = status.nodes.iter().filter(|node| node.health != NodeHealth::Up);
+    let Some(status) = device.status_of::<VolumeStatus>() else { return Vec::new() };
+    let lacking = status.volume.nodes.iter().filter(|node| node.health != NodeHealth::Up);
     lacking
         .map(|node| match local(node.node.0) {
             Some(reason) => format!("{} is down: {reason}", node.node),

@@ -299,6 +299,7 @@ impl VolumeProcess for MirrorVolume {
                 self.actions.push_back(Action::Reconnect { node });
             }
             Event::Reply { node, reply } => self.replied(node, reply),
+            Event::JobDone { .. } => {} // it gives no jobs
         }
     }
 

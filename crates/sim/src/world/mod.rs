@@ -30,6 +30,7 @@ use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 
 use crate::actor::{Cast, VolumeProcess};
 use crate::atlas::{Atlas, Fault};
+use crate::device::DeviceFault;
 use crate::dice::Dice;
 use crate::network::{ClientId, Direction, Network};
 use crate::scenario::{Kind, Scenario, StayingPlan};
@@ -150,6 +151,7 @@ pub struct World<'a, C: Cast> {
     trimmed_blocks: u64,
     world_dice: Dice,
     injected: BTreeMap<Fault, u64>,
+    device_faults: BTreeMap<DeviceFault, u64>,
     failed_requests: u64,
     failure: Option<Failure>,
 }
@@ -183,6 +185,7 @@ impl<'a, C: Cast> World<'a, C> {
             trimmed_blocks: 0,
             world_dice: Dice::new(seed, "world", 0),
             injected: BTreeMap::new(),
+            device_faults: BTreeMap::new(),
             failed_requests: 0,
             failure: None,
             scenario,
@@ -344,6 +347,8 @@ impl<C: Cast> World<'_, C> {
 
     /// The outcome of the run.
     pub(crate) fn outcome(self, seed: u64, scenario: String) -> crate::run::Outcome {
+        let injected = self.injected.iter().map(|(fault, count)| (fault.name(), *count));
+        let of_devices = self.device_faults.iter().map(|(fault, count)| (fault.name(), *count));
         crate::run::Outcome {
             seed,
             scenario,
@@ -352,7 +357,7 @@ impl<C: Cast> World<'_, C> {
             events: self.schedule.taken(),
             virtual_time: self.schedule.now(),
             volumes_started: self.owners.len() as u32,
-            faults: self.injected.iter().map(|(fault, count)| (fault.name(), *count)).collect(),
+            faults: injected.chain(of_devices).collect(),
             trace_hash: self.trace.hash(),
             failure: self.failure,
         }

@@ -1,5 +1,6 @@
 //! Hosts of volume processes: their connections, timers, deaths and successors.
 
+use fieldstone_accel::{Engine, Job, JobCompletion, JobId, QueueId, execute};
 use fieldstone_block::{Backend, Nanos};
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, Reply};
@@ -9,6 +10,8 @@ use fieldstone_volume::{Action, Event, Opening, VolumeConfig};
 use super::describe::brief_request;
 use super::{Happening, World};
 use crate::actor::{Cast, Health, NodeView, VolumeProcess};
+use crate::device::{DeviceHandle, device};
+use crate::dice::Dice;
 use crate::network::{Arrival, ClientId, Ends};
 use crate::trace::Who;
 
@@ -24,11 +27,16 @@ const HELD_MAX: u32 = 3;
 /// How often an opening may fail in a row while nodes are impaired.
 const OPENING_FAILURES_MAX: u32 = 100;
 
-/// A volume process and its side of the network.
+/// The queue of a volume's engine.
+const QUEUE: QueueId = QueueId(0);
+
+/// A volume process, its engine, and its side of the network.
 pub(super) struct VolumeHost<V> {
     /// The volume that it serves.
     pub tenant: usize,
     pub process: V,
+    engine: Engine,
+    device: Option<DeviceHandle>,
     links: Vec<Link>,
     timer: Option<Nanos>,
     pub phase: Phase,
@@ -45,6 +53,40 @@ struct Link {
     life: u64,
     /// Number of attempts to connect. Only the last one counts.
     attempt: u64,
+}
+
+impl<V: VolumeProcess> VolumeHost<V> {
+    fn set_now(&self, now: Nanos) {
+        if let Some(device) = &self.device {
+            device.set_now(now);
+        }
+    }
+
+    fn start_job(&mut self, id: JobId, job: Job, now: Nanos) {
+        self.set_now(now);
+        if let Err(job) = self.engine.submit(now.0, QUEUE, id, job) {
+            self.process.handle(Event::JobDone { id, result: execute(&job) }, now);
+        }
+    }
+
+    /// Gives the engine's results to the volume. True if there were any.
+    fn finish_jobs(&mut self, now: Nanos) -> bool {
+        self.set_now(now);
+        let mut done = Vec::new();
+        self.engine.poll(now.0, QUEUE, &mut done);
+        let any = !done.is_empty();
+        for JobCompletion { job: id, result } in done {
+            self.process.handle(Event::JobDone { id, result }, now);
+        }
+        any
+    }
+
+    /// When a job is done, or late.
+    fn next_job(&self) -> Option<Nanos> {
+        let late = Nanos(self.engine.deadline_ns()?);
+        let due = self.device.as_ref().and_then(DeviceHandle::next_due);
+        Some(due.map_or(late, |due| due.min(late)))
+    }
 }
 
 impl<C: Cast> World<'_, C> {
@@ -104,10 +146,20 @@ impl<C: Cast> World<'_, C> {
             rebuild_limit_bytes_per_second: 0,
         };
         let process = self.cast.volume(config, self.now());
+        let (engine, device) = match self.scenario.device {
+            None => (Engine::software(), None),
+            Some(plan) => {
+                let dice = Dice::new(self.scenario.seed, "device", u64::from(client.0));
+                let (device, handle) = device(plan, dice);
+                (Engine::with_device(Box::new(device)), Some(handle))
+            }
+        };
         let links = vec![Link::default(); usize::from(self.scenario.nodes)];
         let host = VolumeHost {
             tenant,
             process,
+            engine,
+            device,
             links,
             timer: None,
             phase: Phase::Opening,
@@ -232,6 +284,13 @@ impl<C: Cast> World<'_, C> {
                 rests = false;
                 self.carry_out(client, action);
             }
+            let Some(host) = self.volumes.get_mut(&client) else { return };
+            rests &= !host.finish_jobs(now);
+            let faults = host.device.as_ref().map(DeviceHandle::take_faults);
+            for fault in faults.into_iter().flatten() {
+                *self.device_faults.entry(fault).or_default() += 1;
+                self.note(Who::Volume(client.0), "job", 0, format_args!("{}", fault.name()));
+            }
             if rests {
                 break;
             }
@@ -244,7 +303,8 @@ impl<C: Cast> World<'_, C> {
     fn arm_timer(&mut self, client: ClientId) {
         let now = self.now();
         let Some(host) = self.volumes.get_mut(&client) else { return };
-        let Some(deadline) = host.process.deadline() else { return };
+        let deadlines = [host.process.deadline(), host.next_job()];
+        let Some(deadline) = deadlines.into_iter().flatten().min() else { return };
         // A deadline in the past, right after a poll, must not stop the clock.
         let at = deadline.max(now.plus(Nanos(1000)));
         if host.timer.is_none_or(|timer| at < timer) {
@@ -263,6 +323,13 @@ impl<C: Cast> World<'_, C> {
                 let peer = self.volumes[&client].links[usize::from(node.0)].peer;
                 if let Some(peer) = peer {
                     self.network.send_request(now, peer, request);
+                }
+            }
+            Action::Job { id, job } => {
+                let text = (job.kind(), job.input_bytes());
+                self.note(who, "job", id.0, format_args!("{:?} of {} bytes", text.0, text.1));
+                if let Some(host) = self.volumes.get_mut(&client) {
+                    host.start_job(id, job, now);
                 }
             }
             Action::Reconnect { node } => {

@@ -116,8 +116,11 @@ impl Core {
             return open;
         }
         self.segments_made += 1;
+        let id = segment_id(self.epoch, self.segments_made);
+        // An opening does not store the segments that it replays.
+        let draw = if self.phase == Phase::Opening { None } else { self.take_draw(id) };
         let handle = self.segments.insert(Segment {
-            id: segment_id(self.epoch, self.segments_made),
+            id,
             kind: SegmentKind::Data,
             state: State::Open,
             lsn_first: self.log.next,
@@ -125,7 +128,7 @@ impl Core {
             shard_bytes: 0,
             shards: SmallVec::from_elem(None, self.layout.width()),
             live_blocks: 0,
-            contents: Some(Contents::default()),
+            contents: Some(Contents::new(draw)),
             rows: None,
             detached: false,
             shelved: false,

@@ -9,14 +9,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use fieldstone_accel::Job;
+use fieldstone_accel::{Job, JobOutput};
 use fieldstone_buf::AlignedBuf;
 use fieldstone_proto::{
     BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex, crc32c,
     crc32c_blocks,
 };
 
-use crate::core::{Core, Ctx};
+use crate::core::Ctx;
 use crate::layout::Layout;
 use crate::record::Header;
 use crate::rows::shard_index;
@@ -57,7 +57,7 @@ pub async fn read_detached(
         for (shard, piece) in pieces.iter_mut().enumerate().skip(k) {
             *piece = range.read(ctx, places, shard, |_| true).await?;
         }
-        if !ctx.with(|core| repair_pieces(core, &layout, &bad, &mut pieces, &header.checksums)) {
+        if !repair_pieces(ctx, &layout, &bad, &mut pieces, &header.checksums).await {
             return Ok(None);
         }
     }
@@ -119,8 +119,8 @@ fn piece_checksums(layout: &Layout, shard: usize, checksums: &[u32]) -> Vec<u32>
 
 /// Makes the pieces in `bad` from the other pieces, with those parity pieces that lead to the right
 /// checksums. A record has no checksums for parity.
-fn repair_pieces(
-    core: &mut Core,
+async fn repair_pieces(
+    ctx: &Ctx,
     layout: &Layout,
     bad: &[usize],
     pieces: &mut [Option<Bytes>],
@@ -140,13 +140,13 @@ fn repair_pieces(
             parity.iter().enumerate().filter(|(i, _)| choice >> i & 1 == 1).map(|(_, p)| *p);
         let sources: Vec<usize> =
             (0..k).filter(|shard| pieces[*shard].is_some()).chain(chosen).collect();
-        let Ok(plan) = core.code.repair(bad, &sources) else { continue };
+        let plan = ctx.with(|core| core.code.repair(bad, &sources));
+        let Ok(plan) = plan else { continue };
         let inputs: Vec<Bytes> =
             plan.reads.iter().filter_map(|read| pieces[read.shard].clone()).collect();
         let job = Job::Code { map: std::sync::Arc::clone(&plan.map), inputs };
-        let Some(made) = core.engine.run(job).ok().and_then(|output| output.into_shards()) else {
-            continue;
-        };
+        let result = ctx.with(|core| core.start_job(job)).await;
+        let Some(made) = result.ok().and_then(JobOutput::into_shards) else { continue };
         let right = bad.iter().zip(&made).all(|(shard, data)| {
             let sums = piece_checksums(layout, *shard, checksums);
             data.chunks_exact(BLOCK_BYTES).zip(&sums).all(|(block, sum)| crc32c(block) == *sum)

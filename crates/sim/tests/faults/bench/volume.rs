@@ -126,6 +126,12 @@ impl Bench {
                             self.schedule.after(NETWORK_NS, happening);
                         }
                     }
+                    fieldstone_volume::Action::Job { id, job } => {
+                        let result = fieldstone_accel::execute(&job);
+                        process
+                            .volume
+                            .handle(fieldstone_volume::Event::JobDone { id, result }, now);
+                    }
                     fieldstone_volume::Action::Reconnect { node } => {
                         let node = usize::from(node.0);
                         if let Some(peer) = process.links[node].take() {
