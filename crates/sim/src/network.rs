@@ -9,13 +9,17 @@
 //! - **Partition** of a link is silent: frames stall, neither side learns of it, and no new
 //!   connection is made. When the link heals, stalled frames arrive late, or the connection is
 //!   lost.
+//! - In some runs the messages travel as **bytes** of the wire format (`proto::wire`), as between
+//!   two processes. They arrive in pieces, and a cut may fall within a message.
 //! - When a **process dies**, its frames in flight arrive up to a random cut. A **node that dies
 //!   silently** (its machine vanished) tells no client until it is back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_node::PeerId;
+use fieldstone_proto::wire::{Decoder, Message, encode_reply, encode_request};
 use fieldstone_proto::{NodeIndex, Reply, Request};
 
 use crate::dice::Dice;
@@ -57,11 +61,15 @@ pub struct Ends {
 
 enum Frame<T> {
     Message(T),
+    /// A message, or the beginning of one, in the wire format.
+    Bytes(Vec<u8>),
     Closed,
 }
 
 struct Lane<T> {
     frames: VecDeque<Frame<T>>,
+    /// Makes messages of the bytes that arrive.
+    decoder: Decoder<T>,
     /// The receiver still reads.
     open: bool,
     /// `Closed` is in the lane, or was. No frame can follow.
@@ -71,16 +79,28 @@ struct Lane<T> {
     last_due: Nanos,
 }
 
-impl<T> Lane<T> {
+impl<T: Message> Lane<T> {
     fn new() -> Self {
-        Self { frames: VecDeque::new(), open: true, ending: false, stalled: 0, last_due: Nanos(0) }
+        Self {
+            frames: VecDeque::new(),
+            decoder: Decoder::new(),
+            open: true,
+            ending: false,
+            stalled: 0,
+            last_due: Nanos(0),
+        }
     }
 
     fn cut(&mut self, dice: &mut Dice) {
-        if !self.ending {
-            let kept = dice.between(0, self.frames.len() as u64) as usize;
-            self.frames.truncate(kept);
+        if self.ending {
+            return;
         }
+        let mut kept = dice.between(0, self.frames.len() as u64) as usize;
+        if let Some(Frame::Bytes(bytes)) = self.frames.get_mut(kept) {
+            bytes.truncate(dice.index(bytes.len()));
+            kept += 1;
+        }
+        self.frames.truncate(kept);
     }
 
     fn deafen(&mut self) {
@@ -125,12 +145,14 @@ pub struct Network {
     next_peer: u64,
     dice: Dice,
     speed: NetworkSpeed,
+    /// Messages travel as bytes.
+    wire: bool,
 }
 
 impl Network {
-    /// A network without connections.
+    /// A network without connections. With `wire`, messages travel as bytes.
     #[must_use]
-    pub fn new(dice: Dice, speed: NetworkSpeed) -> Self {
+    pub fn new(dice: Dice, speed: NetworkSpeed, wire: bool) -> Self {
         Self {
             connections: BTreeMap::new(),
             partitioned: BTreeSet::new(),
@@ -138,6 +160,7 @@ impl Network {
             next_peer: 1,
             dice,
             speed,
+            wire,
         }
     }
 
@@ -186,7 +209,11 @@ impl Network {
             && !connection.to_node.ending
             && connection.to_node.open
         {
-            connection.to_node.frames.push_back(Frame::Message(request));
+            let frame = match self.wire {
+                true => Frame::of(&encode_request(&request).expect("a request has its bounds")),
+                false => Frame::Message(request),
+            };
+            connection.to_node.frames.push_back(frame);
             self.schedule(now, peer, Direction::ToNode, self.speed.delay_ns);
         }
     }
@@ -197,7 +224,11 @@ impl Network {
             && !connection.to_client.ending
             && connection.to_client.open
         {
-            connection.to_client.frames.push_back(Frame::Message(reply));
+            let frame = match self.wire {
+                true => Frame::of(&encode_reply(&reply).expect("a reply has its bounds")),
+                false => Frame::Message(reply),
+            };
+            connection.to_client.frames.push_back(frame);
             self.schedule(now, peer, Direction::ToClient, self.speed.delay_ns);
         }
     }
@@ -221,8 +252,12 @@ impl Network {
         let ends = Ends { peer, client: connection.client, node: connection.node };
         let stalled = self.partitioned.contains(&(ends.client, ends.node));
         let arrival = match direction {
-            Direction::ToNode => take(&mut connection.to_node, stalled, Arrival::Request),
-            Direction::ToClient => take(&mut connection.to_client, stalled, Arrival::Reply),
+            Direction::ToNode => {
+                take(&mut connection.to_node, stalled, &mut self.dice, Arrival::Request)
+            }
+            Direction::ToClient => {
+                take(&mut connection.to_client, stalled, &mut self.dice, Arrival::Reply)
+            }
         };
         if !connection.to_node.open && !connection.to_client.open {
             self.connections.remove(&peer);
@@ -342,7 +377,32 @@ impl Network {
     }
 }
 
-fn take<T>(lane: &mut Lane<T>, stalled: bool, wrap: fn(T) -> Arrival) -> Option<Arrival> {
+impl<T> Frame<T> {
+    fn of(parts: &[Bytes]) -> Self {
+        Self::Bytes(parts.concat())
+    }
+}
+
+/// Gives bytes to a decoder in two pieces, as a socket might. `None` if they end within a message.
+fn decode<T: Message>(decoder: &mut Decoder<T>, bytes: &[u8], dice: &mut Dice) -> Option<T> {
+    let (mut first, mut rest) = bytes.split_at(dice.index(bytes.len() + 1));
+    let mut message = None;
+    for piece in [&mut first, &mut rest] {
+        while !piece.is_empty() {
+            let decoded = decoder.feed(piece).expect("the sender encoded it");
+            assert!(message.is_none() || decoded.is_none(), "one frame gave two messages");
+            message = decoded.or(message);
+        }
+    }
+    message
+}
+
+fn take<T: Message>(
+    lane: &mut Lane<T>,
+    stalled: bool,
+    dice: &mut Dice,
+    wrap: fn(T) -> Arrival,
+) -> Option<Arrival> {
     if !lane.open {
         return None;
     }
@@ -352,6 +412,7 @@ fn take<T>(lane: &mut Lane<T>, stalled: bool, wrap: fn(T) -> Arrival) -> Option<
     }
     match lane.frames.pop_front()? {
         Frame::Message(message) => Some(wrap(message)),
+        Frame::Bytes(bytes) => decode(&mut lane.decoder, &bytes, dice).map(wrap),
         Frame::Closed => {
             lane.deafen();
             Some(Arrival::Closed)
@@ -367,9 +428,10 @@ mod tests {
     const CLIENT: ClientId = ClientId(0);
     const NODE: NodeIndex = NodeIndex(2);
 
+    /// Half of the networks carry bytes.
     fn network(seed: u64) -> Network {
         let speed = NetworkSpeed { delay_ns: 1000, notice_ns: 5000 };
-        Network::new(Dice::new(seed, "network", 0), speed)
+        Network::new(Dice::new(seed, "network", 0), speed, seed % 2 == 1)
     }
 
     fn request(tag: u64) -> Request {

@@ -109,6 +109,8 @@ pub struct Scenario {
     pub disk: DiskKind,
     /// The network.
     pub network: NetworkSpeed,
+    /// Messages travel as bytes of the wire format.
+    pub wire: bool,
     /// The silence after which a volume counts a node as down.
     pub node_timeout_ms: u64,
     /// The nodes' clock minus the world's clock.
@@ -142,6 +144,7 @@ impl Scenario {
         scenario.draw_removal();
         scenario.draw_squeeze();
         scenario.device = DevicePlan::draw(&mut Dice::new(seed, "device plan", 0));
+        scenario.wire = Dice::new(seed, "wire", 0).chance(250);
         scenario
     }
 
@@ -199,6 +202,7 @@ impl Scenario {
             device: None,
             disk,
             network: draw_network(&mut dice),
+            wire: false,
             node_timeout_ms,
             wall_offset_ns: dice.between(0, 1 << 60),
         }
@@ -387,8 +391,9 @@ impl Scenario {
             format!(", devices of {} us a job, {full} and {fault} in 1000", job_ns / 1000)
         };
         let device = self.device.map(device).unwrap_or_default();
+        let wire = if self.wire { ", wire" } else { "" };
         format!(
-            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}{device}, {}",
+            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}{device}{wire}, {}",
             self.kind,
             self.profile,
             self.nodes,

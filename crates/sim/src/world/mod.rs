@@ -163,7 +163,7 @@ impl<'a, C: Cast> World<'a, C> {
         let beyond = scenario.kind == Kind::Beyond;
         let mut world = Self {
             schedule: Schedule::default(),
-            network: Network::new(Dice::new(seed, "network", 0), scenario.network),
+            network: Network::new(Dice::new(seed, "network", 0), scenario.network, scenario.wire),
             nodes: Vec::new(),
             tenants: (0..scenario.volumes.len()).map(|n| Tenant::new(&scenario, n)).collect(),
             volumes: BTreeMap::new(),
