@@ -243,17 +243,15 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         }
         Err(error) => return Err(error),
     }
-    // From then on the listed shards count as stable, whether they were synced before or not.
-    ctx.call(node, RequestBody::ShardSync).await?;
     let mut listed = list_shards(ctx, node).await?;
     let bad = verify_unsure(ctx, node, &listed).await?;
     if !bad.is_empty() {
-        // Bad shards must be gone for good before the node counts: a power loss must not bring them
-        // back.
         delete(ctx, node, session, bad.iter().copied().collect()).await?;
-        ctx.call(node, RequestBody::ShardSync).await?;
         listed.retain(|info| !bad.contains(&info.segment));
     }
+    // From then on the listed shards count as stable, whether they were synced before or not. And
+    // the bad ones are gone for good: a power loss must not bring them back.
+    ctx.call(node, RequestBody::ShardSync).await?;
     // From the comparison on, the node takes part in everything, so no change is missed.
     let deletions = ctx.with(|core| {
         if core.node(node).session != session {
@@ -483,12 +481,12 @@ mod tests {
         let asked = script.sent_one();
         assert_eq!(asked.request.body, RequestBody::ListVolumes);
         script.answer(&asked, Ok(ReplyBody::Volumes(Vec::new())));
-        let sync = script.sent_one();
-        assert_eq!(sync.request.body, RequestBody::ShardSync);
-        script.done(&sync);
         let list = script.sent_one();
         assert_eq!(list.request.body, RequestBody::ShardList { from: SegmentId(0) });
         script.answer(&list, Ok(ReplyBody::Shards { shards: Vec::new(), next: None }));
+        let sync = script.sent_one();
+        assert_eq!(sync.request.body, RequestBody::ShardSync);
+        script.done(&sync);
     }
 
     fn is_up(script: &mut Script) -> bool {

@@ -77,6 +77,10 @@ pub struct Root {
     pub profile: String,
 }
 
+/// The most segments of a checkpoint that a root can name, with the longest name and profile and
+/// the largest number of journal nodes.
+pub const CHECKPOINT_SEGMENTS_MAX: u64 = (ROOT_BYTES_MAX as u64 - 2048) / 8;
+
 impl Root {
     /// A rank for comparison: of two roots of a volume, the one with the higher rank is newer.
     #[must_use]

@@ -415,9 +415,10 @@ impl Core {
         let mut used: SmallVec<[NodeIndex; 8]> =
             segment.shards.iter().chain(&kept).flatten().copied().collect();
         let wanted = segment.shards.len() - used.len();
-        // A node with a shard or rows that an opening may need gets no second shard: the node could
-        // not delete one of two alone.
+        // A node that has a shard or rows left over, or to which a write of such a shard is under
+        // way, gets no second shard: the node could not delete one of two alone.
         used.extend_from_slice(&segment.left_on);
+        used.extend(self.nodes_that(|node| node.slots_claimed.contains_key(&segment.id)));
         let key = self.placement_key(segment.id, attempt);
         let question = self.question_for(key, &used, wanted, chosen);
         let none = question.in_weights.iter().all(|weight| *weight == 0);
@@ -470,6 +471,8 @@ impl Core {
                             drop(self.call(node, body, Vec::new()));
                         }
                     }
+                    // A second shard of the segment on this node does not count.
+                    None if segment.shards.contains(&Some(node)) => {}
                     _ => segment.shards[shard] = Some(node),
                 }
             }
@@ -587,6 +590,34 @@ mod tests {
         assert_eq!(narrow(&mut script, &[7]), [false, false, true], "it counts once");
         script.core(|core| core.node_mut(NodeIndex(6)).disk_full = true);
         assert_eq!(narrow(&mut script, &[]), [false, false, false], "a full disk is like a loss");
+    }
+
+    /// A node could not delete one of two shards of a segment alone.
+    #[test]
+    fn no_node_gets_a_second_shard_of_a_segment() {
+        let mut script = Script::serving(6);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
+        script.core(|core| {
+            let nodes = |core: &mut Core| -> Vec<u16> {
+                let mut nodes: Vec<u16> =
+                    core.place_missing(handle, 0).iter().map(|(_, node)| node.0).collect();
+                nodes.sort_unstable();
+                nodes
+            };
+            assert_eq!(nodes(core), [4, 5]);
+            // Rebuild's write of a shard is under way there.
+            let id = core.segments.get(handle).expect("it was added").id;
+            core.node_mut(NodeIndex(4)).slots_claimed.insert(id, 1);
+            assert_eq!(nodes(core), [5]);
+            // The node came back with a shard that an opening may need.
+            let segment = core.segments.get_mut(handle).expect("it was added");
+            segment.left_on.push(NodeIndex(5));
+            assert!(nodes(core).is_empty());
+            let session = core.node(NodeIndex(3)).session;
+            core.shard_written(handle, 5, (NodeIndex(3), session), Ok(()));
+            let segment = core.segments.get(handle).expect("it was added");
+            assert_eq!(segment.shards[5], None, "the node has another shard already");
+        });
     }
 
     /// An answer of an earlier session says nothing about the node that is there now.

@@ -74,6 +74,7 @@ use smallvec::SmallVec;
 use crate::core::{Core, Node, layout_of};
 use crate::footer::footer_blocks;
 use crate::record::RECORD_ENTRIES_MAX;
+use crate::root::CHECKPOINT_SEGMENTS_MAX;
 use crate::seam::Geometry;
 use crate::status::{NodeHealth, Phase};
 
@@ -371,6 +372,27 @@ impl Core {
         self.shape().checkpoint_segments(self.map.used_blocks(), self.segments.len() as u64)
     }
 
+    /// Why the root could not name the checkpoint of a volume of this size, if so.
+    #[must_use]
+    pub fn too_large(&self, size_bytes: u64) -> Option<String> {
+        let shape = self.shape();
+        let segments = |bytes: u64| shape.segments_for(bytes / BLOCK_BYTES as u64).1;
+        if segments(size_bytes) <= CHECKPOINT_SEGMENTS_MAX {
+            return None;
+        }
+        let bytes = u64::from(self.layout.segment_blocks()) * BLOCK_BYTES as u64;
+        // The largest power of two that fits.
+        let most = (0..63)
+            .rev()
+            .map(|bit| 1 << bit)
+            .find(|most| *most <= size_bytes && segments(*most) <= CHECKPOINT_SEGMENTS_MAX);
+        Some(format!(
+            "a volume of {size_bytes} bytes is too large for segments of {bytes} bytes: its \
+             checkpoint could have more segments than its root can name; {} bytes fit",
+            most.unwrap_or(0)
+        ))
+    }
+
     /// The same when users have reserved `more` blocks, and all segments are sealed that have begun
     /// and that may begin now. A segment that begins must still find its slots when it is sealed.
     fn checkpoint_segments_to_come(&self, more: u64) -> u64 {
@@ -580,6 +602,17 @@ mod tests {
         let (_, checkpoint) = copies.segments_for(blocks);
         assert!(copies.capacity_blocks(&[slots, slots, slots, slots - 1], checkpoint) >= blocks);
         assert!(copies.capacity_blocks(&[slots; 3], checkpoint) < blocks, "it is not left out");
+    }
+
+    #[test]
+    fn a_root_names_the_checkpoint_of_every_size_that_is_taken() {
+        crate::script::Script::serving(8).core(|core| {
+            assert_eq!(core.too_large(1 << 30), None);
+            let why = core.too_large(1 << 50).expect("a checkpoint of millions of segments");
+            let most = why.rsplit("; ").next().and_then(|rest| rest.split(' ').next());
+            let most: u64 = most.and_then(|most| most.parse().ok()).expect("a number of bytes");
+            assert!(most > 1 << 30 && core.too_large(most).is_none(), "{why}");
+        });
     }
 
     #[test]

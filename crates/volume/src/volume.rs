@@ -8,7 +8,7 @@ use fieldstone_block::{
     Request, Stage,
 };
 use fieldstone_codes::Profile;
-use fieldstone_proto::BLOCK_BYTES;
+use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 
 use crate::core::{Core, Ctx};
 use crate::exec::Executor;
@@ -294,6 +294,12 @@ fn extents(core: &Core, request: &Request) -> Vec<Extent> {
 /// write behind the old end, and a crash could then leave the old size, with no place for that
 /// write.
 async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
+    if let Some(why) = ctx.with(|core| core.too_large(size_bytes)) {
+        return ctx.with(|core| {
+            tracing::warn!(volume = %core.name, "not made larger: {why}");
+            core.grow_refused = Some(why);
+        });
+    }
     begin_change(&ctx).await;
     let before = ctx.with(|core| core.reservation.provisioning);
     let provisioning = if thin { Provisioning::Thin } else { before };
@@ -371,21 +377,23 @@ fn status(core: &Core) -> Status {
         .filter(|(_, s)| s.kind == fieldstone_proto::SegmentKind::Data)
         .filter(|(_, s)| s.live_blocks > 0);
     let k = core.code.k();
+    let serves = matches!(core.phase, Phase::Serving | Phase::Closing);
+    let health = |index: NodeIndex| match core.node(index).health {
+        // An opening would not count it yet.
+        NodeHealth::Up if serves && !core.has_root(index) => NodeHealth::Joining,
+        health => health,
+    };
     let usable = |s: &crate::segment::Segment| {
-        let up = |node: &fieldstone_proto::NodeIndex| core.node(*node).health == NodeHealth::Up;
+        let up = |node: &NodeIndex| health(*node) == NodeHealth::Up;
         s.shards.iter().flatten().filter(|node| up(node)).count()
     };
     let sealed = || core.segments.iter().filter(|(_, s)| s.state >= State::Sealed);
-    let serves = matches!(core.phase, Phase::Serving | Phase::Closing);
     let nodes = (0u16..)
-        .map(fieldstone_proto::NodeIndex)
+        .map(NodeIndex)
         .zip(&core.nodes)
         .map(|(index, node)| NodeStatus {
             node: index,
-            health: match node.health {
-                NodeHealth::Up if serves && !core.has_root(index) => NodeHealth::Joining,
-                health => health,
-            },
+            health: health(index),
             slots_total: node.stat.slots_total,
             slots_reserved: node.slots_reserved,
             slots_free: node.slots_free,

@@ -115,7 +115,8 @@ impl Store {
             self.done.push((entry, Err(error)));
             return;
         }
-        let unsure = self.unstable.len() + self.erased.len() + self.erase_failed.len();
+        let erased = self.erased.len() + self.erased_covered.len() + self.erase_failed.len();
+        let unsure = self.unstable.len() + erased;
         if unsure == 0 && !self.open_unstable && self.round.is_none() {
             self.done.push((entry, Ok(())));
             return;

@@ -423,6 +423,9 @@ async fn create(
             geometry.shard_bytes, geometry.unit_bytes
         )));
     }
+    if let Some(why) = ctx.with(|core| core.too_large(geometry.size_bytes)) {
+        return Err(Failure::Final(why));
+    }
     let root = ctx.with(|core| Root {
         version: 0,
         volume: core.config.volume,
