@@ -31,6 +31,12 @@ pub trait Device: Send {
         LIMIT_NS
     }
 
+    /// Coding jobs that may wait for room on this device. With 0, software does a job for which there
+    /// is no room.
+    fn backlog(&self) -> usize {
+        0
+    }
+
     /// Appends the jobs of `queue` that have finished since the last call. Never blocks. A
     /// simulated device may use the call to make progress.
     fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>);

@@ -1,10 +1,12 @@
 //! A device and the CPU behind one interface.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use crate::verify::Verifier;
-use crate::{Counters, Device, Job, JobCompletion, JobId, QueueId, SoftwareEngine, execute};
+use crate::{
+    Counters, Device, Job, JobCompletion, JobId, JobKind, QueueId, SoftwareEngine, execute,
+};
 
 /// Wrong results and delays after which the engine gives the device up.
 pub const MAX_DEVICE_FAULTS: u64 = 3;
@@ -13,7 +15,8 @@ pub const MAX_DEVICE_FAULTS: u64 = 3;
 ///
 /// The engine verifies each result of the device (module `verify`). Software repeats a job with a
 /// wrong result, and a job that the device has for longer than [`Device::limit_ns`]. After
-/// [`MAX_DEVICE_FAULTS`] of these faults the engine gives the device up.
+/// [`MAX_DEVICE_FAULTS`] of these faults the engine gives the device up. When the device is full,
+/// coding jobs wait for room, as many as [`Device::backlog`] says; software does the others.
 ///
 /// An engine belongs to one reactor or one state machine. It shares no state. It has no clock: its
 /// caller says what time it is, in nanoseconds from any moment.
@@ -23,6 +26,8 @@ pub struct Engine {
     software: SoftwareEngine,
     /// Jobs on the device. The engine keeps them so that software can repeat them.
     on_device: BTreeMap<(QueueId, JobId), OnDevice>,
+    /// Coding jobs that wait for room on the device, in order.
+    waiting: VecDeque<Waiting>,
     /// Results of the device in the present poll; kept to reuse the memory.
     arrived: Vec<JobCompletion>,
     verifier: Verifier,
@@ -35,6 +40,14 @@ pub struct Engine {
     delays: u64,
     /// When the engine last counted a delay.
     delayed_at_ns: u64,
+}
+
+/// A job that waits for room on the device.
+struct Waiting {
+    queue: QueueId,
+    id: JobId,
+    job: Job,
+    since_ns: u64,
 }
 
 /// A job that the device has.
@@ -89,16 +102,18 @@ impl Engine {
         self.device.or(self.given_up_device)
     }
 
-    /// Jobs that the device has.
+    /// Jobs that the device has, and jobs that wait for room there.
     #[must_use]
     pub fn on_device(&self) -> usize {
-        self.on_device.len()
+        self.on_device.len() + self.waiting.len()
     }
 
     /// When the device is late with the first of its jobs. `None` if it has none.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
-        self.on_device.values().map(|sent| sent.until_ns).min()
+        let limit_ns = self.device.as_ref().map_or(0, |device| device.limit_ns());
+        let waiting = self.waiting.front().map(|job| job.since_ns.saturating_add(limit_ns));
+        self.on_device.values().map(|sent| sent.until_ns).chain(waiting).min()
     }
 
     /// Accepts a job, or returns it because the queue holds too many completions: poll first. A
@@ -106,8 +121,23 @@ impl Engine {
     /// time.
     pub fn submit(&mut self, now_ns: u64, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
         let (kind, bytes) = (job.kind(), job.input_bytes());
-        if let Err(job) = self.submit_to_device(now_ns, queue, id, job) {
-            self.software.submit(queue, id, job)?;
+        // No job overtakes those that wait.
+        let behind = kind == JobKind::Code && !self.waiting.is_empty();
+        let refused = match behind {
+            true => Err(job),
+            false => self.submit_to_device(now_ns, queue, id, job),
+        };
+        if let Err(job) = refused {
+            let room = self.device.as_ref().filter(|device| device.takes(&job));
+            let room = room.map_or(0, |device| device.backlog());
+            if kind == JobKind::Code && self.waiting.len() < room {
+                self.waiting.push_back(Waiting { queue, id, job, since_ns: now_ns });
+            } else {
+                if kind == JobKind::Code && room > 0 {
+                    self.counters.kind_mut(kind).device_full += 1;
+                }
+                self.software.submit(queue, id, job)?;
+            }
         }
         let counters = self.counters.kind_mut(kind);
         counters.jobs += 1;
@@ -129,9 +159,26 @@ impl Engine {
         }
         self.arrived = arrived;
         self.repeat_late(now_ns, queue, completions);
+        self.send_waiting(now_ns);
+        self.software.poll(queue, completions);
         if self.counters.device_wrong() + self.delays >= MAX_DEVICE_FAULTS {
             self.abandon_device();
             self.software.poll(queue, completions);
+        }
+    }
+
+    /// Gives waiting jobs to the device, as far as there is room. Software does those that the device
+    /// does not take any more, and those that have waited for too long.
+    fn send_waiting(&mut self, now_ns: u64) {
+        while let Some(Waiting { queue, id, job, since_ns }) = self.waiting.pop_front() {
+            let device = self.device.as_ref().filter(|device| device.takes(&job));
+            let limit_ns = device.map_or(0, |device| device.limit_ns());
+            if now_ns.saturating_sub(since_ns) >= limit_ns {
+                self.counters.kind_mut(job.kind()).device_full += 1;
+                self.software.finish(queue, id, &job);
+            } else if let Err(job) = self.submit_to_device(now_ns, queue, id, job) {
+                return self.waiting.push_front(Waiting { queue, id, job, since_ns });
+            }
         }
     }
 
@@ -180,6 +227,10 @@ impl Engine {
             self.counters.kind_mut(sent.job.kind()).device_failures += 1;
             self.software.finish(queue, id, &sent.job);
         }
+        for Waiting { queue, id, job, .. } in std::mem::take(&mut self.waiting) {
+            self.counters.kind_mut(job.kind()).device_full += 1;
+            self.software.finish(queue, id, &job);
+        }
         self.given_up_device = Some(device);
     }
 
@@ -197,7 +248,7 @@ impl Engine {
         let counters = self.counters.kind_mut(job.kind());
         let copy = job.clone();
         if let Err(job) = device.submit(queue, id, job) {
-            counters.device_full += 1;
+            counters.device_full += u64::from(device.backlog() == 0 || job.kind() != JobKind::Code);
             return Err(job);
         }
         counters.device_jobs += 1;

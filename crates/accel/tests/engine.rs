@@ -245,6 +245,78 @@ fn software_does_a_late_job_and_the_late_result_is_dropped() {
     assert!(engine.take_given_up().is_some() && engine.take_given_up().is_none());
 }
 
+/// A device with room for one job, and a backlog of two.
+#[derive(Default)]
+struct Narrow(Option<JobCompletion>);
+
+impl Device for Narrow {
+    fn name(&self) -> &str {
+        "narrow"
+    }
+
+    fn takes(&self, _: &Job) -> bool {
+        true
+    }
+
+    fn submit(&mut self, _: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+        match self.0 {
+            Some(_) => Err(job),
+            None => {
+                self.0 = Some(JobCompletion { job: id, result: execute(&job) });
+                Ok(())
+            }
+        }
+    }
+
+    fn limit_ns(&self) -> u64 {
+        100
+    }
+
+    fn backlog(&self) -> usize {
+        2
+    }
+
+    fn poll(&mut self, _: QueueId, completions: &mut Vec<JobCompletion>) {
+        completions.extend(self.0.take());
+    }
+}
+
+#[test]
+fn coding_jobs_wait_for_room_and_other_jobs_do_not() {
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let (code, _) = code_and_pool();
+    let mut engine = Engine::with_device(Box::new(Narrow::default()));
+    let queue = QueueId(0);
+    let coding = |rng: &mut ChaCha8Rng| Job::Code {
+        map: Arc::clone(code.encode()),
+        inputs: (0..4).map(|_| random_bytes(rng, 512)).collect(),
+    };
+    for number in 0..4 {
+        engine.submit(0, queue, JobId(number), coding(&mut rng)).expect("room");
+    }
+    let sums = Job::Checksum { data: Bytes::from_static(b"x"), block_bytes: 1 };
+    engine.submit(0, queue, JobId(9), sums).expect("room");
+    assert_eq!(engine.on_device(), 3, "one works, two wait");
+    let poll = |engine: &mut Engine, now_ns| {
+        let mut completions = Vec::new();
+        engine.poll(now_ns, queue, &mut completions);
+        assert!(completions.iter().all(|done| done.result.is_ok()));
+        completions.iter().map(|done| done.job.0).collect::<Vec<_>>()
+    };
+    assert_eq!(poll(&mut engine, 1), [3, 9, 0], "software did the fourth, and the checksum");
+    assert_eq!(poll(&mut engine, 2), [1]);
+    assert_eq!(poll(&mut engine, 3), [2]);
+    let totals = engine.counters();
+    assert_eq!((totals.code.device_jobs, totals.code.device_full), (3, 1));
+    assert_eq!((totals.checksum.device_jobs, totals.checksum.device_full), (0, 1));
+    // Jobs that have waited for too long are done in software.
+    for number in 10..13 {
+        engine.submit(10, queue, JobId(number), coding(&mut rng)).expect("room");
+    }
+    assert_eq!(poll(&mut engine, 200), [10, 11, 12]);
+    assert_eq!(engine.on_device(), 0);
+}
+
 #[test]
 fn a_stripe_is_encoded_lost_and_rebuilt_through_jobs() {
     let mut rng = ChaCha8Rng::seed_from_u64(6);

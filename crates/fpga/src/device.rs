@@ -50,6 +50,10 @@ const MAX_FLIGHTS: usize = MAX_JOBS + 1;
 /// simulated device is a thousand times slower than a card, and slower still on a busy machine.
 const LIMIT_NS: u64 = 20_000_000_000;
 
+/// Coding jobs that may wait for the device. Software would do them faster than a simulated device.
+/// But who asks for the device wants to see it work.
+const BACKLOG: usize = 1024;
+
 /// Flags of operations: they wait for the copies before them, and complete.
 const FINISHING: u64 = descriptor_flag::COMPLETE | descriptor_flag::FENCE;
 
@@ -536,6 +540,10 @@ impl Device for FpgaDevice {
 
     fn limit_ns(&self) -> u64 {
         LIMIT_NS
+    }
+
+    fn backlog(&self) -> usize {
+        BACKLOG
     }
 
     fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {

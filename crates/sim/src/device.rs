@@ -25,6 +25,8 @@ pub struct DevicePlan {
     pub full: u32,
     /// One of the faults of [`DeviceFault`].
     pub fault: u32,
+    /// Coding jobs that may wait for room.
+    pub backlog: usize,
 }
 
 impl DevicePlan {
@@ -38,6 +40,7 @@ impl DevicePlan {
             job_ns: dice.pick(&[2_000, 50_000, 1_000_000, 20_000_000, 200_000_000]),
             full: dice.pick(&[0, 50, 500]),
             fault: dice.pick(&[0, 5, 50]),
+            backlog: dice.pick(&[0, 2, 64]),
         })
     }
 }
@@ -201,6 +204,10 @@ impl Device for SeededDevice {
 
     fn limit_ns(&self) -> u64 {
         LIMIT_NS
+    }
+
+    fn backlog(&self) -> usize {
+        locked(&self.0, |state| state.plan.backlog)
     }
 
     fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {

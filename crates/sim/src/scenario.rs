@@ -387,7 +387,7 @@ impl Scenario {
         };
         let full = self.squeeze.map(full).unwrap_or_default();
         let device = |plan: DevicePlan| {
-            let DevicePlan { job_ns, full, fault } = plan;
+            let DevicePlan { job_ns, full, fault, .. } = plan;
             format!(", devices of {} us a job, {full} and {fault} in 1000", job_ns / 1000)
         };
         let device = self.device.map(device).unwrap_or_default();

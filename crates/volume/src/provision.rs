@@ -240,12 +240,17 @@ impl Core {
         self.slots_surplus().div_ceil(2)
     }
 
-    /// Slots on each node that the volume still has to give back.
+    /// Slots on each node that the volume still has to give back. It may need more than when it set
+    /// its goal: it may have grown since.
     fn slots_to_give(&self) -> u32 {
         match self.yields() {
-            true => self.reservation.slots.saturating_sub(self.reservation.goal),
+            true => self.reservation.slots.saturating_sub(self.goal()),
             false => 0,
         }
+    }
+
+    fn goal(&self) -> u32 {
+        self.reservation.goal.max(self.slots_needed())
     }
 
     /// The volume gave back room lately.
@@ -266,7 +271,7 @@ impl Core {
         let marks = self.marks_at_rest();
         let writing = u32::try_from(self.shape().slots(marks.low - marks.reserve));
         let least = self.slots_min().saturating_add(writing.unwrap_or(u32::MAX));
-        let slots = self.reservation.goal.max(least);
+        let slots = self.goal().max(least);
         let gives = self.slots_to_give() > 0 && slots < self.reservation.slots;
         if gives && !self.reservation_changes() && self.phase == Phase::Serving {
             self.set_reservation(slots);
