@@ -115,8 +115,7 @@ impl Store {
             self.done.push((entry, Err(error)));
             return;
         }
-        let erased = self.erased.len() + self.erased_covered.len() + self.erase_failed.len();
-        let unsure = self.unstable.len() + erased;
+        let unsure = self.unstable.len() + self.erased.len() + self.erase_failed.len();
         if unsure == 0 && !self.open_unstable && self.round.is_none() {
             self.done.push((entry, Ok(())));
             return;
