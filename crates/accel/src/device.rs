@@ -31,8 +31,8 @@ pub trait Device: Send {
         LIMIT_NS
     }
 
-    /// Coding jobs that may wait for room on this device. With 0, software does a job for which there
-    /// is no room.
+    /// Coding jobs that may wait for room on this device. With 0, software does a job for which
+    /// there is no room.
     fn backlog(&self) -> usize {
         0
     }

@@ -90,8 +90,8 @@ impl Engine {
         self.counters
     }
 
-    /// The device that the engine has given up, once. To drop a device may take long: it has to stop
-    /// using memory.
+    /// The device that the engine has given up, once. To drop a device may take long: it has to
+    /// stop using memory.
     pub fn take_given_up(&mut self) -> Option<Box<dyn Device>> {
         self.given_up_device.take()
     }
@@ -145,8 +145,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Appends the jobs of `queue` that have finished. Software does the jobs that the device is late
-    /// with.
+    /// Appends the jobs of `queue` that have finished. Software does the jobs that the device is
+    /// late with.
     pub fn poll(&mut self, now_ns: u64, queue: QueueId, completions: &mut Vec<JobCompletion>) {
         self.software.poll(queue, completions);
         let Some(device) = &mut self.device else { return };
@@ -167,8 +167,8 @@ impl Engine {
         }
     }
 
-    /// Gives waiting jobs to the device, as far as there is room. Software does those that the device
-    /// does not take any more, and those that have waited for too long.
+    /// Gives waiting jobs to the device, as far as there is room. Software does those that the
+    /// device does not take any more, and those that have waited for too long.
     fn send_waiting(&mut self, now_ns: u64) {
         while let Some(Waiting { queue, id, job, since_ns }) = self.waiting.pop_front() {
             let device = self.device.as_ref().filter(|device| device.takes(&job));

@@ -1,9 +1,9 @@
 //! The accelerator devices of volume processes: slow, full, out of order, and faulty.
 //!
 //! A device gives jobs back when it is full. It loses jobs, all of them when it resets. It answers
-//! late, or with an error, or with wrong bits. The volume's engine has to hide all of this: each job
-//! has one result, with the bits of software, within a bound of time. If wrong parity got through,
-//! the checker would see wrong bytes as soon as the world takes shards away.
+//! late, or with an error, or with wrong bits. The volume's engine has to hide all of this: each
+//! job has one result, with the bits of software, within a bound of time. If wrong parity got
+//! through, the checker would see wrong bytes as soon as the world takes shards away.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

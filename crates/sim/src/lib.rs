@@ -7,8 +7,8 @@
 //! - [`scenario`] draws a run's parameters from its seed: profile, nodes, sizes, speeds, users,
 //!   faults;
 //! - [`world`] plays it; [`schedule`] is its clock, and [`dice`] its only source of chance;
-//! - [`disk`] and [`network`] are the actors' disk and network, with their faults, and [`device`] is
-//!   the accelerator of a volume;
+//! - [`disk`] and [`network`] are the actors' disk and network, with their faults, and [`device`]
+//!   is the accelerator of a volume;
 //! - [`atlas`] states which faults may come together, and that the code must therefore survive;
 //! - [`workload`] makes the users' requests, and [`checker`] judges the answers;
 //! - [`mod@run`] runs one seed or many, and [`trace`] writes down the events.

@@ -11,8 +11,8 @@
 //! # How to drive it
 //! The world hands the volume [`Event`]s and block requests. It calls
 //! [`fieldstone_block::Backend::poll`] after each batch, and when the volume's deadline is due.
-//! Then it carries out the actions that [`Volume::next_action`] gives. Some of these are heavy steps
-//! (`jobs`): the world does them in software or on a device.
+//! Then it carries out the actions that [`Volume::next_action`] gives. Some of these are heavy
+//! steps (`jobs`): the world does them in software or on a device.
 //!
 //! # What it promises
 //! - A completed write survives the loss of the serving process, and of any m nodes.

@@ -208,7 +208,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
                 }
                 _ => return Err(NodeError::Invalid("not a node's state".into())),
             }
-            // The answer to the fence may have been lost, and with it the version of the node's root.
+            // The answer to the fence may have been lost, and with it the version of the node's
+            // root.
             if let Ok(Some(summary)) = summary_on(ctx, node).await
                 && summary.is_usable()
             {

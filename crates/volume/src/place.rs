@@ -71,8 +71,9 @@ impl Core {
         ready.map(|(_, draw)| draw)
     }
 
-    /// What the placement of a segment's shards depends on. `used` are the nodes that have shards of
-    /// it, `wanted` is the number of shards without a node, and `chosen` says which nodes take one.
+    /// What the placement of a segment's shards depends on. `used` are the nodes that have shards
+    /// of it, `wanted` is the number of shards without a node, and `chosen` says which nodes take
+    /// one.
     pub fn question_for(
         &self,
         key: u64,

@@ -63,8 +63,8 @@ impl Core {
     }
 
     /// Notes the answers of nodes to a request for `slots` slots, or for those that a node has
-    /// granted already if they are more. `sessions` are those in which the volume asked: a node that
-    /// was lost since then may be an empty replacement, which has granted nothing.
+    /// granted already if they are more. `sessions` are those in which the volume asked: a node
+    /// that was lost since then may be an empty replacement, which has granted nothing.
     fn note_answers(&mut self, answers: &[(NodeIndex, CallResult)], sessions: &[u64], slots: u32) {
         for ((node, answer), session) in answers.iter().zip(sessions) {
             match answer {

@@ -181,8 +181,8 @@ impl Core {
     }
 
     /// Writes whole rows of the open segment, from block `first` on, to the data shards. Starts to
-    /// code them; their parity follows ([`send_parity`]). Returns the number of writes of both kinds,
-    /// which count towards batch `batch`.
+    /// code them; their parity follows ([`send_parity`]). Returns the number of writes of both
+    /// kinds, which count towards batch `batch`.
     pub fn send_rows(&mut self, handle: Handle, first: u32, checksums: &[u32], batch: u64) -> u32 {
         let layout = self.layout;
         let (unit, row) = (layout.unit_blocks as usize, layout.row_blocks() as usize);
@@ -245,8 +245,8 @@ impl Core {
         self.send(node, body, part.data, waiter);
     }
 
-    /// The parity of a record's rows is there. A keeper that was lost since the volume wrote the data
-    /// has lost the other rows as well.
+    /// The parity of a record's rows is there. A keeper that was lost since the volume wrote the
+    /// data has lost the other rows as well.
     fn parity_made(&mut self, record: RecordRows, parts_of_shards: Vec<ShardRows>) {
         let RecordRows { generation, batch, segment, .. } = record;
         let Some(handle) = self.segments.find(segment) else { return };
@@ -350,8 +350,8 @@ impl Core {
         }
     }
 
-    /// Starts to code the runs of rows of a closed segment that are not written yet. Gives the first
-    /// row of each run. `None` if the segment has no rows on its shards.
+    /// Starts to code the runs of rows of a closed segment that are not written yet. Gives the
+    /// first row of each run. `None` if the segment has no rows on its shards.
     fn code_rest(&mut self, handle: Handle) -> Option<Vec<(u32, Coding)>> {
         let segment = self.segments.get(handle)?;
         let rows = segment.rows.as_ref()?;

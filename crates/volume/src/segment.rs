@@ -130,9 +130,9 @@ pub struct Segment {
     /// The segment has only trims and is not to be stored: the next checkpoint records their
     /// effect. [`SegmentTable::shelve`] changes this.
     pub shelved: bool,
-    /// Nodes that joined with rows or a shard of the segment that an opening might have needed. When
-    /// the segment is durable, or sealed with its records whole in the journal, the volume tells
-    /// those nodes that hold none of its shards to delete theirs.
+    /// Nodes that joined with rows or a shard of the segment that an opening might have needed.
+    /// When the segment is durable, or sealed with its records whole in the journal, the volume
+    /// tells those nodes that hold none of its shards to delete theirs.
     pub left_on: SmallVec<[NodeIndex; 1]>,
 }
 

@@ -538,8 +538,9 @@ impl Core {
         self.segments_free() < self.marks().reserve
     }
 
-    /// Less than the reserve is left if a user reserves `blocks` more blocks. A reserved block takes
-    /// no room in a segment, but the checkpoint names it, and may take one more segment for it.
+    /// Less than the reserve is left if a user reserves `blocks` more blocks. A reserved block
+    /// takes no room in a segment, but the checkpoint names it, and may take one more segment for
+    /// it.
     #[must_use]
     pub fn starves_if_reserved(&self, blocks: u64) -> bool {
         let kept = self.checkpoint_segments_to_come(blocks);

@@ -159,8 +159,8 @@ impl Volume {
         self.known = true;
     }
 
-    /// The writer of the present epoch uses the connection of `peer`: its newest one, or one that it
-    /// has given up.
+    /// The writer of the present epoch uses the connection of `peer`: its newest one, or one that
+    /// it has given up.
     pub(crate) fn used_by(&mut self, peer: PeerId) {
         let before = self.holder.replace(peer).unwrap_or(peer);
         self.holder = Some(peer.max(before));
