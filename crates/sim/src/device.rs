@@ -1,7 +1,7 @@
 //! The accelerator devices of volume processes: slow, full, out of order, and faulty.
 //!
-//! A device gives jobs back when it is full. It loses jobs, all of them when it resets. It answers
-//! late, or with an error, or with wrong bits. The volume's engine has to hide all of this: each
+//! A full device gives jobs back. A device may lose a job. A reset loses all its jobs. A device may
+//! answer late, with an error, or with wrong bits. The volume's engine has to hide all of this: each
 //! job has one result, with the bits of software, within a bound of time. If wrong parity got
 //! through, the checker would see wrong bytes as soon as the world takes shards away.
 

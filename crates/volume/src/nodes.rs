@@ -559,7 +559,7 @@ mod tests {
             script.volume.handle(crate::Event::NodeUp(NodeIndex(node)), Nanos(0));
         }
         let mut epochs: Vec<Epoch> = Vec::new();
-        // No node knows the volume, or an epoch of it: each attempt fails.
+        // The nodes report no epoch, and refuse each fence: each attempt fails.
         for _ in 0..200 {
             for sent in script.sent() {
                 let answer = match sent.request.body {

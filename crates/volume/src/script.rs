@@ -45,7 +45,7 @@ pub struct Sent {
 }
 
 impl Script {
-    /// A volume that begins to open on `nodes` nodes. None of them is connected yet.
+    /// A volume that begins to open. No node of its `nodes` nodes is connected yet.
     pub fn opening(nodes: u16, opening: Opening) -> Self {
         let config = VolumeConfig {
             volume: VolumeId(0x77),
@@ -66,7 +66,7 @@ impl Script {
         }
     }
 
-    /// A volume rs:4+2 that serves on `nodes` nodes. All of them are up, and have its root.
+    /// A volume rs:4+2 that serves on `nodes` nodes. Every node is up and has the volume's root.
     pub fn serving(nodes: u16) -> Self {
         let mut script = Self::opening(nodes, Opening::Inspect);
         script.volume = Volume::without_tasks(&script.volume);
