@@ -1,8 +1,8 @@
 //! The accelerator devices of volume processes: slow, full, out of order, and faulty.
 //!
 //! A full device gives jobs back. A device may lose a job. A reset loses all its jobs. A device may
-//! answer late, with an error, or with wrong bits. The volume's engine has to hide all of this: each
-//! job has one result, with the bits of software, within a bound of time. If wrong parity got
+//! answer late, with an error, or with wrong bits. The volume's engine has to hide all of this:
+//! each job has one result, with the bits of software, within a bound of time. If wrong parity got
 //! through, the checker would see wrong bytes as soon as the world takes shards away.
 
 use std::sync::{Arc, Mutex, PoisonError};
