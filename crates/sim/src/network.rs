@@ -96,7 +96,9 @@ impl<T: Message> Lane<T> {
             return;
         }
         let mut kept = dice.between(0, self.frames.len() as u64) as usize;
-        if let Some(Frame::Bytes(bytes)) = self.frames.get_mut(kept) {
+        if let Some(Frame::Bytes(bytes)) = self.frames.get_mut(kept)
+            && !bytes.is_empty()
+        {
             bytes.truncate(dice.index(bytes.len()));
             kept += 1;
         }

@@ -66,6 +66,8 @@ pub struct Node {
     pub disk_limited: bool,
     /// The node granted less than the volume has reserved on the other nodes.
     pub granted_less: bool,
+    /// The node tells other volumes that this one needs slots that they can spare.
+    pub awaits_others: bool,
     /// When the log last reported that the node has no room left.
     pub short_told_at: Option<Nanos>,
     /// The volume has no room left on the node because the node's disk is full, or because other
@@ -237,6 +239,7 @@ impl Core {
                 full: false,
                 disk_limited: false,
                 granted_less: false,
+                awaits_others: false,
                 short_told_at: None,
                 short: false,
                 disk_full: false,

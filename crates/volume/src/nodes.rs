@@ -91,10 +91,13 @@ impl Core {
                     self.log.moving_again = true; // the move under way does not know the node
                     self.start_mover();
                 }
-                self.start_rebuild();
-                self.consider_gc();
+                // Rebuild comes second: it would take slots that other volumes need there.
                 self.spawn_with(move |ctx| async move {
                     crate::reserve::reserve_joined(&ctx, node).await;
+                    ctx.with(|core| {
+                        core.start_rebuild();
+                        core.consider_gc();
+                    });
                 });
             }
             Err(error) => {
@@ -265,6 +268,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         state.health = NodeHealth::Up;
         (state.slots_reserved, state.slots_given_up) = (0, 0);
         (state.disk_limited, state.granted_less) = (false, false);
+        state.awaits_others = false;
         (state.short, state.disk_full) = (false, false);
         core.delete_from(node, &extra)
     });

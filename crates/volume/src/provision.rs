@@ -33,13 +33,28 @@
 //! on. A volume that closes collects for some seconds, and keeps only the slots that it needs or
 //! still holds.
 //!
+//! # A node that came back empty
+//! Such a node does not know how many slots it had promised to each volume, and some of these
+//! volumes may be closed. So no volume may take slots there that were promised to another one. The
+//! volume's *level* on a node is the smallest number of slots that another node has granted, of
+//! those nodes that are no larger. A volume raises its reservation on a single node only up to its
+//! level there; beyond that, it asks all nodes together. Take a node that has kept its promises:
+//! each volume's level on the empty node is at most what this node has granted. So the levels of
+//! all volumes fit into the empty node together, in any order of asking.
+//!
+//! There are two exceptions. A thick volume asks for the slots of its whole size, which every node
+//! has promised. A thin volume asks for the slots that its data takes, but not for more than most
+//! of the other nodes have granted: users' blocks must be rebuilt.
+//!
+//! A volume that has more than this on one node gives slots back when another one lacks slots there.
+//!
 //! The module `reserve` asks nodes for slots and gives slots back.
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 
 use crate::core::{Core, Node};
-use crate::reserve::{reserve_at_start, reserve_missing, reserve_more, reserve_on};
+use crate::reserve::{reserve_at_start, reserve_missing, reserve_more, reserve_on, reserve_on_low};
 use crate::seam::Provisioning;
 use crate::status::{NodeHealth, Phase};
 
@@ -92,9 +107,10 @@ fn held_on(node: &Node) -> u32 {
 }
 
 /// The largest number of slots that most nodes grant, when the nodes grant these numbers.
-fn granted_by_most(mut granted: Vec<u32>) -> u32 {
+fn granted_by_most(granted: &[u32]) -> Option<u32> {
+    let mut granted = granted.to_vec();
     granted.sort_unstable();
-    granted.get(granted.len().saturating_sub(1) / 2).copied().unwrap_or(u32::MAX)
+    granted.get(granted.len().saturating_sub(1) / 2).copied()
 }
 
 impl Core {
@@ -208,11 +224,11 @@ impl Core {
         self.reservation.slots.saturating_sub(self.slots_needed())
     }
 
-    /// Whether the volume has reserved more than it needs, or more on single nodes than on most.
+    /// Whether the volume has reserved more than it needs, or more on single nodes than it may ask
+    /// them for.
     pub fn may_give_slots(&self) -> bool {
-        let most = self.granted_by_most();
-        let more = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved > most;
-        self.slots_surplus() > 0 || self.nodes.iter().any(more)
+        let more = |node: &NodeIndex| self.node(*node).slots_reserved > self.slots_alone(*node);
+        self.slots_surplus() > 0 || self.up_nodes().iter().any(more)
     }
 
     /// Gives back `less` slots on each node, or the slots beyond the volume's needs if these are
@@ -302,40 +318,80 @@ impl Core {
     /// The volume's slots on a node that it can do without, when it has `slots` there. These are
     /// the slots beyond its needs, including those that hold garbage: once it has collected, the
     /// volume can do without them.
-    ///
-    /// A node that came back empty does not know how many slots it had promised to each volume. It
-    /// grants them to the volumes that ask first. So a thin volume can do without slots that most
-    /// nodes do not grant it. Otherwise a thick volume would lack promised slots there.
-    pub fn slots_spare(&self, slots: u32) -> u32 {
-        let needed = match self.reservation.provisioning {
-            Provisioning::Thick => self.slots_needed(),
-            Provisioning::Thin => self.slots_needed().min(self.granted_by_most()),
-        };
-        slots.saturating_sub(needed)
+    pub fn slots_spare(&self, node: NodeIndex, slots: u32) -> u32 {
+        slots.saturating_sub(self.slots_needed().min(self.slots_alone(node)))
     }
 
-    /// The nodes on which other volumes lack slots, and on which the volume has more than most
-    /// nodes have granted, each with the number of slots that it keeps there.
+    /// The same when the volume asks all nodes for as many slots together. A thick volume needs
+    /// more than its whole size while nodes are lost.
+    pub fn slots_spare_on_all(&self, node: NodeIndex, slots: u32) -> u32 {
+        match self.reservation.provisioning {
+            Provisioning::Thick => slots.saturating_sub(self.slots_needed()),
+            Provisioning::Thin => self.slots_spare(node, slots),
+        }
+    }
+
+    /// The nodes on which other volumes lack slots, and on which the volume has more than it may
+    /// ask for, each with the number of slots that it keeps there.
     pub fn nodes_with_more(&self) -> Vec<(NodeIndex, u32)> {
-        if self.reservation.provisioning == Provisioning::Thick || self.reservation_changes() {
+        if self.reservation_changes() {
             return Vec::new();
         }
-        let most = self.granted_by_most();
-        let kept = |(index, node): (NodeIndex, &Node)| {
+        let kept = |index: NodeIndex| {
+            let node = self.node(index);
             let less = node.slots_reserved.saturating_sub(node.stat.slots_lacking);
-            let kept = less.max(most).max(self.slots_min_on(node));
+            let kept = less.max(self.slots_alone(index)).max(self.slots_min_on(node));
             let gives = node.stat.slots_lacking > 0 && kept < node.slots_reserved;
-            (node.health == NodeHealth::Up && gives).then_some((index, kept))
+            gives.then_some((index, kept))
         };
-        (0..).map(NodeIndex).zip(&self.nodes).filter_map(kept).collect()
+        self.up_nodes().into_iter().filter_map(kept).collect()
     }
 
-    /// The largest number of slots that most nodes have granted.
-    pub fn granted_by_most(&self) -> u32 {
-        let counts = |node: &&Node| {
-            node.health == NodeHealth::Up && !node.disk_limited && node.slots_reserved > 0
+    /// What the other nodes have granted that are no larger than this node, and whose disks grant
+    /// more. If none of them is up, what the absent ones had granted.
+    fn granted_by_others(&self, node: NodeIndex) -> Vec<u32> {
+        let size = self.node(node).stat.slots_total;
+        let counts = |(index, other): &(NodeIndex, &Node)| {
+            let comparable = other.slots_reserved > 0 && !other.disk_limited;
+            *index != node && comparable && other.stat.slots_total <= size
         };
-        granted_by_most(self.nodes.iter().filter(counts).map(|node| node.slots_reserved).collect())
+        let granted = |health: NodeHealth| -> Vec<u32> {
+            let nodes = (0..).map(NodeIndex).zip(&self.nodes).filter(counts);
+            let nodes = nodes.filter(|(_, other)| other.health == health);
+            nodes.map(|(_, other)| other.slots_reserved).collect()
+        };
+        let up = granted(NodeHealth::Up);
+        if up.is_empty() { granted(NodeHealth::Down) } else { up }
+    }
+
+    /// The volume's level on a node, if other nodes tell it: see the module's essay.
+    pub fn slots_level(&self, node: NodeIndex) -> Option<u32> {
+        self.granted_by_others(node).into_iter().min()
+    }
+
+    /// Slots that the volume may ask this node alone for: its level, or what the exceptions to it
+    /// permit.
+    pub fn slots_alone(&self, node: NodeIndex) -> u32 {
+        let granted = self.granted_by_others(node);
+        let Some(level) = granted.iter().min() else { return u32::MAX };
+        let permitted = match self.reservation.provisioning {
+            Provisioning::Thick => self.slots_whole(self.geometry.size_bytes),
+            Provisioning::Thin => granted_by_most(&granted).unwrap_or(0).min(self.slots_needed()),
+        };
+        permitted.max(*level)
+    }
+
+    /// Slots that the volume asks one node for when it wants `slots` on every node: as many as it
+    /// may ask this node alone for, and never fewer than the node has granted, up to `slots`. A
+    /// node that has just joined may have granted slots before: the volume keeps those that it
+    /// holds there, and needs there to go on.
+    pub fn slots_to_ask(&self, node: NodeIndex, slots: u32) -> u32 {
+        let state = self.node(node);
+        let least = match state.slots_reserved {
+            0 => self.shards_on(node).saturating_add(self.slots_min_on(state)),
+            granted => granted,
+        };
+        slots.min(self.slots_alone(node).max(least))
     }
 
     /// The slots on a node that the volume holds or may be about to take, and those that it always
@@ -361,7 +417,7 @@ impl Core {
                 let slots = ctx.with(|core| {
                     let least = core.slots_min();
                     core.reservation.slots = core.reservation.slots.max(least);
-                    core.reservation.slots
+                    core.slots_to_ask(node, core.reservation.slots)
                 });
                 reserve_on(&ctx, node, slots).await;
             }
@@ -380,23 +436,49 @@ impl Core {
         self.spawn_with(reserve_at_start);
     }
 
-    /// A node keeps fewer slots for the volume than the volume needs. A node that came back empty
-    /// grants slots to the volumes that ask first.
+    /// A node keeps fewer slots for the volume than the volume needs there: it came back empty, and
+    /// other volumes had taken more than their share.
     pub fn lacks_promised_slots(&self) -> bool {
         let promised = self.slots_needed_without_losses().min(self.reservation.slots);
-        let lacks = |node: &Node| node.slots_reserved < promised && !node.disk_limited;
-        self.nodes.iter().any(|node| node.health == NodeHealth::Up && lacks(node))
+        let lacks = |node: &NodeIndex| {
+            let state = self.node(*node);
+            !state.disk_limited && state.slots_reserved < self.slots_to_ask(*node, promised)
+        };
+        self.up_nodes().iter().any(lacks)
+    }
+
+    /// Nodes have promised to tell other volumes how many slots this one needs, and these may give
+    /// slots back.
+    pub fn awaits_others(&self) -> bool {
+        self.nodes.iter().any(|node| node.health == NodeHealth::Up && node.awaits_others)
+    }
+
+    /// The nodes that still ask other volumes for slots that this volume needs no longer.
+    pub fn outdated_wishes(&self) -> Vec<NodeIndex> {
+        let outdated = |node: &NodeIndex| {
+            let state = self.node(*node);
+            let wanted = self.slots_to_ask(*node, self.reservation.slots);
+            let needed = wanted - self.slots_spare(*node, wanted);
+            state.awaits_others && needed <= state.slots_reserved
+        };
+        self.up_nodes().into_iter().filter(outdated).collect()
     }
 
     /// Asks the nodes for slots that they keep too few of, however much room is left: another
     /// volume may need tomorrow the slots that it can spare today.
     pub fn claim_promised_slots(&mut self) {
         let asks = self.reservation_changes() || self.was_refused_lately();
-        if asks || self.phase != Phase::Serving || !self.lacks_promised_slots() {
+        let outdated = self.outdated_wishes();
+        let lacks = self.lacks_promised_slots() || !outdated.is_empty();
+        if asks || self.phase != Phase::Serving || !lacks {
             return;
         }
         self.reservation.changing = true;
         self.spawn_with(move |ctx| async move {
+            for node in outdated {
+                let granted = ctx.with(|core| core.node(node).slots_reserved);
+                reserve_on(&ctx, node, granted).await;
+            }
             let gained = reserve_missing(&ctx).await;
             ctx.with(|core| core.asked_for_more(gained));
         });
@@ -430,14 +512,16 @@ impl Core {
     }
 
     /// Asks nodes for more room, if there may be more and no node has refused just now. It first
-    /// asks the nodes that have granted less than the others, then all.
+    /// asks single nodes that have granted less than the others, then these nodes together, then
+    /// all.
     pub fn grow_reservation(&mut self) {
         if self.reservation_changes() || self.was_refused_lately() || self.phase != Phase::Serving {
             return;
         }
         let missing = self.nodes_with_less().iter().any(|node| !self.node(*node).disk_limited);
+        let low = !self.low_nodes().is_empty();
         let more = self.may_grow();
-        if !missing && !more {
+        if !missing && !low && !more {
             return;
         }
         let reserved = self.reservation.slots;
@@ -446,6 +530,7 @@ impl Core {
         self.reservation.changing = true;
         self.spawn_with(move |ctx| async move {
             let gained = (missing && reserve_missing(&ctx).await)
+                || (low && reserve_on_low(&ctx).await)
                 || (more && reserve_more(&ctx, wanted).await);
             ctx.with(|core| core.asked_for_more(gained));
         });
@@ -500,13 +585,29 @@ impl Core {
         }
     }
 
-    /// The nodes that could not grant as much as the others have.
+    /// The nodes that could not grant as many slots as the volume may ask them for.
     pub fn nodes_with_less(&self) -> Vec<NodeIndex> {
+        let less =
+            |node: &NodeIndex| self.node(*node).slots_reserved < self.slots_missing_to(*node);
+        self.up_nodes().into_iter().filter(less).collect()
+    }
+
+    /// The nodes that have granted less than the volume has reserved. None while other volumes need what this one gives back.
+    pub fn low_nodes(&self) -> Vec<NodeIndex> {
         let reserved = self.reservation.slots;
+        let low = |node: &Node| {
+            let asks = node.health == NodeHealth::Up && !node.disk_limited;
+            asks && node.slots_reserved > 0 && node.slots_reserved < reserved
+        };
+        if self.yields() { Vec::new() } else { self.nodes_that(low) }
+    }
+
+    /// Slots that the volume should have on a node that has granted less.
+    pub fn slots_missing_to(&self, node: NodeIndex) -> u32 {
+        let slots = self.reservation.slots;
         // Another volume needs the slots that this one has just given back on single nodes.
-        let yields = self.reservation.provisioning == Provisioning::Thin && self.yields();
-        let reserved = if yields { reserved.min(self.granted_by_most()) } else { reserved };
-        self.nodes_that(|n| n.health == NodeHealth::Up && n.slots_reserved < reserved)
+        let slots = if self.yields() { slots.min(self.slots_alone(node)) } else { slots };
+        self.slots_to_ask(node, slots)
     }
 
     /// Gives back what the volume no longer needs. A thick volume that users write to keeps its
@@ -534,11 +635,11 @@ mod tests {
 
     #[test]
     fn what_one_node_grants_beyond_the_others_does_not_count() {
-        assert_eq!(granted_by_most(vec![66, 68, 66]), 66);
-        assert_eq!(granted_by_most(vec![66, 60, 66]), 66, "one node grants less");
-        assert_eq!(granted_by_most(vec![68, 66]), 66);
-        assert_eq!(granted_by_most(vec![70, 60, 70, 60]), 60, "half of the nodes are not most");
-        assert_eq!(granted_by_most(vec![]), u32::MAX, "all disks are full");
+        assert_eq!(granted_by_most(&[66, 68, 66]), Some(66));
+        assert_eq!(granted_by_most(&[66, 60, 66]), Some(66), "one node grants less");
+        assert_eq!(granted_by_most(&[68, 66]), Some(66));
+        assert_eq!(granted_by_most(&[70, 60, 70, 60]), Some(60), "half of the nodes are not most");
+        assert_eq!(granted_by_most(&[]), None, "all disks are full");
     }
 
     #[test]

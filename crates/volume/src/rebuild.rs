@@ -87,8 +87,14 @@ impl Core {
     }
 
     /// The shard is still missing, and the node has no shard of the segment.
-    fn takes_shard(&self, handle: Handle, shard: usize, node: NodeIndex) -> bool {
-        self.segments.get(handle).is_some_and(|segment| {
+    fn takes_shard(
+        &self,
+        (handle, id): (Handle, SegmentId),
+        shard: usize,
+        node: NodeIndex,
+    ) -> bool {
+        let segment = self.segments.get(handle).filter(|segment| segment.id == id);
+        segment.is_some_and(|segment| {
             segment.shards[shard].is_none() && !self.has_or_gets_shard(segment, node)
         })
     }
@@ -237,7 +243,7 @@ pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, Nod
         let takes = ctx.with(|core| {
             let has_room = core.phase == Phase::Opening || core.may_rebuild_on(id, node);
             core.node(node).health == NodeHealth::Up
-                && core.takes_shard(handle, shard, node)
+                && core.takes_shard((handle, id), shard, node)
                 && has_room
         });
         if !takes {
@@ -281,12 +287,11 @@ async fn write_shard(
     };
     clear_the_way(ctx, id, node).await;
     let (session, call) = ctx.with(|core| {
-        let state = core.node(node);
-        // While a node joins, the volume compares its shards: a new one would confuse this.
-        let call = match state.health {
-            NodeHealth::Up => Some(core.call(node, body, vec![made.data])),
-            _ => None,
-        };
+        // While a node joins, the volume compares its shards: a new one would confuse this. And the
+        // segment may have been freed, or have got this shard, while the volume cleared the way.
+        let up = core.node(node).health == NodeHealth::Up;
+        let takes = up && core.takes_shard((handle, id), shard, node);
+        let call = takes.then(|| core.call(node, body, vec![made.data]));
         (core.node(node).session, call)
     });
     let Some(call) = call else { return false };

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
-use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody};
+use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentKind};
 
 use crate::calls::{CallResult, SHORT_SLOTS};
 use crate::core::{Core, Ctx, Node};
@@ -33,9 +33,9 @@ const CLOSE_COLLECTS_MS_MAX: u64 = 3_000;
 const CHANGE_POLL_MS: u64 = 5;
 
 impl Core {
-    /// The volume's request to a node when it wants `slots` slots.
-    fn request_for(&self, slots: u32) -> RequestBody {
-        RequestBody::Reserve { slots, spare: self.slots_spare(slots) }
+    /// The volume's request to a node alone when it wants `slots` slots.
+    fn request_for(&self, node: NodeIndex, slots: u32) -> RequestBody {
+        RequestBody::Reserve { slots, spare: self.slots_spare(node, slots) }
     }
 
     /// A node answered that the volume has reserved `slots` slots there.
@@ -149,9 +149,24 @@ impl Core {
 
     /// Slots that the volume holds on a node, plus slots that it may still take there.
     fn slots_known(&self, node: NodeIndex) -> u32 {
+        self.shards_on(node).saturating_add(self.node(node).slots_free)
+    }
+
+    /// Shards of the volume on a node.
+    pub fn shards_on(&self, node: NodeIndex) -> u32 {
+        self.shards_such(node, |_| true)
+    }
+
+    /// The same, without those of checkpoints.
+    fn data_shards_on(&self, node: NodeIndex) -> u32 {
+        self.shards_such(node, |segment| segment.kind == SegmentKind::Data)
+    }
+
+    fn shards_such(&self, node: NodeIndex, such: impl Fn(&Segment) -> bool) -> u32 {
         let holds = |segment: &Segment| segment.shards.contains(&Some(node));
-        let held = self.segments.iter().filter(|(_, segment)| holds(segment)).count();
-        u32::try_from(held).unwrap_or(u32::MAX).saturating_add(self.node(node).slots_free)
+        let counts = |segment: &Segment| holds(segment) && such(segment);
+        let held = self.segments.iter().filter(|(_, segment)| counts(segment)).count();
+        u32::try_from(held).unwrap_or(u32::MAX)
     }
 }
 
@@ -166,28 +181,53 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
         };
         (core.nodes_that(asks), slots)
     });
+    reserve_together(ctx, nodes, before, wanted).await
+}
+
+/// The same for the nodes that have granted less than the others, where each of them keeps the
+/// volume from asking another one alone. The smallest number that any of them has granted grows.
+pub async fn reserve_on_low(ctx: &Ctx) -> bool {
+    let (nodes, least, wanted) = ctx.with(|core| {
+        let nodes = core.low_nodes();
+        let granted = nodes.iter().map(|node| core.node(*node).slots_reserved);
+        (nodes.clone(), granted.min().unwrap_or(0), core.reservation.slots)
+    });
+    !nodes.is_empty() && reserve_together(ctx, nodes, least, wanted).await
+}
+
+/// Reserves the same number of slots on all of these nodes: `wanted`, or as many of these beyond
+/// `least` as all of the nodes have. True if it is more than `least`. A node that has granted more
+/// keeps more.
+async fn reserve_together(ctx: &Ctx, nodes: Vec<NodeIndex>, least: u32, wanted: u32) -> bool {
+    let granted = |core: &mut Core| -> Vec<u32> {
+        nodes.iter().map(|node| core.node(*node).slots_reserved).collect()
+    };
+    let before = ctx.with(granted);
     let mut slots = wanted;
     for _ in 0..TRIES_MAX {
-        if slots <= before {
+        if slots <= least {
             break;
         }
         let sessions = ctx.with(|core| core.sessions_of(&nodes));
         let calls = ctx.with(|core| {
             // After a refusal, nodes that granted more get a smaller reservation: from here on,
             // their answers say how much is left of that one.
-            let ask = |node: &NodeIndex| {
-                let slots = core.slots_to_keep(*node, slots);
+            let ask = |(node, before): (&NodeIndex, &u32)| {
+                let slots = core.slots_to_keep(*node, slots.max(*before));
                 core.node_mut(*node).give_up_slots(slots);
-                let body = core.request_for(slots);
+                let spare = core.slots_spare_on_all(*node, slots);
+                let body = RequestBody::Reserve { slots, spare };
                 (*node, core.call(*node, body, Vec::new()))
             };
-            nodes.iter().map(ask).collect()
+            nodes.iter().zip(&before).map(ask).collect()
         });
         let answers = ctx.wait_all(calls).await;
         let refused = answers.iter().any(|(_, answer)| others_have_it(answer));
         let enough = ctx.with(|core| {
             core.note_answers(&answers, &sessions, slots);
-            core.is_enough(answers.iter().filter(|(_, answer)| answer.is_ok()).count())
+            let good = answers.iter().filter(|(_, answer)| answer.is_ok()).count();
+            let catches_up = slots <= core.reservation.slots;
+            if catches_up { good > 0 } else { core.is_enough(good) }
         });
         if !refused {
             // A full disk is like a lost node: the other nodes go on.
@@ -195,16 +235,16 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
                 break;
             }
             ctx.with(|core| {
-                core.reservation.slots = slots;
+                core.reservation.slots = core.reservation.slots.max(slots);
                 // From here on, nodes that did not grant it have less than the others.
                 nodes.iter().for_each(|node| core.note_short(*node));
             });
             return true;
         }
-        slots = before + (slots - before) / 2;
+        slots = least + (slots - least) / 2;
     }
     // Slots that only some nodes have granted are of no use.
-    for node in nodes {
+    for (node, before) in nodes.into_iter().zip(before) {
         let (granted, kept) =
             ctx.with(|core| (core.node(node).slots_reserved, core.slots_to_keep(node, before)));
         if granted > kept {
@@ -228,39 +268,62 @@ fn next_try(slots: u32, attempt: u32, most: u32, least: u32) -> u32 {
 }
 
 /// Reserves `wanted` slots on one node, or as many as the node grants.
+///
+/// If the volume needs more than the node grants, and other volumes can spare slots there, the node
+/// tells them so from the first refusal on, until it has granted a request for all slots that the
+/// volume then needs. A request for the present reservation would end this, so the volume does not
+/// send one.
 pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
     let (most, least) = ctx.with(|core| core.slots_granted_before(node, wanted));
+    let granted = ctx.with(|core| core.node(node).slots_reserved);
     let mut slots = wanted;
     // Whether the node's disk is the reason for the last refusal.
     let mut by_disk = false;
+    let mut others_give = false;
     for attempt in 1.. {
-        let body = ctx.with(|core| core.request_for(slots));
+        let body = ctx.with(|core| core.request_for(node, slots));
         match ctx.call(node, body).await {
             Ok(_) => {
                 return ctx.with(|core| {
-                    core.node_mut(node).granted_less = core.reservation.agreed && slots < wanted;
+                    let common = wanted.max(core.reservation.slots);
+                    let state = core.node_mut(node);
+                    state.awaits_others = others_give;
+                    core.node_mut(node).granted_less = core.reservation.agreed && slots < common;
                     core.note_reserved(node, slots);
                     if by_disk {
                         core.note_disk_limited(node);
                     }
                 });
             }
-            Err(NodeError::NoSpace | NodeError::Busy) if slots > least => by_disk = false,
+            Err(error @ (NodeError::NoSpace | NodeError::Busy)) if slots > least => {
+                by_disk = false;
+                others_give |= error == NodeError::Busy;
+            }
             Err(NodeError::Io(_)) if slots > least => by_disk = true,
             Err(_) if by_disk => return ctx.with(|core| core.note_disk_limited(node)),
             Err(_) => return,
         }
         slots = next_try(slots, attempt, most, least);
+        let waits = ctx.with(|core| {
+            let needed = wanted - core.slots_spare(node, wanted);
+            let waits = others_give && !by_disk && slots == granted && needed > granted;
+            core.node_mut(node).awaits_others |= waits;
+            waits
+        });
+        if waits {
+            return;
+        }
     }
 }
 
 /// Asks the nodes that have granted less than the others for the rest. True if any node has granted
 /// more.
 pub async fn reserve_missing(ctx: &Ctx) -> bool {
-    let (nodes, slots) = ctx.with(|core| (core.nodes_with_less(), core.reservation.slots));
+    let nodes = ctx.with(|core| core.nodes_with_less());
     let mut gained = false;
     for node in nodes {
-        let before = ctx.with(|core| core.node(node).slots_reserved);
+        let (before, slots) =
+            ctx.with(|core| (core.node(node).slots_reserved, core.slots_missing_to(node)));
         reserve_on(ctx, node, slots).await;
         gained |= ctx.with(|core| core.node(node).slots_reserved > before);
     }
@@ -278,10 +341,10 @@ async fn learn_room(ctx: &Ctx, node: NodeIndex) {
     }
 }
 
-/// Reserves on a node that has joined as many slots as on the others.
+/// Reserves on a node that has joined as many slots as the volume may ask it for.
 pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
     begin_change(ctx).await;
-    let slots = ctx.with(|core| core.reservation.slots);
+    let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots));
     if slots > 0 && ctx.with(|core| core.phase == Phase::Serving) {
         reserve_on(ctx, node, slots).await;
     }
@@ -289,12 +352,21 @@ pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
     ctx.with(|core| core.reservation.changing = false);
 }
 
-/// Reserves the largest number that all nodes grant, when the volume begins to serve.
+/// Reserves the largest number that all nodes grant, when the volume begins to serve. First it asks
+/// the nodes that have data of the volume: they know its reservation, and those of other volumes.
+/// The others may have come back empty.
 pub async fn reserve_at_start(ctx: Ctx) {
-    let nodes = ctx.with(|core| core.up_nodes());
-    let wanted = ctx.with(|core| core.reservation.slots);
+    let (nodes, wanted) = ctx.with(|core| {
+        let mut nodes = core.up_nodes();
+        nodes.sort_by_key(|node| core.data_shards_on(*node) == 0);
+        (nodes, core.reservation.slots)
+    });
     for node in &nodes {
-        reserve_on(&ctx, *node, wanted).await;
+        let slots = ctx.with(|core| match core.data_shards_on(*node) {
+            0 => core.slots_to_ask(*node, wanted),
+            _ => wanted,
+        });
+        reserve_on(&ctx, *node, slots).await;
         learn_room(&ctx, *node).await;
     }
     // Slots that one node grants beyond the others are of no use to this volume, but other volumes
@@ -361,7 +433,7 @@ async fn ask_limited_nodes(ctx: &Ctx) {
         return;
     }
     for node in nodes {
-        let slots = ctx.with(|core| core.reservation.slots);
+        let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots));
         reserve_on(ctx, node, slots).await;
     }
     ctx.with(|core| core.reservation.changing = false);
@@ -497,11 +569,10 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
     loop {
         let sessions = ctx.with(|core| core.sessions_of(&asked));
         let calls = ctx.with(|core| {
-            let most = core.nodes.iter().map(|node| node.slots_reserved).max().unwrap_or(0);
             let ask = |node: &NodeIndex| {
                 let granted = match core.node(*node).slots_reserved {
                     // It has just joined, and may have a reservation from before.
-                    0 => most,
+                    0 => core.slots_level(*node).unwrap_or(0),
                     granted => granted,
                 };
                 let slots = wanted.max(granted);
@@ -574,7 +645,8 @@ impl Core {
 mod tests {
     use super::*;
 
-    use crate::script::{SLOTS, Script};
+    use crate::script::{SLOTS, Script, Sent};
+    use crate::seam::Provisioning;
 
     const NODE: NodeIndex = NodeIndex(3);
 
@@ -607,6 +679,111 @@ mod tests {
             let sessions = core.sessions_of(&nodes);
             core.note_answers(&granted, &sessions, SLOTS);
             assert_eq!(core.node(NODE).slots_reserved, SLOTS);
+        });
+    }
+
+    fn grants(core: &mut Core, granted: &[u32; 8]) {
+        for (node, granted) in core.nodes.iter_mut().zip(granted) {
+            (node.slots_reserved, node.slots_free) = (*granted, *granted);
+        }
+    }
+
+    #[test]
+    fn a_node_that_came_back_empty_is_asked_for_what_every_other_node_granted() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            grants(core, &[60, 57, 60, 0, 60, 60, 60, 60]);
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), 57);
+            assert_eq!(core.slots_to_ask(NODE, 40), 40);
+            core.node_mut(NodeIndex(1)).stat.slots_total = SLOTS + 1;
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), 60, "a larger node may grant others more");
+            core.node_mut(NodeIndex(5)).disk_limited = true;
+            core.node_mut(NodeIndex(5)).slots_reserved = 20;
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), 60, "a full disk tells nothing");
+            let state = core.node_mut(NODE);
+            (state.slots_reserved, state.slots_free) = (70, 70);
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), 70, "it keeps what it has");
+            assert_eq!(core.nodes_with_more(), [], "no other volume lacks slots");
+            core.node_mut(NODE).stat.slots_lacking = 4;
+            assert_eq!(core.nodes_with_more(), [(NODE, 66)]);
+            core.node_mut(NODE).stat.slots_lacking = 40;
+            assert_eq!(core.nodes_with_more(), [(NODE, 60)]);
+        });
+    }
+
+    #[test]
+    fn every_node_is_asked_for_the_whole_size_of_a_thick_volume() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            let whole = core.slots_whole(core.geometry.size_bytes);
+            core.reservation.provisioning = Provisioning::Thick;
+            grants(core, &[whole, whole, whole, 0, whole, whole - 3, whole, whole]);
+            assert!(core.lacks_promised_slots());
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), whole);
+            assert_eq!(core.slots_to_ask(NodeIndex(5), whole), whole);
+            assert_eq!(core.slots_spare(NODE, whole + 7), 7);
+            assert_eq!(core.nodes_with_less(), [NODE, NodeIndex(5)]);
+        });
+    }
+
+    #[test]
+    fn a_refused_wish_stays_with_the_node() {
+        let mut script = Script::serving(8);
+        let whole = script.core(|core| {
+            core.reservation.provisioning = Provisioning::Thick;
+            let whole = core.slots_whole(core.geometry.size_bytes);
+            core.reservation.slots = whole;
+            grants(core, &[whole; 8]);
+            core.node_mut(NODE).slots_reserved = whole - 9;
+            whole
+        });
+        script.start(move |ctx| async move { reserve_on(&ctx, NODE, whole).await });
+        loop {
+            let sent = script.sent();
+            let [sent] = &sent[..] else { break };
+            let RequestBody::Reserve { slots, spare } = sent.request.body else { panic!() };
+            assert!(slots > whole - 9 && spare == 0, "{slots}");
+            script.answer(sent, Err(NodeError::Busy));
+        }
+        script.core(|core| {
+            assert_eq!(core.node(NODE).slots_reserved, whole - 9);
+            assert!(core.awaits_others() && core.outdated_wishes().is_empty());
+            // The volume becomes smaller, or other nodes come back.
+            core.geometry.size_bytes /= 4;
+            assert_eq!(core.outdated_wishes(), [NODE]);
+        });
+    }
+
+    #[test]
+    fn two_nodes_that_granted_less_grow_together() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            core.reservation.slots = 60;
+            grants(core, &[60, 60, 60, 40, 60, 44, 60, 60]);
+            assert_eq!(core.slots_to_ask(NODE, 60), 44);
+            assert_eq!(core.slots_to_ask(NodeIndex(5), 60), 44);
+        });
+        script.start(|ctx| async move { assert!(reserve_on_low(&ctx).await) });
+        let reserved = |sent: &Sent| match sent.request.body {
+            RequestBody::Reserve { slots, .. } => (sent.node, slots),
+            _ => panic!("{:?}", sent.request.body),
+        };
+        let sent = script.sent();
+        let asked: Vec<_> = sent.iter().map(reserved).collect();
+        assert_eq!(asked, [(NODE, 60), (NodeIndex(5), 60)]);
+        script.answer(&sent[0], Err(NodeError::NoSpace));
+        script.done(&sent[1]);
+        // A half of the rest is less than what one of them has granted before.
+        let sent = script.sent();
+        assert_eq!(sent.iter().map(reserved).collect::<Vec<_>>(), [(NODE, 50), (NodeIndex(5), 50)]);
+        sent.iter().for_each(|sent| script.answer(sent, Err(NodeError::NoSpace)));
+        let sent = script.sent();
+        assert_eq!(sent.iter().map(reserved).collect::<Vec<_>>(), [(NODE, 45), (NodeIndex(5), 45)]);
+        sent.iter().for_each(|sent| script.done(sent));
+        script.sent();
+        script.core(|core| {
+            assert_eq!(core.node(NODE).slots_reserved, 45);
+            assert_eq!(core.reservation.slots, 60);
         });
     }
 

@@ -7,7 +7,8 @@
 //!   slot that counts as a shard's holds this shard's header. No slot and no journal belongs to a
 //!   volume that the node does not know. The volumes' records have the reservations;
 //! - *between volume and node*: a settled volume knows every shard that a node holds for it, except
-//!   those of the segments that it is writing to;
+//!   those of the segments that it is writing to. Each node keeps for a settled thick volume the
+//!   slots that its whole size takes;
 //! - *in a volume*: after everything was trimmed, all nodes together hold a few slots of each thin
 //!   volume.
 //!
@@ -21,11 +22,12 @@ use fieldstone_block::Nanos;
 use fieldstone_node::{Books, FileId, SlotShard, SlotUse};
 use fieldstone_proto::disk::{OpenNote, SlotHeader, VOLUME_FILE_BYTES, VolumeRecord};
 use fieldstone_proto::{JournalGen, NodeIndex, SegmentId, ShardIndex, VolumeId};
-use fieldstone_volume::Provisioning;
+use fieldstone_volume::{Geometry, Provisioning, slots_whole};
 
 use super::World;
 use super::tenant::Tenant;
 use crate::actor::{Cast, NodeProcess, VolumeProcess};
+use crate::checker::BLOCK_BYTES;
 use crate::disk::{SimDisk, View};
 use crate::trace::Who;
 
@@ -38,8 +40,9 @@ const EMPTY_SEGMENTS_MAX: u64 = 6;
 /// Shards of a volume on one node that may take blocks: one of the users' open segment, and one of
 /// collection's.
 const OPEN_MAX: u64 = 2;
-/// Longest virtual time until a settled volume has deleted shards that it does not need.
-const DELETED_NS_MAX: u64 = 60_000_000_000;
+/// Longest virtual time until a settled volume has deleted shards that it does not need, and has
+/// the slots that it was promised.
+const SETTLED_NS_MAX: u64 = 60_000_000_000;
 
 impl<C: Cast> World<'_, C> {
     /// At an audit: checks that every node's books agree with each other, and for some nodes with
@@ -121,10 +124,33 @@ impl<C: Cast> World<'_, C> {
         None
     }
 
-    /// Waits until settled volumes know all slots that nodes hold for them, which must be soon.
-    pub(super) fn check_unknown_slots(&mut self) -> Option<()> {
-        let limit = self.now().plus(Nanos(DELETED_NS_MAX));
-        while let Some(text) = self.unknown_slots() {
+    /// Finds a node that keeps fewer slots for a thick volume than the volume's size takes.
+    fn lacking_slots(&self) -> Option<String> {
+        let thick = |tenant: &&Tenant| tenant.share.provisioning == Provisioning::Thick;
+        for tenant in self.tenants.iter().filter(thick) {
+            let size_bytes = tenant.blocks * BLOCK_BYTES as u64;
+            let geometry = Geometry { size_bytes, ..tenant.share.geometry };
+            let promised = slots_whole(&geometry, self.scenario.profile, self.scenario.nodes);
+            for node in self.nodes_without_lasting_fault() {
+                let process = self.nodes[usize::from(node.0)].process.as_ref();
+                let books = process.and_then(NodeProcess::books)?;
+                let share = books.volumes.iter().find(|share| share.volume == tenant.volume);
+                let reserved = share.map_or(0, |share| u64::from(share.slots_reserved));
+                if reserved < promised {
+                    return Some(format!(
+                        "{node} keeps {reserved} slots for a thick volume of {promised} slots"
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// Waits until settled volumes know all slots that nodes hold for them, and until thick ones
+    /// have all slots that they were promised. Both must be soon.
+    pub(super) fn check_slots(&mut self) -> Option<()> {
+        let limit = self.now().plus(Nanos(SETTLED_NS_MAX));
+        while let Some(text) = self.unknown_slots().or_else(|| self.lacking_slots()) {
             if self.now() > limit {
                 self.fail(format!("{text}: {}", self.describe_state()));
             }

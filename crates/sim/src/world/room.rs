@@ -80,7 +80,9 @@ impl<C: Cast> World<'_, C> {
             return false;
         }
         let (taken, room) = self.slots_taken_of(request.trimmed_before);
-        taken * 1000 > room * SHORT_PER_MILLE
+        // A volume that grew beyond the room took it from the others, and no garbage did.
+        let short_per_mille = if small { SHORT_PER_MILLE } else { 1000 };
+        taken * 1000 > room * short_per_mille
     }
 
     /// Slots that live data takes, including data that was trimmed after `trimmed_before`. And the

@@ -89,7 +89,7 @@ impl<C: Cast> World<'_, C> {
         self.read_all()?;
         self.kill_all_volumes()?;
         self.until("the volumes are sound once more", WHOLE_NS_MAX, Self::is_settled)?;
-        self.check_unknown_slots()?;
+        self.check_slots()?;
         self.read_all()?;
         self.grow_at_end()?;
         self.write_some()?;
@@ -120,7 +120,7 @@ impl<C: Cast> World<'_, C> {
         })?;
         self.staying.clear();
         self.until("the volumes are whole again", WHOLE_NS_MAX, Self::is_settled)?;
-        self.check_unknown_slots()
+        self.check_slots()
     }
 
     /// Every volume process dies, and every volume opens again.

@@ -145,7 +145,8 @@ impl Core {
         if starved {
             let since = *self.log.starved_since.get_or_insert(self.now);
             let first = *self.log.hopeless_since.get_or_insert(self.now);
-            let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
+            let patience_ms = if self.awaits_others() { GRANT_MS_MAX } else { STUCK_MS_MAX };
+            let long = self.now.since(since) >= Nanos::from_ms(patience_ms);
             let stuck = long && self.gc_stuck && !self.gc_running && !self.is_asking_nodes();
             let stuck = stuck || self.waits_for_room_in_vain();
             let hopeless = self.now.since(first) >= Nanos::from_ms(HOPELESS_MS);
