@@ -339,9 +339,10 @@ impl Core {
         }
         let kept = |index: NodeIndex| {
             let node = self.node(index);
-            let less = node.slots_reserved.saturating_sub(node.stat.slots_lacking);
+            let lacking = self.slots_lacking(index);
+            let less = node.slots_reserved.saturating_sub(lacking);
             let kept = less.max(self.slots_alone(index)).max(self.slots_min_on(node));
-            let gives = node.stat.slots_lacking > 0 && kept < node.slots_reserved;
+            let gives = lacking > 0 && kept < node.slots_reserved;
             gives.then_some((index, kept))
         };
         self.up_nodes().into_iter().filter_map(kept).collect()
@@ -453,15 +454,27 @@ impl Core {
         self.nodes.iter().any(|node| node.health == NodeHealth::Up && node.awaits_others)
     }
 
+    /// Slots that a node asks other volumes for on behalf of this one.
+    fn slots_awaited(&self, node: NodeIndex) -> u32 {
+        let state = self.node(node);
+        if !state.awaits_others {
+            return 0;
+        }
+        let wanted = self.slots_to_ask(node, self.reservation.slots);
+        let needed = wanted - self.slots_spare(node, wanted);
+        needed.saturating_sub(state.slots_reserved)
+    }
+
+    /// Slots that other volumes wait for on a node, as far as the node's last answer says.
+    pub fn slots_lacking(&self, node: NodeIndex) -> u32 {
+        self.node(node).stat.slots_lacking.saturating_sub(self.slots_awaited(node))
+    }
+
     /// The nodes that still ask other volumes for slots that this volume needs no longer.
     pub fn outdated_wishes(&self) -> Vec<NodeIndex> {
-        let outdated = |node: &NodeIndex| {
-            let state = self.node(*node);
-            let wanted = self.slots_to_ask(*node, self.reservation.slots);
-            let needed = wanted - self.slots_spare(*node, wanted);
-            state.awaits_others && needed <= state.slots_reserved
-        };
-        self.up_nodes().into_iter().filter(outdated).collect()
+        let awaits = |node: &NodeIndex| self.node(*node).awaits_others;
+        let nodes = self.up_nodes().into_iter().filter(awaits);
+        nodes.filter(|node| self.slots_awaited(*node) == 0).collect()
     }
 
     /// Asks the nodes for slots that they keep too few of, however much room is left: another
@@ -563,7 +576,8 @@ impl Core {
 
     /// Rebuild lacks room, and some nodes keep fewer slots for the volume than the others.
     pub fn rebuild_asks_for_room(&self) -> bool {
-        let asks = self.rebuild_lacks_room && !self.nodes_with_less().is_empty();
+        let less = || !self.nodes_with_less().is_empty() || !self.low_nodes().is_empty();
+        let asks = self.rebuild_lacks_room && less();
         asks && !self.reservation_changes() && !self.is_lately(self.reservation.rebuild_refused_at)
     }
 

@@ -13,7 +13,7 @@ use fieldstone_proto::{
 use crate::core::{Core, Ctx};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
-use crate::reserve::{begin_change, reserve_missing};
+use crate::reserve::{begin_change, reserve_missing, reserve_on_low};
 use crate::seal::Shard;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase, Progress};
@@ -164,7 +164,7 @@ async fn rebuild(ctx: Ctx) {
         ctx.call_all(&full, &RequestBody::Stat).await;
         if ctx.with(|core| core.rebuild_asks_for_room()) {
             begin_change(&ctx).await;
-            let gained = reserve_missing(&ctx).await;
+            let gained = reserve_missing(&ctx).await || reserve_on_low(&ctx).await;
             ctx.with(|core| core.rebuild_asked_for_room(gained));
         }
         let work = ctx.with(|core| {

@@ -463,7 +463,8 @@ pub async fn yield_if_needed(ctx: &Ctx) {
     ctx.with(|core| {
         let up = |node: &&Node| node.health == NodeHealth::Up;
         let up: Vec<&Node> = core.nodes.iter().filter(up).collect();
-        let lacking = up.iter().map(|node| node.stat.slots_lacking).max().unwrap_or(0);
+        let lacking = core.up_nodes().into_iter().map(|node| core.slots_lacking(node));
+        let lacking = lacking.max().unwrap_or(0);
         // If the disk is full, giving slots back makes no room.
         let full = |node: &&Node| node.stat.slots_free == 0 && !node.disk_limited && !node.short;
         let nothing_left = up.iter().any(full);
