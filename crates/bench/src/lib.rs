@@ -68,7 +68,7 @@ const BENCHES: &[Bench] = &[Bench {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.name == "LIST" {
         for bench in BENCHES {
-            say!("{:<16} {}", bench.name, bench.about);
+            print_line!("{:<16} {}", bench.name, bench.about);
         }
         return Ok(());
     }

@@ -6,7 +6,7 @@
 //!
 //! Exit codes: 0: done. 1: an error; the message on stderr says what happened, to which thing, and
 //! what to do. 2: the command line is invalid. 130: a second SIGINT or SIGTERM ended the command at
-//! once. Results go to stdout (`say!`), all other messages to stderr (`tell!`).
+//! once. Results go to stdout (`print_line!`), all other messages to stderr (`eprint_line!`).
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !is_broken_pipe(&error) {
-                tell!("fieldstone: {error:#}");
+                eprint_line!("fieldstone: {error:#}");
             }
             ExitCode::FAILURE
         }

@@ -63,7 +63,7 @@ fn provision_line(provisioned_bytes: u64, there_bytes: u64) -> String {
 
 /// Prints [`pool_text`].
 pub fn print_pool(report: &PoolReport) {
-    put!("{}", pool_text(report));
+    print_text!("{}", pool_text(report));
 }
 
 fn node_line(node: &NodeReport) -> String {

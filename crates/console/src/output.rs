@@ -14,34 +14,34 @@ pub fn is_lost() -> bool {
 }
 
 /// Writes to stdout and flushes, like `print!`, but does not panic.
-pub fn put(text: fmt::Arguments<'_>) {
+pub fn print(text: fmt::Arguments<'_>) {
     let written = io::stdout().write_fmt(text);
     if let Err(error) = written.and_then(|()| io::stdout().flush())
         && error.kind() != io::ErrorKind::BrokenPipe
         && !IS_LOST.swap(true, Ordering::Relaxed)
     {
         let text = format_args!("fieldstone: cannot write to stdout: {error}\n");
-        crate::stderr::tell(text);
+        crate::stderr::print(text);
     }
 }
 
 /// Like `print!`, but does not panic.
 #[macro_export]
-macro_rules! put {
-    ($($text:tt)*) => { $crate::output::put(format_args!($($text)*)) };
+macro_rules! print_text {
+    ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
 }
 
 /// Like `println!`, but does not panic.
 #[macro_export]
-macro_rules! say {
-    () => { $crate::output::put(format_args!("\n")) };
-    ($($text:tt)*) => { $crate::output::put(format_args!("{}\n", format_args!($($text)*))) };
+macro_rules! print_line {
+    () => { $crate::output::print(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 /// Like `eprintln!`, but does not panic and waits only a bounded time: see `stderr`.
 #[macro_export]
-macro_rules! tell {
+macro_rules! eprint_line {
     ($($text:tt)*) => {
-        $crate::stderr::tell(format_args!("{}\n", format_args!($($text)*)))
+        $crate::stderr::print(format_args!("{}\n", format_args!($($text)*)))
     };
 }

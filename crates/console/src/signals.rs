@@ -42,9 +42,9 @@ fn say_last_words() {
         let _ = sender.send(lines);
     });
     for line in words.recv_timeout(PATIENCE).unwrap_or_default() {
-        tell!("fieldstone: {line}");
+        eprint_line!("fieldstone: {line}");
     }
-    tell!("fieldstone: ending at once; what was acknowledged is safe");
+    eprint_line!("fieldstone: ending at once; what was acknowledged is safe");
 }
 
 /// The signals that end a process cleanly.

@@ -6,7 +6,7 @@
 //! to a buffer of bounded size:
 //!
 //! - A thread adds a log line and does not wait ([`Log`]). A core logs like this.
-//! - A command adds a message (`tell!`) and waits until it is written. So the message stands before
+//! - A command adds a message (`eprint_line!`) and waits until it is written. So the message stands before
 //!   the next output of the command on stdout. The wait is bounded. There is no wait while the
 //!   reader is known to be stuck.
 //! - Texts that do not fit into the buffer, and texts whose write failed, are counted as lost. The
@@ -45,9 +45,9 @@ pub fn start() {
 }
 
 /// Writes a message of a command, like `eprint!`, but does not panic and waits only a bounded time.
-pub fn tell(text: fmt::Arguments<'_>) {
+pub fn print(text: fmt::Arguments<'_>) {
     match STDERR.get() {
-        Some(lines) => lines.tell(text.to_string().as_bytes(), PATIENCE),
+        Some(lines) => lines.print(text.to_string().as_bytes(), PATIENCE),
         None => drop(io::stderr().write_fmt(text)),
     }
 }
@@ -133,7 +133,7 @@ impl Lines {
     }
 
     /// Adds a message, and waits until it is written or the time is over.
-    fn tell(&self, text: &[u8], patience: Duration) {
+    fn print(&self, text: &[u8], patience: Duration) {
         self.add(text);
         self.wait(patience);
     }
@@ -233,14 +233,14 @@ mod tests {
     fn a_reader_that_is_stuck_stops_no_thread_and_is_told_what_was_lost() {
         let (lines, go_on, text) = started();
         let start = Instant::now();
-        lines.tell(b"first\n", Duration::from_millis(50));
+        lines.print(b"first\n", Duration::from_millis(50));
         assert!(start.elapsed() >= Duration::from_millis(50), "a message is waited for");
         // The reader is stuck now. There is no more wait, and the buffer stays within its bound.
         let line = [b'x'; 1023];
         for _ in 0..BUFFER_BYTES / line.len() + 10 {
             lines.add(&line);
         }
-        lines.tell(b"last, and too much\n", LONG);
+        lines.print(b"last, and too much\n", LONG);
         lines.wait(LONG);
         assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
         drop(go_on);
@@ -249,7 +249,7 @@ mod tests {
         assert!(second.len() < BUFFER_BYTES + 100);
         let lost = "xfieldstone: 11 messages were lost: stderr took no more\n";
         assert!(second.ends_with(lost), "{:?}", &second[second.len() - 100..]);
-        lines.tell(b"again\n", LONG);
+        lines.print(b"again\n", LONG);
         assert_eq!(text.try_recv().as_deref(), Ok("again\n"), "a message is waited for again");
     }
 
@@ -257,10 +257,10 @@ mod tests {
     fn a_disk_that_is_full_stops_no_thread() {
         let (lines, go_on, text) = started();
         go_on.send(false).expect("it waits");
-        lines.tell(b"lost\n", LONG);
+        lines.print(b"lost\n", LONG);
         assert!(text.try_recv().is_err());
         drop(go_on);
-        lines.tell(b"there\n", LONG);
+        lines.print(b"there\n", LONG);
         let there = text.try_recv().expect("written");
         assert_eq!(there, "there\nfieldstone: 1 messages were lost: stderr took no more\n");
     }

@@ -224,7 +224,7 @@ impl Queue {
             changed: Condvar::new(),
         });
         let mail = Mail::Attach(Attached(Arc::clone(&shared)));
-        if !handle.tell_frontend_of(frontend, device, Box::new(mail)) {
+        if !handle.mail_frontend_of(frontend, device, Box::new(mail)) {
             return Err(AttachError::Silent);
         }
         Ok(Self { shared, handle: handle.clone(), frontend, info })
@@ -281,7 +281,7 @@ impl Queue {
         self.shared.lock().closed = true;
         self.shared.wait(None, |_, state| (state.undelivered == 0).then_some(Ok(())))?;
         let mail = Mail::Detach(self.shared.submitter.place);
-        self.handle.tell_frontend_of(self.frontend, self.shared.device, Box::new(mail));
+        self.handle.mail_frontend_of(self.frontend, self.shared.device, Box::new(mail));
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ use crate::header;
 use crate::manifest;
 use crate::opening;
 use crate::output::{self, NewFile, sync_folder};
-use crate::record::Place;
+use crate::record::UnitAddress;
 use crate::stripe::StripeBuffer;
 use crate::striping::{Encoding, EncodingId, MAX_FILE_BYTES, Striping};
 use crate::workers::{self, Progress, lock};
@@ -234,7 +234,7 @@ fn code(
         done.expect("the buffers were made for the code");
     }
     for (shard, stored) in buffer.all(unit_len).enumerate() {
-        Place { id, shard, stripe, unit_len }.seal(stored.unit, stored.record);
+        UnitAddress { id, shard, stripe, unit_len }.seal(stored.unit, stored.record);
     }
 }
 

@@ -13,7 +13,7 @@ use fieldstone_codes::{CodeError, RepairPlan};
 
 use crate::error::Error;
 use crate::folder::{Folder, Shard};
-use crate::record::{Place, block_is_good};
+use crate::record::{UnitAddress, block_is_good};
 use crate::stripe::StripeBuffer;
 use crate::striping::Encoding;
 
@@ -190,9 +190,9 @@ impl<'a> StripeReader<'a> {
         })
     }
 
-    fn place(&self, shard: usize) -> Place {
+    fn place(&self, shard: usize) -> UnitAddress {
         let (id, stripe, unit_len) = (self.encoding.id, self.stripe, self.unit_len);
-        Place { id, shard, stripe, unit_len }
+        UnitAddress { id, shard, stripe, unit_len }
     }
 
     fn check_record(&mut self, shard: usize) -> Result<(), UnitFlaw> {

@@ -14,14 +14,14 @@ use crate::striping::EncodingId;
 
 /// The place of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct UnitAddress {
     pub(crate) id: EncodingId,
     pub(crate) shard: usize,
     pub(crate) stripe: u64,
     pub(crate) unit_len: usize,
 }
 
-impl Place {
+impl UnitAddress {
     fn checksum(&self, checksums: &[u8]) -> u32 {
         crc32c_of([
             &self.id.0.to_le_bytes()[..],
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_record_is_of_its_unit_and_place_only() {
-        let place = Place { id: EncodingId(7), shard: 3, stripe: 9, unit_len: 24 };
+        let place = UnitAddress { id: EncodingId(7), shard: 3, stripe: 9, unit_len: 24 };
         let unit: Vec<u8> = (0..24).collect();
         let mut record = [0; 4 + 4 * 3];
         place.seal(&unit, &mut record);
@@ -70,10 +70,10 @@ mod tests {
             assert!(!block_is_good(&record, (block + 1) % 3, bytes));
         }
         for other in [
-            Place { id: EncodingId(8), ..place },
-            Place { shard: 4, ..place },
-            Place { stripe: 8, ..place },
-            Place { unit_len: 48, ..place },
+            UnitAddress { id: EncodingId(8), ..place },
+            UnitAddress { shard: 4, ..place },
+            UnitAddress { stripe: 8, ..place },
+            UnitAddress { unit_len: 48, ..place },
         ] {
             assert!(!other.is_of(&record));
         }

@@ -216,11 +216,11 @@ impl Opening {
     /// # Errors
     /// See [`FolderError`].
     pub fn run(&self) -> Result<NodeFolder, FolderError> {
-        self.run_telling(|| ())
+        self.run_with(|| ())
     }
 
     /// Like [`Opening::run`], and calls `locked` when the folder is locked.
-    fn run_telling(&self, locked: impl FnOnce()) -> Result<NodeFolder, FolderError> {
+    fn run_with(&self, locked: impl FnOnce()) -> Result<NodeFolder, FolderError> {
         let path = &self.path;
         let created = match inspect(path)? {
             Found::Node => false,

@@ -406,16 +406,16 @@ impl Handle {
 
     /// Sends a message to a front-end on every core. Both sides agree on the type. At the return
     /// every core has taken the message or has ended. False if a core hangs.
-    pub fn tell_frontend(&self, frontend: FrontendId, mail: impl Fn() -> Mail) -> bool {
-        self.tell(frontend, (0..self.cores()).map(|core| (Core(core), mail())))
+    pub fn mail_frontend(&self, frontend: FrontendId, mail: impl Fn() -> Mail) -> bool {
+        self.mail(frontend, (0..self.cores()).map(|core| (Core(core), mail())))
     }
 
-    /// Like [`Handle::tell_frontend`], but only on the core of a device.
-    pub fn tell_frontend_of(&self, frontend: FrontendId, device: DeviceId, mail: Mail) -> bool {
-        self.tell(frontend, [(device.core(self.cores()), mail)].into_iter())
+    /// Like [`Handle::mail_frontend`], but only on the core of a device.
+    pub fn mail_frontend_of(&self, frontend: FrontendId, device: DeviceId, mail: Mail) -> bool {
+        self.mail(frontend, [(device.core(self.cores()), mail)].into_iter())
     }
 
-    fn tell(&self, frontend: FrontendId, mail: impl Iterator<Item = (Core, Mail)>) -> bool {
+    fn mail(&self, frontend: FrontendId, mail: impl Iterator<Item = (Core, Mail)>) -> bool {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let (taken, all_taken) = mpsc::channel::<()>();
         for (core, mail) in mail {

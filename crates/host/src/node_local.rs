@@ -204,7 +204,7 @@ impl LocalNode {
             return;
         }
         if up && direct.is_none() {
-            tell(core, link, NodeMail::Up(self.id.index, link), router);
+            send_mail(core, link, NodeMail::Up(self.id.index, link), router);
         }
         self.clients.push(Client { link, core, up, known: false, direct });
     }
@@ -279,18 +279,23 @@ impl LocalNode {
             } else if node.is_ready() {
                 *up = true;
                 self.failed_starts = 0;
-                self.tell_up(router);
+                self.report_up(router);
                 busy = true;
             }
         }
         busy
     }
 
-    fn tell_up(&mut self, router: &mut Router) {
+    fn report_up(&mut self, router: &mut Router) {
         for client in &mut self.clients {
             client.up = true;
             if client.direct.is_none() {
-                tell(client.core, client.link, NodeMail::Up(self.id.index, client.link), router);
+                send_mail(
+                    client.core,
+                    client.link,
+                    NodeMail::Up(self.id.index, client.link),
+                    router,
+                );
             }
         }
     }
@@ -372,7 +377,12 @@ impl LocalNode {
         self.state = State::Down { reason };
         for client in &mut self.clients {
             if std::mem::replace(&mut client.up, false) && client.direct.is_none() {
-                tell(client.core, client.link, NodeMail::Down(self.id.index, client.link), router);
+                send_mail(
+                    client.core,
+                    client.link,
+                    NodeMail::Down(self.id.index, client.link),
+                    router,
+                );
             }
         }
         // A control call in flight gets no answer: dropping its client closes its channel.
@@ -391,12 +401,12 @@ fn deliver(clients: &mut [Client], node: NodeIndex, link: Link, reply: Reply, ro
     match &client.direct {
         // The caller may no longer wait, because its call timed out.
         Some(direct) => drop(direct.send(reply)),
-        None => tell(client.core, link, NodeMail::Reply(node, link, reply), router),
+        None => send_mail(client.core, link, NodeMail::Reply(node, link, reply), router),
     }
 }
 
 /// Sends mail to the client of a link: the connection of another process, or a store.
-fn tell(core: Core, link: Link, mail: NodeMail, router: &mut Router) {
+fn send_mail(core: Core, link: Link, mail: NodeMail, router: &mut Router) {
     let message = match link.device {
         Link::SOCKET => Message::ToPeer(mail),
         device => Message::ToStore { device: DeviceId(device), mail: Box::new(mail) },

@@ -86,27 +86,27 @@ pub fn within<T: Send + 'static>(
     outcome.recv_timeout(rest(deadline)?).map_err(|_| late())
 }
 
-/// Makes a call that asks about `thing` in its own thread, which gives the answer to `tell`.
+/// Makes a call that asks about `thing` in its own thread, which gives the answer to `answered`.
 ///
 /// # Errors
 /// The most threads already ask about this thing, or the system cannot start a thread.
 pub fn begin<T: 'static>(
     thing: &str,
     call: impl FnOnce() -> T + Send + 'static,
-    tell: impl FnOnce(T) + Send + 'static,
+    answered: impl FnOnce(T) + Send + 'static,
 ) -> io::Result<()> {
-    start(Turn::take(thing).ok_or_else(late)?, call, tell)
+    start(Turn::take(thing).ok_or_else(late)?, call, answered)
 }
 
 fn start<T: 'static>(
     turn: Turn,
     call: impl FnOnce() -> T + Send + 'static,
-    tell: impl FnOnce(T) + Send + 'static,
+    answered: impl FnOnce(T) + Send + 'static,
 ) -> io::Result<()> {
     start_thread("look-up", move || {
         let answer = call();
         drop(turn);
-        tell(answer);
+        answered(answer);
     })?;
     Ok(())
 }

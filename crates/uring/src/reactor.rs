@@ -121,9 +121,9 @@ pub struct Counters {
     pub backlog_peak: u64,
 }
 
-/// The place of an operation.
+/// Which queue holds an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Holder {
     /// In the submission queue or in the kernel: a completion will come.
     Kernel,
     /// Waiting for room in the submission queue.
@@ -138,7 +138,7 @@ struct Flight {
     token: Token,
     /// Distinguishes this flight from earlier ones in the same slot.
     generation: u32,
-    place: Place,
+    holder: Holder,
     cancelled: bool,
     /// Number of `EINTR` and `EAGAIN` in a row.
     repeats: u8,

@@ -297,13 +297,13 @@ fn update(case: &Case, kind: Kind, peers: &Peers) -> PreparedCase {
 }
 
 /// A part of a shard, with its coefficient if it is a source.
-struct Place {
+struct Term {
     shard: usize,
     offset_bytes: usize,
     coefficient: u8,
 }
 
-impl Place {
+impl Term {
     fn of(element: Element, element_bytes: usize, coefficient: u8) -> Self {
         let offset_bytes = element.index as usize * element_bytes;
         Self { shard: usize::from(element.shard), offset_bytes, coefficient }
@@ -315,14 +315,14 @@ impl Place {
 }
 
 /// Each output element of a map of one step, with the terms that sum to it.
-fn sums(map: &LinearMap, element_bytes: usize) -> Vec<(Place, Vec<Place>)> {
+fn sums(map: &LinearMap, element_bytes: usize) -> Vec<(Term, Vec<Term>)> {
     let rows = map.steps().iter().flatten().filter_map(|row| {
         let Target::Output(target) = row.target else { return None };
         let terms = row.terms.iter().filter_map(|term| match term.source {
-            Source::Input(source) => Some(Place::of(source, element_bytes, term.coefficient)),
+            Source::Input(source) => Some(Term::of(source, element_bytes, term.coefficient)),
             Source::Scratch(_) => None,
         });
-        Some((Place::of(target, element_bytes, 1), terms.collect()))
+        Some((Term::of(target, element_bytes, 1), terms.collect()))
     });
     rows.collect()
 }

@@ -92,7 +92,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let cases = case::all();
     if args.list {
-        cases.iter().for_each(|case| say!("{}", case.name()));
+        cases.iter().for_each(|case| print_line!("{}", case.name()));
         return Ok(());
     }
     check(args, &cases)?;
@@ -202,8 +202,8 @@ fn report(
     setting.push(format!("load at the end: {}", machine::load()));
     let text = text::report(config.cases, results, &rows, &setting);
     match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => stderr::tell(format_args!("{text}")),
-        _ => put!("{text}"),
+        Some(path) if path == Path::new("-") => stderr::print(format_args!("{text}")),
+        _ => print_text!("{text}"),
     }
     if let Some(path) = &args.json {
         row::write(path, &rows)?;

@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let names: Vec<String> =
         cases.iter().map(|case| case.name.clone()).chain(tools::names()).collect();
     if args.list {
-        names.iter().for_each(|name| say!("{name}"));
+        names.iter().for_each(|name| print_line!("{name}"));
         return Ok(());
     }
     for choice in &args.only {
@@ -197,9 +197,9 @@ impl Report {
         let reached = verdicts.iter().filter(|pass| **pass).count();
         text.push_str(&format!("{reached} of {} targets reached\n", verdicts.len()));
         if args.json.as_deref() == Some(Path::new("-")) {
-            stderr::tell(format_args!("{text}"));
+            stderr::print(format_args!("{text}"));
         } else {
-            put!("{text}");
+            print_text!("{text}");
         }
         match &args.json {
             Some(path) => row::write(path, &self.rows),

@@ -151,9 +151,9 @@ fn print(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
         row::COMMIT
     );
     if args.json.as_deref() == Some(Path::new("-")) {
-        stderr::tell(format_args!("{text}"));
+        stderr::print(format_args!("{text}"));
     } else {
-        put!("{text}");
+        print_text!("{text}");
     }
     args.json.as_ref().map_or(Ok(()), |path| row::write(path, rows))
 }

@@ -176,8 +176,8 @@ fn report(
         (found, text)
     };
     match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => stderr::tell(format_args!("{text}")),
-        _ => put!("{text}"),
+        Some(path) if path == Path::new("-") => stderr::print(format_args!("{text}")),
+        _ => print_text!("{text}"),
     }
     if let Some(path) = &args.json {
         row::write(path, &rows)?;
@@ -287,7 +287,7 @@ impl Drop for Folder {
         for path in [&self.files, &self.sockets] {
             match fs::remove_dir_all(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    tell!("fieldstone: cannot remove {}: {error}", path.display());
+                    eprint_line!("fieldstone: cannot remove {}: {error}", path.display());
                 }
                 _ => {}
             }

@@ -116,7 +116,7 @@ fn online(
     wait_for_nodes(volume, || server.status())?;
     server.ask(&kind.request(volume.map(str::to_owned), args.limit))?;
     if args.detach {
-        say!("the {} runs; watch it with `fieldstone status`", kind.name());
+        print_line!("the {} runs; watch it with `fieldstone status`", kind.name());
         return Ok(());
     }
     follow(kind, args.json, volume, || server.status())
@@ -134,7 +134,7 @@ fn offline(
         None => listing.volumes.clone(),
     };
     if known.is_empty() {
-        say!("no volumes in {}", engine.folder().display());
+        print_line!("no volumes in {}", engine.folder().display());
     }
     let mut outcome = match volume {
         Some(_) => Ok(()),
@@ -233,9 +233,9 @@ fn follow(
         let progress = kind.of(volume);
         failed += progress.shards_failed;
         if json {
-            say!("{}", summary(kind, volume)?);
+            print_line!("{}", summary(kind, volume)?);
         } else {
-            say!("{} {}: {}", kind.name(), volume.name, progress_text(progress));
+            print_line!("{} {}: {}", kind.name(), volume.name, progress_text(progress));
         }
     }
     // Nodes that are not up explain shards that could not be restored, so report them first.

@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let address = listener.address().clone();
     match announced.announce(&address) {
         // The folder was there a moment ago. The node comes up when the folder answers again.
-        Err(error @ FolderError::Silent(_)) => tell!("fieldstone: {error}"),
+        Err(error @ FolderError::Silent(_)) => eprint_line!("fieldstone: {error}"),
         announced => announced?,
     }
     listen::raise_open_files();
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         nodes: vec![LocalNodeConfig { opening, folder: Ok(folder), late: None }],
     })
     .context("cannot start")?;
-    say!("{index} of pool {} listens on {}", pool.id, listener.address());
+    print_line!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
     host.handle().listen(listener, Destination::Node(LocalNodeId { number: 0, index }));
     let ended = wait(&host, &signals, || announced.announce(&address));

@@ -83,10 +83,10 @@ fn print(pool: &Pool, json: bool) -> anyhow::Result<()> {
             node_bytes,
             data_bytes,
         };
-        say!("{}", serde_json::to_string(&created)?);
+        print_line!("{}", serde_json::to_string(&created)?);
         return Ok(());
     }
-    say!(
+    print_line!(
         "made the pool {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost)",
         pool.nodes,
         units::size(node_bytes),
@@ -95,7 +95,7 @@ fn print(pool: &Pool, json: bool) -> anyhow::Result<()> {
         pool.profile.m(),
         if pool.profile.m() == 1 { "node" } else { "nodes" },
     );
-    say!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");
-    say!("next: fieldstone volume create {dir}/VOLUME --size 1G");
+    print_line!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");
+    print_line!("next: fieldstone volume create {dir}/VOLUME --size 1G");
     Ok(())
 }

@@ -426,7 +426,7 @@ impl Exercise {
         let thread = std::thread::Builder::new().name("exercise".to_owned()).spawn(move || {
             let go_on = |_: &exercise::Swapped| !stopped.load(Ordering::Relaxed);
             let swapped = exercise::swaps(&mut device, 1, count, go_on);
-            say!(
+            print_line!(
                 "exercise: {} swaps, {} placements by the device, {} given back, {} failed, \
                  {} wrong",
                 swapped.swaps,
@@ -435,7 +435,7 @@ impl Exercise {
                 swapped.failed,
                 swapped.wrong
             );
-            say!(
+            print_line!(
                 "exercise: codes {:.2} bytes per cycle during swaps ({} cycles), {:.2} between \
                  them ({} cycles)",
                 swapped.during.bytes_per_cycle(),

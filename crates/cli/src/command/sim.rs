@@ -69,9 +69,9 @@ fn one(seed: u64, args: &Args) -> anyhow::Result<()> {
     let outcome = fieldstone_sim::run(seed, Options { trace, code: args.code, thin: args.thin });
     drop(stdout);
     if args.json {
-        say!("{}", line(&outcome));
+        print_line!("{}", line(&outcome));
     } else {
-        say!("{}", sentence(&outcome));
+        print_line!("{}", sentence(&outcome));
     }
     verdict(&outcome)
 }
@@ -93,10 +93,10 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
             virtual_ns += outcome.virtual_time.0;
             bar.inc(1);
             if args.json {
-                say!("{}", line(&outcome));
+                print_line!("{}", line(&outcome));
             }
             if let Some(failure) = &outcome.failure {
-                bar.suspend(|| tell!("{}", reason(outcome.seed, failure)));
+                bar.suspend(|| eprint_line!("{}", reason(outcome.seed, failure)));
                 failed.push(outcome.seed);
             }
             args.keep_going || failed.len() < FAILURES_MAX
@@ -104,7 +104,7 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
     );
     bar.finish_and_clear();
     if !args.json {
-        say!(
+        print_line!(
             "{runs} seeds, {ops} requests, {:.0} s of virtual time in {:.1} s: {} failed",
             virtual_ns as f64 / 1e9,
             start.elapsed().as_secs_f64(),

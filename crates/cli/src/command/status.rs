@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         report.volumes.retain(|volume| volume.name == *name);
     }
     if args.json {
-        say!("{}", serde_json::to_string(&report)?);
+        print_line!("{}", serde_json::to_string(&report)?);
     } else {
         print_pool(&report);
     }

@@ -150,11 +150,11 @@ fn create(args: &Create) -> anyhow::Result<()> {
     let (made, warning) = made.and_then(|line| operator.finish().map(|()| line))?;
     warn(warning);
     if args.json {
-        say!("{}", serde_json::to_string(&made)?);
+        print_line!("{}", serde_json::to_string(&made)?);
     } else {
         let path = args.path.display();
-        say!("made the volume {path}: {}, {}", units::size(made.size_bytes), made.code);
-        say!("next: fieldstone serve {path} --nbd unix:/tmp/{name}.sock");
+        print_line!("made the volume {path}: {}, {}", units::size(made.size_bytes), made.code);
+        print_line!("next: fieldstone serve {path} --nbd unix:/tmp/{name}.sock");
     }
     Ok(())
 }
@@ -180,7 +180,7 @@ fn one_volume(response: Response) -> anyhow::Result<(VolumeLine, Option<String>)
 
 fn warn(warning: Option<String>) {
     if let Some(warning) = warning {
-        tell!("fieldstone: {warning}");
+        eprint_line!("fieldstone: {warning}");
     }
 }
 
@@ -191,10 +191,10 @@ fn list(args: &Ls) -> anyhow::Result<()> {
         Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?),
         Operator::Own(engine) => engine.list_volumes().map(|listing| {
             for (node, reason) in &listing.silent {
-                tell!("fieldstone: {node} does not answer: {reason}");
+                eprint_line!("fieldstone: {node} does not answer: {reason}");
             }
             for (node, reason) in &listing.damaged {
-                tell!("fieldstone: {node}: {reason}");
+                eprint_line!("fieldstone: {node}: {reason}");
             }
             let lines = listing.volumes.iter().map(|known| engine.line(known)).collect();
             (lines, listing.check_none_hidden().err().map(|error| error.to_string()))
@@ -208,17 +208,17 @@ fn list(args: &Ls) -> anyhow::Result<()> {
 fn print_volumes(lines: &[VolumeLine], folder: &Path, json: bool) -> anyhow::Result<()> {
     if json {
         for line in lines {
-            say!("{}", serde_json::to_string(line)?);
+            print_line!("{}", serde_json::to_string(line)?);
         }
         return Ok(());
     }
     if lines.is_empty() {
-        say!("no volumes in {}", folder.display());
+        print_line!("no volumes in {}", folder.display());
         return Ok(());
     }
-    say!("{:<24} {:>10}  {:<10} {:>6} {:<8} id", "name", "size", "code", "epoch", "state");
+    print_line!("{:<24} {:>10}  {:<10} {:>6} {:<8} id", "name", "size", "code", "epoch", "state");
     for line in lines {
-        say!(
+        print_line!(
             "{:<24} {:>10}  {:<10} {:>6} {:<8} {}",
             line.name,
             units::size(line.size_bytes),
@@ -250,7 +250,7 @@ fn grow(args: &Grow) -> anyhow::Result<()> {
     };
     let warning = done.and_then(|warning| operator.finish().map(|()| warning))?;
     warn(warning);
-    say!("{} has {} now", args.path.display(), units::size(args.size));
+    print_line!("{} has {} now", args.path.display(), units::size(args.size));
     Ok(())
 }
 
@@ -273,7 +273,7 @@ fn limit(args: &Limit) -> anyhow::Result<()> {
             bail!("no server serves {path}: start one with `fieldstone serve {path} --limit …`");
         }
     }
-    say!("{} is served with {options} now", args.path.display());
+    print_line!("{} is served with {options} now", args.path.display());
     Ok(())
 }
 
@@ -290,6 +290,6 @@ fn remove(args: &Rm) -> anyhow::Result<()> {
         }
     };
     done.and_then(|()| operator.finish())?;
-    say!("removed the volume {}", args.path.display());
+    print_line!("removed the volume {}", args.path.display());
     Ok(())
 }

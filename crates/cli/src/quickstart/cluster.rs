@@ -68,18 +68,18 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let begun = Instant::now();
     let work = DemoFolder::make(options.dir.as_deref(), options.keep)?;
     let mut cluster = Cluster::build(options, work)?;
-    say!(
+    print_line!(
         "Fieldstone quickstart: {} nodes, {}, a volume of {}, over NBD",
         cluster.pool.nodes,
         options.profile,
         size(options.size_bytes)
     );
-    say!("  in {}\n", cluster.work.folder.display());
+    print_line!("  in {}\n", cluster.work.folder.display());
     check_signal(&signals)?;
     let mut disk = NbdDisk::connect(&cluster.nbd, VOLUME)?;
     let mut pattern = Pattern::new(disk.size_bytes());
 
-    say!("healthy");
+    print_line!("healthy");
     row("write, in order", &pattern.write_all(&mut disk, &signals)?);
     row("read and compare", &pattern.check_all(&mut disk, &signals)?);
     let count = RANDOM_REQUESTS.min(options.size_bytes / 4096);
@@ -88,13 +88,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let before = cluster.report()?;
 
     let victims = cluster.nodes_to_kill(options.profile);
-    say!("\n{} killed with SIGKILL, folders deleted", names(&victims));
+    print_line!("\n{} killed with SIGKILL, folders deleted", names(&victims));
     cluster.kill(&victims)?;
     row("read and compare", &pattern.check_all(&mut disk, &signals)?);
     let writes = pattern.write_random(&mut disk, count / 10, RANDOM_DEPTH, &signals)?;
     row("write 4 KiB at random", &writes);
     let degraded = cluster.volume()?;
-    say!(
+    print_line!(
         "  {:<24} {} reads decoded, {} segments degraded, {} lost",
         "state",
         degraded.degraded_reads,
@@ -102,7 +102,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         degraded.segments_lost
     );
 
-    say!("\n{} replaced by empty ones", names(&victims));
+    print_line!("\n{} replaced by empty ones", names(&victims));
     cluster.replace(&victims)?;
     let rebuilt = cluster.watch_rebuild(&signals)?;
     print_rebuild(&rebuilt, options.profile);
@@ -111,11 +111,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if after.protection != "healthy" {
         bail!("the volume should be healthy again, but is {}", after.protection);
     }
-    say!("  {:<24} every byte as written; {}", "state", after.protection);
+    print_line!("  {:<24} every byte as written; {}", "state", after.protection);
 
     // The loss of one node is the usual case, and regenerating codes are made for it.
     if let [single, ..] = victims[..] {
-        say!("\n{single} lost and replaced once more, alone");
+        print_line!("\n{single} lost and replaced once more, alone");
         cluster.kill(&[single])?;
         cluster.watch_loss(single)?;
         cluster.replace(&[single])?;
@@ -124,7 +124,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         row("read and compare", &pattern.check_all(&mut disk, &signals)?);
     }
     if let Some(text) = engine_text(&cluster.volume()?.engine) {
-        say!("\nheavy steps by the device\n  {text}");
+        print_line!("\nheavy steps by the device\n  {text}");
     }
     print_stages(&before);
     disk.client().disconnect();
@@ -135,7 +135,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 fn row(what: &str, moved: &Moved) {
     let per_second = moved.requests as f64 / moved.took.as_secs_f64();
-    say!(
+    print_line!(
         "  {what:<24} {:>9} in {:>7.2} s  {:>12}  {per_second:>8.0} requests/s",
         size(moved.bytes),
         moved.took.as_secs_f64(),
@@ -299,7 +299,7 @@ fn print_rebuild(volume: &VolumeReport, profile: Profile) {
     let rebuild = &volume.rebuild;
     let took = Duration::from_nanos(rebuild.elapsed_ns);
     let moved = Moved { bytes: rebuild.written_bytes, requests: rebuild.shards_done, took };
-    say!(
+    print_line!(
         "  {:<24} {:>9} in {:>7.2} s  {:>12}  {} shards",
         "rebuild",
         size(moved.bytes),
@@ -308,7 +308,7 @@ fn print_rebuild(volume: &VolumeReport, profile: Profile) {
         moved.requests
     );
     if rebuild.written_bytes > 0 {
-        say!(
+        print_line!(
             "  {:<24} {:>9} read, {:.1} bytes per byte restored ({profile}); Reed-Solomon: {:.1}",
             "",
             size(rebuild.read_bytes),
@@ -320,25 +320,25 @@ fn print_rebuild(volume: &VolumeReport, profile: Profile) {
 
 fn print_stages(report: &PoolReport) {
     let Some(io) = report.volumes.first().and_then(|volume| volume.io.as_ref()) else { return };
-    say!("\nwhere the time of a request went while the pool was healthy");
-    put!("{}", stage_table(io, "  "));
+    print_line!("\nwhere the time of a request went while the pool was healthy");
+    print_text!("{}", stage_table(io, "  "));
 }
 
 fn print_next(options: &Options, cluster: &Cluster, took: Duration) {
-    say!("\ndone in {:.1} s. What to try next:", took.as_secs_f64());
+    print_line!("\ndone in {:.1} s. What to try next:", took.as_secs_f64());
     let dir =
         if options.keep { cluster.pool.folder.display().to_string() } else { "DIR".to_owned() };
     if options.keep {
-        say!("  the pool is still there; the nodes run in the server from now on:");
+        print_line!("  the pool is still there; the nodes run in the server from now on:");
     } else {
-        say!(
+        print_line!(
             "  fieldstone pool create {dir} --nodes {} --code {}",
             cluster.pool.nodes,
             options.profile
         );
-        say!("  fieldstone volume create {dir}/{VOLUME} --size 1G");
+        print_line!("  fieldstone volume create {dir}/{VOLUME} --size 1G");
     }
-    say!("  fieldstone serve {dir}/{VOLUME} --nbd unix:/tmp/{VOLUME}.sock &");
-    say!("  nbdinfo 'nbd+unix:///?socket=/tmp/{VOLUME}.sock'");
-    say!("  fieldstone status {dir}      fieldstone top {dir}      fieldstone scrub {dir}");
+    print_line!("  fieldstone serve {dir}/{VOLUME} --nbd unix:/tmp/{VOLUME}.sock &");
+    print_line!("  nbdinfo 'nbd+unix:///?socket=/tmp/{VOLUME}.sock'");
+    print_line!("  fieldstone status {dir}      fieldstone top {dir}      fieldstone scrub {dir}");
 }

@@ -132,7 +132,7 @@ impl Drop for DemoFolder {
             fs::remove_dir_all(&self.folder)
         };
         if let Err(error) = removed {
-            tell!("fieldstone: cannot remove {}: {error}", self.folder.display());
+            eprint_line!("fieldstone: cannot remove {}: {error}", self.folder.display());
         }
     }
 }

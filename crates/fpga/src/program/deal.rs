@@ -15,7 +15,7 @@ const ROUNDS: usize = 8;
 
 /// The place of an element in every bank.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BankSlot {
     pub(super) lane: usize,
     /// Number of the slice from the start of the bank.
     pub(super) slot: usize,
@@ -23,7 +23,7 @@ pub(super) struct Place {
 
 pub(super) struct Dealt {
     /// The place of every cell.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<BankSlot>,
     /// Slots that the fullest lane uses, at least 1.
     pub(super) slots: usize,
 }
@@ -56,7 +56,7 @@ pub(super) fn deal(sums: &Sums, shape: &EngineShape) -> Dealt {
     let mut used = vec![0; shape.lanes];
     let place = |&lane: &usize| {
         used[lane] += 1;
-        Place { lane, slot: used[lane] - 1 }
+        BankSlot { lane, slot: used[lane] - 1 }
     };
     let places = lane_of.iter().map(place).collect();
     Dealt { places, slots: used.into_iter().max().unwrap_or(0).max(1) }

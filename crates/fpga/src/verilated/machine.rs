@@ -259,7 +259,7 @@ impl Machine {
         if both(model, self.interrupt.valid, self.interrupt.ready) {
             let vector = model.get(self.interrupt.vector) as usize;
             self.shared.interrupts[vector].fetch_add(1, Ordering::Release);
-            self.shared.tell();
+            self.shared.notify();
         }
         self.clock.rise(model);
     }
@@ -323,7 +323,7 @@ impl Host {
         model.set(self.done_valid, u64::from(landed.is_some()));
         model.set(self.done_error, u64::from(is_bad));
         if landed.is_some() {
-            shared.tell();
+            shared.notify();
         }
     }
 

@@ -139,7 +139,7 @@ impl Shared {
         self.host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         *self.news.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.news_changed.notify_all();
     }

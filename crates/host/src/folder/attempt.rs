@@ -72,13 +72,13 @@ impl Attempt {
         start_thread(name, move || {
             // This look only wakes the disk. The opening looks again, and reports errors.
             let _ = super::inspect(&opening.path);
-            let tell = |progress| drop(progress_out.send(progress));
-            tell(Progress::Inspected);
+            let report = |progress| drop(progress_out.send(progress));
+            report(Progress::Inspected);
             // A process that has given up drops the sender.
             if may_go_on.recv().is_ok() {
-                let ended = opening.run_telling(|| tell(Progress::Locked));
+                let ended = opening.run_with(|| report(Progress::Locked));
                 // If the process no longer waits, this drops the folder and its lock.
-                tell(Progress::Ended(Box::new(ended)));
+                report(Progress::Ended(Box::new(ended)));
             }
         })?;
         Ok(Self { progress, go_on: Some(go_on), path })

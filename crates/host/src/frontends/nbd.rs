@@ -74,7 +74,7 @@ pub struct Exports {
 /// The host has no NBD front-end.
 pub fn offer(handle: &Handle, exports: Exports) -> Result<(), NoFrontend> {
     let exports = Arc::new(exports);
-    if !handle.tell_frontend(handle.frontend(KIND.name)?, || Box::new(Arc::clone(&exports))) {
+    if !handle.mail_frontend(handle.frontend(KIND.name)?, || Box::new(Arc::clone(&exports))) {
         tracing::warn!("a core does not take the exports: it hangs");
     }
     Ok(())

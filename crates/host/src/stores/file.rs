@@ -107,9 +107,9 @@ impl StoreSpec for FileSpec {
     fn open(self: Box<Self>, io: &mut StoreIo<'_>) -> Box<dyn Store> {
         let (spec, mailer) = ((*self).clone(), io.mailer());
         let open = move || Opened::open(&spec);
-        let tell =
+        let answered =
             move |opened: Result<Opened, String>| mailer.send(Box::new(FileMail::Opened(opened)));
-        let started = timed_call::begin(&self.path.to_string_lossy(), open, tell);
+        let started = timed_call::begin(&self.path.to_string_lossy(), open, answered);
         let state = match started {
             Ok(()) => State::Opening,
             Err(error) => State::Failed(format!("{}: {error}", self.path.display())),

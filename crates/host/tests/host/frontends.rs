@@ -150,7 +150,7 @@ fn ask(
     request: &Request,
 ) -> Receiver<Completion> {
     let (answer, answers) = channel();
-    let taken = host.handle().tell_frontend(probe, || {
+    let taken = host.handle().mail_frontend(probe, || {
         Box::new(Ask { device, request: request.clone(), answer: answer.clone() })
     });
     assert!(taken, "a core hangs");

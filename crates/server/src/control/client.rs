@@ -64,7 +64,10 @@ pub fn servers(folder: &Path) -> Vec<Client> {
             && error.kind() == io::ErrorKind::TimedOut
         {
             let path = folder.join(name);
-            tell!("fieldstone: the server behind {} hangs: it accepts no call", path.display());
+            eprint_line!(
+                "fieldstone: the server behind {} hangs: it accepts no call",
+                path.display()
+            );
         }
         client.ok()
     };

@@ -62,7 +62,7 @@ fn open_unless(
                 if let Err(error) = *ended
                     && !std::mem::replace(&mut told, true)
                 {
-                    tell!("fieldstone: {error}; it is waited for");
+                    eprint_line!("fieldstone: {error}; it is waited for");
                 }
                 attempt = begin()?;
                 state = attempt.lock(Instant::now() + STEP);
@@ -75,7 +75,7 @@ fn open_unless(
         }
         if !told && start.elapsed() > FOLDERS_TIMEOUT {
             told = true;
-            tell!("fieldstone: {}; it is waited for", FolderError::Silent(path()));
+            eprint_line!("fieldstone: {}; it is waited for", FolderError::Silent(path()));
         }
         if let Some(opened) = attempt.finish(Instant::now() + STEP) {
             state = OpeningState::Ended(Box::new(opened));
@@ -104,7 +104,7 @@ fn patiently<T>(
         };
         if !told && start.elapsed() > TELL_AFTER {
             told = true;
-            tell!(
+            eprint_line!(
                 "fieldstone: waiting for process {}, a command that uses {}",
                 pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string()),
                 path.display()

@@ -173,7 +173,7 @@ impl Found {
             // The node process may be waiting for its disk. Later it announces its address.
             Err(FolderError::InUse { holder: Some(Holder::Node), pid, .. }) => {
                 let pid = pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string());
-                tell!("fieldstone: {node}: process {pid} runs it, and does not listen yet");
+                eprint_line!("fieldstone: {node}: process {pid} runs it, and does not listen yet");
                 self.names.push(path.display().to_string());
                 self.places.push(NodePlace::Announced(path));
                 return Ok(());
@@ -182,8 +182,8 @@ impl Found {
             Ok(config) => config,
         };
         match &config.folder {
-            Err(error) => tell!("fieldstone: {node} is down: {error}"),
-            Ok(folder) if folder.created => tell!(
+            Err(error) => eprint_line!("fieldstone: {node} is down: {error}"),
+            Ok(folder) if folder.created => eprint_line!(
                 "fieldstone: {} was missing; made an empty node there: its shards will be rebuilt",
                 path.display()
             ),

@@ -373,7 +373,7 @@ impl Engine {
                     )
                 });
             }
-            tell!("fieldstone: leaving {node} out: {error:#}");
+            eprint_line!("fieldstone: leaving {node} out: {error:#}");
         }
         let mut failed = None;
         for (node, session) in &mut sessions {

@@ -254,7 +254,7 @@ impl Runtime {
             }
             if !told && start.elapsed() > STILL_AFTER {
                 told = true;
-                tell!("fieldstone: still opening {export}{}", self.waiting_for(name));
+                eprint_line!("fieldstone: still opening {export}{}", self.waiting_for(name));
             }
         }
     }

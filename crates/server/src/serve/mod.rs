@@ -122,7 +122,7 @@ impl Server {
         drop(openings);
         drop((control, metrics));
         if !runtime.handle().drain(DRAIN) {
-            tell!("fieldstone: requests in flight were not answered within {DRAIN:?}");
+            eprint_line!("fieldstone: requests in flight were not answered within {DRAIN:?}");
         }
     }
 }

@@ -271,7 +271,7 @@ fn open(name: &DeviceName, export: &str, mut work: Work, exporter: &Exporter, st
         runtime.set_state(name, DeviceState::Failed(reason.clone()));
         // If all devices have failed now, the server ends and reports the reasons itself.
         if reason != last && runtime.all_failed().is_none() {
-            tell!("fieldstone: {reason}\nfieldstone: {export} is tried again");
+            eprint_line!("fieldstone: {reason}\nfieldstone: {export} is tried again");
             last = reason;
         }
         let rested = Instant::now() + RETRY_PAUSE;

@@ -4,7 +4,7 @@ use std::mem;
 
 use fieldstone_block::Nanos;
 
-use super::{DRAIN_LIMIT_MS, Place, Queued, Reactor};
+use super::{DRAIN_LIMIT_MS, Holder, Queued, Reactor};
 use crate::clock;
 
 /// How long one wait of the drain lasts, so that the drain notices its limit.
@@ -14,7 +14,7 @@ impl Drop for Reactor {
     fn drop(&mut self) {
         // Operations that the kernel has not seen are simply dropped.
         self.backlog.clear();
-        self.flights.retain(|_, flight| flight.place == Place::Kernel);
+        self.flights.retain(|_, flight| flight.holder == Holder::Kernel);
         let keys: Vec<usize> = self.flights.iter().map(|(key, _)| key).collect();
         for key in keys {
             let name = super::start::user_data(key, self.flights[key].generation);

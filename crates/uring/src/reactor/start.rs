@@ -5,7 +5,7 @@ use std::io;
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
 
-use super::{Flight, MAX_TRANSFER_BYTES, Place, Queued, Reactor};
+use super::{Flight, Holder, MAX_TRANSFER_BYTES, Queued, Reactor};
 use crate::address::Endpoint;
 use crate::event::{Event, Token};
 use crate::file::File;
@@ -159,15 +159,15 @@ impl Reactor {
         if std::mem::replace(&mut flight.cancelled, true) {
             return;
         }
-        match flight.place {
-            Place::Kernel => {
+        match flight.holder {
+            Holder::Kernel => {
                 let user_data = user_data(key, flight.generation);
                 self.enqueue(Queued::Cancel(user_data));
             }
             // `refill` reports it when it reaches the front of the backlog, which is within the
             // next system calls.
-            Place::Backlog => {}
-            Place::Lane => {
+            Holder::Backlog => {}
+            Holder::Lane => {
                 let lane = flight.op.send_lane().expect("only sends wait in lanes");
                 self.lanes[lane].retain(|waiting| *waiting != key);
                 let flight = self.flights.remove(key);
@@ -205,7 +205,7 @@ impl Reactor {
             op,
             token,
             generation: self.generation,
-            place: Place::Lane,
+            holder: Holder::Lane,
             cancelled: false,
             repeats: 0,
         });

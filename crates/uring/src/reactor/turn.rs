@@ -7,7 +7,7 @@ use fieldstone_block::Nanos;
 use io_uring::{EnterFlags, cqueue, opcode, squeue, types};
 
 use super::start::user_data;
-use super::{Place, Queued, Reactor};
+use super::{Holder, Queued, Reactor};
 use crate::clock;
 use crate::event::{Event, Payload};
 use crate::op::{Op, Step};
@@ -34,7 +34,7 @@ pub(super) struct KernelResult {
 
 /// How long a turn may last.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
+enum TurnLimit {
     None,
     Until(Nanos),
     Endless,
@@ -65,7 +65,7 @@ impl Reactor {
     /// # Errors
     /// The kernel refuses the ring itself. Operations report their errors in their events.
     pub fn turn(&mut self, events: &mut Vec<Event>) -> io::Result<usize> {
-        self.run(events, Patience::Endless)
+        self.run(events, TurnLimit::Endless)
     }
 
     /// As [`Reactor::turn`], but waits at most until `deadline`.
@@ -73,7 +73,7 @@ impl Reactor {
     /// # Errors
     /// As [`Reactor::turn`].
     pub fn turn_until(&mut self, events: &mut Vec<Event>, deadline: Nanos) -> io::Result<usize> {
-        self.run(events, Patience::Until(deadline))
+        self.run(events, TurnLimit::Until(deadline))
     }
 
     /// As [`Reactor::turn`], but never waits. Makes no system call if no operation was started and
@@ -82,14 +82,14 @@ impl Reactor {
     /// # Errors
     /// As [`Reactor::turn`].
     pub fn turn_nowait(&mut self, events: &mut Vec<Event>) -> io::Result<usize> {
-        self.run(events, Patience::None)
+        self.run(events, TurnLimit::None)
     }
 
-    fn run(&mut self, events: &mut Vec<Event>, patience: Patience) -> io::Result<usize> {
+    fn run(&mut self, events: &mut Vec<Event>, limit: TurnLimit) -> io::Result<usize> {
         let before = events.len();
         loop {
             self.refill();
-            let mut sleep = self.sleep(patience);
+            let mut sleep = self.sleep(limit);
             if !matches!(sleep, Sleep::No)
                 && self.bell.as_ref().is_some_and(|bell| !bell.try_sleep())
             {
@@ -109,10 +109,10 @@ impl Reactor {
             if entered == Entered::Congested && taken == 0 && events.len() == before {
                 return Err(io::Error::from_raw_os_error(libc::EBUSY));
             }
-            let over = match patience {
-                Patience::None => true,
-                Patience::Until(deadline) => deadline <= self.now,
-                Patience::Endless => false,
+            let over = match limit {
+                TurnLimit::None => true,
+                TurnLimit::Until(deadline) => deadline <= self.now,
+                TurnLimit::Endless => false,
             };
             if over || events.len() > before || entered == Entered::Interrupted {
                 return Ok(events.len() - before);
@@ -121,12 +121,12 @@ impl Reactor {
     }
 
     /// Decides whether the next `io_uring_enter` may sleep, and how long.
-    fn sleep(&mut self, patience: Patience) -> Sleep {
-        if patience == Patience::None || !self.local.is_empty() || !self.backlog.is_empty() {
+    fn sleep(&mut self, limit: TurnLimit) -> Sleep {
+        if limit == TurnLimit::None || !self.local.is_empty() || !self.backlog.is_empty() {
             return Sleep::No;
         }
-        let limit = match patience {
-            Patience::Until(deadline) => Some(deadline),
+        let limit = match limit {
+            TurnLimit::Until(deadline) => Some(deadline),
             _ => None,
         };
         let deadline = match (limit, self.timers.nearest()) {
@@ -343,7 +343,7 @@ impl Reactor {
     pub(super) fn enqueue(&mut self, queued: Queued) {
         if !self.backlog.is_empty() || !self.put(queued) {
             if let Queued::Step(key) = queued {
-                self.flights[key].place = Place::Backlog;
+                self.flights[key].holder = Holder::Backlog;
             }
             self.backlog.push_back(queued);
             let peak = self.backlog.len() as u64;
@@ -379,7 +379,7 @@ impl Reactor {
         let entry = match queued {
             Queued::Step(key) => {
                 let flight = &mut self.flights[key];
-                flight.place = Place::Kernel;
+                flight.holder = Holder::Kernel;
                 let name = user_data(key, flight.generation);
                 flight.op.entry().user_data(name)
             }

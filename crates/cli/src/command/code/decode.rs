@@ -63,20 +63,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         serde_json::to_string(&report)?
     } else {
         for trouble in &troubles {
-            tell!("fieldstone: {trouble}");
+            eprint_line!("fieldstone: {trouble}");
         }
         if decoded.rebuilt_units > 0 {
             let units = count(decoded.rebuilt_units, "unit");
             let dir = args.common.dir.display();
-            tell!("fieldstone: {units} rebuilt on the fly; `fieldstone code repair {dir}` mends");
+            eprint_line!(
+                "fieldstone: {units} rebuilt on the fly; `fieldstone code repair {dir}` mends"
+            );
         }
         let rate = units::rate(file_bytes, elapsed);
         format!("decoded {} at {rate}", units::size(file_bytes))
     };
     if to_stdout {
-        tell!("{text}");
+        eprint_line!("{text}");
     } else {
-        say!("{text}");
+        print_line!("{text}");
     }
     Ok(())
 }

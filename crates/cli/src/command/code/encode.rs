@@ -75,11 +75,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             shard_file_bytes,
             seconds: elapsed.as_secs_f64(),
         };
-        say!("{}", serde_json::to_string(&encoded)?);
+        print_line!("{}", serde_json::to_string(&encoded)?);
         return Ok(());
     }
     let m = args.code.m();
-    say!(
+    print_line!(
         "encoded {} with {} at {}: {dir}/shard.0 to shard.{}, {} each; any {m} may be lost",
         units::size(encoding.file_bytes),
         args.code,

@@ -91,22 +91,22 @@ fn encoding(dir: &Path, json: bool) -> anyhow::Result<()> {
         troubles,
     };
     if json {
-        say!("{}", serde_json::to_string(&report)?);
+        print_line!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }
-    say!("code      {}", report.code);
-    say!("id        {}", report.id);
-    say!("file      {} bytes, CRC-32C {}", report.file_bytes, report.file_crc32c);
-    say!("shards    {} of {} bytes", report.shards, report.shard_file_bytes);
-    say!(
+    print_line!("code      {}", report.code);
+    print_line!("id        {}", report.id);
+    print_line!("file      {} bytes, CRC-32C {}", report.file_bytes, report.file_crc32c);
+    print_line!("shards    {} of {} bytes", report.shards, report.shard_file_bytes);
+    print_line!(
         "stripes   {}, in units of {}, each with {} checksums",
         report.stripes,
         units::size(report.unit_bytes as u64),
         striping.blocks()
     );
     match report.troubles.is_empty() {
-        true => say!("state     all files are there; `code verify` looks into them"),
-        false => report.troubles.iter().for_each(|trouble| say!("trouble   {trouble}")),
+        true => print_line!("state     all files are there; `code verify` looks into them"),
+        false => report.troubles.iter().for_each(|trouble| print_line!("trouble   {trouble}")),
     }
     Ok(())
 }
@@ -128,23 +128,23 @@ fn code(profile: Profile, json: bool) -> anyhow::Result<()> {
         repairs: repairs.map(|lost| repair(code, lost)).collect::<anyhow::Result<_>>()?,
     };
     if json {
-        say!("{}", serde_json::to_string(&report)?);
+        print_line!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }
-    say!("{}", report.code);
-    say!("data shards    {k}");
-    say!("parity shards  {}: any {} shards may be lost", report.m, report.m);
-    say!("space          {:.2} bytes for each byte", report.overhead);
-    say!("elements       {} in a shard", report.elements);
-    say!("granule        lengths of units are multiples of {} bytes", report.granule_bytes);
-    say!("unit           {} unless told otherwise", units::size(report.unit_bytes as u64));
+    print_line!("{}", report.code);
+    print_line!("data shards    {k}");
+    print_line!("parity shards  {}: any {} shards may be lost", report.m, report.m);
+    print_line!("space          {:.2} bytes for each byte", report.overhead);
+    print_line!("elements       {} in a shard", report.elements);
+    print_line!("granule        lengths of units are multiples of {} bytes", report.granule_bytes);
+    print_line!("unit           {} unless told otherwise", units::size(report.unit_bytes as u64));
     let mut rest = &report.repairs[..];
     while let Some(first) = rest.first() {
         let same = |other: &&RepairReport| **other == RepairReport { shard: other.shard, ..*first };
         let alike = rest.iter().take_while(same).count();
         let last = first.shard + alike - 1;
         let which = if alike == 1 { format!("{last}") } else { format!("{}-{last}", first.shard) };
-        say!(
+        print_line!(
             "repair of {which:<4} reads {:.2} shards from {}, in up to {} from each; \
              Reed-Solomon reads {k}",
             first.reads_shards,

@@ -65,41 +65,43 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             written_bytes: repaired.written_bytes,
             seconds,
         };
-        say!("{}", serde_json::to_string(&report)?);
+        print_line!("{}", serde_json::to_string(&report)?);
     } else {
-        tell(&repaired, mended_units);
+        print_outcome(&repaired, mended_units);
     }
     Ok(())
 }
 
-fn tell(repaired: &Repaired, mended_units: u64) {
+fn print_outcome(repaired: &Repaired, mended_units: u64) {
     let (rebuilt, named) = (&repaired.rebuilt_shards, &repaired.named_shards);
     for (what, shards) in [("rebuilt", rebuilt), ("finished", named)] {
         if !shards.is_empty() {
             let names: Vec<String> = shards.iter().map(|shard| format!("shard.{shard}")).collect();
-            say!("{what} {}", names.join(", "));
+            print_line!("{what} {}", names.join(", "));
         }
     }
     for (shard, units) in repaired.mended_units.iter().enumerate().filter(|(_, units)| **units > 0)
     {
-        say!("mended {} of shard.{shard}", count(*units, "unit"));
+        print_line!("mended {} of shard.{shard}", count(*units, "unit"));
     }
     if repaired.rebuilt_manifest {
-        say!("made the manifest anew");
+        print_line!("made the manifest anew");
     }
     let read = units::size(repaired.read_bytes);
     let written = units::size(repaired.written_bytes);
     if repaired.read_everything {
-        say!("read everything, {read}; wrote {written}");
+        print_line!("read everything, {read}; wrote {written}");
         let changed_shards = !rebuilt.is_empty() || !named.is_empty();
         if !changed_shards && mended_units == 0 && !repaired.rebuilt_manifest {
-            say!("there was nothing to repair");
+            print_line!("there was nothing to repair");
         }
         return;
     }
     let (bytes, rs_bytes) = (repaired.read_bytes, repaired.reed_solomon_bytes);
     let share = 100.0 * bytes as f64 / rs_bytes.max(1) as f64;
     let rs = units::size(rs_bytes);
-    say!("read {read}, {share:.1} % of the {rs} that Reed-Solomon would have; wrote {written}");
-    say!("what was not read was not checked: `code verify` does, and `code repair --all`");
+    print_line!(
+        "read {read}, {share:.1} % of the {rs} that Reed-Solomon would have; wrote {written}"
+    );
+    print_line!("what was not read was not checked: `code verify` does, and `code repair --all`");
 }

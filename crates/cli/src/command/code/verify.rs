@@ -78,12 +78,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             read_bytes: findings.read_bytes,
             seconds: elapsed.as_secs_f64(),
         };
-        say!("{}", serde_json::to_string(&report)?);
+        print_line!("{}", serde_json::to_string(&report)?);
     } else {
-        troubles.iter().for_each(|trouble| say!("{trouble}"));
-        tell(&findings);
+        troubles.iter().for_each(|trouble| print_line!("{trouble}"));
+        print_findings(&findings);
         let (read, rate) = (findings.read_bytes, units::rate(findings.read_bytes, elapsed));
-        say!("verified {} of {} at {rate}", units::size(read), encoding.striping.profile());
+        print_line!("verified {} of {} at {rate}", units::size(read), encoding.striping.profile());
     }
     let dir = args.common.dir.display();
     if !restorable {
@@ -114,25 +114,30 @@ fn bad_units(findings: &Findings) -> Vec<ShardReport> {
     .collect()
 }
 
-fn tell(findings: &Findings) {
+fn print_findings(findings: &Findings) {
     for ShardReport { shard, count: units, first } in bad_units(findings) {
         for unit in &first {
-            say!("shard.{shard}: stripe {}, byte {}: {}", unit.stripe, unit.offset, unit.what);
+            print_line!(
+                "shard.{shard}: stripe {}, byte {}: {}",
+                unit.stripe,
+                unit.offset,
+                unit.what
+            );
         }
         let more = units - first.len() as u64;
         if more > 0 {
-            say!("shard.{shard}: and {} more", count(more, "bad unit"));
+            print_line!("shard.{shard}: and {} more", count(more, "bad unit"));
         }
     }
     let inconsistent = &findings.inconsistent;
     for (stripe, shard) in &inconsistent.first {
         match shard {
-            Some(shard) => say!("stripe {stripe}: shard {shard} contradicts all others"),
-            None => say!("stripe {stripe}: the parities are not those of the data"),
+            Some(shard) => print_line!("stripe {stripe}: shard {shard} contradicts all others"),
+            None => print_line!("stripe {stripe}: the parities are not those of the data"),
         }
     }
     let more = inconsistent.count - inconsistent.first.len() as u64;
     if more > 0 {
-        say!("and {} more", count(more, "inconsistent stripe"));
+        print_line!("and {} more", count(more, "inconsistent stripe"));
     }
 }

@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         pools.retain(|&pool| match balance::check(&map, pool) {
             Ok(()) => true,
             Err(why) => {
-                tell!("left alone: {why}");
+                eprint_line!("left alone: {why}");
                 false
             }
         });
@@ -79,20 +79,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         file::write(save, &saved.rewrite(&bytes)?)?;
     }
     if args.json {
-        say!("{}", json(&map, &plan));
+        print_line!("{}", json(&map, &plan));
         return Ok(());
     }
-    let told = tell(&map, &plan, args.osds);
+    let changes = describe(&map, &plan, args.osds);
     if args.out.is_some() {
-        put!("{told}");
+        print_text!("{changes}");
     } else {
-        told.lines().for_each(|line| say!("{}", format!("# {line}").trim_end()));
-        put!("{commands}");
+        changes.lines().for_each(|line| print_line!("{}", format!("# {line}").trim_end()));
+        print_text!("{commands}");
     }
     Ok(())
 }
 
-fn tell(map: &OsdMap, plan: &BalancePlan, osds: bool) -> String {
+fn describe(map: &OsdMap, plan: &BalancePlan, osds: bool) -> String {
     let mut text = format!(
         "{} of {} placement groups change, {} shards move\n",
         plan.proposals.len(),

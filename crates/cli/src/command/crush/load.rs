@@ -74,7 +74,7 @@ pub fn warn_of_signed_weights(map: &Map) {
                 Some(name) => name.clone(),
                 None => item.to_string(),
             };
-            tell!(
+            eprint_line!(
                 "fieldstone: warning: {} weighs 32768.0 or more in {}: Ceph takes that as a \
                  negative number, so that it wins every draw against lighter items; lower the \
                  weights of the map, all by the same factor",

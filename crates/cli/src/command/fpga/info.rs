@@ -39,28 +39,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             "partition": state,
             "swaps": partition.swaps,
         });
-        say!("{value}");
+        print_line!("{value}");
         return Ok(());
     }
     let size = fieldstone_units::size;
-    say!("device       simulated (Verilator), register map version {VERSION}");
-    say!(
+    print_line!("device       simulated (Verilator), register map version {VERSION}");
+    print_line!(
         "functions    {MAX_FUNCTIONS}; this is function {} with {queue_sets} queue sets",
         card.function()
     );
-    say!("memory       {} of the host, {} of the card", size(host_bytes), size(card_bytes));
-    say!(
+    print_line!("memory       {} of the host, {} of the card", size(host_bytes), size(card_bytes));
+    print_line!(
         "placement    {} items hashed per cycle, {} mappings in flight",
         build.item_lanes,
         build.contexts
     );
-    say!(
+    print_line!(
         "codes        {} units of {} operands, banks of {}, {} operations per program",
         build.code_units,
         build.code_lanes,
         size(64 * u64::from(build.lane_beats)),
         build.program_ops
     );
-    say!("partition    module {module}, {state}, changed {} times", partition.swaps);
+    print_line!("partition    module {module}, {state}, changed {} times", partition.swaps);
     Ok(())
 }

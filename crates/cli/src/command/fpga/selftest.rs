@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         !interrupted
     });
     bar.finish_and_clear();
-    say!(
+    print_line!(
         "{:<10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12}",
         "kind",
         "jobs",
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let cycles = device.cycles(operation);
         let average = cycles.total.checked_div(cycles.count).unwrap_or(0);
         let cpu = kind.not_taken + kind.given_back;
-        say!(
+        print_line!(
             "{name:<10} {:>8} {:>8} {cpu:>8} {:>8} {:>8} {average:>12}",
             kind.jobs,
             kind.done,
@@ -90,11 +90,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     let swaps = running.card.partition().swaps;
-    say!("the partition was changed {swaps} times; {} resets", device.resets());
+    print_line!("the partition was changed {swaps} times; {} resets", device.resets());
     drop(device);
     let (cycles, seconds) = running.speed();
     let per_second = cycles as f64 / seconds.max(1e-9);
-    say!(
+    print_line!(
         "{cycles} cycles in {:.1} s, {per_second:.0} cycles per second of simulation",
         begun.elapsed().as_secs_f64()
     );

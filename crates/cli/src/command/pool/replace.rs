@@ -66,23 +66,25 @@ fn print(pool: &Pool, nodes: Vec<Made>, json: bool) -> anyhow::Result<()> {
     let reports = replace::ask_servers(pool)?;
     let server = reports.iter().find_map(|report| report.server.as_ref()).map(|server| server.pid);
     for made in nodes.iter().filter(|made| made.folder_was_empty && !made.was_mount) {
-        tell!(
+        eprint_line!(
             "fieldstone: {} was there and empty; if it is a mount point, its disk is not mounted",
             made.path.display()
         );
     }
     if json {
         let result = Replaced { dir: pool.folder.clone(), nodes, server };
-        say!("{}", serde_json::to_string(&result)?);
+        print_line!("{}", serde_json::to_string(&result)?);
         return Ok(());
     }
     for made in &nodes {
-        say!("made node.{} anew, empty, at {}", made.node, made.path.display());
+        print_line!("made node.{} anew, empty, at {}", made.node, made.path.display());
     }
     let dir = pool.folder.display();
     match server {
-        Some(pid) => say!("the server, process {pid}, takes it in within seconds, and rebuilds"),
-        None => say!(
+        Some(pid) => {
+            print_line!("the server, process {pid}, takes it in within seconds, and rebuilds");
+        }
+        None => print_line!(
             "next: fieldstone rebuild {dir}, or serve its volumes: a server rebuilds by itself"
         ),
     }

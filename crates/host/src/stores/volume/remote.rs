@@ -193,10 +193,10 @@ impl RemoteNode {
         };
         // If the core does not take the mail, the time limit of connecting passes, and a new
         // attempt begins.
-        let tell = move |endpoint| {
+        let answered = move |endpoint| {
             mailer.send(Box::new(NodeMail::Found(node, attempt, endpoint)));
         };
-        timed_call::begin(&path.to_string_lossy(), read, tell)
+        timed_call::begin(&path.to_string_lossy(), read, answered)
     }
 
     /// Takes the address of the node, or the reason why it could not be read.

@@ -76,9 +76,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     if args.json {
-        say!("{}", report.json());
+        print_line!("{}", report.json());
     } else {
-        put!("{}", report.text(args.osds));
+        print_text!("{}", report.text(args.osds));
     }
     Ok(())
 }
