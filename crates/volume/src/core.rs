@@ -66,8 +66,11 @@ pub struct Node {
     pub disk_limited: bool,
     /// The node granted less than the volume has reserved on the other nodes.
     pub granted_less: bool,
-    /// The node tells other volumes that this one needs slots that they can spare.
-    pub awaits_others: bool,
+    /// The node tells other volumes that this one needs this many slots in total, because they can
+    /// spare the lacking ones. 0 for none.
+    pub slots_wished: u32,
+    /// Slots that the volume had reserved on the node before its last connection was lost.
+    pub slots_before: u32,
     /// When the log last reported that the node has no room left.
     pub short_told_at: Option<Nanos>,
     /// The volume has no room left on the node because the node's disk is full, or because other
@@ -239,7 +242,8 @@ impl Core {
                 full: false,
                 disk_limited: false,
                 granted_less: false,
-                awaits_others: false,
+                slots_wished: 0,
+                slots_before: 0,
                 short_told_at: None,
                 short: false,
                 disk_full: false,

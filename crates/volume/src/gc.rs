@@ -211,7 +211,8 @@ pub async fn keep_house(ctx: Ctx) {
             rests
         });
         let (idle, soon) = ctx.with(|core| {
-            (core.has_idle_slots(), core.may_give_slots() || core.lacks_promised_slots())
+            let lacks = core.lacks_promised_slots() || core.awaits_others();
+            (core.has_idle_slots(), core.may_give_slots() || lacks)
         });
         let max_ms = match (idle, soon || full) {
             (true, _) => IDLE_SLOTS_MS,

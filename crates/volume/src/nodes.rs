@@ -266,9 +266,11 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         // before.
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
-        (state.slots_reserved, state.slots_given_up) = (0, 0);
+        if state.slots_reserved > 0 {
+            state.slots_before = state.slots_reserved;
+        }
+        (state.slots_reserved, state.slots_given_up, state.slots_wished) = (0, 0, 0);
         (state.disk_limited, state.granted_less) = (false, false);
-        state.awaits_others = false;
         (state.short, state.disk_full) = (false, false);
         core.delete_from(node, &extra)
     });

@@ -349,20 +349,24 @@ impl Core {
     }
 
     /// What the other nodes have granted that are no larger than this node, and whose disks grant
-    /// more. If none of them is up, what the absent ones had granted.
+    /// more. If none of them is up, what the absent ones had granted, but at least what every node
+    /// grants that is up.
     fn granted_by_others(&self, node: NodeIndex) -> Vec<u32> {
         let size = self.node(node).stat.slots_total;
         let counts = |(index, other): &(NodeIndex, &Node)| {
-            let comparable = other.slots_reserved > 0 && !other.disk_limited;
-            *index != node && comparable && other.stat.slots_total <= size
+            *index != node && other.slots_reserved > 0 && !other.disk_limited
         };
-        let granted = |health: NodeHealth| -> Vec<u32> {
-            let nodes = (0..).map(NodeIndex).zip(&self.nodes).filter(counts);
-            let nodes = nodes.filter(|(_, other)| other.health == health);
-            nodes.map(|(_, other)| other.slots_reserved).collect()
-        };
-        let up = granted(NodeHealth::Up);
-        if up.is_empty() { granted(NodeHealth::Down) } else { up }
+        let others = || (0..).map(NodeIndex).zip(&self.nodes).filter(counts);
+        let up = || others().filter(|(_, other)| other.health == NodeHealth::Up);
+        let comparable = |(_, other): &(NodeIndex, &Node)| other.stat.slots_total <= size;
+        let slots = |(_, other): (NodeIndex, &Node)| other.slots_reserved;
+        let granted: Vec<u32> = up().filter(comparable).map(slots).collect();
+        if !granted.is_empty() {
+            return granted;
+        }
+        let least = up().map(slots).min().unwrap_or(0);
+        let absent = others().filter(|(_, other)| other.health != NodeHealth::Up);
+        absent.filter(comparable).map(|other| slots(other).max(least)).collect()
     }
 
     /// The volume's level on a node, if other nodes tell it: see the module's essay.
@@ -383,16 +387,31 @@ impl Core {
     }
 
     /// Slots that the volume asks one node for when it wants `slots` on every node: as many as it
-    /// may ask this node alone for, and never fewer than the node has granted, up to `slots`. A
-    /// node that has just joined may have granted slots before: the volume keeps those that it
-    /// holds there, and needs there to go on.
+    /// may ask this node alone for, and never fewer than it keeps there, up to `slots`.
     pub fn slots_to_ask(&self, node: NodeIndex, slots: u32) -> u32 {
+        slots.min(self.slots_alone(node).max(self.slots_kept(node)))
+    }
+
+    /// Slots that the volume never gives back by asking one node: those that the node has granted.
+    /// A node that has just joined may have granted slots before. The volume keeps those that it
+    /// holds there, and needs there to go on.
+    pub fn slots_kept(&self, node: NodeIndex) -> u32 {
         let state = self.node(node);
-        let least = match state.slots_reserved {
-            0 => self.shards_on(node).saturating_add(self.slots_min_on(state)),
-            granted => granted,
-        };
-        slots.min(self.slots_alone(node).max(least))
+        if state.slots_reserved > 0 {
+            return state.slots_reserved;
+        }
+        let shards = self.shards_on(node);
+        let least = shards.saturating_add(self.slots_min_on(state));
+        // A node that has its shards has kept the reservation.
+        let kept = if shards > 0 { state.slots_before } else { 0 };
+        least.max(kept.min(shards.saturating_add(state.slots_free)))
+    }
+
+    /// Slots that rebuild may ask one node for, where the nodes together grant no more: users'
+    /// blocks come first. The volume can spare them, so another volume that lacks slots gets them.
+    pub fn slots_for_rebuild(&self, node: NodeIndex) -> u32 {
+        let most = self.granted_by_others(node).into_iter().max().unwrap_or(0);
+        self.slots_needed().min(most).min(self.reservation.slots)
     }
 
     /// The slots on a node that the volume holds or may be about to take, and those that it always
@@ -448,42 +467,38 @@ impl Core {
         self.up_nodes().iter().any(lacks)
     }
 
-    /// Nodes have promised to tell other volumes how many slots this one needs, and these may give
-    /// slots back.
+    /// Nodes tell other volumes that this one lacks slots that they can spare, and the others may
+    /// give them back.
     pub fn awaits_others(&self) -> bool {
-        self.nodes.iter().any(|node| node.health == NodeHealth::Up && node.awaits_others)
-    }
-
-    /// Slots that a node asks other volumes for on behalf of this one.
-    fn slots_awaited(&self, node: NodeIndex) -> u32 {
-        let state = self.node(node);
-        if !state.awaits_others {
-            return 0;
-        }
-        let wanted = self.slots_to_ask(node, self.reservation.slots);
-        let needed = wanted - self.slots_spare(node, wanted);
-        needed.saturating_sub(state.slots_reserved)
+        self.nodes.iter().any(|node| node.health == NodeHealth::Up && node.slots_wished > 0)
     }
 
     /// Slots that other volumes wait for on a node, as far as the node's last answer says.
     pub fn slots_lacking(&self, node: NodeIndex) -> u32 {
-        self.node(node).stat.slots_lacking.saturating_sub(self.slots_awaited(node))
+        let state = self.node(node);
+        let own = state.slots_wished.saturating_sub(state.slots_reserved);
+        state.stat.slots_lacking.saturating_sub(own)
     }
 
-    /// The nodes that still ask other volumes for slots that this volume needs no longer.
+    /// The nodes that ask other volumes for more slots than this one needs at present.
     pub fn outdated_wishes(&self) -> Vec<NodeIndex> {
-        let awaits = |node: &NodeIndex| self.node(*node).awaits_others;
-        let nodes = self.up_nodes().into_iter().filter(awaits);
-        nodes.filter(|node| self.slots_awaited(*node) == 0).collect()
+        let outdated = |node: &NodeIndex| {
+            let wanted = self.slots_to_ask(*node, self.reservation.slots);
+            self.node(*node).slots_wished > wanted - self.slots_spare(*node, wanted)
+        };
+        let wishes = |node: &NodeIndex| self.node(*node).slots_wished > 0;
+        self.up_nodes().into_iter().filter(wishes).filter(outdated).collect()
     }
 
     /// Asks the nodes for slots that they keep too few of, however much room is left: another
     /// volume may need tomorrow the slots that it can spare today.
     pub fn claim_promised_slots(&mut self) {
-        let asks = self.reservation_changes() || self.was_refused_lately();
+        if self.reservation_changes() || self.phase != Phase::Serving {
+            return;
+        }
         let outdated = self.outdated_wishes();
-        let lacks = self.lacks_promised_slots() || !outdated.is_empty();
-        if asks || self.phase != Phase::Serving || !lacks {
+        let lacks = self.lacks_promised_slots() && !self.was_refused_lately();
+        if !lacks && outdated.is_empty() {
             return;
         }
         self.reservation.changing = true;
@@ -491,6 +506,9 @@ impl Core {
             for node in outdated {
                 let granted = ctx.with(|core| core.node(node).slots_reserved);
                 reserve_on(&ctx, node, granted).await;
+            }
+            if !lacks {
+                return ctx.with(|core| core.reservation.changing = false);
             }
             let gained = reserve_missing(&ctx).await;
             ctx.with(|core| core.asked_for_more(gained));

@@ -13,7 +13,7 @@ use fieldstone_proto::{
 use crate::core::{Core, Ctx};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
-use crate::reserve::{begin_change, reserve_missing, reserve_on_low};
+use crate::reserve::{begin_change, reserve_for_rebuild, reserve_missing, reserve_on_low};
 use crate::seal::Shard;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase, Progress};
@@ -81,9 +81,11 @@ impl Core {
     }
 
     /// A new shard of the segment leaves the node enough room. Where it replaces a bad one, it
-    /// takes no further slot.
+    /// takes no further slot. A node that came back empty first reserves slots for the volume:
+    /// before that, its free slots may be those of other volumes.
     fn may_rebuild_on(&self, id: SegmentId, node: NodeIndex) -> bool {
-        self.has_room_for_rebuild(node) || self.has_bad(id, node)
+        let reserved = self.node(node).slots_reserved > 0 || self.phase != Phase::Serving;
+        (reserved && self.has_room_for_rebuild(node)) || self.has_bad(id, node)
     }
 
     /// The shard is still missing, and the node has no shard of the segment.
@@ -164,7 +166,9 @@ async fn rebuild(ctx: Ctx) {
         ctx.call_all(&full, &RequestBody::Stat).await;
         if ctx.with(|core| core.rebuild_asks_for_room()) {
             begin_change(&ctx).await;
-            let gained = reserve_missing(&ctx).await || reserve_on_low(&ctx).await;
+            let gained = reserve_missing(&ctx).await
+                || reserve_on_low(&ctx).await
+                || reserve_for_rebuild(&ctx).await;
             ctx.with(|core| core.rebuild_asked_for_room(gained));
         }
         let work = ctx.with(|core| {

@@ -14,6 +14,7 @@ use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentKind
 
 use crate::calls::{CallResult, SHORT_SLOTS};
 use crate::core::{Core, Ctx, Node};
+use crate::exec::Awaited;
 use crate::segment::Segment;
 use crate::status::{NodeHealth, Phase};
 
@@ -32,10 +33,56 @@ const CLOSE_COLLECTS_MS_MAX: u64 = 3_000;
 /// How often a change checks whether the change before it has ended.
 const CHANGE_POLL_MS: u64 = 5;
 
+/// A request for slots.
+struct Asked {
+    node: NodeIndex,
+    /// The session of the node in which the volume asked.
+    session: u64,
+    /// The whole reservation that the volume asked for.
+    slots: u32,
+    /// Those of the `slots` that the volume can do without.
+    spare: u32,
+}
+
+/// Asks several nodes at once, and waits for all answers.
+async fn ask_all(
+    ctx: &Ctx,
+    nodes: &[NodeIndex],
+    mut request: impl FnMut(&mut Core, usize, NodeIndex) -> (u32, u32),
+) -> (Vec<Asked>, Vec<(NodeIndex, CallResult)>) {
+    let (asked, calls) = ctx.with(|core| {
+        let mut ask = |(index, node): (usize, &NodeIndex)| {
+            let (slots, spare) = request(core, index, *node);
+            let (asked, call) = core.ask(*node, slots, spare);
+            (asked, (*node, call))
+        };
+        nodes.iter().enumerate().map(&mut ask).unzip::<_, _, Vec<_>, Vec<_>>()
+    });
+    let answers = ctx.wait_all(calls).await;
+    (asked, answers)
+}
+
 impl Core {
-    /// The volume's request to a node alone when it wants `slots` slots.
-    fn request_for(&self, node: NodeIndex, slots: u32) -> RequestBody {
-        RequestBody::Reserve { slots, spare: self.slots_spare(node, slots) }
+    /// Sends a node the request for `slots` slots, of which the volume can do without `spare`.
+    fn ask(&mut self, node: NodeIndex, slots: u32, spare: u32) -> (Asked, Awaited<CallResult>) {
+        let asked = Asked { node, session: self.node(node).session, slots, spare };
+        let call = self.call(node, RequestBody::Reserve { slots, spare }, Vec::new());
+        (asked, call)
+    }
+
+    /// Follows the wish that the node keeps for this volume, as the node does (its `store/shares`).
+    fn note_wish(&mut self, asked: &Asked, answer: &CallResult) {
+        let needed = asked.slots - asked.spare;
+        let state = self.node_mut(asked.node);
+        let wished = match answer {
+            _ if state.session != asked.session => return,
+            _ if needed <= state.slots_reserved => 0,
+            Ok(_) if asked.slots <= state.slots_reserved => 0,
+            Ok(_) if asked.slots < state.slots_wished => state.slots_wished,
+            Err(NodeError::Busy) => state.slots_wished.max(needed),
+            _ => 0,
+        };
+        state.slots_wished = wished;
     }
 
     /// A node answered that the volume has reserved `slots` slots there.
@@ -46,6 +93,12 @@ impl Core {
         state.stat.slots_free = state.stat.slots_free.saturating_sub(taken) + given;
         state.slots_reserved = slots;
         state.disk_limited = false;
+        self.note_short(node);
+    }
+
+    /// The node has granted all that the volume wanted, or `less` because of other volumes.
+    fn note_granted(&mut self, node: NodeIndex, less: bool) {
+        self.node_mut(node).granted_less = less && self.reservation.agreed;
         self.note_short(node);
     }
 
@@ -62,16 +115,16 @@ impl Core {
         self.note_short(node);
     }
 
-    /// Notes the answers of nodes to a request for `slots` slots, or for those that a node has
-    /// granted already if they are more. `sessions` are those in which the volume asked: a node
-    /// that was lost since then may be an empty replacement, which has granted nothing.
-    fn note_answers(&mut self, answers: &[(NodeIndex, CallResult)], sessions: &[u64], slots: u32) {
-        for ((node, answer), session) in answers.iter().zip(sessions) {
+    /// Notes the answers of nodes to requests for slots. A node that was lost since the volume asked
+    /// may be an empty replacement, which has granted nothing.
+    fn note_answers(&mut self, asked: &[Asked], answers: &[(NodeIndex, CallResult)]) {
+        for (asked, (node, answer)) in asked.iter().zip(answers) {
+            self.note_wish(asked, answer);
             match answer {
-                Ok(_) if self.node(*node).session != *session => {}
+                Ok(_) if self.node(*node).session != asked.session => {}
                 Ok(_) => {
                     self.node_mut(*node).granted_less = false;
-                    self.note_reserved(*node, slots.max(self.node(*node).slots_reserved));
+                    self.note_reserved(*node, asked.slots);
                 }
                 Err(NodeError::Io(_)) => self.note_disk_limited(*node),
                 Err(_) => {}
@@ -139,11 +192,14 @@ impl Core {
         let least = self.slots_known(node);
         let state = self.node_mut(node);
         let granted = state.slots_reserved;
+        // From here on, answers say how much is left of a smaller reservation.
         if granted > 0 {
-            // From here on, answers say how much is left of a smaller reservation.
             state.give_up_slots(wanted);
             return (granted.min(wanted), granted.min(wanted));
         }
+        let given = least.saturating_sub(wanted).min(state.slots_free);
+        state.slots_free -= given;
+        state.slots_given_up += given;
         (least.saturating_add(moving).min(wanted), least.min(wanted))
     }
 
@@ -208,23 +264,17 @@ async fn reserve_together(ctx: &Ctx, nodes: Vec<NodeIndex>, least: u32, wanted: 
         if slots <= least {
             break;
         }
-        let sessions = ctx.with(|core| core.sessions_of(&nodes));
-        let calls = ctx.with(|core| {
+        let (asked, answers) = ask_all(ctx, &nodes, |core, index, node| {
             // After a refusal, nodes that granted more get a smaller reservation: from here on,
             // their answers say how much is left of that one.
-            let ask = |(node, before): (&NodeIndex, &u32)| {
-                let slots = core.slots_to_keep(*node, slots.max(*before));
-                core.node_mut(*node).give_up_slots(slots);
-                let spare = core.slots_spare_on_all(*node, slots);
-                let body = RequestBody::Reserve { slots, spare };
-                (*node, core.call(*node, body, Vec::new()))
-            };
-            nodes.iter().zip(&before).map(ask).collect()
-        });
-        let answers = ctx.wait_all(calls).await;
+            let slots = core.slots_to_keep(node, slots.max(before[index]));
+            core.node_mut(node).give_up_slots(slots);
+            (slots, core.slots_spare_on_all(node, slots))
+        })
+        .await;
         let refused = answers.iter().any(|(_, answer)| others_have_it(answer));
         let enough = ctx.with(|core| {
-            core.note_answers(&answers, &sessions, slots);
+            core.note_answers(&asked, &answers);
             let good = answers.iter().filter(|(_, answer)| answer.is_ok()).count();
             let catches_up = slots <= core.reservation.slots;
             if catches_up { good > 0 } else { core.is_enough(good) }
@@ -245,9 +295,13 @@ async fn reserve_together(ctx: &Ctx, nodes: Vec<NodeIndex>, least: u32, wanted: 
     }
     // Slots that only some nodes have granted are of no use.
     for (node, before) in nodes.into_iter().zip(before) {
-        let (granted, kept) =
-            ctx.with(|core| (core.node(node).slots_reserved, core.slots_to_keep(node, before)));
-        if granted > kept {
+        let (kept, asks) = ctx.with(|core| {
+            let kept = core.slots_to_keep(node, before);
+            let state = core.node(node);
+            // The node must not tell others of a wish for which the volume waits no longer.
+            (kept, state.slots_reserved > kept || state.slots_wished > 0)
+        });
+        if asks {
             reserve_on(ctx, node, kept).await;
         }
         learn_room(ctx, node).await;
@@ -274,40 +328,44 @@ fn next_try(slots: u32, attempt: u32, most: u32, least: u32) -> u32 {
 /// volume then needs. A request for the present reservation would end this, so the volume does not
 /// send one.
 pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
-    let (most, least) = ctx.with(|core| core.slots_granted_before(node, wanted));
-    let granted = ctx.with(|core| core.node(node).slots_reserved);
+    let (most, least, granted) = ctx.with(|core| {
+        let (most, least) = core.slots_granted_before(node, wanted);
+        (most, least, core.node(node).slots_reserved)
+    });
     let mut slots = wanted;
     // Whether the node's disk is the reason for the last refusal.
     let mut by_disk = false;
-    let mut others_give = false;
     for attempt in 1.. {
-        let body = ctx.with(|core| core.request_for(node, slots));
-        match ctx.call(node, body).await {
+        let (asked, call) = ctx.with(|core| {
+            let spare = core.slots_spare(node, slots);
+            core.ask(node, slots, spare)
+        });
+        let answer = call.await;
+        ctx.with(|core| core.note_wish(&asked, &answer));
+        match answer {
             Ok(_) => {
                 return ctx.with(|core| {
-                    let common = wanted.max(core.reservation.slots);
-                    let state = core.node_mut(node);
-                    state.awaits_others = others_give;
-                    core.node_mut(node).granted_less = core.reservation.agreed && slots < common;
                     core.note_reserved(node, slots);
+                    core.note_granted(node, slots < wanted.max(core.reservation.slots));
                     if by_disk {
                         core.note_disk_limited(node);
                     }
                 });
             }
-            Err(error @ (NodeError::NoSpace | NodeError::Busy)) if slots > least => {
-                by_disk = false;
-                others_give |= error == NodeError::Busy;
-            }
+            Err(NodeError::NoSpace | NodeError::Busy) if slots > least => by_disk = false,
             Err(NodeError::Io(_)) if slots > least => by_disk = true,
             Err(_) if by_disk => return ctx.with(|core| core.note_disk_limited(node)),
             Err(_) => return,
         }
         slots = next_try(slots, attempt, most, least);
         let waits = ctx.with(|core| {
-            let needed = wanted - core.slots_spare(node, wanted);
-            let waits = others_give && !by_disk && slots == granted && needed > granted;
-            core.node_mut(node).awaits_others |= waits;
+            let state = core.node(node);
+            let same = state.session == asked.session && state.slots_reserved == granted;
+            let waits = same && !by_disk && slots == granted && state.slots_wished > granted;
+            if waits {
+                core.node_mut(node).disk_limited = false;
+                core.note_granted(node, true);
+            }
             waits
         });
         if waits {
@@ -325,6 +383,21 @@ pub async fn reserve_missing(ctx: &Ctx) -> bool {
         let (before, slots) =
             ctx.with(|core| (core.node(node).slots_reserved, core.slots_missing_to(node)));
         reserve_on(ctx, node, slots).await;
+        gained |= ctx.with(|core| core.node(node).slots_reserved > before);
+    }
+    gained
+}
+
+/// Asks single nodes for slots that rebuild needs, if the nodes together grant no more. True if any
+/// node has granted more.
+pub async fn reserve_for_rebuild(ctx: &Ctx) -> bool {
+    let mut gained = false;
+    for node in ctx.with(|core| core.low_nodes()) {
+        let (before, slots) =
+            ctx.with(|core| (core.node(node).slots_reserved, core.slots_for_rebuild(node)));
+        if slots > before {
+            reserve_on(ctx, node, slots).await;
+        }
         gained |= ctx.with(|core| core.node(node).slots_reserved > before);
     }
     gained
@@ -456,6 +529,8 @@ pub async fn yield_if_needed(ctx: &Ctx) {
     });
     if !nodes.is_empty() {
         for (node, slots) in nodes {
+            // Users' writes may have taken slots since the volume chose this number.
+            let slots = ctx.with(|core| core.slots_to_keep(node, slots));
             reserve_on(ctx, node, slots).await;
         }
         return ctx.with(|core| core.reservation.changing = false);
@@ -568,22 +643,17 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
     let mut lacking_min = u32::MAX;
     let mut vain_ms = 0;
     loop {
-        let sessions = ctx.with(|core| core.sessions_of(&asked));
-        let calls = ctx.with(|core| {
-            let ask = |node: &NodeIndex| {
-                let granted = match core.node(*node).slots_reserved {
-                    // It has just joined, and may have a reservation from before.
-                    0 => core.slots_level(*node).unwrap_or(0),
-                    granted => granted,
-                };
-                let slots = wanted.max(granted);
-                let body = RequestBody::Reserve { slots, spare: slots - wanted };
-                (*node, core.call(*node, body, Vec::new()))
+        let (requests, answers) = ask_all(ctx, &asked, |core, _, node| {
+            let granted = match core.node(node).slots_reserved {
+                // It has just joined, and may have a reservation from before.
+                0 => core.slots_level(node).unwrap_or(0).max(core.slots_kept(node)),
+                granted => granted,
             };
-            asked.iter().map(ask).collect()
-        });
-        let answers = ctx.wait_all(calls).await;
-        ctx.with(|core| core.note_answers(&answers, &sessions, wanted));
+            let slots = wanted.max(granted);
+            (slots, slots - wanted)
+        })
+        .await;
+        ctx.with(|core| core.note_answers(&requests, &answers));
         for (node, answer) in &answers {
             match answer {
                 Ok(_) => granted += 1,
@@ -604,6 +674,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
         }
         ctx.with(|core| core.reservation.waits_for_others = true);
         ctx.sleep_ms(GIVE_BACK_POLL_MS).await;
+        reserve_joined_meanwhile(ctx, &asked).await;
         let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
         let lacking = asked.iter().map(lacking).max().unwrap_or(0);
         // As long as other volumes give slots back, more may come.
@@ -615,6 +686,21 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
         false => {
             let why = format!("{granted} nodes have room for it, which is too few; {reason}");
             Err(Refused { why, nodes_lost })
+        }
+    }
+}
+
+/// Reserves slots on the nodes that joined while the volume waits: rebuild waits for them.
+async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex]) {
+    if ctx.with(|core| core.phase != Phase::Serving) {
+        return;
+    }
+    let joined = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved == 0;
+    for node in ctx.with(|core| core.nodes_that(joined)) {
+        if !asked.contains(&node) {
+            let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots));
+            reserve_on(ctx, node, slots).await;
+            ctx.with(Core::start_rebuild);
         }
     }
 }
@@ -671,14 +757,14 @@ mod tests {
     fn a_reservation_does_not_count_for_the_replacement_of_the_node() {
         let mut script = Script::serving(8);
         script.core(|core| {
-            let (nodes, granted) = (vec![NODE], [(NODE, Ok(ReplyBody::Done))]);
-            let sessions = core.sessions_of(&nodes);
+            let granted = [(NODE, Ok(ReplyBody::Done))];
+            let (asked, _) = core.ask(NODE, SLOTS, 0);
             let state = core.node_mut(NODE);
             (state.session, state.slots_reserved) = (state.session + 1, 0);
-            core.note_answers(&granted, &sessions, SLOTS);
+            core.note_answers(&[asked], &granted);
             assert_eq!(core.node(NODE).slots_reserved, 0);
-            let sessions = core.sessions_of(&nodes);
-            core.note_answers(&granted, &sessions, SLOTS);
+            let (asked, _) = core.ask(NODE, SLOTS, 0);
+            core.note_answers(&[asked], &granted);
             assert_eq!(core.node(NODE).slots_reserved, SLOTS);
         });
     }
@@ -749,9 +835,34 @@ mod tests {
         script.core(|core| {
             assert_eq!(core.node(NODE).slots_reserved, whole - 9);
             assert!(core.awaits_others() && core.outdated_wishes().is_empty());
-            // The volume becomes smaller, or other nodes come back.
-            core.geometry.size_bytes /= 4;
+            core.node_mut(NODE).stat.slots_lacking = 11;
+            assert_eq!(core.slots_lacking(NODE), 2, "others lack these");
+            core.reservation.slots = whole - 9;
             assert_eq!(core.outdated_wishes(), [NODE]);
+        });
+        script.start(move |ctx| async move { reserve_on(&ctx, NODE, whole - 9).await });
+        let sent = script.sent_one();
+        assert_eq!(sent.request.body, RequestBody::Reserve { slots: whole - 9, spare: 0 });
+        script.done(&sent);
+        script.sent();
+        assert!(!script.core(|core| core.awaits_others()), "the volume has withdrawn its wish");
+    }
+
+    #[test]
+    fn a_node_that_reconnects_keeps_what_it_granted() {
+        let mut script = Script::serving(8);
+        script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
+        script.core(|core| {
+            grants(core, &[60, 20, 60, 0, 60, 60, 60, 60]);
+            core.node_mut(NODE).slots_before = 50;
+            core.node_mut(NODE).slots_free = 49;
+            assert_eq!(core.slots_to_ask(NODE, 60), 50);
+            core.node_mut(NODE).slots_free = 9;
+            let known = core.slots_kept(NODE);
+            assert!((10..20).contains(&known), "it has forgotten its reservation: {known}");
+            core.node_mut(NodeIndex(4)).slots_reserved = 0;
+            assert_eq!(core.slots_to_ask(NodeIndex(4), 60), 20, "it has no shard");
+            assert_eq!(core.slots_for_rebuild(NodeIndex(4)), core.slots_needed().min(60));
         });
     }
 

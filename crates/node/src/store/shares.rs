@@ -146,6 +146,10 @@ impl Shares {
             self.change(volume, |share| (share.spare, share.wanted) = (spare.min(slots), wanted));
             return Answer::Granted;
         }
+        if more_needed > 0 {
+            // It needs all that it has.
+            self.change(volume, |share| share.spare = 0);
+        }
         let spared = self.volumes.iter().filter(|(other, _)| **other != volume);
         let spared: u64 = spared.map(|(_, other)| u64::from(other.spare)).sum();
         let (more, unclaimed) = (u64::from(more_needed), u64::from(self.unclaimed(room.usable)));
@@ -311,6 +315,17 @@ mod tests {
         assert_eq!(shares.ask(A, 8, 0, FREE), Answer::Granted, "it needs all of them now");
         assert_eq!(shares.ask(B, 6, 0, FREE), Answer::Refused);
         assert_eq!(shares.lacking(10), 0);
+    }
+
+    #[test]
+    fn a_volume_that_needs_more_than_it_has_spares_nothing() {
+        let mut shares = Shares::default();
+        assert_eq!(shares.ask(A, 6, 2, FREE), Answer::Granted);
+        shares.reserve(A, 6);
+        assert_eq!(shares.ask(B, 4, 1, FREE), Answer::Granted);
+        shares.reserve(B, 4);
+        assert_eq!(shares.ask(A, 8, 1, FREE), Answer::Later, "B can spare one of its four");
+        assert_eq!(shares.ask(B, 5, 0, FREE), Answer::Refused, "A needs all that it has");
     }
 
     #[test]
