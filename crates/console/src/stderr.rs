@@ -6,9 +6,9 @@
 //! to a buffer of bounded size:
 //!
 //! - A thread adds a log line and does not wait ([`Log`]). A core logs like this.
-//! - A command adds a message (`eprint_line!`) and waits until it is written. So the message stands before
-//!   the next output of the command on stdout. The wait is bounded. There is no wait while the
-//!   reader is known to be stuck.
+//! - A command adds a message (`eprint_line!`) and waits until it is written. So the message stands
+//!   before the next output of the command on stdout. The wait is bounded. There is no wait while
+//!   the reader is known to be stuck.
 //! - Texts that do not fit into the buffer, and texts whose write failed, are counted as lost. The
 //!   thread writes the count as soon as stderr takes text again.
 //! - [`finish`] at the end of the process waits for the remaining text, for a bounded time.

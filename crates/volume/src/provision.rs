@@ -42,11 +42,14 @@
 //! each volume's level on the empty node is at most what this node has granted. So the levels of
 //! all volumes fit into the empty node together, in any order of asking.
 //!
-//! There are two exceptions. A thick volume asks for the slots of its whole size, which every node
-//! has promised. A thin volume asks for the slots that its data takes, but not for more than most
-//! of the other nodes have granted: users' blocks must be rebuilt.
+//! There are three exceptions. A thick volume asks for the slots of its whole size, which every
+//! node has promised. A thin volume asks for the slots that its data takes, but not for more than
+//! most of the other nodes have granted: users' blocks must be rebuilt. When rebuild still lacks
+//! room, the volume also asks for slots that only some of the other nodes have granted. It can
+//! spare these, so they go to the next volume that needs them.
 //!
-//! A volume that has more than this on one node gives slots back when another one lacks slots there.
+//! A volume that has more than this on one node gives slots back when another volume lacks slots
+//! there.
 //!
 //! The module `reserve` asks nodes for slots and gives slots back.
 
@@ -624,7 +627,8 @@ impl Core {
         self.up_nodes().into_iter().filter(less).collect()
     }
 
-    /// The nodes that have granted less than the volume has reserved. None while other volumes need what this one gives back.
+    /// The nodes that have granted less than the volume has reserved. None while other volumes need
+    /// what this one gives back.
     pub fn low_nodes(&self) -> Vec<NodeIndex> {
         let reserved = self.reservation.slots;
         let low = |node: &Node| {

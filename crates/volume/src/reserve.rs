@@ -115,8 +115,8 @@ impl Core {
         self.note_short(node);
     }
 
-    /// Notes the answers of nodes to requests for slots. A node that was lost since the volume asked
-    /// may be an empty replacement, which has granted nothing.
+    /// Notes the answers of nodes to requests for slots. A node that was lost since the volume
+    /// asked may be an empty replacement, which has granted nothing.
     fn note_answers(&mut self, asked: &[Asked], answers: &[(NodeIndex, CallResult)]) {
         for (asked, (node, answer)) in asked.iter().zip(answers) {
             self.note_wish(asked, answer);

@@ -31,7 +31,8 @@
 //! answers that it should ask again ([`Answer::Later`]), and reports the lacking number in its
 //! [`fieldstone_proto::NodeStat`]. The other volumes check this number from time to time, and give
 //! slots back. Only a volume with a connected writer can do that: a volume without a writer spares
-//! nothing.
+//! nothing. Nor does a volume that itself needs more than it has: two volumes would each wait for
+//! the other.
 //!
 //! # Restarts
 //! A start finds the slots that a volume holds. The volumes' records keep the reservations, stably.
