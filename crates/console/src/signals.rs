@@ -7,7 +7,7 @@
 //!
 //! The signals are blocked in every thread, and one thread waits for them. No code runs in a signal
 //! handler. Install this before other threads start, so that they inherit the mask. A thread that
-//! starts earlier must use [`block_all`].
+//! starts earlier must take no signals ([`fieldstone_uring::start_thread`]).
 
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
@@ -114,32 +114,6 @@ impl Signals {
     /// True if there was a request to end since the last call. Does not wait.
     pub fn arrived(&self) -> bool {
         self.arrived.try_recv().is_ok()
-    }
-}
-
-/// Blocks signals in the threads that this thread starts while the value lives. Dropping the value
-/// restores the signal mask.
-pub struct Blocked(libc::sigset_t);
-
-/// Blocks every signal in this thread. For threads that start before [`Signals::install`] blocks
-/// the signals that it takes.
-pub fn block_all() -> Blocked {
-    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: sigfillset initialises `all`, and pthread_sigmask initialises `before`.
-    // pthread_sigmask cannot fail with these arguments.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        Blocked(before.assume_init())
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        let before = &raw const self.0;
-        // SAFETY: the set is initialised. A null pointer means that the present mask is not
-        // returned.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
     }
 }
 

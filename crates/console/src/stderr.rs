@@ -24,7 +24,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::signals;
+use fieldstone_uring::start_thread;
 
 /// Bytes that wait for the thread. The thread may be writing as many more.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -108,10 +108,7 @@ impl Lines {
         let lines = Arc::new(Self { buffer: Mutex::new(buffer), come, gone });
         let shared = Arc::clone(&lines);
         // The thread must not take signals. The command installs the thread for signals later.
-        let _blocked = signals::block_all();
-        std::thread::Builder::new()
-            .name("stderr".to_owned())
-            .spawn(move || shared.write_all_to(writer))?;
+        start_thread("stderr", move || shared.write_all_to(writer))?;
         Ok(lines)
     }
 
