@@ -11,12 +11,20 @@ use crate::{
 /// Wrong results and delays after which the engine gives the device up.
 pub const MAX_DEVICE_FAULTS: u64 = 3;
 
+/// How many smaller jobs may overtake a job that waits for room on the device.
+const OVERTAKEN_MAX: u32 = 16;
+
 /// Executes jobs on a device where possible, in software otherwise.
 ///
 /// The engine verifies each result of the device (module `verify`). Software repeats a job with a
 /// wrong result, and a job that the device has for longer than [`Device::limit_ns`]. After
 /// [`MAX_DEVICE_FAULTS`] of these faults the engine gives the device up. When the device is full,
 /// coding jobs wait for room, as many as [`Device::backlog`] says; software does the others.
+///
+/// A job that waits for room is tried again when the device has finished another job. A smaller job
+/// may fit where a larger one does not, and then overtakes it. A refused try costs time, so the
+/// engine does not try a job as large as one that the device has just refused. If the device
+/// finishes nothing while a job waits for [`Device::limit_ns`], this counts as a delay.
 ///
 /// An engine belongs to one reactor or one state machine. It shares no state. It has no clock: its
 /// caller says what time it is, in nanoseconds from any moment.
@@ -40,6 +48,10 @@ pub struct Engine {
     delays: u64,
     /// When the engine last counted a delay.
     delayed_at_ns: u64,
+    /// When the device last finished a job.
+    answered_at_ns: u64,
+    /// Input bytes of the smallest job that the device has refused since it last finished one.
+    refused_bytes: Option<u64>,
 }
 
 /// A job that waits for room on the device.
@@ -48,6 +60,8 @@ struct Waiting {
     id: JobId,
     job: Job,
     since_ns: u64,
+    /// Jobs that have overtaken this one.
+    overtaken: u32,
 }
 
 /// A job that the device has.
@@ -121,17 +135,20 @@ impl Engine {
     /// time.
     pub fn submit(&mut self, now_ns: u64, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
         let (kind, bytes) = (job.kind(), job.input_bytes());
-        // No job overtakes those that wait.
         let behind = kind == JobKind::Code && !self.waiting.is_empty();
-        let refused = match behind {
+        let refused = match behind && !self.may_overtake(bytes) {
             true => Err(job),
             false => self.submit_to_device(now_ns, queue, id, job),
         };
+        if refused.is_ok() && behind {
+            self.waiting.iter_mut().for_each(|waiting| waiting.overtaken += 1);
+        }
         if let Err(job) = refused {
             let room = self.device.as_ref().filter(|device| device.takes(&job));
             let room = room.map_or(0, |device| device.backlog());
             if kind == JobKind::Code && self.waiting.len() < room {
-                self.waiting.push_back(Waiting { queue, id, job, since_ns: now_ns });
+                let waiting = Waiting { queue, id, job, since_ns: now_ns, overtaken: 0 };
+                self.waiting.push_back(waiting);
             } else {
                 if kind == JobKind::Code && room > 0 {
                     self.counters.kind_mut(kind).device_full += 1;
@@ -152,6 +169,10 @@ impl Engine {
         let Some(device) = &mut self.device else { return };
         let mut arrived = std::mem::take(&mut self.arrived);
         device.poll(queue, &mut arrived);
+        if !arrived.is_empty() {
+            self.answered_at_ns = now_ns;
+            self.refused_bytes = None;
+        }
         for completion in arrived.drain(..) {
             // Software has done a job that was late.
             let Some(sent) = self.on_device.remove(&(queue, completion.job)) else { continue };
@@ -167,18 +188,55 @@ impl Engine {
         }
     }
 
+    /// A coding job of `bytes` input bytes may be tried on the device although others wait.
+    fn may_overtake(&self, bytes: u64) -> bool {
+        let patient = self.waiting.iter().all(|waiting| waiting.overtaken < OVERTAKEN_MAX);
+        patient && self.refused_bytes.is_none_or(|refused| bytes < refused)
+    }
+
     /// Gives waiting jobs to the device, as far as there is room. Software does those that the
     /// device does not take any more, and those that have waited for too long.
     fn send_waiting(&mut self, now_ns: u64) {
-        while let Some(Waiting { queue, id, job, since_ns }) = self.waiting.pop_front() {
-            let device = self.device.as_ref().filter(|device| device.takes(&job));
-            let limit_ns = device.map_or(0, |device| device.limit_ns());
-            if now_ns.saturating_sub(since_ns) >= limit_ns {
-                self.counters.kind_mut(job.kind()).device_full += 1;
-                self.software.finish(queue, id, &job);
-            } else if let Err(job) = self.submit_to_device(now_ns, queue, id, job) {
-                return self.waiting.push_front(Waiting { queue, id, job, since_ns });
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.give_up_waiting(now_ns);
+        if self.on_device.is_empty() {
+            // No job of this engine takes the room, so no result will tell of new room.
+            self.refused_bytes = None;
+        }
+        let mut passed: VecDeque<Waiting> = VecDeque::new();
+        for waiting in std::mem::take(&mut self.waiting) {
+            let Waiting { queue, id, job, since_ns, overtaken } = waiting;
+            let bytes = job.input_bytes();
+            let may_pass = passed.iter().all(|job| job.overtaken < OVERTAKEN_MAX);
+            let refused = match may_pass && self.refused_bytes.is_none_or(|least| bytes < least) {
+                true => self.submit_to_device(now_ns, queue, id, job),
+                false => Err(job),
+            };
+            match refused {
+                Ok(()) => passed.iter_mut().for_each(|job| job.overtaken += 1),
+                Err(job) => passed.push_back(Waiting { queue, id, job, since_ns, overtaken }),
             }
+        }
+        self.waiting = passed;
+    }
+
+    /// Software does the waiting jobs that the device does not take any more, and those that have
+    /// waited for too long.
+    fn give_up_waiting(&mut self, now_ns: u64) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let device = self.device.as_ref().filter(|device| device.takes(&waiting.job));
+            let limit_ns = device.map(|device| device.limit_ns());
+            if limit_ns.is_some_and(|limit| now_ns.saturating_sub(waiting.since_ns) < limit) {
+                self.waiting.push_back(waiting);
+                continue;
+            }
+            if limit_ns.is_some() && self.answered_at_ns <= waiting.since_ns {
+                self.note_delay(now_ns, waiting.since_ns);
+            }
+            self.counters.kind_mut(waiting.job.kind()).device_full += 1;
+            self.software.finish(waiting.queue, waiting.id, &waiting.job);
         }
     }
 
@@ -202,17 +260,24 @@ impl Engine {
         let of_queue = (queue, JobId(0))..=(queue, JobId(u64::MAX));
         let late = self.on_device.range(of_queue).filter(|(_, sent)| sent.until_ns <= now_ns);
         let late: Vec<(QueueId, JobId)> = late.map(|(key, _)| *key).collect();
-        let mut counts = false;
+        let mut last_ns = None;
         for key in late {
             let Some(sent) = self.on_device.remove(&key) else { continue };
-            // One cause may delay all jobs that the device had at that time.
-            counts |= self.delays == 0 || sent.since_ns >= self.delayed_at_ns;
+            last_ns = last_ns.max(Some(sent.since_ns));
             let counters = self.counters.kind_mut(sent.job.kind());
             counters.device_failures += 1;
             counters.device_late += 1;
             completions.push(JobCompletion { job: key.1, result: execute(&sent.job) });
         }
-        if counts {
+        if let Some(since_ns) = last_ns {
+            self.note_delay(now_ns, since_ns);
+        }
+    }
+
+    /// The device is late with a job that it got, or that waited for it, from `since_ns` on. One
+    /// cause may delay all jobs that the device had at that time, so they count as one delay.
+    fn note_delay(&mut self, now_ns: u64, since_ns: u64) {
+        if self.delays == 0 || since_ns >= self.delayed_at_ns {
             self.delays += 1;
             self.delayed_at_ns = now_ns;
         }
@@ -246,8 +311,12 @@ impl Engine {
             return Err(job);
         };
         let counters = self.counters.kind_mut(job.kind());
-        let copy = job.clone();
+        let (copy, bytes) = (job.clone(), job.input_bytes());
         if let Err(job) = device.submit(queue, id, job) {
+            if job.kind() == JobKind::Code {
+                self.refused_bytes =
+                    Some(self.refused_bytes.map_or(bytes, |least| least.min(bytes)));
+            }
             counters.device_full += u64::from(device.backlog() == 0 || job.kind() != JobKind::Code);
             return Err(job);
         }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use fieldstone_accel::{
@@ -315,6 +316,122 @@ fn coding_jobs_wait_for_room_and_other_jobs_do_not() {
     }
     assert_eq!(poll(&mut engine, 200), [10, 11, 12]);
     assert_eq!(engine.on_device(), 0);
+}
+
+/// A device with a memory for inputs. It finishes one job at each poll, the oldest first.
+struct Memory {
+    free_bytes: u64,
+    jobs: Vec<(JobId, Job)>,
+    tries: Arc<AtomicU64>,
+}
+
+impl Device for Memory {
+    fn name(&self) -> &str {
+        "memory"
+    }
+
+    fn takes(&self, _: &Job) -> bool {
+        true
+    }
+
+    fn submit(&mut self, _: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+        self.tries.fetch_add(1, Ordering::Relaxed);
+        if job.input_bytes() > self.free_bytes {
+            return Err(job);
+        }
+        self.free_bytes -= job.input_bytes();
+        self.jobs.push((id, job));
+        Ok(())
+    }
+
+    fn limit_ns(&self) -> u64 {
+        1000
+    }
+
+    fn backlog(&self) -> usize {
+        100
+    }
+
+    fn poll(&mut self, _: QueueId, completions: &mut Vec<JobCompletion>) {
+        if !self.jobs.is_empty() {
+            let (id, job) = self.jobs.remove(0);
+            self.free_bytes += job.input_bytes();
+            completions.push(JobCompletion { job: id, result: execute(&job) });
+        }
+    }
+}
+
+fn with_memory(free_bytes: u64) -> (Engine, Arc<AtomicU64>) {
+    let tries = Arc::new(AtomicU64::new(0));
+    let device = Memory { free_bytes, jobs: Vec::new(), tries: Arc::clone(&tries) };
+    (Engine::with_device(Box::new(device)), tries)
+}
+
+fn coding(input_bytes: usize) -> Job {
+    let (code, _) = code_and_pool();
+    let inputs = (0..4).map(|_| vec![7; input_bytes / 4].into()).collect();
+    Job::Code { map: Arc::clone(code.encode()), inputs }
+}
+
+fn finished(engine: &mut Engine, now_ns: u64) -> Vec<u64> {
+    let mut completions = Vec::new();
+    engine.poll(now_ns, QueueId(0), &mut completions);
+    completions.iter().map(|done| done.job.0).collect()
+}
+
+#[test]
+fn a_job_that_fits_overtakes_one_that_waits_for_memory_but_not_for_ever() {
+    let (mut engine, tries) = with_memory(1000);
+    let submit = |engine: &mut Engine, id, bytes| {
+        engine.submit(0, QueueId(0), JobId(id), coding(bytes)).expect("room");
+        tries.load(Ordering::Relaxed)
+    };
+    assert_eq!(submit(&mut engine, 0, 800), 1);
+    assert_eq!(submit(&mut engine, 1, 800), 2, "refused: it waits");
+    assert_eq!(submit(&mut engine, 2, 800), 2, "one as large is not tried");
+    assert_eq!(submit(&mut engine, 3, 100), 3, "a small one fits");
+    assert_eq!(submit(&mut engine, 4, 400), 4, "refused");
+    assert_eq!(submit(&mut engine, 5, 600), 4);
+    assert_eq!(submit(&mut engine, 6, 100), 5);
+    assert_eq!(engine.on_device(), 7);
+    assert_eq!(finished(&mut engine, 1), [0], "then the first of those that wait has room");
+    assert_eq!(finished(&mut engine, 2), [3]);
+    assert_eq!(finished(&mut engine, 3), [6]);
+    assert_eq!(finished(&mut engine, 4), [1]);
+    assert_eq!(finished(&mut engine, 5), [2]);
+    assert_eq!(finished(&mut engine, 6), [4]);
+    assert_eq!(finished(&mut engine, 7), [5]);
+
+    // Small jobs that come all the time do not keep a large one waiting for ever.
+    submit(&mut engine, 100, 400);
+    submit(&mut engine, 101, 1000);
+    for small in 0..100 {
+        submit(&mut engine, 200 + small, 400);
+        let done = finished(&mut engine, 8 + small);
+        if done == [101] {
+            assert!(small <= 40, "after {small} others");
+            return;
+        }
+    }
+    panic!("the large job never ran");
+}
+
+#[test]
+fn a_device_that_stays_full_is_given_up() {
+    let (mut engine, tries) = with_memory(100);
+    let queue = QueueId(0);
+    for round in 0..MAX_DEVICE_FAULTS {
+        let since_ns = 10_000 * round;
+        for number in 0..5 {
+            engine.submit(since_ns, queue, JobId(10 * round + number), coding(400)).expect("room");
+        }
+        assert_eq!(engine.name(), "memory", "{round}");
+        assert_eq!(finished(&mut engine, since_ns + 999), [0; 0]);
+        assert_eq!(finished(&mut engine, since_ns + 1000).len(), 5);
+    }
+    assert_eq!(engine.name(), "memory (given up)");
+    assert_eq!(engine.counters().code.device_full, 5 * MAX_DEVICE_FAULTS);
+    assert!(tries.load(Ordering::Relaxed) <= 3 * MAX_DEVICE_FAULTS, "few tries are made in vain");
 }
 
 #[test]
