@@ -31,15 +31,11 @@ build: ## The release build; with the FPGA device if `make hdl-tools` was run
 	$(CARGO) build --release --locked -p fieldstone $(FEATURES)
 
 # In this order, so that what is wrong shows as early as it can.
+STAGES = tools lint unit rtl bindings build simulate scenarios
+
 test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real clients
-	@$(MAKE) --no-print-directory tools
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory unit
-	@$(MAKE) --no-print-directory rtl
-	@$(MAKE) --no-print-directory bindings
-	@$(MAKE) --no-print-directory build
-	@$(MAKE) --no-print-directory simulate
-	@$(MAKE) --no-print-directory scenarios
+	@$(foreach stage,$(STAGES),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
+		echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
 
 tools: hdl-tools ## NBD clients and Ceph's map tools for the scenarios; asks apt for those that are missing
 	tests/install-tools

@@ -34,7 +34,7 @@ const CLOSE_COLLECTS_MS_MAX: u64 = 3_000;
 const CHANGE_POLL_MS: u64 = 5;
 
 /// A request for slots.
-struct Asked {
+struct SlotRequest {
     node: NodeIndex,
     /// The session of the node in which the volume asked.
     session: u64,
@@ -49,7 +49,7 @@ async fn ask_all(
     ctx: &Ctx,
     nodes: &[NodeIndex],
     mut request: impl FnMut(&mut Core, usize, NodeIndex) -> (u32, u32),
-) -> (Vec<Asked>, Vec<(NodeIndex, CallResult)>) {
+) -> (Vec<SlotRequest>, Vec<(NodeIndex, CallResult)>) {
     let (asked, calls) = ctx.with(|core| {
         let mut ask = |(index, node): (usize, &NodeIndex)| {
             let (slots, spare) = request(core, index, *node);
@@ -64,14 +64,19 @@ async fn ask_all(
 
 impl Core {
     /// Sends a node the request for `slots` slots, of which the volume can do without `spare`.
-    fn ask(&mut self, node: NodeIndex, slots: u32, spare: u32) -> (Asked, Awaited<CallResult>) {
-        let asked = Asked { node, session: self.node(node).session, slots, spare };
+    fn ask(
+        &mut self,
+        node: NodeIndex,
+        slots: u32,
+        spare: u32,
+    ) -> (SlotRequest, Awaited<CallResult>) {
+        let asked = SlotRequest { node, session: self.node(node).session, slots, spare };
         let call = self.call(node, RequestBody::Reserve { slots, spare }, Vec::new());
         (asked, call)
     }
 
     /// Follows the wish that the node keeps for this volume, as the node does (its `store/shares`).
-    fn note_wish(&mut self, asked: &Asked, answer: &CallResult) {
+    fn note_wish(&mut self, asked: &SlotRequest, answer: &CallResult) {
         let needed = asked.slots - asked.spare;
         let state = self.node_mut(asked.node);
         let wished = match answer {
@@ -117,7 +122,7 @@ impl Core {
 
     /// Notes the answers of nodes to requests for slots. A node that was lost since the volume
     /// asked may be an empty replacement, which has granted nothing.
-    fn note_answers(&mut self, asked: &[Asked], answers: &[(NodeIndex, CallResult)]) {
+    fn note_answers(&mut self, asked: &[SlotRequest], answers: &[(NodeIndex, CallResult)]) {
         for (asked, (node, answer)) in asked.iter().zip(answers) {
             self.note_wish(asked, answer);
             match answer {
