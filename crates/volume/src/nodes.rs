@@ -272,6 +272,9 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         (state.slots_reserved, state.slots_given_up, state.slots_wished) = (0, 0, 0);
         (state.disk_limited, state.granted_less) = (false, false);
         (state.short, state.disk_full) = (false, false);
+        if core.shards_on(node) == 0 {
+            core.node_mut(node).slots_before = 0;
+        }
         core.delete_from(node, &extra)
     });
     for answer in crate::exec::all(deletions).await {

@@ -45,8 +45,8 @@
 //! There are three exceptions. A thick volume asks for the slots of its whole size, which every
 //! node has promised. A thin volume asks for the slots that its data takes, but not for more than
 //! most of the other nodes have granted: users' blocks must be rebuilt. When rebuild still lacks
-//! room, the volume also asks for slots that only some of the other nodes have granted. It can
-//! spare these, so they go to the next volume that needs them.
+//! room, the volume also asks for slots that only some of the other nodes have granted. As long as
+//! it does not hold these, they go to the next volume that needs them.
 //!
 //! A volume that has more than this on one node gives slots back when another volume lacks slots
 //! there.
@@ -320,9 +320,11 @@ impl Core {
 
     /// The volume's slots on a node that it can do without, when it has `slots` there. These are
     /// the slots beyond its needs, including those that hold garbage: once it has collected, the
-    /// volume can do without them.
+    /// volume can do without them. It can also do without those beyond [`Self::slots_alone`] that
+    /// it does not hold.
     pub fn slots_spare(&self, node: NodeIndex, slots: u32) -> u32 {
-        slots.saturating_sub(self.slots_needed().min(self.slots_alone(node)))
+        let holds = self.slots_min_on(self.node(node));
+        slots.saturating_sub(self.slots_needed().min(self.slots_alone(node).max(holds)))
     }
 
     /// The same when the volume asks all nodes for as many slots together. A thick volume needs

@@ -300,15 +300,9 @@ async fn reserve_together(ctx: &Ctx, nodes: Vec<NodeIndex>, least: u32, wanted: 
     }
     // Slots that only some nodes have granted are of no use.
     for (node, before) in nodes.into_iter().zip(before) {
-        let (kept, asks) = ctx.with(|core| {
-            let kept = core.slots_to_keep(node, before);
-            let state = core.node(node);
-            // The node must not tell others of a wish for which the volume waits no longer.
-            (kept, state.slots_reserved > kept || state.slots_wished > 0)
-        });
-        if asks {
-            reserve_on(ctx, node, kept).await;
-        }
+        // The node also learns that the volume waits no longer, and what it can spare.
+        let kept = ctx.with(|core| core.slots_to_keep(node, before));
+        reserve_on(ctx, node, kept).await;
         learn_room(ctx, node).await;
     }
     false
@@ -422,7 +416,12 @@ async fn learn_room(ctx: &Ctx, node: NodeIndex) {
 /// Reserves on a node that has joined as many slots as the volume may ask it for.
 pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
     begin_change(ctx).await;
-    let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots));
+    let slots = ctx.with(|core| {
+        if core.reservation.slots > 0 {
+            core.reservation.slots = core.reservation.slots.max(core.slots_min());
+        }
+        core.slots_to_ask(node, core.reservation.slots)
+    });
     if slots > 0 && ctx.with(|core| core.phase == Phase::Serving) {
         reserve_on(ctx, node, slots).await;
     }
@@ -543,8 +542,11 @@ pub async fn yield_if_needed(ctx: &Ctx) {
     ctx.with(|core| {
         let up = |node: &&Node| node.health == NodeHealth::Up;
         let up: Vec<&Node> = core.nodes.iter().filter(up).collect();
-        let lacking = core.up_nodes().into_iter().map(|node| core.slots_lacking(node));
-        let lacking = lacking.max().unwrap_or(0);
+        // A smaller reservation gives a node nothing back that has granted no more than needed.
+        let needed = core.slots_needed();
+        let more = |node: &NodeIndex| core.node(*node).slots_reserved > needed;
+        let lacking = core.up_nodes().into_iter().filter(more);
+        let lacking = lacking.map(|node| core.slots_lacking(node)).max().unwrap_or(0);
         // If the disk is full, giving slots back makes no room.
         let full = |node: &&Node| node.stat.slots_free == 0 && !node.disk_limited && !node.short;
         let nothing_left = up.iter().any(full);

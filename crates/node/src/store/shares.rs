@@ -159,6 +159,8 @@ impl Shares {
             return Answer::Refused;
         }
         if more <= unclaimed {
+            // It gets what it needs if it asks for less.
+            self.change(volume, |share| share.wanted = 0);
             return Answer::Refused;
         }
         // The volume goes on with smaller requests. They must not hide how many slots it needs.
