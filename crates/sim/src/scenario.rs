@@ -3,6 +3,8 @@
 //! Sizes are small on purpose: with shards of 32 to 64 KiB and rings of a few hundred KiB, segments
 //! are sealed, collection runs and checkpoints are written many times in a second of virtual time.
 
+use fieldstone_block::Layer;
+use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
 use fieldstone_proto::NodeIndex;
 use fieldstone_volume::{Geometry, Provisioning, slots_whole, step_blocks};
@@ -111,6 +113,8 @@ pub struct Scenario {
     pub network: NetworkSpeed,
     /// Messages travel as bytes of the wire format.
     pub wire: bool,
+    /// The layers of each volume's device, if it has any.
+    pub layers: Option<LayerOptions>,
     /// The silence after which a volume counts a node as down.
     pub node_timeout_ms: u64,
     /// The nodes' clock minus the world's clock.
@@ -145,6 +149,7 @@ impl Scenario {
         scenario.draw_squeeze();
         scenario.device = DevicePlan::draw(&mut Dice::new(seed, "device plan", 0));
         scenario.wire = Dice::new(seed, "wire", 0).chance(250);
+        scenario.layers = draw_layers(&mut Dice::new(seed, "layers", 0));
         scenario
     }
 
@@ -203,6 +208,7 @@ impl Scenario {
             disk,
             network: draw_network(&mut dice),
             wire: false,
+            layers: None,
             node_timeout_ms,
             wall_offset_ns: dice.between(0, 1 << 60),
         }
@@ -369,6 +375,13 @@ impl Scenario {
         scenario
     }
 
+    /// New layers for a device.
+    #[must_use]
+    pub fn layers(&self) -> Vec<Box<dyn Layer>> {
+        let layers = self.layers.as_ref().map(|options| options.make().expect("it was tried"));
+        layers.unwrap_or_default()
+    }
+
     /// Size of a slot of every node: the largest shard of any volume.
     #[must_use]
     pub fn slot_bytes(&self) -> u32 {
@@ -392,8 +405,10 @@ impl Scenario {
         };
         let device = self.device.map(device).unwrap_or_default();
         let wire = if self.wire { ", wire" } else { "" };
+        let layers: String =
+            self.layers().iter().map(|layer| format!(", {}", layer.name())).collect();
         format!(
-            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}{device}{wire}, {}",
+            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}{device}{wire}{layers}, {}",
             self.kind,
             self.profile,
             self.nodes,
@@ -445,6 +460,25 @@ fn draw_pool(dice: &mut Dice) -> (Profile, u16) {
         1 => (Profile::Rs { k: 2, m: 1 }, dice.between(3, 5) as u16),
         _ => (Profile::Rs { k: 4, m: 2 }, dice.between(6, 8) as u16),
     }
+}
+
+/// In one run of four each device has the default layers, some with options that make them busy.
+fn draw_layers(dice: &mut Dice) -> Option<LayerOptions> {
+    if !dice.chance(250) {
+        return None;
+    }
+    let mut layers = LayerOptions::default();
+    let mut add = |text: &str| layers.add(text).expect("a layer and its options");
+    add(&format!("cache:capacity={}", dice.pick(&["64K", "256K", "4M"])));
+    add(dice.pick(&["cache:write-allocate=on", "cache:write-allocate=off"]));
+    add(&format!("scheduler:max-delay={}", dice.pick(&["0us", "100us", "5ms"])));
+    if dice.chance(250) {
+        add(dice.pick(&["limit:iops=500", "limit:bytes=4M", "limit:iops=2000,burst=50ms"]));
+    }
+    if dice.chance(250) {
+        add(dice.pick(&["delay:read=1ms", "delay:write=2ms"]));
+    }
+    Some(layers)
 }
 
 fn draw_geometry(dice: &mut Dice, profile: &Profile, device_blocks: u64) -> Geometry {

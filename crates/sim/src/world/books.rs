@@ -109,7 +109,7 @@ impl<C: Cast> World<'_, C> {
     /// Finds a node that holds more slots of a volume than the volume knows.
     fn unknown_slots(&self) -> Option<String> {
         for (index, tenant) in self.tenants.iter().enumerate() {
-            let health = self.volumes.get(&tenant.active?)?.process.health();
+            let health = self.volumes.get(&tenant.active?)?.device.store().health();
             for node in self.nodes_without_lasting_fault() {
                 let known = health.nodes.get(usize::from(node.0))?.shards;
                 let (held, open, old) = self.held_for(node, tenant.volume);

@@ -11,7 +11,7 @@
 //! If an earlier change of its reservation never ends, a process does not grow either. So at the
 //! end of a run the world asks volumes once more.
 
-use fieldstone_block::{Backend, Nanos};
+use fieldstone_block::Nanos;
 use fieldstone_volume::{Geometry, Phase, Provisioning, slots_whole};
 
 use super::World;
@@ -78,7 +78,7 @@ impl<C: Cast> World<'_, C> {
         if host.phase != Phase::Serving || seat.active != Some(client) {
             return;
         }
-        let (known, shown) = (seat.blocks, host.process.info().size_bytes / BLOCK_BYTES as u64);
+        let (known, shown) = (seat.blocks, host.device.info().size_bytes / BLOCK_BYTES as u64);
         if shown == known {
             return;
         }
@@ -111,7 +111,7 @@ impl<C: Cast> World<'_, C> {
                 self.tenants[tenant].asked = None;
                 continue;
             };
-            let refused = host.process.grow_refused();
+            let refused = host.device.store().grow_refused();
             let served = self.tenants[tenant].active == Some(asked.by);
             self.tenants[tenant].asked = Some(asked).filter(|_| refused.is_none() && served);
             if let Some(why) = refused.filter(|_| served) {

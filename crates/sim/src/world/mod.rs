@@ -290,7 +290,7 @@ impl<'a, C: Cast> World<'a, C> {
 
     /// The volume goes on without a node until it is opened again.
     fn has_fenced_node(&self, client: ClientId) -> bool {
-        let health = self.volumes[&client].process.health();
+        let health = self.volumes[&client].device.store().health();
         health.phase == fieldstone_volume::Phase::Serving
             && health.nodes.iter().any(|node| node.fenced)
     }
@@ -312,7 +312,7 @@ impl<'a, C: Cast> World<'a, C> {
             return false;
         }
         let now = self.now();
-        let health = self.volumes[&active].process.health();
+        let health = self.volumes[&active].device.store().health();
         let scrubbing = health.scrubbing;
         match scrub {
             Scrub::Requested { by, at } if by == active && !scrubbing && at < now => {

@@ -176,7 +176,7 @@ impl<C: Cast> World<'_, C> {
         for (index, tenant) in self.tenants.iter().enumerate() {
             text.push_str(&match tenant.active.map(|active| &self.volumes[&active]) {
                 Some(host) => {
-                    let health = host.process.health();
+                    let health = host.device.store().health();
                     let error = host.last_error.as_deref().unwrap_or("none");
                     let text = health.text;
                     format!("volume {index} {:?}, {text}, last error {error}; ", health.phase)
@@ -275,7 +275,10 @@ impl<C: Cast> World<'_, C> {
     fn close(&mut self) -> Option<()> {
         for tenant in self.all_tenants() {
             let active = self.tenants[tenant].active?;
-            self.with_volume(active, |volume, _| volume.request_close());
+            self.with_device(active, |device, _| {
+                device.drain();
+                device.store_mut().request_close();
+            });
         }
         self.collect_frames();
         self.until("the volumes are closed", STEP_NS_MAX, |world| world.all_are(&Phase::Closed))

@@ -131,7 +131,7 @@ impl<C: Cast> World<'_, C> {
             queue: QueueId::default(),
             stamps: Stamps::default(),
         };
-        self.with_volume(client, |volume, now| volume.submit(request, now));
+        self.with_device(client, |device, now| device.submit(request, now));
         self.tenants[tenant].requests += 1;
         self.grow_if_due(client, tenant);
         self.remove_if_due(tenant);

@@ -1,7 +1,7 @@
 //! Hosts of volume processes: their connections, timers, deaths and successors.
 
 use fieldstone_accel::{Engine, Job, JobCompletion, JobId, QueueId, execute};
-use fieldstone_block::{Backend, Nanos};
+use fieldstone_block::{Backend, Nanos, Stack};
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_volume::Phase;
@@ -30,13 +30,14 @@ const OPENING_FAILURES_MAX: u32 = 100;
 /// The queue of a volume's engine.
 const QUEUE: QueueId = QueueId(0);
 
-/// A volume process, its engine, and its side of the network.
+/// A volume process with its layers, its engine, and its side of the network.
 pub(super) struct VolumeHost<V> {
     /// The volume that it serves.
     pub tenant: usize,
-    pub process: V,
+    /// The volume behind the layers of its device. A run without layers has an empty list of them.
+    pub device: Stack<V>,
     engine: Engine,
-    device: Option<DeviceHandle>,
+    accelerator: Option<DeviceHandle>,
     links: Vec<Link>,
     timer: Option<Nanos>,
     pub phase: Phase,
@@ -57,15 +58,15 @@ struct Link {
 
 impl<V: VolumeProcess> VolumeHost<V> {
     fn set_now(&self, now: Nanos) {
-        if let Some(device) = &self.device {
-            device.set_now(now);
+        if let Some(accelerator) = &self.accelerator {
+            accelerator.set_now(now);
         }
     }
 
     fn start_job(&mut self, id: JobId, job: Job, now: Nanos) {
         self.set_now(now);
         if let Err(job) = self.engine.submit(now.0, QUEUE, id, job) {
-            self.process.handle(Event::JobDone { id, result: execute(&job) }, now);
+            self.device.store_mut().handle(Event::JobDone { id, result: execute(&job) }, now);
         }
     }
 
@@ -76,7 +77,7 @@ impl<V: VolumeProcess> VolumeHost<V> {
         self.engine.poll(now.0, QUEUE, &mut done);
         let any = !done.is_empty();
         for JobCompletion { job: id, result } in done {
-            self.process.handle(Event::JobDone { id, result }, now);
+            self.device.store_mut().handle(Event::JobDone { id, result }, now);
         }
         any
     }
@@ -84,7 +85,7 @@ impl<V: VolumeProcess> VolumeHost<V> {
     /// When a job is done, or late.
     fn next_job(&self) -> Option<Nanos> {
         let late = Nanos(self.engine.deadline_ns()?);
-        let due = self.device.as_ref().and_then(DeviceHandle::next_due);
+        let due = self.accelerator.as_ref().and_then(DeviceHandle::next_due);
         Some(due.map_or(late, |due| due.min(late)))
     }
 }
@@ -146,7 +147,7 @@ impl<C: Cast> World<'_, C> {
             rebuild_limit_bytes_per_second: 0,
         };
         let process = self.cast.volume(config, self.now());
-        let (engine, device) = match self.scenario.device {
+        let (engine, accelerator) = match self.scenario.device {
             None => (Engine::software(), None),
             Some(plan) => {
                 let dice = Dice::new(self.scenario.seed, "device", u64::from(client.0));
@@ -157,9 +158,9 @@ impl<C: Cast> World<'_, C> {
         let links = vec![Link::default(); usize::from(self.scenario.nodes)];
         let host = VolumeHost {
             tenant,
-            process,
+            device: Stack::new(process, self.scenario.layers()),
             engine,
-            device,
+            accelerator,
             links,
             timer: None,
             phase: Phase::Opening,
@@ -258,9 +259,18 @@ impl<C: Cast> World<'_, C> {
         client: ClientId,
         act: impl FnOnce(&mut C::Volume, Nanos),
     ) {
+        self.with_device(client, |device, now| act(device.store_mut(), now));
+    }
+
+    /// The same on the volume with its layers.
+    pub(super) fn with_device(
+        &mut self,
+        client: ClientId,
+        act: impl FnOnce(&mut Stack<C::Volume>, Nanos),
+    ) {
         let now = self.now();
         if let Some(host) = self.volumes.get_mut(&client) {
-            act(&mut host.process, now);
+            act(&mut host.device, now);
             self.pump_volume(client);
         }
     }
@@ -273,20 +283,21 @@ impl<C: Cast> World<'_, C> {
                 return self.fail(format!("volume process {} spins", client.0));
             }
             let Some(host) = self.volumes.get_mut(&client) else { return };
-            host.process.poll(now, &mut completions);
+            host.device.poll(now, &mut completions);
+            host.device.refresh_info();
             let mut rests = completions.is_empty();
             for completion in completions.drain(..) {
                 self.request_ended(client, completion);
             }
             while let Some(action) =
-                self.volumes.get_mut(&client).and_then(|host| host.process.next_action())
+                self.volumes.get_mut(&client).and_then(|host| host.device.store_mut().next_action())
             {
                 rests = false;
                 self.carry_out(client, action);
             }
             let Some(host) = self.volumes.get_mut(&client) else { return };
             rests &= !host.finish_jobs(now);
-            let faults = host.device.as_ref().map(DeviceHandle::take_faults);
+            let faults = host.accelerator.as_ref().map(DeviceHandle::take_faults);
             for fault in faults.into_iter().flatten() {
                 *self.device_faults.entry(fault).or_default() += 1;
                 self.note(Who::Volume(client.0), "job", 0, format_args!("{}", fault.name()));
@@ -303,7 +314,7 @@ impl<C: Cast> World<'_, C> {
     fn arm_timer(&mut self, client: ClientId) {
         let now = self.now();
         let Some(host) = self.volumes.get_mut(&client) else { return };
-        let deadlines = [host.process.deadline(), host.next_job()];
+        let deadlines = [host.device.deadline(), host.next_job()];
         let Some(deadline) = deadlines.into_iter().flatten().min() else { return };
         // A deadline in the past, right after a poll, must not stop the clock.
         let at = deadline.max(now.plus(Nanos(1000)));
@@ -344,7 +355,7 @@ impl<C: Cast> World<'_, C> {
 
     fn watch_phase(&mut self, client: ClientId) {
         let Some(host) = self.volumes.get_mut(&client) else { return };
-        let phase = host.process.phase();
+        let phase = host.device.store().phase();
         if phase == host.phase {
             return;
         }
@@ -456,6 +467,6 @@ impl<C: Cast> World<'_, C> {
                     && link.peer.is_some_and(|peer| self.network.is_sound(peer)))
         };
         let fresh = host.phase == Phase::Serving && (0u16..).zip(&host.links).all(sound);
-        fresh.then(|| host.process.health())
+        fresh.then(|| host.device.store().health())
     }
 }
