@@ -22,6 +22,7 @@ pub mod checker;
 pub mod device;
 pub mod dice;
 pub mod disk;
+pub mod frontend;
 #[cfg(test)]
 mod mirror;
 pub mod network;

@@ -113,6 +113,8 @@ pub struct Scenario {
     pub network: NetworkSpeed,
     /// Messages travel as bytes of the wire format.
     pub wire: bool,
+    /// Users send NBD's bytes.
+    pub nbd: bool,
     /// The layers of each volume's device, if it has any.
     pub layers: Option<LayerOptions>,
     /// The silence after which a volume counts a node as down.
@@ -149,6 +151,7 @@ impl Scenario {
         scenario.draw_squeeze();
         scenario.device = DevicePlan::draw(&mut Dice::new(seed, "device plan", 0));
         scenario.wire = Dice::new(seed, "wire", 0).chance(250);
+        scenario.nbd = Dice::new(seed, "nbd", 0).chance(250);
         scenario.layers = draw_layers(&mut Dice::new(seed, "layers", 0));
         scenario
     }
@@ -208,6 +211,7 @@ impl Scenario {
             disk,
             network: draw_network(&mut dice),
             wire: false,
+            nbd: false,
             layers: None,
             node_timeout_ms,
             wall_offset_ns: dice.between(0, 1 << 60),
@@ -405,10 +409,11 @@ impl Scenario {
         };
         let device = self.device.map(device).unwrap_or_default();
         let wire = if self.wire { ", wire" } else { "" };
+        let nbd = if self.nbd { ", nbd" } else { "" };
         let layers: String =
             self.layers().iter().map(|layer| format!(", {}", layer.name())).collect();
         format!(
-            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}{device}{wire}{layers}, {}",
+            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}{device}{wire}{nbd}{layers}, {}",
             self.kind,
             self.profile,
             self.nodes,

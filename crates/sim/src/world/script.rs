@@ -275,9 +275,9 @@ impl<C: Cast> World<'_, C> {
     fn close(&mut self) -> Option<()> {
         for tenant in self.all_tenants() {
             let active = self.tenants[tenant].active?;
-            self.with_device(active, |device, _| {
-                device.drain();
-                device.store_mut().request_close();
+            self.with_host(active, |host, _| {
+                host.device.drain();
+                host.device.store_mut().request_close();
             });
         }
         self.collect_frames();

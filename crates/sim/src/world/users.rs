@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use fieldstone_block::{
-    Backend, BlockError, Completion, Nanos, Op, QueueId, Request, RequestFlags, RequestId, Stamps,
+    BlockError, Completion, Nanos, Op, QueueId, Request, RequestFlags, RequestId, Stamps,
 };
 use fieldstone_volume::Phase;
 
@@ -131,7 +131,7 @@ impl<C: Cast> World<'_, C> {
             queue: QueueId::default(),
             stamps: Stamps::default(),
         };
-        self.with_device(client, |device, now| device.submit(request, now));
+        self.with_host(client, |host, now| host.submit(request, now));
         self.tenants[tenant].requests += 1;
         self.grow_if_due(client, tenant);
         self.remove_if_due(tenant);

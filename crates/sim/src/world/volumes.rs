@@ -1,7 +1,7 @@
 //! Hosts of volume processes: their connections, timers, deaths and successors.
 
 use fieldstone_accel::{Engine, Job, JobCompletion, JobId, QueueId, execute};
-use fieldstone_block::{Backend, Nanos, Stack};
+use fieldstone_block::{Completion, Nanos, Request, Stack};
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_volume::Phase;
@@ -12,6 +12,7 @@ use super::{Happening, World};
 use crate::actor::{Cast, Health, NodeView, VolumeProcess};
 use crate::device::{DeviceHandle, device};
 use crate::dice::Dice;
+use crate::frontend::NbdFrontend;
 use crate::network::{Arrival, ClientId, Ends};
 use crate::trace::Who;
 
@@ -35,7 +36,9 @@ pub(super) struct VolumeHost<V> {
     /// The volume that it serves.
     pub tenant: usize,
     /// The volume behind the layers of its device. A run without layers has an empty list of them.
-    pub device: Stack<V>,
+    pub device: Stack<V, Origin>,
+    /// The users' NBD connections, if they use NBD.
+    frontend: Option<NbdFrontend>,
     engine: Engine,
     accelerator: Option<DeviceHandle>,
     links: Vec<Link>,
@@ -47,6 +50,9 @@ pub(super) struct VolumeHost<V> {
     pub last_error: Option<String>,
 }
 
+/// The NBD connection over which a request came; `None` for a request without NBD.
+pub(super) type Origin = Option<usize>;
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     peer: Option<PeerId>,
@@ -57,6 +63,47 @@ struct Link {
 }
 
 impl<V: VolumeProcess> VolumeHost<V> {
+    /// A user sends a request.
+    pub fn submit(&mut self, request: Request, now: Nanos) {
+        match &mut self.frontend {
+            Some(frontend) => {
+                frontend.submit(self.device.info(), &request);
+                self.forward(now);
+            }
+            None => self.device.submit_from(None, request, now),
+        }
+    }
+
+    /// Gives the device the requests that have arrived over NBD. True if there were any.
+    fn forward(&mut self, now: Nanos) -> bool {
+        let Some(frontend) = &mut self.frontend else { return false };
+        let requests = frontend.requests(now);
+        let any = !requests.is_empty();
+        for (connection, request) in requests {
+            self.device.submit_from(Some(connection), request, now);
+        }
+        any
+    }
+
+    /// Polls the device. Appends the answers that users get.
+    fn poll(&mut self, now: Nanos, answers: &mut Vec<Completion>) {
+        let mut done = Vec::new();
+        loop {
+            self.device.poll_into(now, &mut done);
+            self.device.refresh_info();
+            for (origin, completion) in done.drain(..) {
+                match (origin, &mut self.frontend) {
+                    (Some(number), Some(frontend)) => frontend.complete(number, completion),
+                    _ => answers.push(completion),
+                }
+            }
+            answers.extend(self.frontend.as_mut().into_iter().flat_map(NbdFrontend::replies));
+            if !self.forward(now) {
+                break;
+            }
+        }
+    }
+
     fn set_now(&self, now: Nanos) {
         if let Some(accelerator) = &self.accelerator {
             accelerator.set_now(now);
@@ -155,10 +202,13 @@ impl<C: Cast> World<'_, C> {
                 (Engine::with_device(Box::new(device)), Some(handle))
             }
         };
+        let dice = Dice::new(self.scenario.seed, "nbd", u64::from(client.0));
+        let frontend = self.scenario.nbd.then(|| NbdFrontend::new(dice));
         let links = vec![Link::default(); usize::from(self.scenario.nodes)];
         let host = VolumeHost {
             tenant,
             device: Stack::new(process, self.scenario.layers()),
+            frontend,
             engine,
             accelerator,
             links,
@@ -259,18 +309,18 @@ impl<C: Cast> World<'_, C> {
         client: ClientId,
         act: impl FnOnce(&mut C::Volume, Nanos),
     ) {
-        self.with_device(client, |device, now| act(device.store_mut(), now));
+        self.with_host(client, |host, now| act(host.device.store_mut(), now));
     }
 
-    /// The same on the volume with its layers.
-    pub(super) fn with_device(
+    /// The same with its host.
+    pub(super) fn with_host(
         &mut self,
         client: ClientId,
-        act: impl FnOnce(&mut Stack<C::Volume>, Nanos),
+        act: impl FnOnce(&mut VolumeHost<C::Volume>, Nanos),
     ) {
         let now = self.now();
         if let Some(host) = self.volumes.get_mut(&client) {
-            act(&mut host.device, now);
+            act(host, now);
             self.pump_volume(client);
         }
     }
@@ -283,8 +333,7 @@ impl<C: Cast> World<'_, C> {
                 return self.fail(format!("volume process {} spins", client.0));
             }
             let Some(host) = self.volumes.get_mut(&client) else { return };
-            host.device.poll(now, &mut completions);
-            host.device.refresh_info();
+            host.poll(now, &mut completions);
             let mut rests = completions.is_empty();
             for completion in completions.drain(..) {
                 self.request_ended(client, completion);
@@ -314,7 +363,7 @@ impl<C: Cast> World<'_, C> {
     fn arm_timer(&mut self, client: ClientId) {
         let now = self.now();
         let Some(host) = self.volumes.get_mut(&client) else { return };
-        let deadlines = [host.device.deadline(), host.next_job()];
+        let deadlines = [host.device.next_deadline(), host.next_job()];
         let Some(deadline) = deadlines.into_iter().flatten().min() else { return };
         // A deadline in the past, right after a poll, must not stop the clock.
         let at = deadline.max(now.plus(Nanos(1000)));
