@@ -398,12 +398,14 @@ impl Core {
     }
 
     /// Slots that the volume never gives back by asking one node: those that the node has granted.
-    /// A node that has just joined may have granted slots before. The volume keeps those that it
-    /// holds there, and needs there to go on.
+    /// Of slots that it is giving back it keeps those that it has taken since. A node that has just
+    /// joined may have granted slots before. The volume keeps those that it holds there, and needs
+    /// there to go on.
     pub fn slots_kept(&self, node: NodeIndex) -> u32 {
         let state = self.node(node);
         if state.slots_reserved > 0 {
-            return state.slots_reserved;
+            let granted = state.slots_reserved.saturating_add(state.slots_given_up);
+            return state.slots_reserved.max(self.slots_min_on(state).min(granted));
         }
         let shards = self.shards_on(node);
         let least = shards.saturating_add(self.slots_min_on(state));

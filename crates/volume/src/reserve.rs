@@ -776,6 +776,22 @@ mod tests {
         });
     }
 
+    #[test]
+    fn slots_that_were_taken_while_the_volume_gives_some_back_stay() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            grants(core, &[60; 8]);
+            let free = u32::try_from(core.slots_always_free()).expect("small");
+            core.nodes.iter_mut().for_each(|node| node.give_up_slots(40));
+            assert_eq!(core.slots_to_ask(NODE, 50), 40);
+            // Segments have taken 38 slots there meanwhile.
+            core.node_mut(NODE).slots_free = 2;
+            assert_eq!(core.slots_to_ask(NODE, 50), 38 + free);
+            core.node_mut(NODE).slots_given_up = 0;
+            assert_eq!(core.slots_to_ask(NODE, 50), 40, "it does not ask for more than it had");
+        });
+    }
+
     fn grants(core: &mut Core, granted: &[u32; 8]) {
         for (node, granted) in core.nodes.iter_mut().zip(granted) {
             (node.slots_reserved, node.slots_free) = (*granted, *granted);
