@@ -247,8 +247,15 @@ impl<C: Cast> World<'_, C> {
 
     /// The longest permitted time of a request. In a pool that is short of room, changes wait for
     /// collection, one after another. With a disk that is slow for good, each step of a collection
-    /// takes almost as long as a node may be silent.
+    /// takes almost as long as a node may be silent. If a merged request fails, the scheduler sends
+    /// each of its parts once more.
     fn longest_ns(&self, request: &InFlight) -> u64 {
+        let sends = if self.scenario.layers.is_some() { 2 } else { 1 };
+        sends * self.longest_ns_in_volume(request)
+    }
+
+    /// The same for one request that the volume gets.
+    fn longest_ns_in_volume(&self, request: &InFlight) -> u64 {
         let impaired = self.atlas.was_impaired_since(request.since);
         let longest_ns = if impaired { REQUEST_NS_MAX } else { SOUND_NS_MAX };
         let tenant = self.tenant_of(request.client);
