@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use crate::verify::Verifier;
 use crate::{
@@ -70,6 +71,11 @@ struct OnDevice {
     since_ns: u64,
     /// When the device is late with it.
     until_ns: u64,
+}
+
+/// The keys of all jobs of a queue.
+fn of_queue(queue: QueueId) -> RangeInclusive<(QueueId, JobId)> {
+    (queue, JobId(0))..=(queue, JobId(u64::MAX))
 }
 
 impl fmt::Debug for Engine {
@@ -180,7 +186,7 @@ impl Engine {
         }
         self.arrived = arrived;
         self.repeat_late(now_ns, queue, completions);
-        self.send_waiting(now_ns);
+        self.send_waiting(now_ns, queue);
         self.software.poll(queue, completions);
         if self.counters.device_wrong() + self.delays >= MAX_DEVICE_FAULTS {
             self.abandon_device();
@@ -196,13 +202,13 @@ impl Engine {
 
     /// Gives waiting jobs to the device, as far as there is room. Software does those that the
     /// device does not take any more, and those that have waited for too long.
-    fn send_waiting(&mut self, now_ns: u64) {
+    fn send_waiting(&mut self, now_ns: u64, queue: QueueId) {
         if self.waiting.is_empty() {
             return;
         }
         self.give_up_waiting(now_ns);
-        if self.on_device.is_empty() {
-            // No job of this engine takes the room, so no result will tell of new room.
+        if self.on_device.range(of_queue(queue)).next().is_none() {
+            // No result of this queue will tell of new room.
             self.refused_bytes = None;
         }
         let mut passed: VecDeque<Waiting> = VecDeque::new();
@@ -257,8 +263,8 @@ impl Engine {
 
     /// Does the jobs of `queue` in software that the device is late with.
     fn repeat_late(&mut self, now_ns: u64, queue: QueueId, completions: &mut Vec<JobCompletion>) {
-        let of_queue = (queue, JobId(0))..=(queue, JobId(u64::MAX));
-        let late = self.on_device.range(of_queue).filter(|(_, sent)| sent.until_ns <= now_ns);
+        let late =
+            self.on_device.range(of_queue(queue)).filter(|(_, sent)| sent.until_ns <= now_ns);
         let late: Vec<(QueueId, JobId)> = late.map(|(key, _)| *key).collect();
         let mut last_ns = None;
         for key in late {
