@@ -6,11 +6,12 @@
 //! the node that placement names. It ends when a pass makes no progress, so it always ends. It
 //! starts again when a node joins, when a shard turns out bad, and when nodes may have more room.
 
+use fieldstone_block::Nanos;
 use fieldstone_proto::{
     NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex, crc32c_blocks,
 };
 
-use crate::core::{Core, Ctx};
+use crate::core::{Core, Ctx, Node};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
 use crate::reserve::{begin_change, reserve_for_rebuild, reserve_missing, reserve_on_low};
@@ -28,6 +29,10 @@ const THROTTLE_SLICE_NS: u64 = 100_000_000;
 /// Pause before rebuild tries shards again that it could not make although there is a place for
 /// them.
 const RETRY_MS: u64 = 2_000;
+/// How long a rebuild waits for the reservations on nodes that have just joined.
+const RESERVATION_MS_MAX: u64 = 2_000;
+/// How often it looks meanwhile.
+const RESERVATION_POLL_MS: u64 = 5;
 
 impl Core {
     /// Starts rebuild if shards are missing, the configuration asks for it, and it does not run.
@@ -159,6 +164,7 @@ impl Core {
 
 async fn rebuild(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
+    wait_for_reservations(&ctx).await;
     loop {
         // A node that was full may have room again. Any of its answers says so.
         let full =
@@ -221,6 +227,19 @@ async fn rebuild(ctx: Ctx) {
         }
         core.consider_gc();
     });
+}
+
+/// Waits until the nodes that have just joined keep slots for the volume: rebuild needs these. A
+/// node on which other volumes have all slots keeps none.
+async fn wait_for_reservations(ctx: &Ctx) {
+    let began = ctx.with(|core| core.now);
+    let asks = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved == 0;
+    while ctx.with(|core| {
+        let waits = core.now.since(began) < Nanos::from_ms(RESERVATION_MS_MAX);
+        waits && core.phase == Phase::Serving && core.nodes.iter().any(asks)
+    }) {
+        ctx.sleep_ms(RESERVATION_POLL_MS).await;
+    }
 }
 
 /// Makes missing shards of a segment, each on its own node. True if it made at least one.
