@@ -24,8 +24,9 @@ const OVERTAKEN_MAX: u32 = 16;
 ///
 /// A job that waits for room is tried again when the device has finished another job. A smaller job
 /// may fit where a larger one does not, and then overtakes it. A refused try costs time, so the
-/// engine does not try a job as large as one that the device has just refused. If the device
-/// finishes nothing while a job waits for [`Device::limit_ns`], this counts as a delay.
+/// engine does not try a job as large as one that the device has just refused. Software does a job
+/// that has waited for [`Device::limit_ns`]. The device is not late then: other engines may use its
+/// room.
 ///
 /// An engine belongs to one reactor or one state machine. It shares no state. It has no clock: its
 /// caller says what time it is, in nanoseconds from any moment.
@@ -49,8 +50,6 @@ pub struct Engine {
     delays: u64,
     /// When the engine last counted a delay.
     delayed_at_ns: u64,
-    /// When the device last finished a job.
-    answered_at_ns: u64,
     /// Input bytes of the smallest job that the device has refused since it last finished one.
     refused_bytes: Option<u64>,
 }
@@ -176,7 +175,6 @@ impl Engine {
         let mut arrived = std::mem::take(&mut self.arrived);
         device.poll(queue, &mut arrived);
         if !arrived.is_empty() {
-            self.answered_at_ns = now_ns;
             self.refused_bytes = None;
         }
         for completion in arrived.drain(..) {
@@ -238,9 +236,6 @@ impl Engine {
                 self.waiting.push_back(waiting);
                 continue;
             }
-            if limit_ns.is_some() && self.answered_at_ns <= waiting.since_ns {
-                self.note_delay(now_ns, waiting.since_ns);
-            }
             self.counters.kind_mut(waiting.job.kind()).device_full += 1;
             self.software.finish(waiting.queue, waiting.id, &waiting.job);
         }
@@ -275,15 +270,9 @@ impl Engine {
             counters.device_late += 1;
             completions.push(JobCompletion { job: key.1, result: execute(&sent.job) });
         }
-        if let Some(since_ns) = last_ns {
-            self.note_delay(now_ns, since_ns);
-        }
-    }
-
-    /// The device is late with a job that it got, or that waited for it, from `since_ns` on. One
-    /// cause may delay all jobs that the device had at that time, so they count as one delay.
-    fn note_delay(&mut self, now_ns: u64, since_ns: u64) {
-        if self.delays == 0 || since_ns >= self.delayed_at_ns {
+        // One cause may delay all jobs that the device had at that time.
+        let counts = |since_ns| self.delays == 0 || since_ns >= self.delayed_at_ns;
+        if last_ns.is_some_and(counts) {
             self.delays += 1;
             self.delayed_at_ns = now_ns;
         }

@@ -417,10 +417,11 @@ fn a_job_that_fits_overtakes_one_that_waits_for_memory_but_not_for_ever() {
 }
 
 #[test]
-fn a_device_that_stays_full_is_given_up() {
+fn software_does_the_jobs_of_a_device_that_stays_full() {
     let (mut engine, tries) = with_memory(100);
     let queue = QueueId(0);
-    for round in 0..MAX_DEVICE_FAULTS {
+    let rounds = 2 * MAX_DEVICE_FAULTS;
+    for round in 0..rounds {
         let since_ns = 10_000 * round;
         for number in 0..5 {
             engine.submit(since_ns, queue, JobId(10 * round + number), coding(400)).expect("room");
@@ -429,9 +430,9 @@ fn a_device_that_stays_full_is_given_up() {
         assert_eq!(finished(&mut engine, since_ns + 999), [0; 0]);
         assert_eq!(finished(&mut engine, since_ns + 1000).len(), 5);
     }
-    assert_eq!(engine.name(), "memory (given up)");
-    assert_eq!(engine.counters().code.device_full, 5 * MAX_DEVICE_FAULTS);
-    assert!(tries.load(Ordering::Relaxed) <= 3 * MAX_DEVICE_FAULTS, "few tries are made in vain");
+    assert_eq!(engine.name(), "memory", "other engines may have its room");
+    assert_eq!(engine.counters().code.device_full, 5 * rounds);
+    assert!(tries.load(Ordering::Relaxed) <= 3 * rounds, "few tries are made in vain");
 }
 
 #[test]

@@ -181,7 +181,7 @@ impl Connection {
     }
 }
 
-/// The length of the next piece of `len` bytes that arrive: all of them, or a part.
+/// How many of the `len` bytes under way arrive next: all, or the first few.
 fn piece(dice: &mut Dice, small: bool, len: usize) -> usize {
     let most = if small { (len as u64).min(SMALL_PIECE_BYTES) } else { len as u64 };
     let whole = !small && dice.chance(500);

@@ -374,6 +374,17 @@ impl Core {
         absent.filter(comparable).map(|other| slots(other).max(least)).collect()
     }
 
+    /// Slots that most nodes have granted, up to the volume's reservation. The volume grows from
+    /// here, so a few nodes that refuse more do not keep the others from growing.
+    pub fn slots_common(&self) -> u32 {
+        let counts = |node: &&Node| {
+            node.health == NodeHealth::Up && !node.disk_limited && node.slots_reserved > 0
+        };
+        let granted = self.nodes.iter().filter(counts).map(|node| node.slots_reserved);
+        let granted: Vec<u32> = granted.collect();
+        granted_by_most(&granted).unwrap_or(u32::MAX).min(self.reservation.slots)
+    }
+
     /// The volume's level on a node, if other nodes tell it: see the module's essay.
     pub fn slots_level(&self, node: NodeIndex) -> Option<u32> {
         self.granted_by_others(node).into_iter().min()
@@ -511,8 +522,14 @@ impl Core {
         self.reservation.changing = true;
         self.spawn_with(move |ctx| async move {
             for node in outdated {
-                let granted = ctx.with(|core| core.node(node).slots_reserved);
-                reserve_on(&ctx, node, granted).await;
+                // A node that was lost meanwhile has no wish, and an unknown reservation.
+                let (wishes, granted) = ctx.with(|core| {
+                    let state = core.node(node);
+                    (state.slots_wished > 0, state.slots_reserved)
+                });
+                if wishes {
+                    reserve_on(&ctx, node, granted).await;
+                }
             }
             if !lacks {
                 return ctx.with(|core| core.reservation.changing = false);
@@ -562,8 +579,7 @@ impl Core {
         if !missing && !low && !more {
             return;
         }
-        let reserved = self.reservation.slots;
-        let step = reserved.saturating_add(self.step().max(1));
+        let step = self.slots_common().saturating_add(self.step().max(1));
         let wanted = self.slots_wanted().max(step).min(self.slots_max());
         self.reservation.changing = true;
         self.spawn_with(move |ctx| async move {
@@ -586,7 +602,7 @@ impl Core {
         // A thin one grows with its data.
         let thick = self.reservation.provisioning == Provisioning::Thick;
         let can_wait = self.slots_surplus() >= self.step() || (thick && !self.starved());
-        self.reservation.slots < self.slots_max() && !(self.yields() && can_wait)
+        self.slots_common() < self.slots_max() && !(self.yields() && can_wait)
     }
 
     /// Nodes have refused to grant more, and the volume does not ask again yet.
@@ -626,8 +642,9 @@ impl Core {
 
     /// The nodes that could not grant as many slots as the volume may ask them for.
     pub fn nodes_with_less(&self) -> Vec<NodeIndex> {
+        let slots = self.reservation.slots;
         let less =
-            |node: &NodeIndex| self.node(*node).slots_reserved < self.slots_missing_to(*node);
+            |node: &NodeIndex| self.node(*node).slots_reserved < self.slots_to_ask(*node, slots);
         self.up_nodes().into_iter().filter(less).collect()
     }
 
@@ -640,14 +657,6 @@ impl Core {
             asks && node.slots_reserved > 0 && node.slots_reserved < reserved
         };
         if self.yields() { Vec::new() } else { self.nodes_that(low) }
-    }
-
-    /// Slots that the volume should have on a node that has granted less.
-    pub fn slots_missing_to(&self, node: NodeIndex) -> u32 {
-        let slots = self.reservation.slots;
-        // Another volume needs the slots that this one has just given back on single nodes.
-        let slots = if self.yields() { slots.min(self.slots_alone(node)) } else { slots };
-        self.slots_to_ask(node, slots)
     }
 
     /// Gives back what the volume no longer needs. A thick volume that users write to keeps its

@@ -235,31 +235,37 @@ impl Core {
 /// `wanted`, or as many of these as all nodes have. True if it is more than before.
 pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
     let (nodes, before) = ctx.with(|core| {
-        let slots = core.reservation.slots;
+        let slots = core.slots_common();
         let asks = |node: &Node| {
             let equal = node.slots_reserved >= slots || node.disk_limited;
             node.health == NodeHealth::Up && equal
         };
         (core.nodes_that(asks), slots)
     });
-    reserve_together(ctx, nodes, before, wanted).await
+    reserve_together(ctx, nodes, before, wanted, true).await
 }
 
-/// The same for the nodes that have granted less than the others, where each of them keeps the
-/// volume from asking another one alone. The smallest number that any of them has granted grows.
+/// Reserves more slots on the nodes that have granted less than the others. The volume may ask none
+/// of them alone, so it asks them together. The smallest number that one of them has granted grows.
 pub async fn reserve_on_low(ctx: &Ctx) -> bool {
     let (nodes, least, wanted) = ctx.with(|core| {
         let nodes = core.low_nodes();
         let granted = nodes.iter().map(|node| core.node(*node).slots_reserved);
         (nodes.clone(), granted.min().unwrap_or(0), core.reservation.slots)
     });
-    !nodes.is_empty() && reserve_together(ctx, nodes, least, wanted).await
+    !nodes.is_empty() && reserve_together(ctx, nodes, least, wanted, false).await
 }
 
 /// Reserves the same number of slots on all of these nodes: `wanted`, or as many of these beyond
 /// `least` as all of the nodes have. True if it is more than `least`. A node that has granted more
-/// keeps more.
-async fn reserve_together(ctx: &Ctx, nodes: Vec<NodeIndex>, least: u32, wanted: u32) -> bool {
+/// keeps more. `by_most`: it counts only if most nodes of the pool grant it.
+async fn reserve_together(
+    ctx: &Ctx,
+    nodes: Vec<NodeIndex>,
+    least: u32,
+    wanted: u32,
+    by_most: bool,
+) -> bool {
     let granted = |core: &mut Core| -> Vec<u32> {
         nodes.iter().map(|node| core.node(*node).slots_reserved).collect()
     };
@@ -281,8 +287,7 @@ async fn reserve_together(ctx: &Ctx, nodes: Vec<NodeIndex>, least: u32, wanted: 
         let enough = ctx.with(|core| {
             core.note_answers(&asked, &answers);
             let good = answers.iter().filter(|(_, answer)| answer.is_ok()).count();
-            let catches_up = slots <= core.reservation.slots;
-            if catches_up { good > 0 } else { core.is_enough(good) }
+            if by_most { core.is_enough(good) } else { good > 0 }
         });
         if !refused {
             // A full disk is like a lost node: the other nodes go on.
@@ -300,9 +305,18 @@ async fn reserve_together(ctx: &Ctx, nodes: Vec<NodeIndex>, least: u32, wanted: 
     }
     // Slots that only some nodes have granted are of no use.
     for (node, before) in nodes.into_iter().zip(before) {
-        // The node also learns that the volume waits no longer, and what it can spare.
-        let kept = ctx.with(|core| core.slots_to_keep(node, before));
-        reserve_on(ctx, node, kept).await;
+        // This request also withdraws the wish of the growth, and says what the volume can spare.
+        // A node without a known reservation gets its own request when it has joined. A node with
+        // a full disk keeps what it has.
+        let (kept, asks) = ctx.with(|core| {
+            let state = core.node(node);
+            let kept = core.slots_to_keep(node, before);
+            let full = state.disk_limited && state.slots_reserved <= kept;
+            (kept, state.slots_reserved > 0 && !full)
+        });
+        if asks {
+            reserve_on(ctx, node, kept).await;
+        }
         learn_room(ctx, node).await;
     }
     false
@@ -379,9 +393,13 @@ pub async fn reserve_missing(ctx: &Ctx) -> bool {
     let nodes = ctx.with(|core| core.nodes_with_less());
     let mut gained = false;
     for node in nodes {
-        let (before, slots) =
-            ctx.with(|core| (core.node(node).slots_reserved, core.slots_missing_to(node)));
-        reserve_on(ctx, node, slots).await;
+        let (before, slots) = ctx.with(|core| {
+            let slots = core.slots_to_ask(node, core.reservation.slots);
+            (core.node(node).slots_reserved, slots)
+        });
+        if slots > before {
+            reserve_on(ctx, node, slots).await;
+        }
         gained |= ctx.with(|core| core.node(node).slots_reserved > before);
     }
     gained
@@ -416,11 +434,9 @@ async fn learn_room(ctx: &Ctx, node: NodeIndex) {
 /// Reserves on a node that has joined as many slots as the volume may ask it for.
 pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
     begin_change(ctx).await;
-    let slots = ctx.with(|core| {
-        if core.reservation.slots > 0 {
-            core.reservation.slots = core.reservation.slots.max(core.slots_min());
-        }
-        core.slots_to_ask(node, core.reservation.slots)
+    let slots = ctx.with(|core| match core.reservation.slots {
+        0 => 0,
+        slots => core.slots_to_ask(node, slots.max(core.slots_min())),
     });
     if slots > 0 && ctx.with(|core| core.phase == Phase::Serving) {
         reserve_on(ctx, node, slots).await;
@@ -438,9 +454,10 @@ pub async fn reserve_at_start(ctx: Ctx) {
         nodes.sort_by_key(|node| core.data_shards_on(*node) == 0);
         (nodes, core.reservation.slots)
     });
+    let is_new = ctx.with(|core| nodes.iter().all(|node| core.data_shards_on(*node) == 0));
     for node in &nodes {
         let slots = ctx.with(|core| match core.data_shards_on(*node) {
-            0 => core.slots_to_ask(*node, wanted),
+            0 if !is_new => core.slots_to_ask(*node, wanted),
             _ => wanted,
         });
         reserve_on(&ctx, *node, slots).await;
@@ -681,7 +698,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
         }
         ctx.with(|core| core.reservation.waits_for_others = true);
         ctx.sleep_ms(GIVE_BACK_POLL_MS).await;
-        reserve_joined_meanwhile(ctx, &asked).await;
+        reserve_joined_meanwhile(ctx, &asked, wanted).await;
         let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
         let lacking = asked.iter().map(lacking).max().unwrap_or(0);
         // As long as other volumes give slots back, more may come.
@@ -698,14 +715,16 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
 }
 
 /// Reserves slots on the nodes that joined while the volume waits: rebuild waits for them.
-async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex]) {
+async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex], wanted: u32) {
     if ctx.with(|core| core.phase != Phase::Serving) {
         return;
     }
     let joined = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved == 0;
     for node in ctx.with(|core| core.nodes_that(joined)) {
         if !asked.contains(&node) {
-            let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots));
+            // It may have granted the larger number already, before it was lost.
+            let slots =
+                ctx.with(|core| core.slots_to_ask(node, core.reservation.slots.max(wanted)));
             reserve_on(ctx, node, slots).await;
             ctx.with(Core::start_rebuild);
         }
@@ -908,7 +927,7 @@ mod tests {
         assert_eq!(asked, [(NODE, 60), (NodeIndex(5), 60)]);
         script.answer(&sent[0], Err(NodeError::NoSpace));
         script.done(&sent[1]);
-        // A half of the rest is less than what one of them has granted before.
+        // The next try asks both for the middle between the smaller grant and 60.
         let sent = script.sent();
         assert_eq!(sent.iter().map(reserved).collect::<Vec<_>>(), [(NODE, 50), (NodeIndex(5), 50)]);
         sent.iter().for_each(|sent| script.answer(sent, Err(NodeError::NoSpace)));

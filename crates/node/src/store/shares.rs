@@ -142,7 +142,7 @@ impl Shares {
                 self.change(volume, |share| share.wanted = 0);
                 return Answer::DiskFull;
             }
-            let grows = slots > share.reserved && slots < share.wanted;
+            let grows = more_needed > 0 && slots > share.reserved && slots < share.wanted;
             let wanted = if grows { share.wanted } else { 0 };
             self.change(volume, |share| (share.spare, share.wanted) = (spare.min(slots), wanted));
             return Answer::Granted;
@@ -159,7 +159,7 @@ impl Shares {
             return Answer::Refused;
         }
         if more <= unclaimed {
-            // It gets what it needs if it asks for less.
+            // The volume needs less than it asks for: a smaller request will be granted.
             self.change(volume, |share| share.wanted = 0);
             return Answer::Refused;
         }

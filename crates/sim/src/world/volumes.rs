@@ -35,7 +35,7 @@ const QUEUE: QueueId = QueueId(0);
 pub(super) struct VolumeHost<V> {
     /// The volume that it serves.
     pub tenant: usize,
-    /// The volume behind the layers of its device. A run without layers has an empty list of them.
+    /// The volume, behind the layers of its device if the run has any.
     pub device: Stack<V, Origin>,
     /// The users' NBD connections, if they use NBD.
     frontend: Option<NbdFrontend>,
