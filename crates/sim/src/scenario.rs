@@ -410,10 +410,12 @@ impl Scenario {
         let device = self.device.map(device).unwrap_or_default();
         let wire = if self.wire { ", wire" } else { "" };
         let nbd = if self.nbd { ", nbd" } else { "" };
+        let staying = format!("{staying}{full}");
+        let with = format!("{device}{wire}{nbd}");
         let layers: String =
             self.layers().iter().map(|layer| format!(", {}", layer.name())).collect();
         format!(
-            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{full}{device}{wire}{nbd}{layers}, {}",
+            "{:?} {} on {} nodes, slots {}, faults every {} ms{staying}{with}{layers}, {}",
             self.kind,
             self.profile,
             self.nodes,

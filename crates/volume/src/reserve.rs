@@ -909,6 +909,24 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_refuses_does_not_keep_the_others_from_growing() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            // The volume wants 43, but no node has granted more than 40.
+            core.reservation.slots = 43;
+            grants(core, &[40, 40, 40, 30, 40, 40, 40, 40]);
+            assert_eq!(core.slots_common(), 40);
+        });
+        script.start(|ctx| async move { assert!(reserve_more(&ctx, 50).await) });
+        let sent = script.sent();
+        assert_eq!(sent.len(), 7);
+        assert!(sent.iter().all(|sent| sent.node != NODE));
+        sent.iter().for_each(|sent| script.done(sent));
+        script.sent();
+        script.core(|core| assert_eq!((core.slots_common(), core.reservation.slots), (50, 50)));
+    }
+
+    #[test]
     fn two_nodes_that_granted_less_grow_together() {
         let mut script = Script::serving(8);
         script.core(|core| {
