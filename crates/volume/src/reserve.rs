@@ -42,6 +42,9 @@ struct SlotRequest {
     slots: u32,
     /// Those of the `slots` that the volume can do without.
     spare: u32,
+    /// Slots that the volume gives back with this request. If the node does not answer that it has
+    /// granted the `slots`, it still keeps them for the volume.
+    given_up: u32,
 }
 
 /// Asks several nodes at once, and waits for all answers.
@@ -70,7 +73,11 @@ impl Core {
         slots: u32,
         spare: u32,
     ) -> (SlotRequest, Awaited<CallResult>) {
-        let asked = SlotRequest { node, session: self.node(node).session, slots, spare };
+        let state = self.node_mut(node);
+        state.give_up_slots(slots);
+        // Only a known reservation says what the node keeps.
+        let given_up = if state.slots_reserved > 0 { state.slots_given_up } else { 0 };
+        let asked = SlotRequest { node, session: state.session, slots, spare, given_up };
         let call = self.call(node, RequestBody::Reserve { slots, spare }, Vec::new());
         (asked, call)
     }
@@ -88,6 +95,15 @@ impl Core {
             _ => 0,
         };
         state.slots_wished = wished;
+    }
+
+    /// A node did not make a reservation smaller, because it is busy or its disk has an error. The
+    /// volume still has the slots that it wanted to give back.
+    fn note_not_granted(&mut self, asked: &SlotRequest) {
+        let state = self.node_mut(asked.node);
+        if state.connected && state.session == asked.session {
+            state.slots_reserved += asked.given_up;
+        }
     }
 
     /// A node answered that the volume has reserved `slots` slots there.
@@ -131,8 +147,12 @@ impl Core {
                     self.node_mut(*node).granted_less = false;
                     self.note_reserved(*node, asked.slots);
                 }
-                Err(NodeError::Io(_)) => self.note_disk_limited(*node),
-                Err(_) => {}
+                Err(error) => {
+                    self.note_not_granted(asked);
+                    if matches!(error, NodeError::Io(_)) {
+                        self.note_disk_limited(*node);
+                    }
+                }
             }
         }
     }
@@ -279,7 +299,6 @@ async fn reserve_together(
             // After a refusal, nodes that granted more get a smaller reservation: from here on,
             // their answers say how much is left of that one.
             let slots = core.slots_to_keep(node, slots.max(before[index]));
-            core.node_mut(node).give_up_slots(slots);
             (slots, core.slots_spare_on_all(node, slots))
         })
         .await;
@@ -354,7 +373,12 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
             core.ask(node, slots, spare)
         });
         let answer = call.await;
-        ctx.with(|core| core.note_wish(&asked, &answer));
+        ctx.with(|core| {
+            core.note_wish(&asked, &answer);
+            if answer.is_err() {
+                core.note_not_granted(&asked);
+            }
+        });
         match answer {
             Ok(_) => {
                 return ctx.with(|core| {
@@ -809,6 +833,32 @@ mod tests {
             core.node_mut(NODE).slots_given_up = 0;
             assert_eq!(core.slots_to_ask(NODE, 50), 40, "it does not ask for more than it had");
         });
+    }
+
+    #[test]
+    fn slots_that_a_busy_node_did_not_take_back_are_given_back_later() {
+        let mut script = Script::serving(8);
+        script.core(|core| core.set_reservation(60));
+        for _ in 0..8 {
+            let sent = script.sent_one();
+            assert!(matches!(sent.request.body, RequestBody::Reserve { slots: 60, .. }));
+            match sent.node {
+                NODE => script.answer(&sent, Err(NodeError::Busy)),
+                _ => script.done(&sent),
+            }
+        }
+        assert!(script.sent().is_empty());
+        script.core(|core| {
+            let reserved: Vec<u32> = core.nodes.iter().map(|node| node.slots_reserved).collect();
+            assert_eq!(reserved, [60, 60, 60, SLOTS, 60, 60, 60, 60]);
+            core.set_reservation(60);
+        });
+        for _ in 0..8 {
+            let sent = script.sent_one();
+            script.done(&sent);
+        }
+        script.sent();
+        script.core(|core| assert_eq!(core.node(NODE).slots_reserved, 60));
     }
 
     fn grants(core: &mut Core, granted: &[u32; 8]) {
