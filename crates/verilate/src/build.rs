@@ -13,8 +13,7 @@
 //! trace = true                       # can write waves
 //! ```
 //!
-//! Verilator is the program in the variable `VERILATOR`, or `verilator` on the `PATH`, or the one
-//! that `make hdl-tools` installs in the build folder. A design is built again only if its sources,
+//! A design is built again only if its sources,
 //! its entry, or the Verilator have changed.
 
 use std::collections::BTreeMap;
@@ -22,50 +21,12 @@ use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, io};
+use std::{env, fs};
 
 use serde::Deserialize;
-use thiserror::Error;
 
-/// Why a design could not be built.
-#[derive(Debug, Error)]
-pub enum BuildError {
-    /// Verilator was not found.
-    #[error("Verilator was not found: run `make hdl-tools`, or set VERILATOR to its path")]
-    NoVerilator,
-    /// A file cannot be read or written.
-    #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The list of designs is not valid.
-    #[error("{path}: {error}")]
-    List {
-        /// The list.
-        path: PathBuf,
-        /// The error.
-        error: toml::de::Error,
-    },
-    /// Verilator refuses the design.
-    #[error("{design}: Verilator failed:\n{output}")]
-    Verilator {
-        /// The design.
-        design: String,
-        /// Verilator's output.
-        output: String,
-    },
-    /// The C++ compiler refuses Verilator's output.
-    #[error("{design}: the C++ compiler failed: {error}")]
-    Compiler {
-        /// The design.
-        design: String,
-        /// The compiler's error.
-        error: cc::Error,
-    },
-}
+pub use crate::verilator::{BuildError, or_exit};
+use crate::verilator::{Verilator, only_checks};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -114,22 +75,13 @@ pub fn unit() {
     }
 }
 
-/// Ends the build script with the error, if there is one.
-pub fn or_exit(result: Result<(), BuildError>) {
-    if let Err(error) = result {
-        eprintln!("{error}");
-        std::process::exit(1);
-    }
-}
-
 /// Builds every design of the list, and links the libraries into the crate of the calling build
 /// script. Writes `designs.rs`, with one static per design, to the crate's output folder.
 pub fn designs(list: impl AsRef<Path>) -> Result<(), BuildError> {
     let path = list.as_ref();
     println!("cargo:rerun-if-changed={}", path.display());
-    println!("cargo:rerun-if-env-changed=VERILATOR");
     let list: List = toml::from_str(&read(path)?)
-        .map_err(|error| BuildError::List { path: path.to_owned(), error })?;
+        .map_err(|error| BuildError::List { path: path.to_owned(), error: error.to_string() })?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
     let mut rust = String::new();
@@ -142,55 +94,10 @@ pub fn designs(list: impl AsRef<Path>) -> Result<(), BuildError> {
     for entry in &list.design {
         verilator.build(entry, folder, &out)?;
     }
-    let with_waves = list.design.iter().any(|entry| entry.trace);
-    verilator.runtime(with_waves)?;
-    println!("cargo:rustc-link-lib=stdc++");
-    if with_waves {
-        println!("cargo:rustc-link-lib=z");
-        println!("cargo:rustc-link-lib=lz4");
-    }
     Ok(())
 }
 
-/// True under `cargo clippy`, which does not link but runs build scripts. So a second verilating
-/// and compiling would be useless.
-fn only_checks() -> bool {
-    let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").unwrap_or_default();
-    wrapper.to_string_lossy().contains("clippy")
-}
-
-struct Verilator {
-    program: PathBuf,
-    root: PathBuf,
-}
-
 impl Verilator {
-    fn find() -> Result<Self, BuildError> {
-        let named = env::var_os("VERILATOR").filter(|name| !name.is_empty()).map(PathBuf::from);
-        let candidates = match named {
-            Some(named) => vec![named],
-            None => Self::candidates(),
-        };
-        for program in candidates {
-            let asked = Command::new(&program).args(["--getenv", "VERILATOR_ROOT"]).output();
-            if let Ok(answer) = asked
-                && answer.status.success()
-            {
-                let root = PathBuf::from(String::from_utf8_lossy(&answer.stdout).trim());
-                return Ok(Self { program, root });
-            }
-        }
-        Err(BuildError::NoVerilator)
-    }
-
-    fn candidates() -> Vec<PathBuf> {
-        let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-        let beside = out.ancestors().map(|folder| folder.join("hdl/bin/verilator"));
-        let mut candidates: Vec<PathBuf> = beside.filter(|path| path.exists()).collect();
-        candidates.push(PathBuf::from("verilator"));
-        candidates
-    }
-
     fn build(&self, entry: &Entry, folder: &Path, out: &Path) -> Result<(), BuildError> {
         let files: Vec<PathBuf> = entry.files.iter().map(|file| folder.join(file)).collect();
         let mut hasher = DefaultHasher::new();
@@ -255,45 +162,44 @@ impl Verilator {
         let mut build = self.compiler();
         build.include(work);
         let list = |error| BuildError::File { path: work.to_owned(), error };
+        let mut sources = Vec::new();
         for file in fs::read_dir(work).map_err(list)? {
-            let path = file.map_err(list)?.path();
-            if path.extension().is_some_and(|extension| extension == "cpp") {
-                build.file(path);
+            let file = file.map_err(list)?;
+            let name = file.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".cpp") {
+                sources.push((file.metadata().map_err(list)?.len(), name));
             }
+        }
+        for (index, files) in batches(sources).iter().enumerate() {
+            let lines: String = files.iter().map(|file| format!("#include \"{file}\"\n")).collect();
+            let batch = work.join(format!("batch_{index}.cc"));
+            write(&batch, &lines)?;
+            build.file(batch);
         }
         let failed = |error| BuildError::Compiler { design: name.to_owned(), error };
         build.try_compile(library).map_err(failed)
     }
+}
 
-    /// Compiles Verilator's run-time library, which all designs share.
-    fn runtime(&self, with_waves: bool) -> Result<(), BuildError> {
-        let include = self.root.join("include");
-        let mut build = self.compiler();
-        for file in ["verilated.cpp", "verilated_threads.cpp", "verilated_cov.cpp"] {
-            build.file(include.join(file));
-        }
-        if with_waves {
-            build.file(include.join("verilated_fst_c.cpp"));
-        }
-        let failed = |error| BuildError::Compiler { design: "run-time library".to_owned(), error };
-        build.try_compile("verilated_runtime").map_err(failed)
-    }
+/// C++ that one run of the compiler takes, if it is more than one file.
+const BATCH_BYTES_MAX: u64 = 512 << 10;
 
-    /// The compiler with the flags for all designs. Verilator's library is compiled differently for
-    /// designs with and without coverage and waves, so all designs have both.
-    fn compiler(&self) -> cc::Build {
-        let include = self.root.join("include");
-        let mut build = cc::Build::new();
-        build.cpp(true).std("gnu++20").opt_level(2).debug(false).warnings(false);
-        build.include(&include).include(include.join("vltstd"));
-        for name in ["VERILATOR", "VM_COVERAGE", "VM_TRACE", "VM_TRACE_FST"] {
-            build.define(name, "1");
+/// Groups source files, given as (bytes, name), for one run of the compiler each. Verilator writes
+/// many small files, and for each of them the compiler would read the same headers, which takes
+/// longer than the file itself.
+fn batches(mut sources: Vec<(u64, String)>) -> Vec<Vec<String>> {
+    sources.sort_unstable_by(|a, b| b.cmp(a));
+    let mut batches: Vec<(u64, Vec<String>)> = Vec::new();
+    for (bytes, name) in sources {
+        match batches.last_mut() {
+            Some((sum, batch)) if *sum + bytes <= BATCH_BYTES_MAX => {
+                *sum += bytes;
+                batch.push(name);
+            }
+            _ => batches.push((bytes, vec![name])),
         }
-        for name in ["VM_SC", "VM_TIMING", "VM_TRACE_VCD", "VM_TRACE_SAIF"] {
-            build.define(name, "0");
-        }
-        build
     }
+    batches.into_iter().map(|(_, batch)| batch).collect()
 }
 
 /// A port in Verilator's header.
@@ -325,7 +231,7 @@ fn ports(header: &str) -> Vec<HeaderPort> {
 
 /// This number changes whenever the shim or the flags change, so that old libraries are not used
 /// for new ones.
-const SHIM_VERSION: u32 = 2;
+const SHIM_VERSION: u32 = 3;
 
 fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
     let name = &entry.name;

@@ -6,14 +6,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The environment variable with the folder into which models write their counts.
+/// The environment variable with the folder into which models write their counts. The counts of
+/// each package's tests are in a folder of their own in it, with the package's name.
 pub const FOLDER_VARIABLE: &str = "FIELDSTONE_COVERAGE";
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A new file for the counts of one model. `None` if the environment does not name a folder.
 pub(crate) fn next_file(design: &str) -> Option<PathBuf> {
-    let folder = PathBuf::from(std::env::var_os(FOLDER_VARIABLE)?);
+    let package = std::env::var_os("CARGO_PKG_NAME").unwrap_or_default();
+    let folder = PathBuf::from(std::env::var_os(FOLDER_VARIABLE)?).join(package);
     std::fs::create_dir_all(&folder).ok()?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     Some(folder.join(format!("{design}-{}-{number}.dat", std::process::id())))

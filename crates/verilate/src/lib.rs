@@ -19,6 +19,8 @@ pub mod bench;
 pub mod build;
 pub mod coverage;
 mod model;
+#[cfg(feature = "build")]
+mod verilator;
 
 pub use model::{Design, Direction, Model, Port, RawPort, ffi};
 
