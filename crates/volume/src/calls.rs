@@ -183,7 +183,7 @@ impl Core {
         if before != free && before.min(free) <= SHORT_SLOTS {
             self.note_short(node);
         }
-        if before < free && self.rebuild_lacks_room {
+        if before < free && self.rebuild.lacks_room {
             self.start_rebuild();
         }
         if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {

@@ -6,8 +6,7 @@
 //! appending, acknowledging) are plain methods. Procedures that wait are tasks over a [`Ctx`].
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -16,11 +15,11 @@ use fieldstone_block::{Completion, Nanos};
 use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{NodeWeight, PoolMap};
 use fieldstone_proto::{Capability, Epoch, NodeIndex, NodeStat, Rights, SegmentId, Tag};
-use slab::Slab;
 
 use crate::calls::Calls;
 use crate::damage::Damage;
-use crate::exec::{Awaited, Filler, Lock, Task, slot};
+use crate::exec::{Awaited, Lock, Task};
+use crate::gc::{Collection, SinceCheckpoint};
 use crate::jobs::Jobs;
 use crate::layout::{Layout, step_blocks};
 use crate::log::Log;
@@ -28,9 +27,11 @@ use crate::map::Map;
 use crate::place::Draw;
 use crate::provision::Reservation;
 use crate::read::Reads;
+use crate::rebuild::Rebuild;
 use crate::seam::{Action, Geometry, VolumeConfig};
 use crate::segment::SegmentTable;
 use crate::status::{NodeHealth, Phase, Progress};
+use crate::timers::Timers;
 
 /// How long an issued capability is valid. The volume renews it after half of this time.
 const CAPABILITY_NS: u64 = 3_600_000_000_000;
@@ -73,11 +74,8 @@ pub struct Node {
     pub slots_before: u32,
     /// When the log last reported that the node has no room left.
     pub short_told_at: Option<Nanos>,
-    /// The volume has no room left on the node because the node's disk is full, or because other
-    /// volumes have the room. The volume's own shards are not the reason.
-    pub short: bool,
-    /// The volume has no room left on the node because the node's disk is full.
-    pub disk_full: bool,
+    /// Why the volume has no room left on the node, if its own shards are not the reason.
+    pub shortage: Shortage,
     /// Why the node is down.
     pub reason: String,
     /// Calls in the order in which they were made, to find those that take too long.
@@ -106,7 +104,29 @@ pub struct Node {
     pub refuses_journals: bool,
 }
 
+/// Why a volume has no room left on a node, other than because of its own shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shortage {
+    /// There is room, or the volume's own shards take it.
+    #[default]
+    None,
+    /// The node's disk is full.
+    DiskFull,
+    /// Other volumes have reserved the room.
+    OtherVolumes,
+}
+
 impl Node {
+    /// The volume has no room left on the node, and its own shards are not the reason.
+    pub fn is_short(&self) -> bool {
+        self.shortage != Shortage::None
+    }
+
+    /// The volume has no room left on the node because the node's disk is full.
+    pub fn is_disk_full(&self) -> bool {
+        self.shortage == Shortage::DiskFull
+    }
+
     /// The volume is about to reduce its reservation on the node to `slots` slots.
     pub fn give_up_slots(&mut self, slots: u32) {
         let given = self.slots_reserved.saturating_sub(slots);
@@ -165,8 +185,7 @@ pub struct Core {
     pub actions: VecDeque<Action>,
     pub completions: Vec<Completion>,
     pub spawned: Vec<Task>,
-    timers: BinaryHeap<Reverse<(Nanos, u64)>>,
-    timer_fillers: Slab<Filler<()>>,
+    timers: Timers,
     pub map: Map,
     pub segments: SegmentTable,
     pub segments_made: u64,
@@ -183,37 +202,22 @@ pub struct Core {
     /// The holder collects or writes a checkpoint. There is one at a time.
     pub maintenance_lock: Lock,
     pub counters: Counters,
-    pub rebuild: Progress,
+    pub rebuild: Rebuild,
     pub scrub: Progress,
     /// Shards that the volume found damaged since the scrub began, or since the last one ended. A
     /// verdict may arrive after the volume has rebuilt the shard; it must not count again.
     pub damaged: HashSet<(SegmentId, u32)>,
     /// Where damaged shards still lie.
     pub damage: Damage,
-    /// Some shards lie on other nodes than the last checkpoint says.
-    pub placement_changed: bool,
-    pub rebuild_running: bool,
-    /// A rebuild will start after a pause.
-    pub rebuild_retries: bool,
-    /// The last rebuild left shards missing because no node has room for them.
-    pub rebuild_lacks_room: bool,
-    /// Something changed while a rebuild ran. The rebuild makes another pass.
-    pub rebuild_again: bool,
+    pub since_checkpoint: SinceCheckpoint,
     /// Segments that the table no longer has, but that the nodes may still have.
     pub segments_freeing: u64,
     /// What the volume has reserved on the nodes.
     pub reservation: Reservation,
     /// Why the volume last refused to grow the device.
     pub grow_refused: Option<String>,
-    pub gc_running: bool,
-    /// Collection gained nothing. It does not try again before this time.
-    pub gc_rests_until: Nanos,
-    /// Collection found nothing more to free although space is short.
-    pub gc_stuck: bool,
+    pub collection: Collection,
     pub sync_running: bool,
-    pub segments_since_checkpoint: u64,
-    /// Segments whose last block was overwritten or trimmed since the last checkpoint.
-    pub segments_died: u64,
 }
 
 impl Core {
@@ -245,8 +249,7 @@ impl Core {
                 slots_wished: 0,
                 slots_before: 0,
                 short_told_at: None,
-                short: false,
-                disk_full: false,
+                shortage: Shortage::None,
                 reason: "not connected yet".into(),
                 in_flight: VecDeque::new(),
                 reads_in_flight: 0,
@@ -288,8 +291,7 @@ impl Core {
             actions: VecDeque::new(),
             completions: Vec::new(),
             spawned: Vec::new(),
-            timers: BinaryHeap::new(),
-            timer_fillers: Slab::new(),
+            timers: Timers::default(),
             map: Map::new(geometry.size_bytes / 4096),
             segments: SegmentTable::default(),
             segments_made: 0,
@@ -302,24 +304,16 @@ impl Core {
             root_lock: Lock::default(),
             maintenance_lock: Lock::default(),
             counters: Counters::default(),
-            rebuild: Progress::default(),
+            rebuild: Rebuild::default(),
             scrub: Progress::default(),
             damaged: HashSet::new(),
             damage: Damage::default(),
-            placement_changed: false,
-            rebuild_running: false,
-            rebuild_retries: false,
-            rebuild_lacks_room: false,
-            rebuild_again: false,
+            since_checkpoint: SinceCheckpoint::default(),
             segments_freeing: 0,
             reservation: Reservation::default(),
             grow_refused: None,
-            gc_running: false,
-            gc_rests_until: now,
-            gc_stuck: false,
+            collection: Collection::default(),
             sync_running: false,
-            segments_since_checkpoint: 0,
-            segments_died: 0,
             config,
         };
         core.set_epoch(Epoch(0));
@@ -421,7 +415,7 @@ impl Core {
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         let limit = Nanos::from_ms(self.config.node_timeout_ms);
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let timer = self.timers.next();
         let call = self.nodes.iter().filter_map(|n| n.in_flight.front()).map(|(t, _)| *t).min();
         let call = call.map(|sent| sent.plus(limit));
         match (timer, call) {
@@ -432,24 +426,12 @@ impl Core {
 
     /// Completes after `duration`.
     pub fn sleep(&mut self, duration: Nanos) -> Awaited<()> {
-        let (filler, awaited) = slot();
-        let key = self.timer_fillers.insert(filler);
-        self.timers.push(Reverse((self.now.plus(duration), key as u64)));
-        awaited
+        self.timers.sleep_until(self.now.plus(duration))
     }
 
     /// Wakes the sleepers whose time has come.
     pub fn fire_timers(&mut self) {
-        while let Some(Reverse((at, key))) = self.timers.peek().copied() {
-            if at > self.now {
-                break;
-            }
-            self.timers.pop();
-            let key = usize::try_from(key).expect("a slab key");
-            if self.timer_fillers.contains(key) {
-                self.timer_fillers.remove(key).fill(());
-            }
-        }
+        self.timers.fire(self.now);
     }
 
     /// Starts a task; it gets its [`Ctx`] when it first runs.

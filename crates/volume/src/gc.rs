@@ -59,10 +59,63 @@ const IDLE_SLOTS_MS: u64 = 1_000;
 /// Fewest segments between two checkpoints that only shorten recovery.
 const CHECKPOINT_EVERY: u64 = 64;
 
+/// The volume's collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Collection {
+    /// It can start.
+    #[default]
+    Idle,
+    /// It has gained nothing. It does not start for lack of space before this time, unless users
+    /// wait for space.
+    Resting {
+        /// The end of the rest.
+        until: Nanos,
+        /// Users waited for space, and it found nothing more to free. As long as nothing changes,
+        /// users get the error that there is no space.
+        in_vain: bool,
+    },
+    /// It runs.
+    Running,
+}
+
+impl Collection {
+    /// It runs now.
+    pub fn is_running(self) -> bool {
+        self == Self::Running
+    }
+
+    /// It has found nothing more to free although users wait for space.
+    pub fn is_stuck(self) -> bool {
+        matches!(self, Self::Resting { in_vain: true, .. })
+    }
+
+    /// There may be something to free again.
+    pub fn note_change(&mut self) {
+        if let Self::Resting { in_vain, .. } = self {
+            *in_vain = false;
+        }
+    }
+
+    fn rests(self, now: Nanos) -> bool {
+        matches!(self, Self::Resting { until, .. } if now < until)
+    }
+}
+
+/// Changes since the last checkpoint.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SinceCheckpoint {
+    /// Segments that the volume has begun.
+    pub segments: u64,
+    /// Segments whose last block was overwritten or trimmed.
+    pub segments_died: u64,
+    /// Some shards lie on other nodes than the checkpoint says.
+    pub placement_changed: bool,
+}
+
 impl Core {
     /// Starts collection if space is short, or a checkpoint if the log behind the last one is long.
     pub fn consider_gc(&mut self) {
-        if self.phase != Phase::Serving || self.gc_running {
+        if self.phase != Phase::Serving || self.collection.is_running() {
             return;
         }
         // A thin volume would give the slots back with its next checkpoint.
@@ -71,7 +124,8 @@ impl Core {
         if self.segments_free() < few {
             self.grow_reservation();
         }
-        let short = self.segments_free() < self.marks().low && self.now >= self.gc_rests_until;
+        let rests = self.collection.rests(self.now);
+        let short = self.segments_free() < self.marks().low && !rests;
         if short || self.checkpoint_pays() {
             self.start_gc();
         }
@@ -84,10 +138,10 @@ impl Core {
     /// room.
     fn checkpoint_pays(&self) -> bool {
         let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
-        let settled = self.placement_changed && !self.rebuild_running;
+        let settled = self.since_checkpoint.placement_changed && !self.rebuild.is_running();
         self.segments.any_shelved()
             || self.many_have_died()
-            || self.segments_since_checkpoint >= long
+            || self.since_checkpoint.segments >= long
             || (settled && self.segments_free() >= self.marks().low)
     }
 
@@ -98,7 +152,7 @@ impl Core {
         let many = DEAD_BATCH.max(self.segments.len() as u64 / DEAD_FRACTION);
         let thin = self.reservation.provisioning == Provisioning::Thin;
         let soon = || self.segments_free() < self.segments_ample();
-        self.segments_died >= many && (thin || soon())
+        self.since_checkpoint.segments_died >= many && (thin || soon())
     }
 
     /// Free segments with which users can write for as long as a checkpoint takes, and large writes
@@ -109,10 +163,10 @@ impl Core {
 
     /// Starts collection, if it does not run already.
     pub fn start_gc(&mut self) {
-        if self.gc_running || self.phase != Phase::Serving {
+        if self.collection.is_running() || self.phase != Phase::Serving {
             return;
         }
-        self.gc_running = true;
+        self.collection = Collection::Running;
         let written = self.counters.user_written_bytes;
         self.spawn_with(move |ctx| async move {
             let ended = collect(&ctx).await;
@@ -124,16 +178,17 @@ impl Core {
             let pause = (idle && short) || ended == Ended::Disturbed;
             ctx.sleep_ms(if pause { RETRY_MS } else { 1 }).await;
             ctx.with(|core| {
-                core.gc_running = false;
-                if idle && ended == Ended::NothingLeft && core.segments_free() < core.marks().low {
-                    // Another run would gain nothing either, unless users wait for it.
-                    core.gc_rests_until = core.now.plus(Nanos::from_ms(HOUSEKEEPING_MS));
-                }
+                // Another run would gain nothing either, unless users wait for it.
+                let rests =
+                    idle && ended == Ended::NothingLeft && core.segments_free() < core.marks().low;
+                let rest_ms = if rests { HOUSEKEEPING_MS } else { 0 };
                 // Users that wait for space get an error, until something changes. But if a user's
                 // write got space meanwhile, others may get some in the same way.
                 let waits = core.log.waits() && core.log.starved_since.is_some();
                 let vain = (core.starved() || waits) && idle;
-                core.gc_stuck = vain && (ended == Ended::NothingLeft || core.starved_too_long());
+                let in_vain = vain && (ended == Ended::NothingLeft || core.starved_too_long());
+                let until = core.now.plus(Nanos::from_ms(rest_ms));
+                core.collection = Collection::Resting { until, in_vain };
             });
         });
     }
@@ -206,7 +261,7 @@ pub async fn keep_house(ctx: Ctx) {
             core.consider_gc();
             let before = std::mem::replace(&mut written, core.counters.user_written_bytes);
             core.shrink_reservation(before == written);
-            let rests = !core.gc_running && !core.reservation_changes();
+            let rests = !core.collection.is_running() && !core.reservation_changes();
             core.claim_promised_slots();
             rests
         });
@@ -395,9 +450,7 @@ pub async fn read_footer(ctx: &Ctx, handle: Handle) -> Result<Footer, BlockError
 pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     let (lsn, bytes, dead) = ctx.with(|core| {
         core.close_for_checkpoint();
-        core.segments_since_checkpoint = 0;
-        core.segments_died = 0;
-        core.placement_changed = false;
+        core.since_checkpoint = SinceCheckpoint::default();
         let dead: Vec<Handle> = core
             .segments
             .iter()
@@ -603,7 +656,7 @@ pub async fn free_segments(ctx: &Ctx, handles: &[Handle]) {
     }
     ctx.with(|core| {
         core.segments_freeing -= ids.len() as u64;
-        core.gc_stuck = false;
+        core.collection.note_change();
         core.start_rebuild(); // a missing shard may have waited for this room
     });
 }

@@ -54,6 +54,7 @@ pub mod seam;
 mod segment;
 mod space;
 mod status;
+mod timers;
 mod volume;
 mod waiting;
 

@@ -29,7 +29,7 @@ use fieldstone_proto::{
 };
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx};
+use crate::core::{Core, Ctx, Shortage};
 use crate::exec::Awaited;
 use crate::rebuild::list_shards;
 use crate::root::Root;
@@ -84,7 +84,7 @@ impl Core {
                 (state.left_out, state.down_since) = (None, None);
                 state.fenced = false;
                 state.refuses_journals = false;
-                self.gc_stuck = false;
+                self.collection.note_change();
                 if self.log.nodes.len() <= self.code.m() {
                     // The journal lacked a copy. It moves to have one again.
                     self.log.moving = true;
@@ -167,7 +167,7 @@ impl Core {
                 extra.push(info.segment);
                 continue;
             }
-            self.placement_changed |= segment.shards[index] != Some(node);
+            self.since_checkpoint.placement_changed |= segment.shards[index] != Some(node);
             segment.shards[index] = Some(node);
         }
         // A deletion takes every shard of the segment from the node, including those that fit.
@@ -271,7 +271,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         }
         (state.slots_reserved, state.slots_given_up, state.slots_wished) = (0, 0, 0);
         (state.disk_limited, state.granted_less) = (false, false);
-        (state.short, state.disk_full) = (false, false);
+        state.shortage = Shortage::None;
         if core.shards_on(node) == 0 {
             core.node_mut(node).slots_before = 0;
         }

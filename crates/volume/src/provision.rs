@@ -197,7 +197,7 @@ impl Core {
     /// full pool, all volumes would need more slots for that reason, and no volume would give any
     /// back.
     pub fn slots_needed(&self) -> u32 {
-        let full = |node: &Node| node.disk_limited || node.disk_full;
+        let full = |node: &Node| node.disk_limited || node.is_disk_full();
         let lost = |node: &Node| node.health != NodeHealth::Up || full(node);
         match self.nodes.iter().any(lost) {
             false => self.slots_needed_without_losses(),
@@ -305,7 +305,7 @@ impl Core {
 
     /// Collection may still free slots for [`Self::yield_room`].
     pub fn is_giving_back(&self) -> bool {
-        self.slots_to_give() > 0 && (self.gc_running || self.reservation_changes())
+        self.slots_to_give() > 0 && (self.collection.is_running() || self.reservation_changes())
     }
 
     /// The volume never reserves fewer slots on each node: the slots that it holds or is about to
@@ -618,7 +618,7 @@ impl Core {
     /// Rebuild lacks room, and some nodes keep fewer slots for the volume than the others.
     pub fn rebuild_asks_for_room(&self) -> bool {
         let less = || !self.nodes_with_less().is_empty() || !self.low_nodes().is_empty();
-        let asks = self.rebuild_lacks_room && less();
+        let asks = self.rebuild.lacks_room && less();
         asks && !self.reservation_changes() && !self.is_lately(self.reservation.rebuild_refused_at)
     }
 
@@ -636,7 +636,7 @@ impl Core {
         self.reservation.changing = false;
         self.reservation.refused_at = (!gained).then_some(self.now);
         if gained {
-            self.gc_stuck = false;
+            self.collection.note_change();
         }
     }
 

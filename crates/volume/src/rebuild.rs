@@ -34,40 +34,91 @@ const RESERVATION_MS_MAX: u64 = 2_000;
 /// How often it looks meanwhile.
 const RESERVATION_POLL_MS: u64 = 5;
 
+/// The volume's rebuild.
+#[derive(Debug, Default)]
+pub struct Rebuild {
+    state: RebuildState,
+    /// How far it is, or how far the last one came.
+    pub progress: Progress,
+    /// The last rebuild left shards missing because no node has room for them.
+    pub lacks_room: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum RebuildState {
+    #[default]
+    Idle,
+    /// It starts again at this time, or as soon as something changes.
+    Paused { until: Nanos },
+    /// `again`: something has changed since the present pass began, so there will be another pass.
+    Running { again: bool },
+}
+
+impl Rebuild {
+    /// It runs now.
+    pub fn is_running(&self) -> bool {
+        matches!(self.state, RebuildState::Running { .. })
+    }
+
+    fn begin(&mut self) {
+        self.state = RebuildState::Running { again: false };
+        self.progress = Progress { running: true, ..Progress::default() };
+    }
+
+    /// The rebuild that runs takes a change into account. False if none runs.
+    fn note_change(&mut self) -> bool {
+        let running = self.is_running();
+        if running {
+            self.state = RebuildState::Running { again: true };
+        }
+        running
+    }
+
+    /// True if something has changed since the last call. A rebuild must be running.
+    fn take_change(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.state, RebuildState::Running { again: false });
+        before == RebuildState::Running { again: true }
+    }
+
+    fn end(&mut self) {
+        self.state = RebuildState::Idle;
+        self.progress.running = false;
+    }
+}
+
 impl Core {
     /// Starts rebuild if shards are missing, the configuration asks for it, and it does not run.
     pub fn start_rebuild(&mut self) {
         let wanted = self.config.auto_rebuild && self.phase == Phase::Serving;
-        if !wanted {
+        if !wanted || self.rebuild.note_change() {
             return;
         }
-        if self.rebuild_running {
-            self.rebuild_again = true;
-        } else if !self.damage.is_empty() || self.segments.iter().any(|(_, s)| s.degraded()) {
+        if !self.damage.is_empty() || self.segments.iter().any(|(_, s)| s.degraded()) {
             self.begin_rebuild();
         }
     }
 
     /// Starts rebuild even if the configuration does not ask for it.
     pub fn begin_rebuild(&mut self) {
-        if self.rebuild_running || self.phase != Phase::Serving {
+        if self.rebuild.is_running() || self.phase != Phase::Serving {
             return;
         }
-        self.rebuild_running = true;
-        self.rebuild = Progress { running: true, ..Progress::default() };
+        self.rebuild.begin();
         self.spawn_with(rebuild);
     }
 
     fn retry_rebuild(&mut self) {
-        if std::mem::replace(&mut self.rebuild_retries, true) {
-            return;
-        }
-        let sleep = self.sleep(fieldstone_block::Nanos::from_ms(RETRY_MS));
-        self.spawn_with(|ctx| async move {
+        let pause = Nanos::from_ms(RETRY_MS);
+        let paused = RebuildState::Paused { until: self.now.plus(pause) };
+        self.rebuild.state = paused;
+        let sleep = self.sleep(pause);
+        self.spawn_with(move |ctx| async move {
             sleep.await;
             ctx.with(|core| {
-                core.rebuild_retries = false;
-                core.start_rebuild();
+                if core.rebuild.state == paused {
+                    core.rebuild.state = RebuildState::Idle;
+                    core.start_rebuild();
+                }
             });
         });
     }
@@ -138,7 +189,7 @@ impl Core {
         if self.phase != Phase::Serving {
             return;
         }
-        let long = fieldstone_block::Nanos::from_ms(OUT_AFTER_MS);
+        let long = Nanos::from_ms(OUT_AFTER_MS);
         if let Some(since) = self.node(node).down_since {
             // The node may have almost joined again, which counted its shards again.
             if self.now.since(since) >= long {
@@ -167,8 +218,9 @@ async fn rebuild(ctx: Ctx) {
     wait_for_reservations(&ctx).await;
     loop {
         // A node that was full may have room again. Any of its answers says so.
-        let full =
-            ctx.with(|core| core.nodes_that(|n| (n.full || n.short) && n.health == NodeHealth::Up));
+        let full = ctx.with(|core| {
+            core.nodes_that(|n| (n.full || n.is_short()) && n.health == NodeHealth::Up)
+        });
         ctx.call_all(&full, &RequestBody::Stat).await;
         if ctx.with(|core| core.rebuild_asks_for_room()) {
             begin_change(&ctx).await;
@@ -181,8 +233,9 @@ async fn rebuild(ctx: Ctx) {
             let work = core.degraded();
             let missing: usize =
                 work.iter().filter_map(|h| core.segments.get(*h)).map(|s| s.missing()).sum();
-            core.rebuild.shards_total = core.rebuild.shards_done + missing as u64;
-            core.rebuild.shards_failed = 0;
+            let progress = &mut core.rebuild.progress;
+            progress.shards_total = progress.shards_done + missing as u64;
+            progress.shards_failed = 0;
             work
         });
         let mut progress = false;
@@ -192,9 +245,9 @@ async fn rebuild(ctx: Ctx) {
             }
             let targets = ctx.with(|core| core.rebuild_targets(handle));
             progress |= rebuild_segment(&ctx, handle, targets).await;
-            ctx.with(|core| core.rebuild.elapsed_ns = core.now.since(began).0);
+            ctx.with(|core| core.rebuild.progress.elapsed_ns = core.now.since(began).0);
         }
-        let again = ctx.with(|core| std::mem::take(&mut core.rebuild_again));
+        let again = ctx.with(|core| core.rebuild.take_change());
         if !(progress || again) || ctx.with(|core| core.phase != Phase::Serving) {
             break;
         }
@@ -210,19 +263,18 @@ async fn rebuild(ctx: Ctx) {
         }
     }
     ctx.with(|core| {
-        core.rebuild.running = false;
-        core.rebuild.elapsed_ns = core.now.since(began).0;
-        core.rebuild_running = false;
-        core.drop_left_rows();
         // Rebuild tries shards again that failed for a passing reason. Shards without a place wait
         // for a node.
-        let again = std::mem::take(&mut core.rebuild_again);
+        let again = core.rebuild.take_change();
+        core.rebuild.end();
+        core.rebuild.progress.elapsed_ns = core.now.since(began).0;
+        core.drop_left_rows();
         let degraded = core.degraded();
         let place = degraded.iter().any(|handle| !core.rebuild_targets(*handle).is_empty());
-        core.rebuild_lacks_room =
+        core.rebuild.lacks_room =
             !place && degraded.iter().any(|handle| core.has_idle_node(*handle));
         let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.full);
-        if again || place || full || core.rebuild_lacks_room {
+        if again || place || full || core.rebuild.lacks_room {
             core.retry_rebuild();
         }
         core.consider_gc();
@@ -245,19 +297,22 @@ async fn wait_for_reservations(ctx: &Ctx) {
 /// Makes missing shards of a segment, each on its own node. True if it made at least one.
 pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, NodeIndex)>) -> bool {
     let missing = ctx.with(|core| core.segments.get(handle).map_or(0, |s| s.missing()));
-    ctx.with(|core| core.rebuild.shards_failed += missing.saturating_sub(targets.len()) as u64);
+    ctx.with(|core| {
+        core.rebuild.progress.shards_failed += missing.saturating_sub(targets.len()) as u64;
+    });
     let Some((id, meta)) = ctx.with(|core| segment_meta(core, handle)) else { return false };
     let lost: Vec<usize> = targets.iter().map(|(shard, _)| *shard).collect();
     if lost.is_empty() {
         return false;
     }
     let Ok(decoded) = decode(ctx, id, &lost, 0..meta.shard_bytes).await else {
-        ctx.with(|core| core.rebuild.shards_failed += lost.len() as u64);
+        ctx.with(|core| core.rebuild.progress.shards_failed += lost.len() as u64);
         return false;
     };
     ctx.with(|core| {
-        core.rebuild.read_bytes += decoded.read_bytes;
-        core.rebuild.reed_solomon_bytes += core.code.k() as u64 * u64::from(meta.shard_bytes);
+        core.rebuild.progress.read_bytes += decoded.read_bytes;
+        core.rebuild.progress.reed_solomon_bytes +=
+            core.code.k() as u64 * u64::from(meta.shard_bytes);
     });
     let mut progress = false;
     for ((shard, node), data) in targets.into_iter().zip(decoded.shards) {
@@ -330,11 +385,11 @@ async fn write_shard(
             drop(core.call(node, body, Vec::new()));
         }
         if good {
-            core.placement_changed = true;
-            core.rebuild.shards_done += 1;
-            core.rebuild.written_bytes += bytes;
+            core.since_checkpoint.placement_changed = true;
+            core.rebuild.progress.shards_done += 1;
+            core.rebuild.progress.written_bytes += bytes;
         } else {
-            core.rebuild.shards_failed += 1;
+            core.rebuild.progress.shards_failed += 1;
         }
         good
     })
@@ -349,7 +404,7 @@ pub async fn throttle(ctx: &Ctx, bytes: u64) {
     let goes_on = |core: &mut Core| core.phase == Phase::Serving && limit_now(core) == limit;
     while rest_ns > 0 && ctx.with(goes_on) {
         let slice_ns = rest_ns.min(THROTTLE_SLICE_NS);
-        let sleep = ctx.with(|core| core.sleep(fieldstone_block::Nanos(slice_ns)));
+        let sleep = ctx.with(|core| core.sleep(Nanos(slice_ns)));
         sleep.await;
         rest_ns -= slice_ns;
     }

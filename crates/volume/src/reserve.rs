@@ -13,7 +13,7 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentKind};
 
 use crate::calls::{CallResult, SHORT_SLOTS};
-use crate::core::{Core, Ctx, Node};
+use crate::core::{Core, Ctx, Node, Shortage};
 use crate::exec::Awaited;
 use crate::segment::Segment;
 use crate::status::{NodeHealth, Phase};
@@ -176,28 +176,37 @@ impl Core {
         let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots_reserved);
         let little = state.slots_free <= SHORT_SLOTS;
         let full = little && (self.is_limited_by_disk(state) || lacks());
-        let others = self.nodes_that(|n| n.health == NodeHealth::Up && !n.short);
+        let others = self.nodes_that(|n| n.health == NodeHealth::Up && !n.is_short());
         let others = others.iter().filter(|other| **other != node).count();
         let wide = others >= self.layout.width();
-        let short = full || (little && state.granted_less && wide);
+        let shortage = match full {
+            true => Shortage::DiskFull,
+            false if little && state.granted_less && wide => Shortage::OtherVolumes,
+            false => Shortage::None,
+        };
+        let (reason, warning) = match shortage {
+            Shortage::None => ("", ""),
+            Shortage::DiskFull => {
+                ("its disk is full", "its disk has less room than the node's size says")
+            }
+            Shortage::OtherVolumes => {
+                ("other volumes have reserved its room", "other volumes have its room")
+            }
+        };
         let now = self.now;
         let state = self.node_mut(node);
-        state.disk_full = full;
-        if short && !state.short {
-            let (reason, warning) = match full {
-                true => ("its disk is full", "its disk has less room than the node's size says"),
-                false => ("other volumes have reserved its room", "other volumes have its room"),
-            };
-            state.reason = reason.into();
+        if state.shortage == shortage {
+            return;
+        }
+        state.reason = reason.into();
+        state.shortage = shortage;
+        if shortage != Shortage::None {
             let again = Nanos::from_ms(TELL_AGAIN_MS);
             if state.short_told_at.is_none_or(|at| now.since(at) >= again) {
                 state.short_told_at = Some(now);
                 tracing::warn!("{node}: {warning}");
             }
-        } else if state.short && !short {
-            state.reason.clear();
         }
-        self.node_mut(node).short = short;
     }
 
     /// The reservation of a node that the volume makes smaller, to `slots` slots: at least those
@@ -524,7 +533,7 @@ pub async fn reserve_for_checkpoint(ctx: &Ctx, held: &BTreeMap<NodeIndex, u32>) 
 /// Asks the nodes that had no room how much they have now: a volume that sends nothing to such a
 /// node would never learn of new room. True if there are any such nodes.
 pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
-    let full = |node: &Node| node.full || node.short || node.disk_limited;
+    let full = |node: &Node| node.full || node.is_short() || node.disk_limited;
     let nodes = ctx.with(|core| core.nodes_that(|n| n.health == NodeHealth::Up && full(n)));
     for node in &nodes {
         learn_room(ctx, *node).await;
@@ -589,7 +598,8 @@ pub async fn yield_if_needed(ctx: &Ctx) {
         let lacking = core.up_nodes().into_iter().filter(more);
         let lacking = lacking.map(|node| core.slots_lacking(node)).max().unwrap_or(0);
         // If the disk is full, giving slots back makes no room.
-        let full = |node: &&Node| node.stat.slots_free == 0 && !node.disk_limited && !node.short;
+        let full =
+            |node: &&Node| node.stat.slots_free == 0 && !node.disk_limited && !node.is_short();
         let nothing_left = up.iter().any(full);
         let half = if nothing_left { core.half_of_surplus() } else { 0 };
         let less = if lacking > 0 { lacking } else { half.max(core.slots_beyond_share()) };

@@ -420,7 +420,7 @@ impl Core {
             self.log.moving = true; // a move under way is enough
             return;
         }
-        if self.rebuild_running {
+        if self.rebuild.is_running() {
             return; // a rebuild may be writing the shard there; it ends with `drop_left_rows`
         }
         let Some(segment) = self.segments.get_mut(handle) else { return };

@@ -72,7 +72,7 @@ pub async fn scrub(ctx: Ctx) {
             core.begin_rebuild();
         }
     });
-    while ctx.with(|core| core.rebuild_running) {
+    while ctx.with(|core| core.rebuild.is_running()) {
         ctx.sleep_ms(10).await;
     }
     ctx.with(|core| {

@@ -234,7 +234,7 @@ impl Core {
             return false;
         }
         let lost = |(index, node): &(NodeIndex, &Node)| {
-            let full = node.short || node.disk_full || self.is_limited_by_disk(node);
+            let full = node.is_short() || self.is_limited_by_disk(node);
             node.health != NodeHealth::Up || full || refusing.contains(index)
         };
         let nodes = (0..).map(NodeIndex).zip(&self.nodes);
@@ -569,6 +569,7 @@ impl ShardBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::Shortage;
     use crate::script::Script;
 
     /// A segment is as wide as the nodes that are up allow, although the code needs fewer shards.
@@ -588,7 +589,7 @@ mod tests {
         script.core(|core| core.node_mut(NodeIndex(7)).health = NodeHealth::Down);
         assert_eq!(narrow(&mut script, &[]), [false, false, true], "one is lost");
         assert_eq!(narrow(&mut script, &[7]), [false, false, true], "it counts once");
-        script.core(|core| core.node_mut(NodeIndex(6)).disk_full = true);
+        script.core(|core| core.node_mut(NodeIndex(6)).shortage = Shortage::DiskFull);
         assert_eq!(narrow(&mut script, &[]), [false, false, false], "a full disk is like a loss");
     }
 

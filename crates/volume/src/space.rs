@@ -318,9 +318,9 @@ impl Core {
     /// nodes may have more room in common. The volume leaves out at most `missing_max` nodes,
     /// because more such nodes make the volume full.
     fn fitting_on_most(&self, fits: impl Fn(NodeSet) -> u64) -> u64 {
-        let full: NodeSet = &|node| node.disk_full;
-        let short: NodeSet = &|node| node.short;
-        let limited: NodeSet = &|node| node.short || self.is_limited_by_disk(node);
+        let full: NodeSet = &|node| node.is_disk_full();
+        let short: NodeSet = &|node| node.is_short();
+        let limited: NodeSet = &|node| node.is_short() || self.is_limited_by_disk(node);
         let with_most = if self.leaves_out(full) { fits(full) } else { fits(&|_| false) };
         let without = [short, limited].into_iter().filter(|set| self.leaves_out(set)).map(fits);
         without.fold(with_most, u64::max)
@@ -415,7 +415,7 @@ impl Core {
         let marks = self.marks_at_rest();
         let growth = self.checkpoint_growth(self.log.reserving_blocks);
         let high = marks.high + self.segments_to_give() + growth;
-        let early = self.rebuild_lacks_room || high > marks.high;
+        let early = self.rebuild.lacks_room || high > marks.high;
         let low = if early { high } else { marks.low };
         Marks { low, high, ..marks }
     }

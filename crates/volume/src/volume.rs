@@ -356,7 +356,7 @@ async fn close(ctx: Ctx) {
         ctx.with(|core| core.phase = Phase::Closing);
         let lock = ctx.with(|core| core.maintenance_lock.clone());
         let _guard = lock.acquire().await;
-        while ctx.with(|core| core.rebuild_running || core.log.mover_running) {
+        while ctx.with(|core| core.rebuild.is_running() || core.log.mover_running) {
             ctx.sleep_ms(1).await;
         }
         write_checkpoint(&ctx, true).await;
@@ -438,7 +438,7 @@ fn status(core: &Core) -> Status {
         degraded_reads: core.counters.degraded_reads,
         checkpoints: core.counters.checkpoints,
         gc_pause_max_ns: core.counters.gc_pause_max_ns,
-        rebuild: core.rebuild,
+        rebuild: core.rebuild.progress,
         scrub: core.scrub,
     }
 }

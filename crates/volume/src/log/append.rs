@@ -158,7 +158,7 @@ impl Core {
             return self.start_gc();
         }
         self.segments.set_state(handle, State::Closed);
-        self.segments_since_checkpoint += 1;
+        self.since_checkpoint.segments += 1;
         // The journal has the blocks that an opening replays. They are stored when the volume
         // serves.
         if self.phase != Phase::Opening {
@@ -418,14 +418,14 @@ impl Core {
             && let Some(segment) = self.segments.get_mut(handle)
         {
             segment.live_blocks -= 1;
-            self.segments_died += u64::from(segment.live_blocks == 0);
+            self.since_checkpoint.segments_died += u64::from(segment.live_blocks == 0);
         }
     }
 
     /// Clears a range of the map.
     pub fn clear_map(&mut self, range: std::ops::Range<u64>, to: Location) {
-        self.gc_stuck = false;
-        let (segments, died) = (&mut self.segments, &mut self.segments_died);
+        self.collection.note_change();
+        let (segments, died) = (&mut self.segments, &mut self.since_checkpoint.segments_died);
         let mut frees = false;
         self.map.clear(range, to, |gone| {
             if let Some((handle, _)) = gone.stored()

@@ -47,7 +47,7 @@ impl Core {
     /// More than `missing_max` nodes are lost or have no room, and users have waited too long for
     /// them. Collection waits for the same nodes.
     fn waits_for_room_in_vain(&mut self) -> bool {
-        if !self.too_few_nodes(|node| !node.short && !node.full) {
+        if !self.too_few_nodes(|node| !node.is_short() && !node.full) {
             // A node may report room for a moment. The time goes on until a write of a user makes
             // progress.
             return false;
@@ -77,7 +77,7 @@ impl Core {
         if !self.waits_for_room_in_vain() {
             return;
         }
-        let disks_full = self.too_few_nodes(|node| !node.disk_full);
+        let disks_full = self.too_few_nodes(|node| !node.is_disk_full());
         let lines = if disks_full { &[Line::Users, Line::Trims][..] } else { &[Line::Users] };
         for line in lines {
             self.refuse_line(*line);
@@ -95,7 +95,7 @@ impl Core {
     pub(super) fn hold_line(&mut self, line: Line) {
         // Refuses a move of collection at once: its blocks stay where they are.
         let since = *self.log.held_since.get_or_insert(self.now);
-        let tried = self.gc_stuck && !self.gc_running && !self.is_asking_nodes();
+        let tried = self.collection.is_stuck() && !self.is_asking_nodes();
         let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
         let hopeless = self.now.since(since) >= Nanos::from_ms(HOPELESS_MS);
         let vain = (tried && long) || hopeless || self.waits_for_room_in_vain();
@@ -147,7 +147,7 @@ impl Core {
             let first = *self.log.hopeless_since.get_or_insert(self.now);
             let patience_ms = if self.awaits_others() { GRANT_MS_MAX } else { STUCK_MS_MAX };
             let long = self.now.since(since) >= Nanos::from_ms(patience_ms);
-            let stuck = long && self.gc_stuck && !self.gc_running && !self.is_asking_nodes();
+            let stuck = long && self.collection.is_stuck() && !self.is_asking_nodes();
             let stuck = stuck || self.waits_for_room_in_vain();
             let hopeless = self.now.since(first) >= Nanos::from_ms(HOPELESS_MS);
             if (stuck && !self.is_asking_nodes()) || hopeless {

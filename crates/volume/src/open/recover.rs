@@ -212,7 +212,7 @@ async fn agree_on_root(
 /// that it listed may be gone.
 async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Handle>), Failure> {
     let bytes = ctx.with(|core| {
-        core.placement_changed = false;
+        core.since_checkpoint.placement_changed = false;
         let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
         crate::checkpoint::encode(&core.map, &core.segments, blocks)
     });
