@@ -197,7 +197,7 @@ impl Core {
     /// full pool, all volumes would need more slots for that reason, and no volume would give any
     /// back.
     pub fn slots_needed(&self) -> u32 {
-        let full = |node: &Node| node.disk_limited || node.is_disk_full();
+        let full = |node: &Node| self.is_limited_by_disk(node) || node.is_disk_full();
         let lost = |node: &Node| node.health != NodeHealth::Up || full(node);
         match self.nodes.iter().any(lost) {
             false => self.slots_needed_without_losses(),
@@ -337,7 +337,9 @@ impl Core {
     }
 
     /// The nodes on which other volumes lack slots, and on which the volume has more than it may
-    /// ask for, each with the number of slots that it keeps there.
+    /// ask for, each with the number of slots that it keeps there. A node that has granted less
+    /// than the volume has reserved counts too, if it has granted more than the volume needs: a
+    /// smaller reservation on all nodes would take long to come down to this one.
     pub fn nodes_with_more(&self) -> Vec<(NodeIndex, u32)> {
         if self.reservation_changes() {
             return Vec::new();
@@ -346,16 +348,20 @@ impl Core {
             let node = self.node(index);
             let lacking = self.slots_lacking(index);
             let less = node.slots_reserved.saturating_sub(lacking);
-            let kept = less.max(self.slots_alone(index)).max(self.slots_min_on(node));
+            let least = match node.slots_reserved < self.reservation.slots {
+                true => self.slots_alone(index).min(self.slots_needed()),
+                false => self.slots_alone(index),
+            };
+            let kept = less.max(least).max(self.slots_min_on(node));
             let gives = lacking > 0 && kept < node.slots_reserved;
             gives.then_some((index, kept))
         };
         self.up_nodes().into_iter().filter_map(kept).collect()
     }
 
-    /// What the other nodes have granted that are no larger than this node, and whose disks grant
-    /// more. If none of them is up, what the absent ones had granted, but at least what every node
-    /// grants that is up.
+    /// What other nodes have granted: those that are up, are no larger than this node, and whose
+    /// disks have room for more. If no such node is up, the numbers that the absent ones had
+    /// granted, each at least the smallest number of a node that is up.
     fn granted_by_others(&self, node: NodeIndex) -> Vec<u32> {
         let size = self.node(node).stat.slots_total;
         let counts = |(index, other): &(NodeIndex, &Node)| {

@@ -285,9 +285,13 @@ async fn rebuild(ctx: Ctx) {
 /// node on which other volumes have all slots keeps none.
 async fn wait_for_reservations(ctx: &Ctx) {
     let began = ctx.with(|core| core.now);
-    let asks = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved == 0;
+    let longest = Nanos::from_ms(RESERVATION_MS_MAX);
     while ctx.with(|core| {
-        let waits = core.now.since(began) < Nanos::from_ms(RESERVATION_MS_MAX);
+        let asks = |node: &Node| {
+            let joins = core.reservation_changes() || core.now.since(node.connected_at) < longest;
+            node.health == NodeHealth::Up && node.slots_reserved == 0 && joins
+        };
+        let waits = core.now.since(began) < longest;
         waits && core.phase == Phase::Serving && core.nodes.iter().any(asks)
     }) {
         ctx.sleep_ms(RESERVATION_POLL_MS).await;

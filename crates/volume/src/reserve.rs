@@ -30,6 +30,10 @@ const GIVE_BACK_MS_MAX: u64 = 20_000;
 const GIVE_BACK_POLL_MS: u64 = 500;
 /// How long a volume that closes collects to give slots back.
 const CLOSE_COLLECTS_MS_MAX: u64 = 3_000;
+/// How often a volume that closes asks a busy node to take slots back, and the pause before it asks
+/// again.
+const CLOSE_ASKS_MAX: u32 = 5;
+const CLOSE_ASKS_PAUSE_MS: u64 = 100;
 /// How often a change checks whether the change before it has ended.
 const CHANGE_POLL_MS: u64 = 5;
 
@@ -101,7 +105,9 @@ impl Core {
     /// volume still has the slots that it wanted to give back.
     fn note_not_granted(&mut self, asked: &SlotRequest) {
         let state = self.node_mut(asked.node);
-        if state.connected && state.session == asked.session {
+        // A node that has joined since has no known reservation.
+        let known = state.connected && state.slots_reserved > 0;
+        if known && state.session == asked.session {
             state.slots_reserved += asked.given_up;
         }
     }
@@ -140,6 +146,9 @@ impl Core {
     /// asked may be an empty replacement, which has granted nothing.
     fn note_answers(&mut self, asked: &[SlotRequest], answers: &[(NodeIndex, CallResult)]) {
         for (asked, (node, answer)) in asked.iter().zip(answers) {
+            if answer.is_err() {
+                self.note_not_granted(asked);
+            }
             self.note_wish(asked, answer);
             match answer {
                 Ok(_) if self.node(*node).session != asked.session => {}
@@ -147,12 +156,8 @@ impl Core {
                     self.node_mut(*node).granted_less = false;
                     self.note_reserved(*node, asked.slots);
                 }
-                Err(error) => {
-                    self.note_not_granted(asked);
-                    if matches!(error, NodeError::Io(_)) {
-                        self.note_disk_limited(*node);
-                    }
-                }
+                Err(NodeError::Io(_)) => self.note_disk_limited(*node),
+                Err(_) => {}
             }
         }
     }
@@ -217,19 +222,18 @@ impl Core {
     }
 
     /// Two bounds of the present reservation on a node, the larger one first; neither is more than
-    /// `wanted`. If the node has granted slots since it connected, both are that number. Otherwise
-    /// they are the number of slots that the volume knows it has there, with and without slots that
+    /// `wanted`. If the node has granted slots since it connected, both are that number: the slots
+    /// that the volume is giving up are the node's only when the node has answered. Otherwise they
+    /// are the number of slots that the volume knows it has there, with and without slots that
     /// shards under way may take.
     fn slots_granted_before(&mut self, node: NodeIndex, wanted: u32) -> (u32, u32) {
         let moving = self.segments.unsealed() + self.segments_freeing;
         let moving = u32::try_from(moving).unwrap_or(u32::MAX);
         let least = self.slots_known(node);
         let state = self.node_mut(node);
-        let granted = state.slots_reserved;
-        // From here on, answers say how much is left of a smaller reservation.
-        if granted > 0 {
-            state.give_up_slots(wanted);
-            return (granted.min(wanted), granted.min(wanted));
+        if state.slots_reserved > 0 {
+            let granted = state.slots_reserved.saturating_add(state.slots_given_up).min(wanted);
+            return (granted, granted);
         }
         let given = least.saturating_sub(wanted).min(state.slots_free);
         state.slots_free -= given;
@@ -240,6 +244,23 @@ impl Core {
     /// Slots that the volume holds on a node, plus slots that it may still take there.
     fn slots_known(&self, node: NodeIndex) -> u32 {
         self.shards_on(node).saturating_add(self.node(node).slots_free)
+    }
+
+    /// The nodes that keep more than `slots` slots for the volume, or more than it needs there.
+    fn nodes_with_more_than(&self, slots: u32) -> Vec<NodeIndex> {
+        let more = |node: &NodeIndex| match self.node(*node).slots_reserved {
+            // It has just joined, and may keep the reservation from before.
+            0 => self.slots_known(*node) > slots.max(self.slots_closed_on(*node)),
+            reserved => reserved > slots,
+        };
+        self.up_nodes().into_iter().filter(more).collect()
+    }
+
+    /// Slots that the volume needs on a node at least while it is closed: its shards take these,
+    /// and the next opening.
+    fn slots_closed_on(&self, node: NodeIndex) -> u32 {
+        let free = u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX);
+        self.shards_on(node).saturating_add(free)
     }
 
     /// Shards of the volume on a node.
@@ -287,7 +308,8 @@ pub async fn reserve_on_low(ctx: &Ctx) -> bool {
 
 /// Reserves the same number of slots on all of these nodes: `wanted`, or as many of these beyond
 /// `least` as all of the nodes have. True if it is more than `least`. A node that has granted more
-/// keeps more. `by_most`: it counts only if most nodes of the pool grant it.
+/// keeps more. `by_most`: it counts only if most nodes of the pool grant it. Otherwise only a full
+/// disk may refuse it.
 async fn reserve_together(
     ctx: &Ctx,
     nodes: Vec<NodeIndex>,
@@ -315,7 +337,8 @@ async fn reserve_together(
         let enough = ctx.with(|core| {
             core.note_answers(&asked, &answers);
             let good = answers.iter().filter(|(_, answer)| answer.is_ok()).count();
-            if by_most { core.is_enough(good) } else { good > 0 }
+            let all = answers.iter().all(|(_, a)| matches!(a, Ok(_) | Err(NodeError::Io(_))));
+            if by_most { core.is_enough(good) } else { all && good > 0 }
         });
         if !refused {
             // A full disk is like a lost node: the other nodes go on.
@@ -369,10 +392,7 @@ fn next_try(slots: u32, attempt: u32, most: u32, least: u32) -> u32 {
 /// volume then needs. A request for the present reservation would end this, so the volume does not
 /// send one.
 pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
-    let (most, least, granted) = ctx.with(|core| {
-        let (most, least) = core.slots_granted_before(node, wanted);
-        (most, least, core.node(node).slots_reserved)
-    });
+    let (most, least) = ctx.with(|core| core.slots_granted_before(node, wanted));
     let mut slots = wanted;
     // Whether the node's disk is the reason for the last refusal.
     let mut by_disk = false;
@@ -383,10 +403,10 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
         });
         let answer = call.await;
         ctx.with(|core| {
-            core.note_wish(&asked, &answer);
             if answer.is_err() {
                 core.note_not_granted(&asked);
             }
+            core.note_wish(&asked, &answer);
         });
         match answer {
             Ok(_) => {
@@ -406,8 +426,8 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
         slots = next_try(slots, attempt, most, least);
         let waits = ctx.with(|core| {
             let state = core.node(node);
-            let same = state.session == asked.session && state.slots_reserved == granted;
-            let waits = same && !by_disk && slots == granted && state.slots_wished > granted;
+            let same = state.session == asked.session && state.slots_reserved == slots;
+            let waits = same && !by_disk && state.slots_wished > slots;
             if waits {
                 core.node_mut(node).disk_limited = false;
                 core.note_granted(node, true);
@@ -501,7 +521,8 @@ pub async fn reserve_at_start(ctx: Ctx) {
     ctx.with(|core| {
         let granted = |node: &NodeIndex| {
             let state = core.node(*node);
-            (!state.disk_limited).then_some(state.slots_reserved)
+            // A node without any was lost meanwhile, or came back empty into a full pool.
+            (!state.disk_limited && state.slots_reserved > 0).then_some(state.slots_reserved)
         };
         let common = nodes.iter().filter_map(granted).min().unwrap_or(wanted);
         let slots = common.max(core.slots_needed()).min(wanted);
@@ -628,20 +649,26 @@ pub async fn give_back_garbage(ctx: &Ctx) {
 /// for them. The next opening asks for more again if nodes are lost then.
 pub async fn give_back_spare(ctx: &Ctx) {
     begin_change(ctx).await;
-    let (nodes, slots) = ctx.with(|core| {
+    let slots = ctx.with(|core| {
         let slots = core.slots_needed_without_losses().max(core.slots_min());
         let kept = slots - slots.min(core.slots_needed_without_losses());
         if kept > 0 {
             let name = &core.name;
             tracing::info!(volume = %name, "closes with {kept} slots of garbage on each node");
         }
-        let more = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved > slots;
-        let nodes = core.nodes_that(more);
-        nodes.iter().for_each(|node| core.node_mut(*node).give_up_slots(slots));
-        (nodes, slots)
+        slots
     });
-    // The volume needs all of these from now on: it has no writer to give any back.
-    ctx.call_all(&nodes, &RequestBody::Reserve { slots, spare: 0 }).await;
+    for _ in 0..CLOSE_ASKS_MAX {
+        let nodes = ctx.with(|core| core.nodes_with_more_than(slots));
+        // The volume needs all that it keeps: from now on it has no writer to give any back.
+        let (asked, answers) =
+            ask_all(ctx, &nodes, |core, _, node| (slots.max(core.slots_closed_on(node)), 0)).await;
+        ctx.with(|core| core.note_answers(&asked, &answers));
+        if answers.iter().all(|(_, answer)| answer.is_ok()) {
+            break;
+        }
+        ctx.sleep_ms(CLOSE_ASKS_PAUSE_MS).await;
+    }
     ctx.with(|core| core.reservation.changing = false);
 }
 
@@ -755,13 +782,11 @@ async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex], wanted: u32) {
     }
     let joined = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved == 0;
     for node in ctx.with(|core| core.nodes_that(joined)) {
-        if !asked.contains(&node) {
-            // It may have granted the larger number already, before it was lost.
-            let slots =
-                ctx.with(|core| core.slots_to_ask(node, core.reservation.slots.max(wanted)));
-            reserve_on(ctx, node, slots).await;
-            ctx.with(Core::start_rebuild);
-        }
+        // It may have granted the larger number already, before it was lost.
+        let wanted = if asked.contains(&node) { 0 } else { wanted };
+        let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots.max(wanted)));
+        reserve_on(ctx, node, slots).await;
+        ctx.with(Core::start_rebuild);
     }
 }
 
@@ -871,6 +896,58 @@ mod tests {
         script.core(|core| assert_eq!(core.node(NODE).slots_reserved, 60));
     }
 
+    #[test]
+    fn slots_that_are_being_given_up_are_not_given_away_by_a_refusal() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            grants(core, &[SLOTS; 8]);
+            let state = core.node_mut(NODE);
+            (state.slots_reserved, state.slots_free) = (67, 67);
+            state.give_up_slots(60);
+        });
+        script.start(|ctx| async move { reserve_on(&ctx, NODE, 70).await });
+        let reserved = |sent: &Sent| match sent.request.body {
+            RequestBody::Reserve { slots, .. } => slots,
+            _ => panic!("{:?}", sent.request.body),
+        };
+        for slots in [70, 68, 67] {
+            let sent = script.sent_one();
+            assert_eq!(reserved(&sent), slots);
+            match slots {
+                67 => script.done(&sent),
+                _ => script.answer(&sent, Err(NodeError::NoSpace)),
+            }
+        }
+        script.sent();
+        script.core(|core| assert_eq!(core.node(NODE).slots_reserved, 67));
+    }
+
+    #[test]
+    fn a_volume_that_closes_gives_slots_back_on_every_node() {
+        let mut script = Script::serving(8);
+        let busy = NodeIndex(5);
+        script.core(|core| {
+            // This node has just joined, and keeps what it had granted.
+            core.node_mut(NODE).slots_reserved = 0;
+        });
+        script.start(|ctx| async move { give_back_spare(&ctx).await });
+        let sent = script.sent();
+        assert_eq!(sent.len(), 8);
+        for sent in &sent {
+            match sent.node == busy {
+                true => script.answer(sent, Err(NodeError::Busy)),
+                false => script.done(sent),
+            }
+        }
+        assert!(script.sent().is_empty());
+        script.wait_ms(CLOSE_ASKS_PAUSE_MS);
+        let sent = script.sent_one();
+        assert_eq!(sent.node, busy);
+        script.done(&sent);
+        assert!(script.sent().is_empty());
+        script.core(|core| assert!(!core.reservation_changes()));
+    }
+
     fn grants(core: &mut Core, granted: &[u32; 8]) {
         for (node, granted) in core.nodes.iter_mut().zip(granted) {
             (node.slots_reserved, node.slots_free) = (*granted, *granted);
@@ -896,7 +973,11 @@ mod tests {
             core.node_mut(NODE).stat.slots_lacking = 4;
             assert_eq!(core.nodes_with_more(), [(NODE, 66)]);
             core.node_mut(NODE).stat.slots_lacking = 40;
+            core.reservation.slots = 60;
             assert_eq!(core.nodes_with_more(), [(NODE, 60)]);
+            core.reservation.slots = SLOTS;
+            assert!(core.slots_needed() < 30);
+            assert_eq!(core.nodes_with_more(), [(NODE, 30)], "it granted less than was wanted");
         });
     }
 
