@@ -198,6 +198,13 @@ impl Script {
     }
 }
 
+/// Every node has granted these slots, and holds none of them.
+pub fn grants(core: &mut Core, granted: &[u32; 8]) {
+    for (node, granted) in core.nodes.iter_mut().zip(granted) {
+        (node.slots_reserved, node.slots_free) = (*granted, *granted);
+    }
+}
+
 /// The answer to `Stat`.
 pub fn stat(node: NodeIndex) -> NodeStat {
     NodeStat { node, slot_bytes: GEOMETRY.shard_bytes, slots_total: SLOTS, ..NodeStat::default() }

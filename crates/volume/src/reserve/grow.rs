@@ -1,0 +1,357 @@
+//! More slots: on one node, on the nodes that have granted less than the others, or on all.
+
+use std::collections::BTreeMap;
+
+use fieldstone_proto::{NodeError, NodeIndex, RequestBody};
+
+use super::ask::{TRIES_MAX, ask_all, begin_change, learn_room, others_have_it, reserve_on};
+use crate::core::{Core, Ctx, Node};
+use crate::status::{NodeHealth, Phase};
+
+/// Reserves the same number of slots on all nodes that have granted as much as the others:
+/// `wanted`, or as many of these as all nodes have. True if it is more than before.
+pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
+    let (nodes, before) = ctx.with(|core| {
+        let slots = core.slots_common();
+        let asks = |node: &Node| {
+            let equal = node.slots_reserved >= slots || node.disk_limited;
+            node.health == NodeHealth::Up && equal
+        };
+        (core.nodes_that(asks), slots)
+    });
+    reserve_together(ctx, nodes, before, wanted, true).await
+}
+
+/// Reserves more slots on the nodes that have granted less than the others. The volume may ask none
+/// of them alone, so it asks them together. The smallest number that one of them has granted grows.
+pub async fn reserve_on_low(ctx: &Ctx) -> bool {
+    let (nodes, least, wanted) = ctx.with(|core| {
+        let nodes = core.low_nodes();
+        let granted = nodes.iter().map(|node| core.node(*node).slots_reserved);
+        (nodes.clone(), granted.min().unwrap_or(0), core.reservation.slots)
+    });
+    !nodes.is_empty() && reserve_together(ctx, nodes, least, wanted, false).await
+}
+
+/// Reserves the same number of slots on all of these nodes: `wanted`, or as many of these beyond
+/// `least` as all of the nodes have. True if it is more than `least`. A node that has granted more
+/// keeps more. `by_most`: it counts only if most nodes of the pool grant it. Otherwise only a full
+/// disk may refuse it.
+async fn reserve_together(
+    ctx: &Ctx,
+    nodes: Vec<NodeIndex>,
+    least: u32,
+    wanted: u32,
+    by_most: bool,
+) -> bool {
+    let granted = |core: &mut Core| -> Vec<u32> {
+        nodes.iter().map(|node| core.node(*node).slots_reserved).collect()
+    };
+    let before = ctx.with(granted);
+    let mut slots = wanted;
+    for _ in 0..TRIES_MAX {
+        if slots <= least {
+            break;
+        }
+        let (asked, answers) = ask_all(ctx, &nodes, |core, index, node| {
+            // After a refusal, nodes that granted more get a smaller reservation: from here on,
+            // their answers say how much is left of that one.
+            let slots = core.slots_to_keep(node, slots.max(before[index]));
+            (slots, core.slots_spare_on_all(node, slots))
+        })
+        .await;
+        let refused = answers.iter().any(|(_, answer)| others_have_it(answer));
+        let enough = ctx.with(|core| {
+            core.note_answers(&asked, &answers);
+            let good = answers.iter().filter(|(_, answer)| answer.is_ok()).count();
+            let all = answers.iter().all(|(_, a)| matches!(a, Ok(_) | Err(NodeError::Io(_))));
+            if by_most { core.is_enough(good) } else { all && good > 0 }
+        });
+        if !refused {
+            // A full disk is like a lost node: the other nodes go on.
+            if !enough {
+                break;
+            }
+            ctx.with(|core| {
+                core.reservation.slots = core.reservation.slots.max(slots);
+                // From here on, nodes that did not grant it have less than the others.
+                nodes.iter().for_each(|node| core.note_short(*node));
+            });
+            return true;
+        }
+        slots = least + (slots - least) / 2;
+    }
+    // Slots that only some nodes have granted are of no use.
+    for (node, before) in nodes.into_iter().zip(before) {
+        // This request also withdraws the wish of the growth, and says what the volume can spare.
+        // A node without a known reservation gets its own request when it has joined. A node with
+        // a full disk keeps what it has.
+        let (kept, asks) = ctx.with(|core| {
+            let state = core.node(node);
+            let kept = core.slots_to_keep(node, before);
+            let full = state.disk_limited && state.slots_reserved <= kept;
+            (kept, state.slots_reserved > 0 && !full)
+        });
+        if asks {
+            reserve_on(ctx, node, kept).await;
+        }
+        learn_room(ctx, node).await;
+    }
+    false
+}
+
+/// Asks the nodes that have granted less than the others for the rest. True if any node has granted
+/// more.
+pub async fn reserve_missing(ctx: &Ctx) -> bool {
+    let nodes = ctx.with(|core| core.nodes_with_less());
+    let mut gained = false;
+    for node in nodes {
+        let (before, slots) = ctx.with(|core| {
+            let slots = core.slots_to_ask(node, core.reservation.slots);
+            (core.node(node).slots_reserved, slots)
+        });
+        if slots > before {
+            reserve_on(ctx, node, slots).await;
+        }
+        gained |= ctx.with(|core| core.node(node).slots_reserved > before);
+    }
+    gained
+}
+
+/// Asks single nodes for slots that rebuild needs, if the nodes together grant no more. True if any
+/// node has granted more.
+pub async fn reserve_for_rebuild(ctx: &Ctx) -> bool {
+    let mut gained = false;
+    for node in ctx.with(|core| core.low_nodes()) {
+        let (before, slots) =
+            ctx.with(|core| (core.node(node).slots_reserved, core.slots_for_rebuild(node)));
+        if slots > before {
+            reserve_on(ctx, node, slots).await;
+        }
+        gained |= ctx.with(|core| core.node(node).slots_reserved > before);
+    }
+    gained
+}
+
+/// Reserves on a node that has joined as many slots as the volume may ask it for.
+pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
+    begin_change(ctx).await;
+    let slots = ctx.with(|core| match core.reservation.slots {
+        0 => 0,
+        slots => core.slots_to_ask(node, slots.max(core.slots_min())),
+    });
+    if slots > 0 && ctx.with(|core| core.phase == Phase::Serving) {
+        reserve_on(ctx, node, slots).await;
+    }
+    learn_room(ctx, node).await;
+    ctx.with(|core| core.reservation.changing = false);
+}
+
+/// Reserves the largest number that all nodes grant, when the volume begins to serve. First it asks
+/// the nodes that have data of the volume: they know its reservation, and those of other volumes.
+/// The others may have come back empty.
+pub async fn reserve_at_start(ctx: Ctx) {
+    let (nodes, wanted) = ctx.with(|core| {
+        let mut nodes = core.up_nodes();
+        nodes.sort_by_key(|node| core.data_shards_on(*node) == 0);
+        (nodes, core.reservation.slots)
+    });
+    let is_new = ctx.with(|core| nodes.iter().all(|node| core.data_shards_on(*node) == 0));
+    for node in &nodes {
+        let slots = ctx.with(|core| match core.data_shards_on(*node) {
+            0 if !is_new => core.slots_to_ask(*node, wanted),
+            _ => wanted,
+        });
+        reserve_on(&ctx, *node, slots).await;
+        learn_room(&ctx, *node).await;
+    }
+    // Slots that one node grants beyond the others are of no use to this volume, but other volumes
+    // may need them.
+    ctx.with(|core| {
+        let granted = |node: &NodeIndex| {
+            let state = core.node(*node);
+            // A node without any was lost meanwhile, or came back empty into a full pool.
+            (!state.disk_limited && state.slots_reserved > 0).then_some(state.slots_reserved)
+        };
+        let common = nodes.iter().filter_map(granted).min().unwrap_or(wanted);
+        let slots = common.max(core.slots_needed()).min(wanted);
+        core.set_reservation(slots);
+    });
+}
+
+/// An opening asks for the slots of its checkpoint on nodes that have fewer: the earlier writer may
+/// have died while it asked a node. `held` says how many slots the volume held at most.
+pub async fn reserve_for_checkpoint(ctx: &Ctx, held: &BTreeMap<NodeIndex, u32>) {
+    for node in ctx.with(|core| core.up_nodes()) {
+        let slots = ctx.with(|core| {
+            let checkpoint = u32::try_from(core.checkpoint_segments()).unwrap_or(u32::MAX);
+            let state = core.node(node);
+            // If a node has slots that no volume has reserved, its disk has room for all reserved
+            // slots. So fewer slots are left only because fewer are reserved, and a request for
+            // this many makes no reservation smaller.
+            let lacks = state.slots_free < checkpoint && state.stat.slots_free > 0;
+            let held = held.get(&node).copied().unwrap_or(0);
+            lacks.then(|| held.saturating_add(checkpoint))
+        });
+        if let Some(slots) = slots {
+            // A node that refuses takes no shard of the checkpoint.
+            let _ = ctx.call(node, RequestBody::Reserve { slots, spare: 0 }).await;
+        }
+    }
+}
+
+/// Asks the nodes that had no room how much they have now: a volume that sends nothing to such a
+/// node would never learn of new room. True if there are any such nodes.
+pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
+    let full = |node: &Node| node.full || node.is_short() || node.disk_limited;
+    let nodes = ctx.with(|core| core.nodes_that(|n| n.health == NodeHealth::Up && full(n)));
+    for node in &nodes {
+        learn_room(ctx, *node).await;
+        // Shards that the last answers counted as under way may have arrived.
+        ctx.with(|core| core.note_short(*node));
+    }
+    ask_limited_nodes(ctx).await;
+    !nodes.is_empty()
+}
+
+/// Asks nodes again whose disks had no room for as many slots as the others reserved: no other
+/// answer reports that such a disk has room again.
+async fn ask_limited_nodes(ctx: &Ctx) {
+    let nodes = ctx.with(|core| {
+        if core.reservation_changes() || core.phase != Phase::Serving {
+            return Vec::new();
+        }
+        let limited = |n: &Node| n.health == NodeHealth::Up && core.is_limited_by_disk(n);
+        let nodes = core.nodes_that(limited);
+        core.reservation.changing = !nodes.is_empty();
+        nodes
+    });
+    if nodes.is_empty() {
+        return;
+    }
+    for node in nodes {
+        let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots));
+        reserve_on(ctx, node, slots).await;
+    }
+    ctx.with(|core| core.reservation.changing = false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::{SLOTS, Script, Sent, grants};
+    use crate::seam::Provisioning;
+
+    const NODE: NodeIndex = NodeIndex(3);
+
+    #[test]
+    fn a_node_that_refuses_does_not_keep_the_others_from_growing() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            // The volume wants 43, but no node has granted more than 40.
+            core.reservation.slots = 43;
+            grants(core, &[40, 40, 40, 30, 40, 40, 40, 40]);
+            assert_eq!(core.slots_common(), 40);
+        });
+        script.start(|ctx| async move { assert!(reserve_more(&ctx, 50).await) });
+        let sent = script.sent();
+        assert_eq!(sent.len(), 7);
+        assert!(sent.iter().all(|sent| sent.node != NODE));
+        sent.iter().for_each(|sent| script.done(sent));
+        script.sent();
+        script.core(|core| assert_eq!((core.slots_common(), core.reservation.slots), (50, 50)));
+    }
+
+    #[test]
+    fn two_nodes_that_granted_less_grow_together() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            core.reservation.slots = 60;
+            grants(core, &[60, 60, 60, 40, 60, 44, 60, 60]);
+            assert_eq!(core.slots_to_ask(NODE, 60), 44);
+            assert_eq!(core.slots_to_ask(NodeIndex(5), 60), 44);
+        });
+        script.start(|ctx| async move { assert!(reserve_on_low(&ctx).await) });
+        let reserved = |sent: &Sent| match sent.request.body {
+            RequestBody::Reserve { slots, .. } => (sent.node, slots),
+            _ => panic!("{:?}", sent.request.body),
+        };
+        let sent = script.sent();
+        let asked: Vec<_> = sent.iter().map(reserved).collect();
+        assert_eq!(asked, [(NODE, 60), (NodeIndex(5), 60)]);
+        script.answer(&sent[0], Err(NodeError::NoSpace));
+        script.done(&sent[1]);
+        // The next try asks both for the middle between the smaller grant and 60.
+        let sent = script.sent();
+        assert_eq!(sent.iter().map(reserved).collect::<Vec<_>>(), [(NODE, 50), (NodeIndex(5), 50)]);
+        sent.iter().for_each(|sent| script.answer(sent, Err(NodeError::NoSpace)));
+        let sent = script.sent();
+        assert_eq!(sent.iter().map(reserved).collect::<Vec<_>>(), [(NODE, 45), (NodeIndex(5), 45)]);
+        sent.iter().for_each(|sent| script.done(sent));
+        script.sent();
+        script.core(|core| {
+            assert_eq!(core.node(NODE).slots_reserved, 45);
+            assert_eq!(core.reservation.slots, 60);
+        });
+    }
+
+    #[test]
+    fn a_node_that_came_back_empty_is_asked_for_what_every_other_node_granted() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            grants(core, &[60, 57, 60, 0, 60, 60, 60, 60]);
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), 57);
+            assert_eq!(core.slots_to_ask(NODE, 40), 40);
+            core.node_mut(NodeIndex(1)).stat.slots_total = SLOTS + 1;
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), 60, "a larger node may grant others more");
+            core.node_mut(NodeIndex(5)).disk_limited = true;
+            core.node_mut(NodeIndex(5)).slots_reserved = 20;
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), 60, "a full disk tells nothing");
+            let state = core.node_mut(NODE);
+            (state.slots_reserved, state.slots_free) = (70, 70);
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), 70, "it keeps what it has");
+            assert_eq!(core.nodes_with_more(), [], "no other volume lacks slots");
+            core.node_mut(NODE).stat.slots_lacking = 4;
+            assert_eq!(core.nodes_with_more(), [(NODE, 66)]);
+            core.node_mut(NODE).stat.slots_lacking = 40;
+            core.reservation.slots = 60;
+            assert_eq!(core.nodes_with_more(), [(NODE, 60)]);
+            core.reservation.slots = SLOTS;
+            assert!(core.slots_needed() < 30);
+            assert_eq!(core.nodes_with_more(), [(NODE, 30)], "it granted less than was wanted");
+        });
+    }
+
+    #[test]
+    fn every_node_is_asked_for_the_whole_size_of_a_thick_volume() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            let whole = core.slots_whole(core.geometry.size_bytes);
+            core.reservation.provisioning = Provisioning::Thick;
+            grants(core, &[whole, whole, whole, 0, whole, whole - 3, whole, whole]);
+            assert!(core.lacks_promised_slots());
+            assert_eq!(core.slots_to_ask(NODE, SLOTS), whole);
+            assert_eq!(core.slots_to_ask(NodeIndex(5), whole), whole);
+            assert_eq!(core.slots_spare(NODE, whole + 7), 7);
+            assert_eq!(core.nodes_with_less(), [NODE, NodeIndex(5)]);
+        });
+    }
+
+    #[test]
+    fn a_node_that_reconnects_keeps_what_it_granted() {
+        let mut script = Script::serving(8);
+        script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
+        script.core(|core| {
+            grants(core, &[60, 20, 60, 0, 60, 60, 60, 60]);
+            core.node_mut(NODE).slots_before = 50;
+            core.node_mut(NODE).slots_free = 49;
+            assert_eq!(core.slots_to_ask(NODE, 60), 50);
+            core.node_mut(NODE).slots_free = 9;
+            let known = core.slots_kept(NODE);
+            assert!((10..20).contains(&known), "it has forgotten its reservation: {known}");
+            core.node_mut(NodeIndex(4)).slots_reserved = 0;
+            assert_eq!(core.slots_to_ask(NodeIndex(4), 60), 20, "it has no shard");
+            assert_eq!(core.slots_for_rebuild(NodeIndex(4)), core.slots_needed().min(60));
+        });
+    }
+}

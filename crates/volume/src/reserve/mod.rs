@@ -1,0 +1,28 @@
+//! Requests to nodes for slots, and the return of slots.
+//!
+//! `provision` says how many slots the volume wants. This module asks for them: for the same number
+//! on every node, because a segment takes one slot on each of its nodes. If a node grants more than
+//! the others, the volume gives the excess back, so that two volumes that grow at the same time do
+//! not each end with half of the slots that a segment takes. A node may not be able to grant what
+//! the others have (it came back after the volume had asked them, say). It then grants what it can.
+//! The volume counts with that, and asks for the rest when room is short.
+//!
+//! | module      | idea |
+//! |-------------|------|
+//! | `ask`       | a request to one node or to several, and the answers |
+//! | `grow`      | more slots: on one node, on the nodes that have less, on all |
+//! | `give_back` | fewer slots: for other volumes, and before the volume closes |
+//! | `size`      | the slots of a whole device, when it is created or grows |
+
+mod ask;
+mod give_back;
+mod grow;
+mod size;
+
+pub use ask::{begin_change, reserve_on};
+pub use give_back::{give_back_garbage, give_back_spare, yield_if_needed};
+pub use grow::{
+    ask_full_nodes, reserve_at_start, reserve_for_checkpoint, reserve_for_rebuild, reserve_joined,
+    reserve_missing, reserve_more, reserve_on_low,
+};
+pub use size::reserve_for_size;

@@ -1,0 +1,146 @@
+//! The slots of a whole device: a volume is created, or it grows.
+
+use fieldstone_proto::{NodeError, NodeIndex};
+
+use super::ask::{ask_all, learn_room, others_have_it, reserve_on};
+use crate::core::{Core, Ctx, Node};
+use crate::status::{NodeHealth, Phase};
+
+/// How long a volume that is created or grows waits while no other volume gives back spare slots.
+/// The others check every 2 s, and may have to collect before they can give back.
+const GIVE_BACK_MS_MAX: u64 = 20_000;
+/// How often it asks meanwhile.
+const GIVE_BACK_POLL_MS: u64 = 500;
+
+/// Why the volume cannot reserve a size.
+pub struct Refused {
+    /// The reason, for people.
+    pub why: String,
+    /// Nodes were lost on the way. The reservation may succeed without them, or when they are back.
+    pub nodes_lost: bool,
+}
+
+/// Reserves the slots of a thick volume of `size_bytes`, or of a thin one that is being created.
+/// Waits for other volumes if they can spare the lacking slots. The caller has begun a change.
+///
+/// A growth requests what the new size takes, and more only on nodes that have granted more
+/// already. Segments that are being written may take more slots for a moment, but these come from
+/// the reservation that the volume has.
+///
+/// # Errors
+/// A node does not have that many: which one, and how many it has. A serving volume then has its
+/// old reservation.
+pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<(), Refused> {
+    let (nodes, before, wanted) = ctx.with(|core| {
+        let wanted = if thin { core.slots_wanted() } else { core.slots_whole(size_bytes) };
+        let before = core.reservation.slots;
+        let least = if before == 0 { core.slots_min() } else { 0 };
+        (core.up_nodes(), before, wanted.max(least))
+    });
+    let result = ask_for(ctx, nodes, wanted).await;
+    ctx.with(|core| {
+        core.reservation.waits_for_others = false;
+        match &result {
+            Ok(()) => core.reservation.slots = wanted.max(before),
+            // A volume whose creation fails is removed.
+            Err(_) if core.phase == Phase::Opening => {}
+            Err(_) => core.set_reservation(before),
+        }
+    });
+    result
+}
+
+/// Asks nodes for `wanted` slots until they grant them. The volume needs all of these slots. It
+/// keeps those that a node has granted beyond.
+async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Refused> {
+    let mut asked = nodes;
+    let mut granted = 0;
+    let mut reason = String::new();
+    let (mut later, mut nodes_lost) = (false, false);
+    let mut lacking_min = u32::MAX;
+    let mut vain_ms = 0;
+    loop {
+        let (requests, answers) = ask_all(ctx, &asked, |core, _, node| {
+            let granted = match core.node(node).slots_reserved {
+                // It has just joined, and may have a reservation from before.
+                0 => core.slots_level(node).unwrap_or(0).max(core.slots_kept(node)),
+                granted => granted,
+            };
+            let slots = wanted.max(granted);
+            (slots, slots - wanted)
+        })
+        .await;
+        ctx.with(|core| core.note_answers(&requests, &answers));
+        for (node, answer) in &answers {
+            match answer {
+                Ok(_) => granted += 1,
+                Err(error) if !others_have_it(answer) => reason = format!("{node}: {error}"),
+                Err(_) => {}
+            }
+        }
+        nodes_lost |= answers.iter().any(|(_, answer)| *answer == Err(NodeError::Unreachable));
+        later |= answers.iter().any(|(_, answer)| *answer == Err(NodeError::Busy));
+        asked = answers.iter().filter(|(_, a)| others_have_it(a)).map(|(node, _)| *node).collect();
+        let Some(first) = asked.first().copied() else { break };
+        for node in &asked {
+            learn_room(ctx, *node).await;
+        }
+        if !later || vain_ms >= GIVE_BACK_MS_MAX || ctx.with(|core| core.closing) {
+            let why = ctx.with(|core| core.why_refused(first, wanted, later));
+            return Err(Refused { why, nodes_lost: false });
+        }
+        ctx.with(|core| core.reservation.waits_for_others = true);
+        ctx.sleep_ms(GIVE_BACK_POLL_MS).await;
+        reserve_joined_meanwhile(ctx, &asked, wanted).await;
+        let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
+        let lacking = asked.iter().map(lacking).max().unwrap_or(0);
+        // As long as other volumes give slots back, more may come.
+        vain_ms = if lacking < lacking_min { 0 } else { vain_ms + GIVE_BACK_POLL_MS };
+        lacking_min = lacking_min.min(lacking);
+    }
+    match ctx.with(|core| core.is_enough(granted)) {
+        true => Ok(()),
+        false => {
+            let why = format!("{granted} nodes have room for it, which is too few; {reason}");
+            Err(Refused { why, nodes_lost })
+        }
+    }
+}
+
+/// Reserves slots on the nodes that joined while the volume waits: rebuild waits for them.
+async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex], wanted: u32) {
+    if ctx.with(|core| core.phase != Phase::Serving) {
+        return;
+    }
+    let joined = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved == 0;
+    for node in ctx.with(|core| core.nodes_that(joined)) {
+        // It may have granted the larger number already, before it was lost.
+        let wanted = if asked.contains(&node) { 0 } else { wanted };
+        let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots.max(wanted)));
+        reserve_on(ctx, node, slots).await;
+        ctx.with(Core::start_rebuild);
+    }
+}
+
+impl Core {
+    /// The reason why a node refused `wanted` slots. `later`: other volumes should have given some
+    /// back.
+    fn why_refused(&self, node: NodeIndex, wanted: u32, later: bool) -> String {
+        let state = self.node(node);
+        let bytes = |slots: u32| u64::from(slots) * u64::from(state.stat.slot_bytes);
+        let free_bytes = bytes(state.stat.slots_free);
+        let wanted_bytes = bytes(wanted.saturating_sub(state.slots_reserved));
+        let advice = match later {
+            true => "other volumes can give back more, but have not done so yet: try again later",
+            false => {
+                "make it smaller or thin, remove other volumes, or serve the others for some \
+                 seconds: a volume that was not closed, or closed with much garbage, gives back \
+                 what it does not need"
+            }
+        };
+        format!(
+            "{node} has {free_bytes} bytes that no volume has reserved, and {wanted_bytes} more \
+             are wanted on each node; {advice}"
+        )
+    }
+}
