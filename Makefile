@@ -47,8 +47,10 @@ lint: ## Formatting and lints, denied
 	$(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
+# The first step also builds the C libraries, which cargo does not build for their tests.
 unit: ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
-	$(CARGO) test --workspace --locked
+	$(CARGO) build --workspace --locked --lib --tests
+	FIELDSTONE_LIBRARIES=$(abspath $(TARGET))/debug $(CARGO) test --workspace --locked
 
 rtl: ## Proofs, lint, test benches and line coverage of the RTL; skipped without Verilator
 	CARGO="$(CARGO)" rtl/check $(TARGET)

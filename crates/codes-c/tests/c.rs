@@ -20,12 +20,15 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The folder of the libraries. Cargo builds no library for a test that Rust cannot link with it,
-/// so this function runs cargo once to build them. Cargo uses again what it has compiled for the
-/// test.
+/// The folder of the libraries. Cargo does not build a `cdylib` or `staticlib` for an integration
+/// test. `make unit` builds them and names their folder in `FIELDSTONE_LIBRARIES`. Otherwise the
+/// first call here builds the package.
 fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
+        if let Some(built) = env::var_os("FIELDSTONE_LIBRARIES") {
+            return built.into();
+        }
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
         let mut cargo = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
         cargo.args(["build", "--locked", "--package", env!("CARGO_PKG_NAME"), "--target-dir"]);

@@ -22,11 +22,14 @@ fn here(path: &str) -> PathBuf {
 }
 
 /// The folder of the libraries. Cargo does not build a `cdylib` or `staticlib` for an integration
-/// test. So the first call here builds the package, and reuses the parts that the test's own build
-/// has compiled.
+/// test. `make unit` builds them and names their folder in `FIELDSTONE_LIBRARIES`. Otherwise the
+/// first call here builds the package.
 fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
+        if let Some(built) = env::var_os("FIELDSTONE_LIBRARIES") {
+            return built.into();
+        }
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
         let mut cargo = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
         cargo.args(["build", "--locked", "--package", env!("CARGO_PKG_NAME"), "--target-dir"]);
