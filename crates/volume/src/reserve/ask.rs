@@ -15,7 +15,7 @@ const TELL_AGAIN_MS: u64 = 60_000;
 /// wants and the number that it may have already.
 pub(super) const TRIES_MAX: u32 = 8;
 /// How often a change checks whether the change before it has ended.
-const CHANGE_POLL_MS: u64 = 5;
+pub(super) const CHANGE_POLL_MS: u64 = 5;
 
 /// A request for slots.
 pub(super) struct SlotRequest {

@@ -3,7 +3,7 @@
 use fieldstone_block::Nanos;
 use fieldstone_proto::NodeIndex;
 
-use super::ask::{ask_all, begin_change, learn_room, reserve_on};
+use super::ask::{CHANGE_POLL_MS, ask_all, begin_change, learn_room, reserve_on};
 use crate::core::{Core, Ctx, Node};
 use crate::status::{NodeHealth, Phase};
 
@@ -13,8 +13,6 @@ const CLOSE_COLLECTS_MS_MAX: u64 = 3_000;
 /// again.
 const CLOSE_ASKS_MAX: u32 = 5;
 const CLOSE_ASKS_PAUSE_MS: u64 = 100;
-/// How often a change checks whether the change before it has ended.
-const CHANGE_POLL_MS: u64 = 5;
 
 impl Core {
     /// The nodes that keep more than `slots` slots for the volume, or more than it needs there.
