@@ -5,10 +5,13 @@
  *
  *     ram:SIZE     memory that lives as long as the device: ram:64M. A multiple of 512 bytes
  *     file:PATH    a file or a block device
+ *     DIR/VOLUME   a volume of the pool in the folder DIR
  *
- * Volumes of a pool cannot be opened this way: only `fieldstone serve` opens them. The same layers
- * as in the server are in front of the store. Opening starts one thread, the core. The
- * core reads and writes the store through io_uring.
+ * The same layers as in the server are in front of the store. Opening starts one thread, the core.
+ * The core reads and writes the store through io_uring. For a volume, the core also runs the nodes
+ * of the pool that no `fieldstone node` process runs, and there are threads for the pool's control
+ * socket: commands such as `fieldstone status DIR` work. Until the device is closed, no other
+ * process can open a volume of the pool, nor can this process a second one.
  *
  * There are two kinds of calls. A program may use both:
  *
@@ -26,7 +29,8 @@
  * BLOCKS. A discard covers only the whole blocks of the store in its range. They read as zeroes
  * afterwards. The bytes of other blocks keep their content. So a discard of less than a block may
  * do nothing, and is a success. A block has 1 byte for `ram:` and for a file, up to 4096 bytes for
- * a block device, and 512 or 4096 bytes with `direct`. No function tells the size. A range that
+ * a block device, 4096 bytes for a volume, and 512 or 4096 bytes for a file with `direct`. No
+ * function tells the size. A range that
  * begins and ends at multiples of 4096 consists of whole blocks of every store. A write of zeroes
  * covers every byte of its range, whatever the blocks are.
  *

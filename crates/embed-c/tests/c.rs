@@ -12,6 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use fieldstone_embed::{Device, Options};
+use fieldstone_server::engine::Engine;
+use fieldstone_server::pool::{self, Sizes};
+use fieldstone_server::runtime::RuntimeOptions;
 use tempfile::TempDir;
 
 /// The system libraries that the static library needs, from `rustc --print native-static-libs`.
@@ -97,6 +101,22 @@ fn everything_works_from_c() {
     }
 }
 
+/// Makes a pool with a volume of 4 MiB, of which 5 bytes are not zero. Returns its path.
+fn volume(folder: &TempDir) -> String {
+    let path = folder.path().join("pool");
+    let sizes = Sizes { node_bytes: Some(64 << 20), overcommit: true };
+    let pool = pool::create(&path, 3, "rs:2+1".parse().expect("a profile"), sizes);
+    let engine = Engine::with_pool(pool.expect("created"), &RuntimeOptions::offline(&[]));
+    let engine = engine.expect("it runs");
+    engine.create_volume("v", 4 << 20, None, false).expect("created");
+    engine.finish().expect("closed");
+    let volume = path.join("v").display().to_string();
+    let device = Device::open(&volume, &Options::default()).expect("it opens");
+    device.write(1_000_001, b"stone").expect("written");
+    device.close().expect("stable");
+    volume
+}
+
 #[test]
 fn the_example_counts_bytes() {
     let Some(cc) = compiler("CC", "cc") else { return };
@@ -111,6 +131,10 @@ fn the_example_counts_bytes() {
     let output = run(Command::new(&program).arg(format!("file:{}", file.display())));
     let text = String::from_utf8(output.stdout).expect("the program prints ASCII");
     assert_eq!(text, "4 of 9437696 bytes are not zero\n");
+    let volume = volume(&folder);
+    let output = run(Command::new(&program).arg(&volume));
+    let text = String::from_utf8(output.stdout).expect("the program prints ASCII");
+    assert_eq!(text, "5 of 4194304 bytes are not zero\n");
     let refused = Command::new(&program).arg("tape:0").output().expect("it runs");
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("FIELDSTONE_BLOCK_BAD_TARGET"));

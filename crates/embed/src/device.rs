@@ -1,23 +1,25 @@
-//! A store, and the host that runs it.
+//! A device, and the runtime that has it.
 
 use std::ops::Deref;
-use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
 
 use fieldstone_block::SettingError;
 use fieldstone_block::layers::LayerOptions;
-use fieldstone_host::{
-    DeviceId, DeviceSpec, Host, HostConfig, PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget,
-    TargetError,
-};
-use fieldstone_uring::{Caching, start_thread};
+use fieldstone_host::{PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError};
+use fieldstone_server::accelerator::Accelerator;
+use fieldstone_server::control::ControlServer;
+use fieldstone_server::engine::{Engine, Served, ServerInfo, VolumeOptions};
+use fieldstone_server::paths::{VolumePath, volume_path};
+use fieldstone_server::pool::Pool;
+use fieldstone_server::runtime::{DeviceName, DeviceState, OpenDevice, Runtime, RuntimeOptions};
+use fieldstone_uring::{Caching, Holder, start_thread};
 
 use crate::answer::{Error, is_in_callback};
 use crate::frontend::KIND;
 use crate::queue::{AttachError, Bounds, Queue};
 
-/// How a store is opened. The options are those of `fieldstone serve`.
+/// How a device is opened. The options are those of `fieldstone serve`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Refuses requests that change data.
@@ -30,24 +32,24 @@ pub struct Options {
     pub bounds: Bounds,
 }
 
-/// Why a store could not be opened.
+/// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The target names no store.
+    /// The target names no store, and no volume of a pool.
     #[error("{target}: {reason}")]
     Target {
         /// The target.
         target: String,
-        /// What is wrong with it. The text of the error has it, so it is no source of the error.
-        reason: TargetError,
+        /// What is wrong with it.
+        reason: String,
     },
     /// The layer or its option is unknown, or the value is invalid.
     #[error(transparent)]
     Layer(#[from] SettingError),
-    /// The system has no io_uring or thread for the host.
-    #[error("cannot start: {0}")]
-    Start(std::io::Error),
-    /// The store cannot be opened.
+    /// The system has no io_uring or thread, or another process has the pool of the volume.
+    #[error("{0}")]
+    Start(String),
+    /// The store cannot be opened. For example, the pool has no volume of this name.
     #[error("{target}: {reason}")]
     Store {
         /// The target.
@@ -60,65 +62,68 @@ pub enum OpenError {
     Attach(#[from] AttachError),
 }
 
-/// A store that this process has open, and a [`Queue`] for it. The device derefs to the queue, and
+/// A device that this process has open, and a [`Queue`] for it. The device derefs to the queue, and
 /// all requests go through the queue. Dropping the device closes it.
 pub struct Device {
     queue: Queue,
-    device: DeviceId,
-    /// `None` after closing. The lock is there only so that threads may share the device.
-    host: Mutex<Option<Host>>,
+    /// `None` after closing.
+    open: Option<(OpenDevice, Arc<Running>)>,
 }
 
 impl Device {
-    /// Opens a store by a target of `fieldstone serve`: `ram:SIZE` or `file:PATH`. Starts a thread
-    /// for the core that runs the store. Waits until the store is open.
+    /// Opens a device by a target of `fieldstone serve`: `ram:SIZE`, `file:PATH`, or `DIR/VOLUME`
+    /// for a volume of the pool in the folder `DIR`. Starts a thread for the core that runs the
+    /// store, and for a volume also the nodes of the pool that no other process runs. Waits until
+    /// the device is open.
     ///
     /// # Errors
-    /// The target or a layer is invalid, the host does not start, or the store cannot be opened.
+    /// The target or a layer is invalid, the core does not start, or the store cannot be opened.
     pub fn open(target: &str, options: &Options) -> Result<Self, OpenError> {
-        let parsed: StoreTarget = target
-            .parse()
-            .map_err(|reason| OpenError::Target { target: target.to_owned(), reason })?;
-        let caching = if options.direct { Caching::Direct } else { Caching::Buffered };
-        let store_options = StoreOptions { caching, read_only: options.read_only };
-        let mut layers = LayerOptions::default();
-        // As `serve` does: if the data are in memory already, a cache would only copy them.
-        if parsed.is_cached(store_options) {
-            layers.add("cache:off")?;
+        let mut devices = Self::open_all(&[target], options)?;
+        Ok(devices.pop().expect("as many devices as targets"))
+    }
+
+    /// Opens several devices on one core. A process opens all volumes of a pool that it needs with
+    /// one call: while one of them is open, the process has the pool.
+    ///
+    /// # Errors
+    /// As [`Device::open`]. No device is open then.
+    pub fn open_all(targets: &[&str], options: &Options) -> Result<Vec<Self>, OpenError> {
+        let mut pools: Vec<Pool> = Vec::new();
+        let mut parsed = Vec::new();
+        for target in targets {
+            parsed.push(Target::parse(target, &mut pools)?);
         }
-        for text in &options.layers {
-            layers.add(text)?;
-        }
-        let fail = |reason: String| OpenError::Store { target: target.to_owned(), reason };
-        let store = parsed.spec(store_options).map_err(fail)?;
-        let host = Host::start(HostConfig {
-            cores: 1,
-            pin: false,
-            caching,
-            verify_payload: false,
-            payload_memory_bytes: PAYLOAD_MEMORY_BYTES_MIN,
-            frontends: vec![&KIND],
-            nodes: Vec::new(),
-        })
-        .map_err(OpenError::Start)?;
-        let spec = DeviceSpec { name: parsed.name(0), store, layers };
-        let (device, opened) = host.handle().open_device(spec);
-        let opened = opened.recv().unwrap_or_else(|_| Err("the core has ended".to_owned()));
-        let mut info = match opened {
-            Ok(info) => info,
-            Err(reason) => {
-                stop(host);
-                return Err(fail(reason));
+        let layers = |is_cached: bool| {
+            let mut layers = LayerOptions::default();
+            // As `serve` does: if the data are in memory already, a cache would only copy them.
+            if is_cached {
+                layers.add("cache:off")?;
             }
+            options.layers.iter().try_for_each(|text| layers.add(text))?;
+            Ok::<LayerOptions, SettingError>(layers)
         };
-        info.read_only |= options.read_only;
-        match Queue::attach(host.handle(), device, info, options.bounds) {
-            Ok(queue) => Ok(Self { queue, device, host: Mutex::new(Some(host)) }),
-            Err(error) => {
-                stop(host);
-                Err(error.into())
-            }
+        layers(true)?;
+        let running = Arc::new(Running::start(pools, options)?);
+        let names = targets.iter().zip(&parsed).enumerate();
+        let names =
+            names.map(|(at, (target, parsed))| (running.name(at, parsed), (*target).into()));
+        running.runtime.set_served(names.collect::<Vec<_>>().into_iter());
+        let mut devices = Vec::new();
+        for (at, (target, parsed)) in targets.iter().zip(parsed).enumerate() {
+            let name = running.name(at, &parsed);
+            let is_cached = parsed.is_cached(options);
+            let open = running
+                .open(&name, parsed, options, layers(is_cached)?)
+                .map_err(|reason| OpenError::Store { target: (*target).to_owned(), reason })?;
+            running.runtime.set_state(&name, DeviceState::Serving(open.clone()));
+            let mut info = open.info.clone();
+            info.read_only |= options.read_only;
+            let handle = running.runtime.handle();
+            let queue = Queue::attach(handle, open.device, info, options.bounds)?;
+            devices.push(Self { queue, open: Some((open, Arc::clone(&running))) });
         }
+        Ok(devices)
     }
 
     /// Refuses further requests, waits until all are answered, and closes the store. Then all
@@ -132,27 +137,21 @@ impl Device {
     }
 
     fn end(&mut self) -> Result<(), CloseError> {
-        let host = self.host.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(host) = host else { return Ok(()) };
+        let Some((open, running)) = self.open.take() else { return Ok(()) };
+        let close = move || {
+            let closed = running.runtime.close(&open);
+            closed.map_err(|error| CloseError::Store(format!("{error:#}")))
+        };
         if is_in_callback() {
             // A core must not wait for itself. Another thread closes the store and ends the host.
-            let device = self.device;
-            let end = move || {
-                drop(close_store(&host, device));
-                stop(host);
-            };
-            drop(start_thread("close", end));
+            drop(start_thread("close", close));
             return Err(Error::OnCore.into());
         }
-        let closed = self.queue.close().map_err(CloseError::from);
-        let flushed = close_store(&host, self.device);
-        stop(host);
-        closed.and(flushed)
+        let answered = self.queue.close().map_err(CloseError::from);
+        let closed = close();
+        answered.and(closed)
     }
 }
-
-/// How long a store may take to make all writes stable.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why the device was not closed cleanly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -181,16 +180,125 @@ impl Drop for Device {
     }
 }
 
-fn close_store(host: &Host, device: DeviceId) -> Result<(), CloseError> {
-    match host.handle().close_device(device).recv_timeout(TIMEOUT) {
-        Ok(closed) => closed.map_err(CloseError::Store),
-        Err(RecvTimeoutError::Disconnected) => Err(CloseError::Store("it has ended".into())),
-        Err(RecvTimeoutError::Timeout) => Err(CloseError::Store("it does not close".into())),
+/// What a target names.
+enum Target {
+    Store(StoreTarget),
+    /// A volume, and the place of its pool among the pools.
+    Volume(VolumePath, usize),
+}
+
+impl Target {
+    /// Reads a target. Adds the pool of a volume to `pools` if it is not there.
+    fn parse(target: &str, pools: &mut Vec<Pool>) -> Result<Self, OpenError> {
+        let fail = |reason| OpenError::Target { target: target.to_owned(), reason };
+        match target.parse() {
+            Ok(store) => return Ok(Self::Store(store)),
+            Err(TargetError::NoScheme) => {}
+            Err(error) => return Err(fail(error.to_string())),
+        }
+        let fail = |error| fail(format!("{error:#}"));
+        let path = volume_path(Path::new(target)).map_err(fail)?;
+        let pool = Pool::open(&path.pool).map_err(fail)?;
+        let place = pools.iter().position(|other| other.id == pool.id);
+        let place = place.unwrap_or_else(|| {
+            pools.push(pool);
+            pools.len() - 1
+        });
+        Ok(Self::Volume(path, place))
+    }
+
+    fn is_cached(&self, options: &Options) -> bool {
+        match self {
+            Self::Store(store) => store.is_cached(store_options(options)),
+            Self::Volume(..) => false,
+        }
     }
 }
 
-fn stop(host: Host) {
-    if let Err(error) = host.stop() {
-        tracing::warn!("the core of an embedded device has not ended: {error}");
+fn store_options(options: &Options) -> StoreOptions {
+    StoreOptions { caching: caching(options), read_only: options.read_only }
+}
+
+fn caching(options: &Options) -> Caching {
+    if options.direct { Caching::Direct } else { Caching::Buffered }
+}
+
+/// The core of several devices, and the pools of those that are volumes. Ends with the last device.
+struct Running {
+    runtime: Arc<Runtime>,
+    engines: Vec<Arc<Engine>>,
+    /// Commands such as `fieldstone status` ask here while this process has a pool.
+    control: Vec<ControlServer>,
+}
+
+impl Running {
+    fn start(pools: Vec<Pool>, options: &Options) -> Result<Self, OpenError> {
+        let fail = |error: anyhow::Error| OpenError::Start(format!("{error:#}"));
+        let (runtime, engines) = Runtime::start(
+            pools,
+            &RuntimeOptions {
+                cores: 1,
+                pin: false,
+                caching: caching(options),
+                frontends: vec![&KIND],
+                tell: |line| tracing::warn!("{line}"),
+                payload_memory_bytes: PAYLOAD_MEMORY_BYTES_MIN,
+                fixed: Vec::new(),
+                holder: Holder::Server,
+                replace_missing: false,
+                accelerator: Accelerator::cpu(),
+            },
+        )
+        .map_err(fail)?;
+        let engines = engines.into_iter().map(Arc::new).collect();
+        let mut running = Self { runtime, engines, control: Vec::new() };
+        let (runtime, read_only) = (Arc::clone(&running.runtime), options.read_only);
+        let info = Arc::new(ServerInfo::new(runtime, Vec::new(), read_only, None));
+        for engine in &running.engines {
+            let served = Served::new(Arc::clone(engine), Arc::clone(&info));
+            let control = ControlServer::start(&engine.folder(), Arc::new(served));
+            running.control.push(control.map_err(fail)?);
+        }
+        Ok(running)
+    }
+
+    /// The name of the device of a target at this place.
+    fn name(&self, at: usize, target: &Target) -> DeviceName {
+        match target {
+            Target::Store(store) => DeviceName::store(&store.name(at)),
+            Target::Volume(path, pool) => self.engines[*pool].device_name(&path.volume),
+        }
+    }
+
+    fn open(
+        &self,
+        name: &DeviceName,
+        target: Target,
+        options: &Options,
+        layers: LayerOptions,
+    ) -> Result<OpenDevice, String> {
+        let opened = match target {
+            Target::Store(store) => {
+                let spec = store.spec(store_options(options))?;
+                self.runtime.open_store(&name.name, spec, layers, None)
+            }
+            Target::Volume(path, pool) => {
+                let engine = &self.engines[pool];
+                let options =
+                    VolumeOptions { layers, auto_rebuild: true, ..VolumeOptions::offline() };
+                let known = engine.find_volume(&path.volume);
+                known.and_then(|known| engine.open_volume(&known, &options, None))
+            }
+        };
+        opened.map_err(|error| format!("{error:#}"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.control.clear();
+        if let Err(error) = self.runtime.finish() {
+            tracing::warn!("the core of an embedded device has not ended: {error:#}");
+        }
     }
 }

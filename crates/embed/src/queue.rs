@@ -66,8 +66,8 @@ pub enum Operation {
     Flush,
     /// Forgets the content of a range: the whole blocks of the store in it read as zeroes
     /// afterwards, and the bytes of other blocks keep their content. A block has at most 4096
-    /// bytes. It has one byte for memory, and for a file that is not opened with
-    /// [`Options::direct`](crate::Options::direct).
+    /// bytes. It has 4096 bytes in a volume, one byte in memory, and one in a file that is not
+    /// opened with [`Options::direct`](crate::Options::direct).
     Discard {
         /// First byte.
         offset_bytes: u64,

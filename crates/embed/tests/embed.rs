@@ -85,8 +85,7 @@ fn what_cannot_be_done_has_a_typed_error() {
     };
     let unknown = open("rum:1M", &[]);
     assert!(matches!(unknown, OpenError::Target { .. }));
-    let source = std::error::Error::source(&unknown);
-    assert!(source.is_none(), "a chain of errors would have the reason twice");
+    assert!(unknown.to_string().starts_with("rum:1M: "), "{unknown}");
     assert!(matches!(open("ram:100", &[]), OpenError::Target { .. }));
     assert!(matches!(open("ram:1M", &["cachet:on=1"]), OpenError::Layer(_)));
     assert!(matches!(open("file:/nowhere/at/all", &[]), OpenError::Store { .. }));

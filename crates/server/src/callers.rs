@@ -151,6 +151,14 @@ impl<S: Line> Callers<S> {
     pub fn evict_oldest(&self) {
         self.table().hang_up_on_oldest();
     }
+
+    /// Closes the connections of all callers that are idle.
+    pub fn hang_up_idle(&self) {
+        let mut table = self.table();
+        while !table.idle.is_empty() {
+            table.hang_up_on_oldest();
+        }
+    }
 }
 
 impl<S: Line> Table<S> {

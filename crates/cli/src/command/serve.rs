@@ -16,7 +16,9 @@ use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{SettingError, Settings};
 use fieldstone_console::signals::{self, Signals};
 use fieldstone_fpga::{FpgaDevice, exercise};
-use fieldstone_host::{PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError};
+use fieldstone_host::{
+    PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError, frontends,
+};
 use fieldstone_server::engine::{Engine, VolumeOptions};
 use fieldstone_server::listen;
 use fieldstone_server::paths::{check_name, volume_path};
@@ -266,12 +268,15 @@ fn start(args: &Args, pools: Vec<Pool>) -> anyhow::Result<(Arc<Runtime>, Vec<Eng
         cores: usize::from(args.cores),
         pin: args.cores > 1,
         caching: caching(args),
+        frontends: frontends::KINDS.to_vec(),
+        tell: |line| eprint_line!("fieldstone: {line}"),
         payload_memory_bytes: args.payload_memory,
         fixed: args.nodes.fixed.clone(),
         holder: Holder::Server,
         replace_missing: args.replace_missing,
         accelerator: args.accel.start()?,
     };
+    listen::raise_open_files();
     Runtime::start(pools, &options)
 }
 

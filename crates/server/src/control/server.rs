@@ -9,9 +9,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use fieldstone_uring::start_thread;
 
 use super::client::{connect, with_short_path};
 use super::{Request, Response};
@@ -35,10 +38,14 @@ pub trait Service: Send + Sync + 'static {
     fn answer(&self, request: Request) -> Response;
 }
 
-/// A listening control socket. Dropping this removes the socket's file.
-#[derive(Debug)]
+/// A listening control socket. Dropping this removes the socket's file, and ends the thread.
 pub struct ControlServer {
-    path: PathBuf,
+    folder: PathBuf,
+    name: String,
+    callers: Arc<Callers<UnixStream>>,
+    ending: Arc<AtomicBool>,
+    /// `None` when the thread has ended.
+    thread: Option<JoinHandle<()>>,
 }
 
 impl ControlServer {
@@ -57,16 +64,29 @@ impl ControlServer {
             Ok(listener)
         })
         .with_context(|| format!("cannot listen on {}", path.display()))?;
-        std::thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || accept(&listener, &service))?;
-        Ok(Self { path })
+        let callers = Callers::new(CLIENTS_MAX);
+        let ending = Arc::new(AtomicBool::new(false));
+        let (taken, ends) = (Arc::clone(&callers), Arc::clone(&ending));
+        // Its clients' threads inherit that they take no signals.
+        let run = move || accept(&listener, &service, &taken, &ends);
+        let thread = Some(start_thread("control", run)?);
+        Ok(Self { folder: folder.to_owned(), name, callers, ending, thread })
     }
 }
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        self.ending.store(true, Ordering::Release);
+        // A connection wakes the thread. Without one, it waits for as long as the process lives.
+        let woken = connect(&self.folder, &self.name).is_ok();
+        let _ = fs::remove_file(self.folder.join(&self.name));
+        self.callers.hang_up_idle();
+        if let Some(thread) = self.thread.take()
+            && woken
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the control socket failed");
+        }
     }
 }
 
@@ -80,9 +100,16 @@ fn free_name(folder: &Path) -> String {
     if taken { format!("control.{}.sock", std::process::id()) } else { plain.to_owned() }
 }
 
-fn accept(listener: &UnixListener, service: &Arc<dyn Service>) {
-    let callers = Callers::new(CLIENTS_MAX);
+fn accept(
+    listener: &UnixListener,
+    service: &Arc<dyn Service>,
+    callers: &Arc<Callers<UnixStream>>,
+    ending: &AtomicBool,
+) {
     for stream in listener.incoming() {
+        if ending.load(Ordering::Acquire) {
+            return;
+        }
         let Ok(stream) = stream else {
             callers.evict_oldest();
             std::thread::sleep(RETRY_ACCEPT);

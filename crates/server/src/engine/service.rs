@@ -27,19 +27,21 @@ pub struct ServerInfo {
     runtime: Arc<Runtime>,
     listen: Vec<String>,
     started: Instant,
-    stop: Mutex<Sender<()>>,
+    stop: Option<Mutex<Sender<()>>>,
     read_only: bool,
 }
 
 impl ServerInfo {
-    /// A server that listens at `listen`. A request to stop is passed to `stop`.
+    /// A server that listens at `listen`. A request to stop is passed to `stop`; without it, such a
+    /// request is refused.
     pub fn new(
         runtime: Arc<Runtime>,
         listen: Vec<String>,
         read_only: bool,
-        stop: Sender<()>,
+        stop: Option<Sender<()>>,
     ) -> Self {
-        Self { runtime, listen, started: Instant::now(), stop: Mutex::new(stop), read_only }
+        let stop = stop.map(Mutex::new);
+        Self { runtime, listen, started: Instant::now(), stop, read_only }
     }
 
     /// The report of the server and of the stores that need no pool.
@@ -240,9 +242,14 @@ impl Served {
                 Ok(Response::Done)
             }
             Request::Stop => {
+                let Some(stop) = &self.server.stop else {
+                    bail!(
+                        "process {} has opened the pool's volumes for itself; end that program",
+                        std::process::id()
+                    );
+                };
                 // The receiver is gone if the server is ending already.
-                let stop = self.server.stop.lock().unwrap_or_else(PoisonError::into_inner);
-                let _ = stop.send(());
+                let _ = stop.lock().unwrap_or_else(PoisonError::into_inner).send(());
                 Ok(Response::Done)
             }
         }

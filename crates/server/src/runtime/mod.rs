@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{Info, Settings};
 use fieldstone_host::{
-    CoreSnapshot, DeviceId, DeviceSpec, Handle, Host, HostConfig, LocalNodeConfig,
+    CoreSnapshot, DeviceId, DeviceSpec, FrontendKind, Handle, Host, HostConfig, LocalNodeConfig,
     PAYLOAD_MEMORY_BYTES, StoreSpec, VolumeCall, frontends,
 };
 use fieldstone_proto::{PoolId, VolumeId};
@@ -26,7 +26,6 @@ pub use served::{DeviceState, ServedDevice};
 
 use crate::accelerator::Accelerator;
 use crate::engine::{Engine, FixedNode, find_nodes};
-use crate::listen;
 use crate::pool::Pool;
 
 /// How long a call waits for a core. A healthy core answers within a millisecond.
@@ -41,6 +40,10 @@ pub struct RuntimeOptions {
     pub pin: bool,
     /// How node files are opened.
     pub caching: Caching,
+    /// The kinds of front-ends.
+    pub frontends: Vec<&'static FrontendKind>,
+    /// Called with a line for the user, if something takes long.
+    pub tell: fn(&str),
     /// Memory for the payloads of all NBD clients, in bytes.
     pub payload_memory_bytes: usize,
     /// Nodes at given addresses. Only for a runtime with one pool.
@@ -61,6 +64,8 @@ impl RuntimeOptions {
             cores: 1,
             pin: false,
             caching: Caching::Buffered,
+            frontends: frontends::KINDS.to_vec(),
+            tell: |line| eprint_line!("fieldstone: {line}"),
             payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
             fixed: fixed.to_vec(),
             holder: Holder::Command,
@@ -111,6 +116,7 @@ pub struct Runtime {
     host: Mutex<Option<Host>>,
     handle: Handle,
     accelerator: Accelerator,
+    tell: fn(&str),
     /// Devices that the host has: open, being opened, or failed and not forgotten.
     names: Mutex<Vec<(DeviceId, DeviceName)>>,
     open: Mutex<Vec<OpenDevice>>,
@@ -136,14 +142,13 @@ impl Runtime {
             let nodes = find_nodes(&pool, options, &mut local)?;
             found.push((pool, nodes));
         }
-        listen::raise_open_files();
         let host = Host::start(HostConfig {
             cores: options.cores,
             pin: options.pin,
             caching: options.caching,
             verify_payload: false,
             payload_memory_bytes: options.payload_memory_bytes,
-            frontends: frontends::KINDS.to_vec(),
+            frontends: options.frontends.clone(),
             nodes: local,
         })
         .context("cannot start")?;
@@ -151,6 +156,7 @@ impl Runtime {
             handle: host.handle().clone(),
             host: Mutex::new(Some(host)),
             accelerator: options.accelerator.clone(),
+            tell: options.tell,
             names: Mutex::new(Vec::new()),
             open: Mutex::new(Vec::new()),
             served: Mutex::new(Vec::new()),
@@ -254,7 +260,7 @@ impl Runtime {
             }
             if !told && start.elapsed() > STILL_AFTER {
                 told = true;
-                eprint_line!("fieldstone: still opening {export}{}", self.waiting_for(name));
+                (self.tell)(&format!("still opening {export}{}", self.waiting_for(name)));
             }
         }
     }

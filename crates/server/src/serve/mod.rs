@@ -66,7 +66,7 @@ impl Server {
         let served = devices.iter().map(|device| (device.name(), device.export().to_owned()));
         runtime.set_served(served);
         let addresses = listeners.iter().map(|listener| listener.address().to_string());
-        let info = ServerInfo::new(Arc::clone(runtime), addresses.collect(), read_only, stop);
+        let info = ServerInfo::new(Arc::clone(runtime), addresses.collect(), read_only, Some(stop));
         let info = Arc::new(info);
         let serve =
             |engine: &Arc<Engine>| Arc::new(Served::new(Arc::clone(engine), Arc::clone(&info)));
