@@ -217,6 +217,9 @@ pub struct Core {
     /// Why the volume last refused to grow the device.
     pub grow_refused: Option<String>,
     pub collection: Collection,
+    /// Nodes on which collection frees slots for other volumes, each with the number of slots that
+    /// the volume keeps there.
+    pub crowded: Vec<(NodeIndex, u32)>,
     pub sync_running: bool,
 }
 
@@ -313,6 +316,7 @@ impl Core {
             reservation: Reservation::default(),
             grow_refused: None,
             collection: Collection::default(),
+            crowded: Vec::new(),
             sync_running: false,
             config,
         };

@@ -29,7 +29,7 @@ use crate::reserve::{ask_full_nodes, yield_if_needed};
 use crate::seal::{Coding, ShardBuilder, store, sync_segments};
 use crate::seam::Provisioning;
 use crate::segment::{Handle, Segment, State, segment_id};
-use crate::status::Phase;
+use crate::status::{NodeHealth, Phase};
 
 /// Pause before disturbed collection begins anew.
 const RETRY_MS: u64 = 20;
@@ -193,6 +193,29 @@ impl Core {
         });
     }
 
+    /// Collects on nodes on which other volumes lack slots that this one could give back, if they
+    /// held no garbage.
+    pub fn relieve_crowded_nodes(&mut self) {
+        self.crowded = self.crowded_nodes();
+        if !self.crowded.is_empty() {
+            self.start_gc();
+        }
+    }
+
+    /// Slots that collection has to free on the most crowded node.
+    fn slots_crowded(&self) -> u32 {
+        let more = |(index, kept): &(NodeIndex, u32)| {
+            let node = self.node(*index);
+            let up = node.health == NodeHealth::Up;
+            if up { self.slots_min_on(node).saturating_sub(*kept) } else { 0 }
+        };
+        self.crowded.iter().map(more).max().unwrap_or(0)
+    }
+
+    fn is_on_crowded_node(&self, segment: &Segment) -> bool {
+        self.crowded.iter().any(|(node, _)| segment.shards.contains(&Some(*node)))
+    }
+
     /// Users have waited for space for too long.
     fn starved_too_long(&self) -> bool {
         self.is_too_long(self.log.starved_since)
@@ -238,11 +261,16 @@ impl Core {
     /// The durable segment with the fewest live blocks, if moving them gains space and there is
     /// room for the move.
     fn victim(&self, tried: &[SegmentId]) -> Option<Handle> {
+        self.victim_of(tried, |_| true)
+    }
+
+    /// The same of the segments that pass `test`.
+    fn victim_of(&self, tried: &[SegmentId], test: impl Fn(&Segment) -> bool) -> Option<Handle> {
         let full = self.layout.segment_blocks();
         self.segments
             .iter()
             .filter(|(_, s)| s.kind == SegmentKind::Data && s.state == State::Durable)
-            .filter(|(_, s)| s.live_blocks > 0 && !tried.contains(&s.id))
+            .filter(|(_, s)| s.live_blocks > 0 && !tried.contains(&s.id) && test(s))
             .min_by_key(|(_, s)| s.live_blocks)
             .filter(|(_, s)| s.live_blocks < full - full / 16 && self.room_to_move(s.live_blocks))
             .map(|(handle, _)| handle)
@@ -292,6 +320,7 @@ async fn collect(ctx: &Ctx) -> Ended {
     let lock = ctx.with(|core| core.maintenance_lock.clone());
     let _guard = lock.acquire().await;
     let mut tried = Vec::new();
+    relieve(ctx, &mut tried).await;
     // The room made until the last checkpoint, the bytes that users had written until then, and the
     // number of slots that the volume then wanted to keep.
     let mut last_checkpoint = None;
@@ -356,6 +385,41 @@ async fn collect(ctx: &Ctx) -> Ended {
         }
     }
     Ended::Disturbed
+}
+
+/// Frees slots on crowded nodes, as far as moving blocks gains any.
+async fn relieve(ctx: &Ctx, tried: &mut Vec<SegmentId>) {
+    let mut last = u32::MAX;
+    // Every round moves a segment, frees some, or ends. The bound is a safeguard against a bug.
+    for _ in 0..10_000 {
+        if ctx.with(|core| core.phase != Phase::Serving || core.slots_crowded() == 0) {
+            return;
+        }
+        let (crowded, dead, victim) = ctx.with(|core| {
+            let dead = core.dead_segments();
+            let there = |handle: &&Handle| {
+                core.segments.get(**handle).is_some_and(|s| core.is_on_crowded_node(s))
+            };
+            let dead = u32::try_from(dead.iter().filter(there).count()).unwrap_or(u32::MAX);
+            (core.slots_crowded(), dead, core.victim_of(tried, |s| core.is_on_crowded_node(s)))
+        });
+        if dead >= crowded || (dead > 0 && victim.is_none()) {
+            if crowded >= last {
+                // New segments take as many slots there as the old ones.
+                return;
+            }
+            last = crowded;
+            if !write_checkpoint(ctx, false).await {
+                return;
+            }
+            continue;
+        }
+        let Some(victim) = victim else { return };
+        let id = ctx.with(|core| core.segments.get(victim).map(|s| s.id));
+        if move_segment(ctx, victim).await.is_err() {
+            tried.extend(id);
+        }
+    }
 }
 
 fn ended(not_moved: &[SegmentId]) -> Ended {

@@ -49,7 +49,7 @@
 //! it does not hold these, they go to the next volume that needs them.
 //!
 //! A volume that has more than this on one node gives slots back when another volume lacks slots
-//! there.
+//! there. If these slots hold garbage, it first collects segments that have shards on that node.
 //!
 //! The module `reserve` asks nodes for slots and gives slots back.
 
@@ -346,17 +346,33 @@ impl Core {
         }
         let kept = |index: NodeIndex| {
             let node = self.node(index);
-            let lacking = self.slots_lacking(index);
-            let less = node.slots_reserved.saturating_sub(lacking);
-            let least = match node.slots_reserved < self.reservation.slots {
-                true => self.slots_alone(index).min(self.slots_needed()),
-                false => self.slots_alone(index),
-            };
-            let kept = less.max(least).max(self.slots_min_on(node));
-            let gives = lacking > 0 && kept < node.slots_reserved;
-            gives.then_some((index, kept))
+            let kept = self.slots_kept_for_others(index)?.max(self.slots_min_on(node));
+            (kept < node.slots_reserved).then_some((index, kept))
         };
         self.up_nodes().into_iter().filter_map(kept).collect()
+    }
+
+    /// The same, where the volume has to collect first: its garbage lies in the slots that it could
+    /// give back.
+    pub fn crowded_nodes(&self) -> Vec<(NodeIndex, u32)> {
+        let kept = |index: NodeIndex| {
+            let kept = self.slots_kept_for_others(index)?;
+            (kept < self.slots_min_on(self.node(index))).then_some((index, kept))
+        };
+        self.up_nodes().into_iter().filter_map(kept).collect()
+    }
+
+    /// Slots that the volume keeps on a node on which other volumes lack slots, if these are fewer
+    /// than it has, and if it holds no garbage there.
+    fn slots_kept_for_others(&self, index: NodeIndex) -> Option<u32> {
+        let reserved = self.node(index).slots_reserved;
+        let less = reserved.saturating_sub(self.slots_lacking(index));
+        let least = match reserved < self.reservation.slots {
+            true => self.slots_alone(index).min(self.slots_needed()),
+            false => self.slots_alone(index),
+        };
+        let kept = less.max(least);
+        (kept < reserved).then_some(kept)
     }
 
     /// What other nodes have granted: those that are up, are no larger than this node, and whose

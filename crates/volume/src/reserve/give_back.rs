@@ -42,6 +42,7 @@ pub async fn yield_if_needed(ctx: &Ctx) {
         learn_room(ctx, node).await;
     }
     let nodes = ctx.with(|core| {
+        core.relieve_crowded_nodes();
         let nodes = core.nodes_with_more();
         if !nodes.is_empty() {
             core.yield_on_nodes();
@@ -209,5 +210,24 @@ mod tests {
         script.done(&sent);
         assert!(script.sent().is_empty());
         script.core(|core| assert!(!core.reservation_changes()));
+    }
+
+    /// Seed 2624462: the volume could spare two slots, but they held garbage.
+    #[test]
+    fn a_volume_collects_where_its_garbage_keeps_others_from_their_slots() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            grants(core, &[44, 44, 44, 46, 44, 44, 44, 44]);
+            core.reservation.slots = 44;
+            let state = core.node_mut(NODE);
+            (state.slots_free, state.stat.slots_lacking) = (3, 2);
+            assert_eq!((core.nodes_with_more(), core.crowded_nodes()), (vec![], vec![(NODE, 44)]));
+            core.relieve_crowded_nodes();
+            assert!(core.collection.is_running());
+        });
+        script.core(|core| {
+            core.node_mut(NODE).slots_free = 20;
+            assert_eq!((core.nodes_with_more(), core.crowded_nodes()), (vec![(NODE, 44)], vec![]));
+        });
     }
 }
