@@ -13,8 +13,8 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use fieldstone_embed::{Device, Options};
-use fieldstone_server::engine::Engine;
 use fieldstone_server::pool::{self, Sizes};
+use fieldstone_server::running::RunningPool;
 use fieldstone_server::runtime::RuntimeOptions;
 use tempfile::TempDir;
 
@@ -106,10 +106,10 @@ fn volume(folder: &TempDir) -> String {
     let path = folder.path().join("pool");
     let sizes = Sizes { node_bytes: Some(64 << 20), overcommit: true };
     let pool = pool::create(&path, 3, "rs:2+1".parse().expect("a profile"), sizes);
-    let engine = Engine::with_pool(pool.expect("created"), &RuntimeOptions::offline(&[]));
-    let engine = engine.expect("it runs");
-    engine.create_volume("v", 4 << 20, None, false).expect("created");
-    engine.finish().expect("closed");
+    let running = RunningPool::with_pool(pool.expect("created"), &RuntimeOptions::offline(&[]));
+    let running = running.expect("it runs");
+    running.create_volume("v", 4 << 20, None, false).expect("created");
+    running.finish().expect("closed");
     let volume = path.join("v").display().to_string();
     let device = Device::open(&volume, &Options::default()).expect("it opens");
     device.write(1_000_001, b"stone").expect("written");

@@ -9,9 +9,9 @@ use fieldstone_block::layers::LayerOptions;
 use fieldstone_host::{PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError};
 use fieldstone_server::accelerator::Accelerator;
 use fieldstone_server::control::ControlServer;
-use fieldstone_server::engine::{Engine, Served, ServerInfo, VolumeOptions};
 use fieldstone_server::paths::{VolumePath, volume_path};
 use fieldstone_server::pool::Pool;
+use fieldstone_server::running::{RunningPool, Served, ServerInfo, VolumeOptions};
 use fieldstone_server::runtime::{DeviceName, DeviceState, OpenDevice, Runtime, RuntimeOptions};
 use fieldstone_uring::{Caching, Holder, start_thread};
 
@@ -226,7 +226,7 @@ fn caching(options: &Options) -> Caching {
 /// The core of several devices, and the pools of those that are volumes. Ends with the last device.
 struct Running {
     runtime: Arc<Runtime>,
-    engines: Vec<Arc<Engine>>,
+    pools: Vec<Arc<RunningPool>>,
     /// Commands such as `fieldstone status` ask here while this process has a pool.
     control: Vec<ControlServer>,
 }
@@ -234,7 +234,7 @@ struct Running {
 impl Running {
     fn start(pools: Vec<Pool>, options: &Options) -> Result<Self, OpenError> {
         let fail = |error: anyhow::Error| OpenError::Start(format!("{error:#}"));
-        let (runtime, engines) = Runtime::start(
+        let (runtime, started) = Runtime::start(
             pools,
             &RuntimeOptions {
                 cores: 1,
@@ -250,13 +250,13 @@ impl Running {
             },
         )
         .map_err(fail)?;
-        let engines = engines.into_iter().map(Arc::new).collect();
-        let mut running = Self { runtime, engines, control: Vec::new() };
+        let pools = started.into_iter().map(Arc::new).collect();
+        let mut running = Self { runtime, pools, control: Vec::new() };
         let (runtime, read_only) = (Arc::clone(&running.runtime), options.read_only);
         let info = Arc::new(ServerInfo::new(runtime, Vec::new(), read_only, None));
-        for engine in &running.engines {
-            let served = Served::new(Arc::clone(engine), Arc::clone(&info));
-            let control = ControlServer::start(&engine.folder(), Arc::new(served));
+        for pool in &running.pools {
+            let served = Served::new(Arc::clone(pool), Arc::clone(&info));
+            let control = ControlServer::start(&pool.folder(), Arc::new(served));
             running.control.push(control.map_err(fail)?);
         }
         Ok(running)
@@ -266,7 +266,7 @@ impl Running {
     fn name(&self, at: usize, target: &Target) -> DeviceName {
         match target {
             Target::Store(store) => DeviceName::store(&store.name(at)),
-            Target::Volume(path, pool) => self.engines[*pool].device_name(&path.volume),
+            Target::Volume(path, pool) => self.pools[*pool].device_name(&path.volume),
         }
     }
 
@@ -283,11 +283,11 @@ impl Running {
                 self.runtime.open_store(&name.name, spec, layers, None)
             }
             Target::Volume(path, pool) => {
-                let engine = &self.engines[pool];
+                let pool = &self.pools[pool];
                 let options =
                     VolumeOptions { layers, auto_rebuild: true, ..VolumeOptions::offline() };
-                let known = engine.find_volume(&path.volume);
-                known.and_then(|known| engine.open_volume(&known, &options, None))
+                let known = pool.find_volume(&path.volume);
+                known.and_then(|known| pool.open_volume(&known, &options, None))
             }
         };
         opened.map_err(|error| format!("{error:#}"))

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use fieldstone_embed::{Device, OpenError, Options};
 use fieldstone_server::control::{Request, Response, find_server};
-use fieldstone_server::engine::Engine;
 use fieldstone_server::pool::{self, Sizes};
+use fieldstone_server::running::RunningPool;
 use fieldstone_server::runtime::RuntimeOptions;
 use tempfile::TempDir;
 
@@ -18,11 +18,11 @@ fn pool(folder: &TempDir, name: &str) -> PathBuf {
     let sizes = Sizes { node_bytes: Some(64 << 20), overcommit: true };
     let profile = "rs:2+1".parse().expect("a profile");
     let pool = pool::create(&path, 3, profile, sizes).expect("created");
-    let engine = Engine::with_pool(pool, &RuntimeOptions::offline(&[])).expect("it runs");
+    let running = RunningPool::with_pool(pool, &RuntimeOptions::offline(&[])).expect("it runs");
     for volume in ["v", "w"] {
-        engine.create_volume(volume, SIZE_BYTES, None, false).expect("created");
+        running.create_volume(volume, SIZE_BYTES, None, false).expect("created");
     }
-    engine.finish().expect("closed");
+    running.finish().expect("closed");
     path
 }
 

@@ -2,7 +2,7 @@
 //!
 //! This crate knows pools and their nodes, opens and closes volumes, answers clients ([`control`],
 //! [`metrics`]) and reports the state ([`report`]). A command without a server uses the same code
-//! in its own process: see [`engine`]. The options and tables of the command line are in the
+//! in its own process: see [`running`]. The options and tables of the command line are in the
 //! command's crate.
 //!
 //! | module          | idea |
@@ -11,7 +11,7 @@
 //! | [`replace`]     | makes an empty node in place of a lost one |
 //! | [`paths`]       | the names of pools and volumes on the command line |
 //! | [`runtime`]     | open devices on the cores of this process, of any stores and pools |
-//! | [`engine`]      | a running pool: its nodes, its volumes, and the operations of commands |
+//! | [`running`]     | a running pool: its nodes, its volumes, and the operations of commands |
 //! | [`accelerator`] | places, codes and computes checksums for the volumes |
 //! | [`serve`]       | the life of a server: opens, exports and closes devices |
 //! | [`listen`]      | listens, and waits for the address of a killed server |
@@ -28,12 +28,12 @@ extern crate fieldstone_console;
 pub mod accelerator;
 mod callers;
 pub mod control;
-pub mod engine;
 pub mod listen;
 pub mod metrics;
 pub mod paths;
 pub mod pool;
 pub mod replace;
 pub mod report;
+pub mod running;
 pub mod runtime;
 pub mod serve;

@@ -18,10 +18,10 @@ use fieldstone_uring::Address;
 use serde::Serialize;
 
 use crate::control::{Client, servers};
-use crate::engine::FixedNode;
 use crate::pool::record::{self, FolderKind, Record};
 use crate::pool::{Losses, Pool, inspect};
 use crate::report::{NodeReport, PoolReport};
+use crate::running::FixedNode;
 
 /// A node that was made.
 #[derive(Serialize)]

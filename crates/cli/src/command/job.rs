@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use fieldstone_host::VolumeCall;
 use fieldstone_server::control::{Client, Request};
-use fieldstone_server::engine::{Engine, Operator, VolumeOptions};
 use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::pool::record;
 use fieldstone_server::report::{PoolReport, ProgressReport, VolumeReport};
+use fieldstone_server::running::{Operator, RunningPool, VolumeOptions};
 
 use super::nodes::NodeOptions;
 use crate::progress::{new_bar, show};
@@ -94,14 +94,14 @@ pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
     let volume = target.volume;
     match Operator::find(&target.pool, volume.as_deref(), &args.nodes.fixed)? {
         Operator::Server(mut server) => online(kind, args, volume.as_deref(), &mut server),
-        Operator::Own(engine) => {
+        Operator::Own(running) => {
             let worked = if args.detach {
                 let dir = target.pool.display();
                 Err(anyhow!("--detach needs a running server, and {dir} has none"))
             } else {
-                offline(kind, args, volume.as_deref(), &engine)
+                offline(kind, args, volume.as_deref(), &running)
             };
-            let finished = engine.finish();
+            let finished = running.finish();
             worked.and(finished)
         }
     }
@@ -126,15 +126,15 @@ fn offline(
     kind: JobKind,
     args: &Args,
     volume: Option<&str>,
-    engine: &Engine,
+    running: &RunningPool,
 ) -> anyhow::Result<()> {
-    let listing = engine.list_volumes()?;
+    let listing = running.list_volumes()?;
     let known = match volume {
-        Some(name) => vec![engine.find_in(&listing, name)?],
+        Some(name) => vec![running.find_in(&listing, name)?],
         None => listing.volumes.clone(),
     };
     if known.is_empty() {
-        print_line!("no volumes in {}", engine.folder().display());
+        print_line!("no volumes in {}", running.folder().display());
     }
     let mut outcome = match volume {
         Some(_) => Ok(()),
@@ -142,18 +142,18 @@ fn offline(
     };
     let mut whole = volume.is_none() && listing.is_complete();
     for known in &known {
-        let open = engine.open_volume(known, &VolumeOptions::offline(), None)?;
-        wait_for_nodes(Some(&known.name), || Ok(PoolReport::of(engine)))?;
-        engine.call_store(&known.name, kind.call(args.limit))?;
-        let followed = follow(kind, args.json, Some(&known.name), || Ok(PoolReport::of(engine)));
-        let report = PoolReport::of(engine);
+        let open = running.open_volume(known, &VolumeOptions::offline(), None)?;
+        wait_for_nodes(Some(&known.name), || Ok(PoolReport::of(running)))?;
+        running.call_store(&known.name, kind.call(args.limit))?;
+        let followed = follow(kind, args.json, Some(&known.name), || Ok(PoolReport::of(running)));
+        let report = PoolReport::of(running);
         let mut volumes = report.volumes.iter().filter(|found| found.name == known.name);
         whole &= followed.is_ok() && volumes.all(VolumeReport::is_whole);
-        outcome = outcome.and(followed).and(engine.close(&open));
+        outcome = outcome.and(followed).and(running.close(&open));
     }
     if whole && outcome.is_ok() {
         // The pool's record then lists no replaced node as still to be rebuilt.
-        let pool = &engine.pool;
+        let pool = &running.pool;
         let noted = record::update(&pool.folder, pool.id, record::Record::note_whole);
         if let Err(error) = noted {
             tracing::info!("cannot note that the pool is whole: {error:#}");

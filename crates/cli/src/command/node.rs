@@ -15,9 +15,9 @@ use fieldstone_host::{
     Destination, FolderError, Host, HostConfig, LocalNodeConfig, LocalNodeId, timed_call,
 };
 use fieldstone_proto::NodeIndex;
-use fieldstone_server::engine::{command_deadline, open_patiently};
 use fieldstone_server::listen;
 use fieldstone_server::pool::{Pool, is_pool};
+use fieldstone_server::running::{command_deadline, open_patiently};
 use fieldstone_uring::{Address, Caching, Holder};
 
 use super::serve::payload_memory;

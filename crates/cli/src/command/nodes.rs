@@ -1,6 +1,6 @@
 //! The option `--node` of all commands that reach nodes.
 
-use fieldstone_server::engine::FixedNode;
+use fieldstone_server::running::FixedNode;
 
 /// Nodes that run at an address and not from their folder.
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -19,10 +19,10 @@ use fieldstone_fpga::{FpgaDevice, exercise};
 use fieldstone_host::{
     PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError, frontends,
 };
-use fieldstone_server::engine::{Engine, VolumeOptions};
 use fieldstone_server::listen;
 use fieldstone_server::paths::{check_name, volume_path};
 use fieldstone_server::pool::Pool;
+use fieldstone_server::running::{RunningPool, VolumeOptions};
 use fieldstone_server::runtime::{DeviceName, Runtime, RuntimeOptions};
 use fieldstone_server::serve::{ExportSpec, ServeOptions, Server};
 use fieldstone_uring::{Address, Caching, Holder, Listener};
@@ -187,10 +187,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (pools, volumes) = volumes_of(&args.targets)?;
     let exports = export_names(&args.targets, &volumes)?;
     let devices = devices(args, volumes, exports)?;
-    let (runtime, engines) = start(args, pools)?;
+    let (runtime, running_pools) = start(args, pools)?;
     let last = Arc::clone(&runtime);
     signals::at_second(move || last.unclosed());
-    let served = serve(args, &runtime, engines, devices, listeners, &signals);
+    let served = serve(args, &runtime, running_pools, devices, listeners, &signals);
     let finished = runtime.finish();
     served.and(finished)
 }
@@ -251,7 +251,7 @@ fn volumes_of(targets: &[ServeTarget]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>
 }
 
 /// Starts the cores, and the nodes of all pools.
-fn start(args: &Args, pools: Vec<Pool>) -> anyhow::Result<(Arc<Runtime>, Vec<Engine>)> {
+fn start(args: &Args, pools: Vec<Pool>) -> anyhow::Result<(Arc<Runtime>, Vec<RunningPool>)> {
     if pools.is_empty() && args.accel != Accel::Cpu {
         bail!(
             "--accel {} needs a volume: other stores have nothing to place or to code",
@@ -384,7 +384,7 @@ fn devices(
 fn serve(
     args: &Args,
     runtime: &Arc<Runtime>,
-    engines: Vec<Engine>,
+    running_pools: Vec<RunningPool>,
     devices: Vec<ExportSpec>,
     listeners: Vec<Listener>,
     signals: &Signals,
@@ -396,8 +396,8 @@ fn serve(
         read_only: args.read_only,
         announce,
     };
-    let engines: Vec<Arc<Engine>> = engines.into_iter().map(Arc::new).collect();
-    let server = Server::start(runtime, &engines, options, signals.sender())?;
+    let running_pools: Vec<Arc<RunningPool>> = running_pools.into_iter().map(Arc::new).collect();
+    let server = Server::start(runtime, &running_pools, options, signals.sender())?;
     let exercise = match args.exercise_swaps {
         Some(count) => Some(Exercise::start(runtime, count)?),
         None => None,

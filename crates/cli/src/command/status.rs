@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use fieldstone_server::engine::{Engine, Operator, VolumeOptions};
 use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::report::{PoolReport, VolumeReport};
+use fieldstone_server::running::{Operator, RunningPool, VolumeOptions};
 
 use super::nodes::NodeOptions;
 use crate::report::print_pool;
@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut operator = Operator::find(&target.pool, target.volume.as_deref(), &args.nodes.fixed)?;
     let looked = match &mut operator {
         Operator::Server(server) => server.first_status(),
-        Operator::Own(engine) => inspect(engine, target.volume.as_deref()),
+        Operator::Own(running) => inspect(running, target.volume.as_deref()),
     };
     let finished = operator.finish();
     let mut report = looked.and_then(|report| finished.map(|()| report))?;
@@ -45,19 +45,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Opens the volumes read-only and reports on them.
-fn inspect(engine: &Engine, volume: Option<&str>) -> anyhow::Result<PoolReport> {
-    let listing = engine.list_volumes()?;
+fn inspect(running: &RunningPool, volume: Option<&str>) -> anyhow::Result<PoolReport> {
+    let listing = running.list_volumes()?;
     let wanted = match volume {
-        Some(name) => vec![engine.find_in(&listing, name)?],
+        Some(name) => vec![running.find_in(&listing, name)?],
         None => listing.volumes.clone(),
     };
     let mut failed = Vec::new();
     for known in &wanted {
-        if let Err(error) = engine.open_volume(known, &VolumeOptions::inspect(), None) {
-            failed.push((engine.line(known), format!("{error:#}")));
+        if let Err(error) = running.open_volume(known, &VolumeOptions::inspect(), None) {
+            failed.push((running.line(known), format!("{error:#}")));
         }
     }
-    let mut report = PoolReport::of(engine);
+    let mut report = PoolReport::of(running);
     for volume in &mut report.volumes {
         // There were no requests, so there are no latencies to report.
         volume.io = None;

@@ -7,8 +7,8 @@ use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 use fieldstone_codes::Profile;
 use fieldstone_server::control::{Request, Response, VolumeLine};
-use fieldstone_server::engine::Operator;
 use fieldstone_server::paths::{VolumePath, pool_or_volume, volume_path};
+use fieldstone_server::running::Operator;
 
 use super::nodes::NodeOptions;
 use fieldstone_units as units;
@@ -143,9 +143,9 @@ fn create(args: &Create) -> anyhow::Result<()> {
             let (name, size_bytes, thin) = (name.clone(), args.size, args.thin);
             server.ask(&Request::VolumeCreate { name, size_bytes, code, thin }).and_then(one_volume)
         }
-        Operator::Own(engine) => engine
+        Operator::Own(running) => running
             .create_volume(&name, args.size, args.code, args.thin)
-            .map(|(known, warning)| (engine.line(&known), warning)),
+            .map(|(known, warning)| (running.line(&known), warning)),
     };
     let (made, warning) = made.and_then(|line| operator.finish().map(|()| line))?;
     warn(warning);
@@ -189,14 +189,14 @@ fn list(args: &Ls) -> anyhow::Result<()> {
     let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
     let lines = match &mut operator {
         Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?),
-        Operator::Own(engine) => engine.list_volumes().map(|listing| {
+        Operator::Own(running) => running.list_volumes().map(|listing| {
             for (node, reason) in &listing.silent {
                 eprint_line!("fieldstone: {node} does not answer: {reason}");
             }
             for (node, reason) in &listing.damaged {
                 eprint_line!("fieldstone: {node}: {reason}");
             }
-            let lines = listing.volumes.iter().map(|known| engine.line(known)).collect();
+            let lines = listing.volumes.iter().map(|known| running.line(known)).collect();
             (lines, listing.check_none_hidden().err().map(|error| error.to_string()))
         }),
     };
@@ -242,9 +242,9 @@ fn grow(args: &Grow) -> anyhow::Result<()> {
                 .and_then(one_volume)
                 .map(|(_, warning)| warning)
         }
-        Operator::Own(engine) => {
-            engine.check_growth(&name, args.size, args.thin).and_then(|(known, warning)| {
-                engine.grow_closed(&known, args.size, args.thin).map(|()| warning)
+        Operator::Own(running) => {
+            running.check_growth(&name, args.size, args.thin).and_then(|(known, warning)| {
+                running.grow_closed(&known, args.size, args.thin).map(|()| warning)
             })
         }
     };
@@ -267,8 +267,8 @@ fn limit(args: &Limit) -> anyhow::Result<()> {
         Operator::Server(mut server) => {
             server.ask(&Request::VolumeLimit { name, options: options.clone() })?;
         }
-        Operator::Own(engine) => {
-            engine.finish()?;
+        Operator::Own(running) => {
+            running.finish()?;
             let path = args.path.display();
             bail!("no server serves {path}: start one with `fieldstone serve {path} --limit …`");
         }
@@ -285,8 +285,8 @@ fn remove(args: &Rm) -> anyhow::Result<()> {
             let request = Request::VolumeRemove { name: name.clone(), force: args.force };
             server.ask(&request).map(drop)
         }
-        Operator::Own(engine) => {
-            engine.find_volume(&name).and_then(|known| engine.remove_volume(&known, args.force))
+        Operator::Own(running) => {
+            running.find_volume(&name).and_then(|known| running.remove_volume(&known, args.force))
         }
     };
     done.and_then(|()| operator.finish())?;

@@ -9,10 +9,10 @@ use fieldstone_codes::Profile;
 use fieldstone_console::signals::Signals;
 use fieldstone_proto::NodeIndex;
 use fieldstone_server::control::{Client, Request, find_server};
-use fieldstone_server::engine::Engine;
 use fieldstone_server::pool::{Pool, Sizes, create};
 use fieldstone_server::replace::replace;
 use fieldstone_server::report::{PoolReport, VolumeReport};
+use fieldstone_server::running::RunningPool;
 use fieldstone_server::runtime::RuntimeOptions;
 use fieldstone_uring::Address;
 
@@ -167,9 +167,9 @@ impl Cluster {
             cluster.nodes.push(Some(process));
         }
         let runtime = RuntimeOptions::offline(&[]);
-        let engine = Engine::with_pool(cluster.pool.clone(), &runtime)?;
-        let created = engine.create_volume(VOLUME, options.size_bytes, None, false);
-        let finished = engine.finish();
+        let running = RunningPool::with_pool(cluster.pool.clone(), &runtime)?;
+        let created = running.create_volume(VOLUME, options.size_bytes, None, false);
+        let finished = running.finish();
         created.and(finished)?;
         cluster.start_server()?;
         Ok(cluster)

@@ -9,8 +9,8 @@ use super::{
     CoreReport, EngineKindReport, EngineReport, NodeReport, PoolReport, ProgressReport,
     ServerReport, VolumeNodeReport, VolumeReport,
 };
-use crate::engine::{Engine, Known, NodeAnswer, STATUS_TIMEOUT, Survey};
 use crate::pool::Provision;
+use crate::running::{Known, NodeAnswer, RunningPool, STATUS_TIMEOUT, Survey};
 use crate::runtime::Runtime;
 
 /// Whether the report of a pool contains the served stores that need no pool.
@@ -25,14 +25,14 @@ pub enum Stores {
 impl PoolReport {
     /// The report of a running pool, with the stores that need no pool. Leaves out facts that are
     /// not available.
-    pub fn of(engine: &Engine) -> Self {
-        Self::from_survey(engine, &engine.survey(STATUS_TIMEOUT), Stores::Told)
+    pub fn of(running: &RunningPool) -> Self {
+        Self::from_survey(running, &running.survey(STATUS_TIMEOUT), Stores::Told)
     }
 
     /// The report of a running pool, whose nodes have just been asked. `stores` says whether it has
     /// the stores that need no pool.
-    pub fn from_survey(engine: &Engine, survey: &Survey, stores: Stores) -> Self {
-        let (pool, runtime) = (&engine.pool, engine.runtime());
+    pub fn from_survey(running: &RunningPool, survey: &Survey, stores: Stores) -> Self {
+        let (pool, runtime) = (&running.pool, running.runtime());
         let cores = runtime.handle().snapshot(true);
         let mut volumes = device_reports(runtime, &cores, Some(pool.id), stores);
         volumes.iter_mut().for_each(|volume| explain_nodes(volume, pool.id, &cores));
@@ -40,7 +40,7 @@ impl PoolReport {
         if let Some(listing) = listing {
             volumes.iter_mut().for_each(|volume| complete(volume, &listing.volumes));
         }
-        let provision = listing.map(|listing| engine.provision(&listing.volumes));
+        let provision = listing.map(|listing| running.provision(&listing.volumes));
         Self {
             pool: pool.id.to_string(),
             dir: pool.folder.display().to_string(),
@@ -48,7 +48,7 @@ impl PoolReport {
             server: None,
             provisioned_bytes: provision.map(Provision::needed_bytes),
             provisionable_bytes: provision.map(Provision::bytes),
-            nodes: node_reports(engine, &survey.nodes, &cores),
+            nodes: node_reports(running, &survey.nodes, &cores),
             volumes,
         }
     }
@@ -106,18 +106,18 @@ impl ServerReport {
 
 /// Reports the nodes: their own answers, or the reason why they are down.
 fn node_reports(
-    engine: &Engine,
+    running: &RunningPool,
     answers: &[NodeAnswer],
     cores: &[CoreSnapshot],
 ) -> Vec<NodeReport> {
     let local = |node| {
         let mut nodes = cores.iter().flat_map(|core| &core.nodes);
-        nodes.find(|found| found.pool == engine.pool.id && found.node == node)
+        nodes.find(|found| found.pool == running.pool.id && found.node == node)
     };
     let report = |answer: &NodeAnswer| {
         let mut report = NodeReport {
             node: answer.node.0,
-            place: engine.place_name(usize::from(answer.node.0)),
+            place: running.place_name(usize::from(answer.node.0)),
             ..NodeReport::default()
         };
         match &answer.stat {

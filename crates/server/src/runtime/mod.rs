@@ -25,8 +25,8 @@ use fieldstone_uring::{Caching, Holder};
 pub use served::{DeviceState, ServedDevice};
 
 use crate::accelerator::Accelerator;
-use crate::engine::{Engine, FixedNode, find_nodes};
 use crate::pool::Pool;
+use crate::running::{FixedNode, RunningPool, find_nodes};
 
 /// How long a call waits for a core. A healthy core answers within a millisecond.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -126,8 +126,8 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Starts the cores and the nodes of these pools that run here. Returns the runtime, and an
-    /// engine for each pool. `pools` may be empty.
+    /// Starts the cores and the nodes of these pools that run here. Returns the runtime, and the
+    /// running pools. `pools` may be empty.
     ///
     /// # Errors
     /// A node cannot be found or started: for example, another server has a pool, or an address
@@ -135,7 +135,7 @@ impl Runtime {
     pub fn start(
         pools: Vec<Pool>,
         options: &RuntimeOptions,
-    ) -> anyhow::Result<(Arc<Self>, Vec<Engine>)> {
+    ) -> anyhow::Result<(Arc<Self>, Vec<RunningPool>)> {
         let mut local: Vec<LocalNodeConfig> = Vec::new();
         let mut found = Vec::new();
         for pool in pools {
@@ -162,9 +162,9 @@ impl Runtime {
             served: Mutex::new(Vec::new()),
             offering: Mutex::new(()),
         });
-        let engine = |(pool, nodes)| Engine::new(pool, nodes, Arc::clone(&runtime));
-        let engines = found.into_iter().map(engine).collect();
-        Ok((runtime, engines))
+        let running = |(pool, nodes)| RunningPool::new(pool, nodes, Arc::clone(&runtime));
+        let running_pools = found.into_iter().map(running).collect();
+        Ok((runtime, running_pools))
     }
 
     /// The handle of the host.

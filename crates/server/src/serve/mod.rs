@@ -17,9 +17,9 @@ use fieldstone_uring::Listener;
 pub use opening::ExportSpec;
 
 use crate::control::ControlServer;
-use crate::engine::{Engine, METRICS_TIMEOUT, Served, ServerInfo};
 use crate::metrics::{Collect, MetricsServer};
 use crate::report::{PoolReport, Stores};
+use crate::running::{METRICS_TIMEOUT, RunningPool, Served, ServerInfo};
 use crate::runtime::Runtime;
 use opening::{Exporter, Openings};
 
@@ -58,7 +58,7 @@ impl Server {
     /// A volume does not exist, or a socket or a thread cannot be made.
     pub fn start(
         runtime: &Arc<Runtime>,
-        engines: &[Arc<Engine>],
+        running_pools: &[Arc<RunningPool>],
         options: ServeOptions,
         stop: Sender<()>,
     ) -> anyhow::Result<Self> {
@@ -68,21 +68,22 @@ impl Server {
         let addresses = listeners.iter().map(|listener| listener.address().to_string());
         let info = ServerInfo::new(Arc::clone(runtime), addresses.collect(), read_only, Some(stop));
         let info = Arc::new(info);
-        let serve =
-            |engine: &Arc<Engine>| Arc::new(Served::new(Arc::clone(engine), Arc::clone(&info)));
-        let served: Vec<Arc<Served>> = engines.iter().map(serve).collect();
+        let serve = |running: &Arc<RunningPool>| {
+            Arc::new(Served::new(Arc::clone(running), Arc::clone(&info)))
+        };
+        let served: Vec<Arc<Served>> = running_pools.iter().map(serve).collect();
         let metrics = match &options.metrics {
             Some(address) => Some(MetricsServer::start(address, collect(&served, &info))?),
             None => None,
         };
-        let control = engines.iter().zip(&served).map(|(engine, served)| {
-            ControlServer::start(&engine.pool.folder, Arc::clone(served) as _)
+        let control = running_pools.iter().zip(&served).map(|(running, served)| {
+            ControlServer::start(&running.pool.folder, Arc::clone(served) as _)
         });
         let control = control.collect::<anyhow::Result<_>>()?;
         let exporter =
             Exporter::new(runtime, listeners, read_only, metrics.as_ref(), options.announce);
         // Looks up all volumes before it opens any. So a wrong name has no effect.
-        let openings = Openings::start(runtime, engines, devices, exporter)?;
+        let openings = Openings::start(runtime, running_pools, devices, exporter)?;
         Ok(Self { runtime: Arc::clone(runtime), openings, control, metrics })
     }
 

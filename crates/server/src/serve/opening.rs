@@ -18,8 +18,8 @@ use fieldstone_proto::PoolId;
 use fieldstone_uring::Listener;
 
 use super::Announce;
-use crate::engine::{Engine, Known, Listing, VolumeOptions};
 use crate::metrics::MetricsServer;
+use crate::running::{Known, Listing, RunningPool, VolumeOptions};
 use crate::runtime::{DeviceName, DeviceState, OpenDevice, Runtime};
 use fieldstone_units as units;
 
@@ -131,7 +131,7 @@ pub struct Openings {
 /// The device that a thread opens.
 enum Work {
     /// A volume of this pool, and the result of the first lookup.
-    Volume(Arc<Engine>, VolumeOptions, Option<Known>),
+    Volume(Arc<RunningPool>, VolumeOptions, Option<Known>),
     /// A store that needs no pool.
     Store(StoreTarget, StoreOptions, LayerOptions),
 }
@@ -143,20 +143,22 @@ impl Openings {
     /// A volume does not exist, or a thread cannot be started.
     pub fn start(
         runtime: &Arc<Runtime>,
-        engines: &[Arc<Engine>],
+        running_pools: &[Arc<RunningPool>],
         devices: Vec<ExportSpec>,
         exporter: Exporter,
     ) -> anyhow::Result<Self> {
-        let listings: Vec<Listing> =
-            engines.iter().map(|engine| engine.list_volumes()).collect::<anyhow::Result<_>>()?;
+        let listings: Vec<Listing> = running_pools
+            .iter()
+            .map(|running| running.list_volumes())
+            .collect::<anyhow::Result<_>>()?;
         let mut work: Vec<(DeviceName, String, Work)> = Vec::new();
         for device in devices {
             let (name, export) = (device.name(), device.export().to_owned());
             let one = match device {
                 ExportSpec::Volume { pool, options, .. } => {
-                    let engine = Arc::clone(&engines[pool]);
-                    let known = engine.find_in(&listings[pool], &name.name)?;
-                    Work::Volume(engine, options, Some(known))
+                    let running = Arc::clone(&running_pools[pool]);
+                    let known = running.find_in(&listings[pool], &name.name)?;
+                    Work::Volume(running, options, Some(known))
                 }
                 ExportSpec::Store(_, target, options, layers) => {
                     Work::Store(target, options, layers)
@@ -167,7 +169,10 @@ impl Openings {
         let exporter = Arc::new(exporter);
         let mut openings = Self {
             runtime: Arc::clone(runtime),
-            pools: engines.iter().map(|engine| (engine.pool.id, engine.folder())).collect(),
+            pools: running_pools
+                .iter()
+                .map(|running| (running.pool.id, running.folder()))
+                .collect(),
             stop: Arc::new(AtomicBool::new(false)),
             threads: Vec::new(),
         };
@@ -248,10 +253,10 @@ fn open(name: &DeviceName, export: &str, mut work: Work, exporter: &Exporter, st
                 .spec(*options)
                 .map_err(anyhow::Error::msg)
                 .and_then(|spec| runtime.open_store(export, spec, layers.clone(), Some(stop))),
-            Work::Volume(engine, options, known) => known
+            Work::Volume(running, options, known) => known
                 .take()
-                .map_or_else(|| engine.find_volume(&name.name), Ok)
-                .and_then(|known| engine.open_exported(&known, export, options, Some(stop))),
+                .map_or_else(|| running.find_volume(&name.name), Ok)
+                .and_then(|known| running.open_exported(&known, export, options, Some(stop))),
         };
         let exported = opened.and_then(|open| {
             let exported = exporter.export(&open);

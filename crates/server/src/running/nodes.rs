@@ -13,7 +13,7 @@ use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights, VolumeId};
 use fieldstone_uring::{Address, Endpoint, Holder};
 
-use super::Engine;
+use super::RunningPool;
 use super::folders::{Folder, lock_in_order};
 use crate::pool::{Pool, PoolRegistry};
 use crate::runtime::RuntimeOptions;
@@ -197,7 +197,7 @@ impl Found {
     }
 }
 
-impl Engine {
+impl RunningPool {
     /// Connects to a node for requests that do not belong to an open volume.
     ///
     /// # Errors

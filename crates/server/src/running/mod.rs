@@ -1,15 +1,15 @@
 //! A pool that runs in this process: its nodes, its volumes, and the operations of commands.
 //!
-//! `serve` keeps an engine, and other commands call it through the control socket. Without a
-//! server, a command starts its own engine, does its work and closes the engine. So each operation
-//! has one implementation, online and offline.
+//! `serve` keeps a pool running, and other commands call it through the control socket. Without a
+//! server, a command starts the pool in its own process, does its work and ends the pool. So each
+//! operation has one implementation, online and offline.
 //!
-//! Where the nodes run: if a `fieldstone node` process has locked a node's folder, the engine uses
-//! the address that the process announces. The engine locks every other folder and runs its node in
-//! this process. If another server has locked a folder, the pool is being served: the engine
-//! refuses to start, and [`Operator`] asks that server instead. If another command has locked a
-//! folder, the engine waits for a bounded time. A node whose folder is missing or empty is down.
-//! Only with [`RuntimeOptions::replace_missing`] may the engine make an empty node there.
+//! Where the nodes run: if a `fieldstone node` process has locked a node's folder, the running pool
+//! uses the address that the process announces. It locks every other folder and runs its node in
+//! this process. If another server has locked a folder, the pool is being served: it does not start
+//! here, and [`Operator`] asks that server instead. If another command has locked a folder, the
+//! start waits for a bounded time. A node whose folder is missing or empty is down. Only with
+//! [`RuntimeOptions::replace_missing`] may the running pool make an empty node there.
 
 mod folders;
 mod listing;
@@ -38,7 +38,7 @@ pub use volumes::VolumeOptions;
 pub(crate) use nodes::open as find_nodes;
 
 /// A running pool. Its volumes are devices of a runtime, which may have other devices too.
-pub struct Engine {
+pub struct RunningPool {
     /// The pool.
     pub pool: Pool,
     runtime: Arc<Runtime>,
@@ -47,18 +47,18 @@ pub struct Engine {
     place_names: Vec<String>,
 }
 
-impl Engine {
+impl RunningPool {
     /// Starts a pool's nodes in a new runtime.
     ///
     /// # Errors
     /// A node cannot be found or started: for example, another server has the pool, or an address
     /// does not resolve.
     pub fn with_pool(pool: Pool, options: &RuntimeOptions) -> anyhow::Result<Self> {
-        let (_, mut engines) = Runtime::start(vec![pool], options)?;
-        Ok(engines.pop().expect("as many pools at work as were given"))
+        let (_, mut running_pools) = Runtime::start(vec![pool], options)?;
+        Ok(running_pools.pop().expect("as many pools at work as were given"))
     }
 
-    /// Makes the engine of a pool. `nodes` are its nodes; `runtime` runs those of this process.
+    /// A running pool. `nodes` are its nodes; `runtime` runs those of this process.
     pub(crate) fn new(pool: Pool, nodes: nodes::Found, runtime: Arc<Runtime>) -> Self {
         Self { pool, runtime, places: nodes.places.into(), place_names: nodes.names }
     }

@@ -13,7 +13,7 @@ use fieldstone_proto::{
     Capability, Epoch, NodeIndex, NodeStat, ReplyBody, RequestBody, VolumeId, VolumeSummary,
 };
 
-use super::Engine;
+use super::RunningPool;
 use super::listing::Listing;
 
 /// How long nodes are waited for beyond the timeout. A conversation that ends at its own deadline
@@ -53,7 +53,7 @@ struct Question {
     timeout: Duration,
 }
 
-impl Engine {
+impl RunningPool {
     /// Asks all nodes at the same time, for at most `timeout` and a moment.
     pub fn survey(&self, timeout: Duration) -> Survey {
         let deadline = Instant::now() + timeout + GRACE;

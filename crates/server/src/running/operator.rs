@@ -1,4 +1,4 @@
-//! Chooses who carries out a command: a running server, or an engine in the command's process.
+//! Chooses who carries out a command: a running server, or a running pool in the command's process.
 //!
 //! A server first locks the nodes' folders, and listens on its control socket a moment later. So if
 //! a server has the folders, the command waits for its socket. If another command has the folders,
@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use fieldstone_host::FolderError;
 use fieldstone_uring::Holder;
 
-use super::{Engine, FixedNode};
+use super::{FixedNode, RunningPool};
 use crate::control::{Client, Request, Response, find_server, servers};
 use crate::pool::Pool;
 use crate::runtime::RuntimeOptions;
@@ -23,13 +23,13 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(15);
 pub enum Operator {
     /// A server of the pool does it.
     Server(Client),
-    /// An engine in this process does it.
-    Own(Box<Engine>),
+    /// A running pool in this process does it.
+    Own(Box<RunningPool>),
 }
 
 impl Operator {
     /// Finds a server of the pool at `folder`: the server of `volume` if that is given. If there is
-    /// none, starts an engine, which reaches the nodes in `fixed` at their addresses.
+    /// none, starts a running pool, which reaches the nodes in `fixed` at their addresses.
     ///
     /// # Errors
     /// The pool cannot be used, or a process that has it does not answer.
@@ -41,8 +41,8 @@ impl Operator {
             if let Some(server) = find_server(folder, volume)? {
                 return Ok(Self::Server(server));
             }
-            let error = match Engine::with_pool(pool, &RuntimeOptions::offline(fixed)) {
-                Ok(engine) => return Ok(Self::Own(Box::new(engine))),
+            let error = match RunningPool::with_pool(pool, &RuntimeOptions::offline(fixed)) {
+                Ok(running) => return Ok(Self::Own(Box::new(running))),
                 Err(error) => error,
             };
             let holder = match error.downcast_ref() {
@@ -71,14 +71,14 @@ impl Operator {
         }
     }
 
-    /// Closes the engine if the command started one.
+    /// Closes the running pool if the command started one.
     ///
     /// # Errors
     /// A device was not closed cleanly, or a core failed.
     pub fn finish(self) -> anyhow::Result<()> {
         match self {
             Self::Server(_) => Ok(()),
-            Self::Own(engine) => engine.finish(),
+            Self::Own(running) => running.finish(),
         }
     }
 }

@@ -12,7 +12,7 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::{Epoch, NodeIndex, ReplyBody, RequestBody, VolumeId, VolumeSummary};
 use fieldstone_volume::{Geometry, RootSummary, parse_root};
 
-use super::Engine;
+use super::RunningPool;
 
 /// A volume that the nodes know.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ fn read(summary: &VolumeSummary) -> Result<(RootSummary, Profile), String> {
     Ok((root, profile))
 }
 
-impl Engine {
+impl RunningPool {
     /// Asks every node for its volumes.
     ///
     /// # Errors

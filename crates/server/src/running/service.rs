@@ -9,7 +9,7 @@ use fieldstone_block::Settings;
 use fieldstone_host::VolumeCall;
 use fieldstone_proto::{NodeIndex, PoolId};
 
-use super::{Engine, Known, Survey};
+use super::{Known, RunningPool, Survey};
 use crate::control::{Request, Response, Service, VolumeLine};
 use crate::paths::check_name;
 use crate::pool::record;
@@ -98,7 +98,7 @@ impl ServerInfo {
 
 /// A served pool, for the control socket and the metrics.
 pub struct Served {
-    engine: Arc<Engine>,
+    running: Arc<RunningPool>,
     server: Arc<ServerInfo>,
     /// Every request holds this, except status, list and stop. So changes run one at a time.
     changes: Mutex<()>,
@@ -106,8 +106,8 @@ pub struct Served {
 
 impl Served {
     /// A pool that `server` serves.
-    pub fn new(engine: Arc<Engine>, server: Arc<ServerInfo>) -> Self {
-        Self { engine, server, changes: Mutex::new(()) }
+    pub fn new(running: Arc<RunningPool>, server: Arc<ServerInfo>) -> Self {
+        Self { running, server, changes: Mutex::new(()) }
     }
 
     /// The report of the pool and the server. Waits for nodes for at most `timeout`. `stores` says
@@ -115,9 +115,9 @@ impl Served {
     pub fn report(&self, timeout: Duration, stores: Stores) -> PoolReport {
         // Asks the nodes first. So if a node was replaced, the volumes' newer snapshot is about the
         // new node.
-        let survey = self.engine.survey(timeout);
-        let mut report = PoolReport::from_survey(&self.engine, &survey, stores);
-        self.server.complete(&mut report, Some(self.engine.pool.id), stores);
+        let survey = self.running.survey(timeout);
+        let mut report = PoolReport::from_survey(&self.running, &survey, stores);
+        self.server.complete(&mut report, Some(self.running.pool.id), stores);
         if let Err(error) = self.settle(&report, &survey) {
             tracing::info!("cannot note that the pool is whole: {error:#}");
         }
@@ -127,7 +127,7 @@ impl Served {
     /// Notes in the pool's record that replaced nodes are rebuilt, as soon as every volume is
     /// whole.
     fn settle(&self, report: &PoolReport, survey: &Survey) -> anyhow::Result<()> {
-        let pool = &self.engine.pool;
+        let pool = &self.running.pool;
         if !report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole()) {
             return Ok(());
         }
@@ -151,18 +151,18 @@ impl Served {
     }
 
     fn call_volumes(&self, volume: Option<&str>, call: VolumeCall) -> anyhow::Result<Response> {
-        let runtime = self.engine.runtime();
+        let runtime = self.running.runtime();
         if volume.is_none() {
             // The request is for all volumes, so none may still be opening.
             for device in runtime.served_devices() {
-                if device.name.pool.is_none_or(|pool| pool == self.engine.pool.id) {
+                if device.name.pool.is_none_or(|pool| pool == self.running.pool.id) {
                     runtime.check_not_opening(&device.name)?;
                 }
             }
         }
         let names: Vec<DeviceName> = match volume {
             Some(name) => vec![self.name(name)],
-            None => self.engine.open_volumes().into_iter().map(|open| open.name).collect(),
+            None => self.running.open_volumes().into_iter().map(|open| open.name).collect(),
         };
         if names.is_empty() {
             bail!("no volume is being served here");
@@ -176,15 +176,15 @@ impl Served {
     /// The device with this name: a store that needs no pool, or a volume of the pool.
     fn name(&self, name: &str) -> DeviceName {
         let store = DeviceName::store(name);
-        let open = self.engine.runtime().open_devices();
+        let open = self.running.runtime().open_devices();
         let is_store = open.iter().any(|open| open.name == store);
-        if is_store { store } else { self.engine.device_name(name) }
+        if is_store { store } else { self.running.device_name(name) }
     }
 
     fn grow(&self, name: &str, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
-        let runtime = self.engine.runtime();
-        let open = runtime.find_open(&self.engine.device_name(name))?;
-        self.engine.grow(&open, size_bytes, thin)?;
+        let runtime = self.running.runtime();
+        let open = runtime.find_open(&self.running.device_name(name))?;
+        self.running.grow(&open, size_bytes, thin)?;
         runtime.offer_exports(self.server.read_only)
     }
 
@@ -206,8 +206,8 @@ impl Served {
                 self.call_volumes(volume.as_deref(), call)
             }
             Request::VolumeList => {
-                let listing = self.engine.list_volumes()?;
-                let volumes = listing.volumes.iter().map(|known| self.engine.line(known));
+                let listing = self.running.list_volumes()?;
+                let volumes = listing.volumes.iter().map(|known| self.running.line(known));
                 let warning = listing.check_none_hidden().err().map(|error| error.to_string());
                 Ok(Response::Volumes { volumes: volumes.collect(), warning })
             }
@@ -215,30 +215,30 @@ impl Served {
                 check_name(&name)?;
                 let profile = code.map(|code| code.parse()).transpose()?;
                 let (known, warning) =
-                    self.engine.create_volume(&name, size_bytes, profile, thin)?;
-                Ok(Response::Volumes { volumes: vec![self.engine.line(&known)], warning })
+                    self.running.create_volume(&name, size_bytes, profile, thin)?;
+                Ok(Response::Volumes { volumes: vec![self.running.line(&known)], warning })
             }
             Request::VolumeGrow { name, size_bytes, thin } => {
-                let device = self.engine.device_name(&name);
-                self.engine.runtime().check_not_opening(&device)?;
-                let (known, warning) = self.engine.check_growth(&name, size_bytes, thin)?;
-                if self.engine.open_volumes().iter().any(|open| open.name == device) {
+                let device = self.running.device_name(&name);
+                self.running.runtime().check_not_opening(&device)?;
+                let (known, warning) = self.running.check_growth(&name, size_bytes, thin)?;
+                if self.running.open_volumes().iter().any(|open| open.name == device) {
                     self.grow(&name, size_bytes, thin)?;
                 } else {
-                    self.engine.grow_closed(&known, size_bytes, thin)?;
+                    self.running.grow_closed(&known, size_bytes, thin)?;
                 }
-                let mut line = self.engine.line(&known);
+                let mut line = self.running.line(&known);
                 line.size_bytes = size_bytes;
                 Ok(Response::Volumes { volumes: vec![line], warning })
             }
             Request::VolumeLimit { name, options } => {
                 let settings = Settings::parse(&format!("limit:{options}"))?;
-                self.engine.runtime().change_layer(&self.name(&name), settings)?;
+                self.running.runtime().change_layer(&self.name(&name), settings)?;
                 Ok(Response::Done)
             }
             Request::VolumeRemove { name, force } => {
-                let known = self.engine.find_volume(&name)?;
-                self.engine.remove_volume(&known, force)?;
+                let known = self.running.find_volume(&name)?;
+                self.running.remove_volume(&known, force)?;
                 Ok(Response::Done)
             }
             Request::Stop => {
@@ -262,7 +262,7 @@ impl Service for Served {
     }
 }
 
-impl Engine {
+impl RunningPool {
     /// The line of a volume in a list.
     pub fn line(&self, known: &Known) -> VolumeLine {
         VolumeLine {

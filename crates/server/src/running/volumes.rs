@@ -13,7 +13,7 @@ use fieldstone_host::{
 use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
 use fieldstone_volume::{Opening, Provisioning, VolumeConfig};
 
-use super::{Engine, Known, Listing};
+use super::{Known, Listing, RunningPool};
 use crate::pool::{Provision, check_fits, geometry, needed_slots, random};
 use crate::runtime::OpenDevice;
 use fieldstone_units as units;
@@ -54,7 +54,7 @@ impl VolumeOptions {
     }
 }
 
-impl Engine {
+impl RunningPool {
     fn config(
         &self,
         volume: VolumeId,
@@ -97,10 +97,10 @@ impl Engine {
         self.open_exported(known, &known.name, options, stop)
     }
 
-    /// As [`Engine::open_volume`], but with `export` as the name of the export.
+    /// As [`RunningPool::open_volume`], but with `export` as the name of the export.
     ///
     /// # Errors
-    /// As [`Engine::open_volume`].
+    /// As [`RunningPool::open_volume`].
     pub fn open_exported(
         &self,
         known: &Known,
@@ -311,7 +311,7 @@ impl Engine {
     /// Opens a volume, makes it larger and closes it.
     ///
     /// # Errors
-    /// As [`Engine::open_volume`] and [`Engine::grow`].
+    /// As [`RunningPool::open_volume`] and [`RunningPool::grow`].
     pub fn grow_closed(&self, known: &Known, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
         self.runtime.check_not_opening(&self.device_name(&known.name))?;
         let open = self.open_volume(known, &VolumeOptions::offline(), None)?;
