@@ -6,8 +6,8 @@
 //! have medians and ratios, or means where the papers have them. A peer that is not installed is
 //! reported as missing.
 //!
-//! A benchmark of whole programs starts this program again, like a user. So this crate does not
-//! depend on the server's crate.
+//! A benchmark of whole programs starts this program again, like a user. `generator` is the client
+//! in such a program that has a device inside its own process.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -20,6 +20,7 @@ pub mod code;
 pub mod crush;
 mod fio;
 pub mod fpga;
+mod generator;
 mod library;
 mod machine;
 mod nbd;
@@ -45,6 +46,9 @@ pub struct Args {
     /// Draw the results as an HTML page in this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// The load of `bench generate`, which `bench nbd` starts.
+    #[arg(long, value_name = "JSON", hide = true)]
+    load: Option<String>,
     #[command(flatten)]
     nbd: nbd::Options,
 }
@@ -64,6 +68,9 @@ const BENCHES: &[Bench] = &[Bench {
     run: nbd::run,
 }];
 
+/// The name under which `bench nbd` starts this program as the client of a device in the process.
+const GENERATE: &str = "generate";
+
 /// Lists the benchmarks or runs one.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.name == "LIST" {
@@ -71,6 +78,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             print_line!("{:<16} {}", bench.name, bench.about);
         }
         return Ok(());
+    }
+    if args.name == GENERATE {
+        return generator::run(args.load.as_deref());
     }
     match BENCHES.iter().find(|bench| bench.name == args.name) {
         Some(bench) => (bench.run)(args),

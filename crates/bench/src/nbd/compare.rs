@@ -22,7 +22,7 @@ pub const SERVER_CPU_UNIT: &str = "us of server CPU per I/O";
 const IDLE_PERCENT_MAX: f64 = 0.5;
 
 /// Pairs of a server of ours and a peer.
-const PAIRS: [(Contender, Contender); 12] = [
+const PAIRS: [(Contender, Contender); 16] = [
     (Contender::Ram, Contender::NbdkitMemory),
     (Contender::Rs, Contender::NbdkitFile),
     (Contender::Rs, Contender::QemuWriteback),
@@ -35,6 +35,10 @@ const PAIRS: [(Contender, Contender); 12] = [
     (Contender::Copies, Contender::RawDisk),
     (Contender::RsDirect, Contender::QemuNone),
     (Contender::RsDirect, Contender::RawDisk),
+    (Contender::RamEmbed, Contender::Ram),
+    (Contender::FileEmbed, Contender::File),
+    (Contender::FileEmbed, Contender::NbdkitFile),
+    (Contender::RsEmbed, Contender::Rs),
 ];
 
 /// The target of a pair: the least ratio. `None` without a target.
@@ -66,7 +70,7 @@ pub fn compare(cases: &[Case], results: &Results) -> Vec<Row> {
             let Some(ours) = summary(results, index, contender) else { continue };
             let limit = match contender {
                 // The data is on no disk.
-                Contender::Ram => None,
+                Contender::Ram | Contender::RamEmbed => None,
                 _ => summary(results, index, Contender::RawDisk).map(|raw| raw.headline(case)),
             };
             let found = Found { case, index, contender, ours, limit };
@@ -125,7 +129,7 @@ impl Found<'_> {
         row
     }
 
-    fn costs(&self, peer: Contender, theirs: &Summary) -> [Row; 2] {
+    fn costs(&self, peer: Contender, theirs: &Summary) -> Vec<Row> {
         let pair = |value: fn(&Summary) -> Option<f64>| (value(&self.ours), value(theirs));
         let all = pair(|summary| Some(summary.cpu_us_per_io()));
         let server = pair(|summary| summary.server_cpu_us_per_io);
@@ -133,12 +137,15 @@ impl Found<'_> {
             (Contender::Ram, Contender::NbdkitMemory) => Some(1.0),
             _ => None,
         };
-        [(CPU_UNIT, all, target), (SERVER_CPU_UNIT, server, None)].map(|(unit, numbers, target)| {
+        let row = |(unit, numbers, target)| {
             let mut row = Row::new(NAME, self.name(), unit, Better::Less, numbers).at_least(target);
             row.peer = Some(peer.name().to_owned());
             row.seconds = self.ours.seconds + theirs.seconds;
             row
-        })
+        };
+        let costs = [(CPU_UNIT, all, target), (SERVER_CPU_UNIT, server, None)];
+        // A store inside the client's process has no server.
+        costs.into_iter().filter(|(_, numbers, _)| numbers.0.is_some()).map(row).collect()
     }
 }
 

@@ -9,7 +9,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::fio::{self, FioTarget};
+use super::client::Client;
+use crate::GENERATE;
+use crate::fio::FioTarget;
 use crate::process::Server;
 
 /// Nodes of our pools.
@@ -44,16 +46,25 @@ pub enum Contender {
     QemuNone,
     /// No server: fio on a file, with O_DIRECT and io_uring.
     RawDisk,
+    /// Our store in memory, inside the client's process.
+    RamEmbed,
+    /// Our store on a raw file, through the page cache, inside the client's process.
+    FileEmbed,
+    /// Our volume with Reed-Solomon 4+2, through the page cache, inside the client's process.
+    RsEmbed,
 }
 
 impl Contender {
     /// All contenders, in the order of the report.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Ram,
+        Self::RamEmbed,
         Self::NbdkitMemory,
         Self::Copies,
         Self::Rs,
+        Self::RsEmbed,
         Self::File,
+        Self::FileEmbed,
         Self::NbdkitFile,
         Self::QemuWriteback,
         Self::RsDirect,
@@ -76,24 +87,43 @@ impl Contender {
             Self::QemuWriteback => "qemu-nbd-writeback",
             Self::QemuNone => "qemu-nbd-none",
             Self::RawDisk => "raw-disk",
+            Self::RamEmbed => "ram-embed",
+            Self::FileEmbed => "file-embed",
+            Self::RsEmbed => "rs:4+2-embed",
         }
     }
 
-    /// True for servers of ours.
+    /// True for stores of ours.
     pub fn is_ours(self) -> bool {
-        matches!(
+        !matches!(
             self,
-            Self::Ram | Self::File | Self::FileDirect | Self::Copies | Self::Rs | Self::RsDirect
+            Self::NbdkitMemory
+                | Self::NbdkitFile
+                | Self::QemuWriteback
+                | Self::QemuNone
+                | Self::RawDisk
         )
+    }
+
+    /// True for stores of ours inside the client's process.
+    pub fn is_embedded(self) -> bool {
+        matches!(self, Self::RamEmbed | Self::FileEmbed | Self::RsEmbed)
+    }
+
+    /// True if a server serves the device.
+    pub fn has_server(self) -> bool {
+        !self.is_embedded() && self != Self::RawDisk
     }
 
     /// The caches between the client and the storage.
     pub fn caches(self) -> &'static str {
         match self {
-            Self::Ram | Self::NbdkitMemory => "memory",
-            Self::Copies | Self::Rs => "own cache of 32 MiB, page cache (warm)",
+            Self::Ram | Self::RamEmbed | Self::NbdkitMemory => "memory",
+            Self::Copies | Self::Rs | Self::RsEmbed => "own cache of 32 MiB, page cache (warm)",
             Self::RsDirect | Self::FileDirect => "own cache of 32 MiB, no page cache",
-            Self::File | Self::NbdkitFile | Self::QemuWriteback => "page cache (warm)",
+            Self::File | Self::FileEmbed | Self::NbdkitFile | Self::QemuWriteback => {
+                "page cache (warm)"
+            }
             Self::QemuNone | Self::RawDisk => "none",
         }
     }
@@ -101,7 +131,9 @@ impl Contender {
     fn code(self) -> Option<Code> {
         match self {
             Self::Copies => Some(Code { name: "copies:3", shards: 3, data: 1 }),
-            Self::Rs | Self::RsDirect => Some(Code { name: "rs:4+2", shards: 6, data: 4 }),
+            Self::Rs | Self::RsDirect | Self::RsEmbed => {
+                Some(Code { name: "rs:4+2", shards: 6, data: 4 })
+            }
             _ => None,
         }
     }
@@ -110,7 +142,7 @@ impl Contender {
     pub fn disk_bytes(self, size_bytes: u64) -> u64 {
         match (self, self.code()) {
             (_, Some(code)) => code.node_bytes(size_bytes) * NODES,
-            (Self::Ram | Self::NbdkitMemory, None) => 0,
+            (Self::Ram | Self::RamEmbed | Self::NbdkitMemory, None) => 0,
             _ => size_bytes,
         }
     }
@@ -158,9 +190,9 @@ impl Setup {
 pub struct Running {
     /// The contender.
     pub contender: Contender,
-    /// What fio reads and writes.
-    pub target: FioTarget,
-    /// The server's process; `None` for the raw disk.
+    /// The client, with its target.
+    pub client: Client,
+    /// The server's process, if there is one.
     pub server: Option<Server>,
     /// The commands that made and started it.
     pub commands: Vec<String>,
@@ -176,7 +208,8 @@ pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
         made.with_context(|| format!("cannot make {}", file.display()))?;
     }
     if contender == Contender::RawDisk {
-        return Ok(Running { contender, target: FioTarget::File(file), server: None, commands });
+        let client = Client::Fio(FioTarget::File(file));
+        return Ok(Running { contender, client, server: None, commands });
     }
     if let Some(code) = contender.code() {
         for words in pool_commands(setup, &folder, &code) {
@@ -184,12 +217,19 @@ pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
             commands.push(setup.shown(&words));
         }
     }
+    if contender.is_embedded() {
+        let target = target(contender, setup, &folder, &file.display().to_string());
+        commands.push(format!("{} on {}", GENERATE, setup.shown(std::slice::from_ref(&target))));
+        let client = Client::InProcess { program: setup.program.clone(), target };
+        return Ok(Running { contender, client, server: None, commands });
+    }
     let socket = setup.sockets.join(format!("{}.sock", contender.name().replace([':', '+'], "-")));
     let words = serve_command(contender, setup, &folder, &file, &socket);
     let log = setup.folder.join(format!("{}.log", contender.name()));
     let server = Server::start(&words, &socket, &log)?;
     commands.push(setup.shown(&words));
-    Ok(Running { contender, target: FioTarget::Nbd(socket), server: Some(server), commands })
+    let client = Client::Fio(FioTarget::Nbd(socket));
+    Ok(Running { contender, client, server: Some(server), commands })
 }
 
 fn pool_commands(setup: &Setup, folder: &Path, code: &Code) -> [Vec<String>; 2] {
@@ -233,6 +273,15 @@ fn serve_command(
     words.into_iter().map(str::to_owned).collect()
 }
 
+/// The target of a contender of ours, as `serve` and `embed` take it.
+fn target(contender: Contender, setup: &Setup, folder: &Path, file: &str) -> String {
+    match contender {
+        Contender::Ram | Contender::RamEmbed => format!("ram:{}", setup.size_bytes),
+        Contender::File | Contender::FileDirect | Contender::FileEmbed => format!("file:{file}"),
+        _ => folder.join("v").display().to_string(),
+    }
+}
+
 fn ours(
     contender: Contender,
     setup: &Setup,
@@ -240,11 +289,7 @@ fn ours(
     file: &str,
     socket: &str,
 ) -> Vec<String> {
-    let target = match contender {
-        Contender::Ram => format!("ram:{}", setup.size_bytes),
-        Contender::File | Contender::FileDirect => format!("file:{file}"),
-        _ => folder.join("v").display().to_string(),
-    };
+    let target = target(contender, setup, folder, file);
     let cores = setup.cores.to_string();
     let program = setup.program.display().to_string();
     let nbd = format!("unix:{socket}");
@@ -275,12 +320,6 @@ fn shown(words: &[String]) -> String {
         *program = name.to_string_lossy().into_owned();
     }
     words.join(" ")
-}
-
-/// Writes every byte of a contender's device.
-pub fn fill(running: &Running, size_bytes: u64) -> anyhow::Result<()> {
-    let arguments = fio::fill(&running.target, size_bytes);
-    fio::run(&arguments, fio::Pattern::SequentialWrite).map(|_| ())
 }
 
 #[cfg(test)]
@@ -321,7 +360,7 @@ mod tests {
     fn commands_name_the_device_and_the_socket() {
         let setup = setup();
         for contender in Contender::ALL {
-            if contender == Contender::RawDisk {
+            if !contender.has_server() {
                 continue;
             }
             let words = serve_command(

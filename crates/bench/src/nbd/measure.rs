@@ -20,9 +20,9 @@ use fieldstone_console::signals::Signals;
 use indicatif::ProgressBar;
 
 use super::case::Case;
-use super::contender::{Contender, Running, Setup, fill, start};
+use super::contender::{Contender, Running, Setup, start};
 use crate::choice::{Choice, chosen};
-use crate::fio::{self, Measured};
+use crate::fio::Measured;
 use crate::process::SwitchCounter;
 
 /// The longest wait for a server that is busy after the last reply.
@@ -141,7 +141,7 @@ impl Runner<'_> {
         for contender in self.turn(round) {
             self.bar.set_message(format!("{label}: filling {}", contender.name()));
             let filled = self.with(contender, |runner, running| {
-                fill(running, runner.setup.size_bytes)?;
+                running.client.fill(runner.setup.size_bytes)?;
                 runner.wait_until_idle(running)
             });
             if let Err(error) = filled {
@@ -190,17 +190,17 @@ impl Runner<'_> {
     }
 
     fn cell(&self, running: &mut Running, case: Case, seed: u64) -> anyhow::Result<Cell> {
-        let size_bytes = self.setup.size_bytes;
-        let arguments =
-            fio::measure(&running.target, case.load, size_bytes, self.config.seconds, seed);
+        let (size_bytes, seconds) = (self.setup.size_bytes, self.config.seconds);
         self.wait_until_idle(running)?;
+        let client = running.client.clone();
+        let access = || client.measure(case.load, size_bytes, seconds, seed);
         let Some(server) = &mut running.server else {
-            let fio = fio::run(&arguments, case.load.pattern)?;
+            let fio = access()?;
             return Ok(Cell { fio, ..Cell::default() });
         };
         let before = server.cpu()?;
         let counter = SwitchCounter::start(server.pid())?;
-        let ran = fio::run(&arguments, case.load.pattern);
+        let ran = access();
         let server_switches = counter.finish();
         // If the server died, its error says more than the client's.
         server.check()?;
@@ -285,7 +285,7 @@ mod tests {
     fn only_what_was_chosen_is_started() {
         let cases = case::standard();
         assert_eq!(config(&cases, &[]).wanted(), Contender::ALL);
-        assert_eq!(config(&cases, &[]).steps(), 11 * (6 + 1));
+        assert_eq!(config(&cases, &[]).steps(), 14 * (6 + 1));
         let choices =
             ["4k-randread-qd1/ram", "nbdkit-memory"].map(|text| text.parse().expect("ok"));
         let config = config(&cases, &choices);

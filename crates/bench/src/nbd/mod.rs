@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `case` | the loads: the standard ones, the papers' grid |
 //! | `contender` | the contenders, and the commands that start them |
+//! | `client` | who makes the accesses: fio, or this program with the device in its process |
 //! | `measure` | the rounds of a run |
 //! | `summary` | medians of rounds |
 //! | `compare` | pairs, targets, rows |
@@ -18,6 +19,7 @@
 //! | `draw` | both kinds of runs as a page |
 
 mod case;
+mod client;
 mod compare;
 mod contender;
 mod draw;

@@ -92,7 +92,7 @@ pub fn headline_unit(case: &Case) -> &'static str {
 /// The summary of one case and contender.
 pub fn summary(results: &Results, case: usize, contender: Contender) -> Option<Summary> {
     let cells = results.cells.get(&(case, contender))?;
-    Summary::of(cells, contender != Contender::RawDisk)
+    Summary::of(cells, contender.has_server())
 }
 
 /// The smallest and the largest ratio of I/Os per second within a round: a measure of the noise.

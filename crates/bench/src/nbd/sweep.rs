@@ -14,7 +14,7 @@ use crate::table::{Table, number};
 /// The peers of a server of ours. The first one that took part counts.
 fn peer(ours: Contender) -> &'static [Contender] {
     match ours {
-        Contender::Ram => &[Contender::NbdkitMemory],
+        Contender::Ram | Contender::RamEmbed => &[Contender::NbdkitMemory],
         Contender::RsDirect | Contender::FileDirect => {
             &[Contender::QemuNone, Contender::NbdkitFile]
         }
@@ -31,7 +31,7 @@ pub fn rows(cases: &[Case], results: &Results) -> Vec<Row> {
             let mut peers = peer(contender).iter();
             let theirs = peers.find_map(|peer| Some((*peer, Point::of(results, index, *peer)?)));
             let raw = match contender {
-                Contender::Ram => None,
+                Contender::Ram | Contender::RamEmbed => None,
                 _ => Point::of(results, index, Contender::RawDisk),
             };
             for measure in Measure::ALL {

@@ -1,0 +1,82 @@
+//! The client of a contender: fio, or this program with the device inside its process.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use crate::GENERATE;
+use crate::fio::{self, FioTarget, Load, Measured, Pattern};
+use crate::generator::{FILL, InProcess};
+use crate::process::end_with_parent;
+
+/// Makes the accesses of the cells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// fio.
+    Fio(FioTarget),
+    /// A new process of this program, for each cell.
+    InProcess {
+        /// The path of this program.
+        program: PathBuf,
+        /// The device, as `embed` takes it.
+        target: String,
+    },
+}
+
+impl Client {
+    /// Writes every byte of the device.
+    pub fn fill(&self, size_bytes: u64) -> anyhow::Result<()> {
+        match self {
+            Self::Fio(target) => {
+                fio::run(&fio::fill(target, size_bytes), Pattern::SequentialWrite).map(drop)
+            }
+            // Each process fills memory itself: nothing is left of the memory of the one before.
+            Self::InProcess { target, .. } if is_memory(target) => Ok(()),
+            Self::InProcess { .. } => self.generate(FILL, size_bytes, None, 0).map(drop),
+        }
+    }
+
+    /// Accesses the device for some seconds. With the same seed, all contenders of a round with the
+    /// same kind of client access the same addresses.
+    pub fn measure(
+        &self,
+        load: Load,
+        size_bytes: u64,
+        seconds: f64,
+        seed: u64,
+    ) -> anyhow::Result<Measured> {
+        match self {
+            Self::Fio(target) => {
+                let arguments = fio::measure(target, load, size_bytes, seconds, seed);
+                fio::run(&arguments, load.pattern)
+            }
+            Self::InProcess { .. } => self.generate(load, size_bytes, Some(seconds), seed),
+        }
+    }
+
+    fn generate(
+        &self,
+        load: Load,
+        size_bytes: u64,
+        seconds: Option<f64>,
+        seed: u64,
+    ) -> anyhow::Result<Measured> {
+        let Self::InProcess { program, target } = self else { bail!("fio makes these accesses") };
+        let (target, fill) = (target.clone(), is_memory(target));
+        let load = InProcess { target, direct: false, size_bytes, load, seconds, fill, seed };
+        let mut command = Command::new(program);
+        command.args(["bench", GENERATE, "--load", &serde_json::to_string(&load)?]);
+        command.stdin(Stdio::null());
+        end_with_parent(&mut command);
+        let output = command.output().context("cannot run this program")?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        serde_json::from_slice(&output.stdout).context("the results are not as expected")
+    }
+}
+
+fn is_memory(target: &str) -> bool {
+    target.starts_with("ram:")
+}
