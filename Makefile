@@ -49,7 +49,7 @@ lint: ## Formatting and lints, denied
 
 # The first step also builds the C libraries, which cargo does not build for their tests.
 unit: ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
-	$(CARGO) build --workspace --locked --lib --tests
+	env -u CARGO_BUILD_TARGET $(CARGO) build --workspace --locked --lib --tests
 	FIELDSTONE_LIBRARIES=$(abspath $(TARGET))/debug $(CARGO) test --workspace --locked
 
 rtl: ## Proofs, lint, test benches and line coverage of the RTL; skipped without Verilator

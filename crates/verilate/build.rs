@@ -19,6 +19,7 @@ fn runtime() -> Result<(), verilator::BuildError> {
     }
     let verilator = verilator::Verilator::find()?;
     let include = verilator.root.join("include");
+    println!("cargo:rerun-if-changed={}", verilator.version_file().display());
     let mut build = verilator.compiler();
     for file in ["verilated", "verilated_threads", "verilated_cov", "verilated_fst_c"] {
         build.file(include.join(file).with_extension("cpp"));

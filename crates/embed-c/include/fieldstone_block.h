@@ -10,7 +10,8 @@
  * The same layers as in the server are in front of the store. Opening starts one thread, the core.
  * The core reads and writes the store through io_uring. For a volume, the core also runs the nodes
  * of the pool that no `fieldstone node` process runs, and there are threads for the pool's control
- * socket: commands such as `fieldstone status DIR` work. Until the device is closed, no other
+ * socket: commands such as `fieldstone status DIR` work. Opening waits for as long as too few nodes
+ * answer. Until the device is closed, no other
  * process can open a volume of the pool, nor can this process a second one.
  *
  * There are two kinds of calls. A program may use both:

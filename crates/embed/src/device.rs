@@ -74,7 +74,7 @@ impl Device {
     /// Opens a device by a target of `fieldstone serve`: `ram:SIZE`, `file:PATH`, or `DIR/VOLUME`
     /// for a volume of the pool in the folder `DIR`. Starts a thread for the core that runs the
     /// store, and for a volume also the nodes of the pool that no other process runs. Waits until
-    /// the device is open.
+    /// the device is open. That may take as long as too few of the pool's nodes answer.
     ///
     /// # Errors
     /// The target or a layer is invalid, the core does not start, or the store cannot be opened.
@@ -140,6 +140,7 @@ impl Device {
         let Some((open, running)) = self.open.take() else { return Ok(()) };
         let close = move || {
             let closed = running.runtime.close(&open);
+            running.runtime.remove_served(&open.name);
             closed.map_err(|error| CloseError::Store(format!("{error:#}")))
         };
         if is_in_callback() {

@@ -66,8 +66,14 @@ fn devices_that_are_opened_together_share_a_core_and_a_pool() {
     for (device, byte) in devices.iter().zip(b'a'..) {
         assert_eq!(read(device, 4096), [byte; 5], "each is a device of its own");
     }
-    // As long as one of them is open, this process has both pools.
     devices.drain(1..);
+    let mut client = find_server(&one, Some("v")).expect("it answers").expect("it is there");
+    let Response::Status(report) = client.ask(&Request::Status).expect("it answers") else {
+        panic!("no report");
+    };
+    let names: Vec<&str> = report.volumes.iter().map(|volume| &*volume.name).collect();
+    assert_eq!(names, ["v"], "w is closed");
+    // As long as one of them is open, this process has both pools.
     assert!(matches!(Device::open(targets[2], &Options::default()), Err(OpenError::Start(_))));
     drop(devices);
     let device = Device::open(targets[2], &Options::default()).expect("it opens again");
@@ -86,6 +92,9 @@ fn commands_reach_the_pool_while_a_program_has_it() {
     assert_eq!((&*report.volumes[0].name, &*report.volumes[0].phase), ("v", "serving"));
     let limit = Request::VolumeLimit { name: "v".to_owned(), options: "iops=1000".to_owned() };
     assert!(matches!(client.ask(&limit), Ok(Response::Done)));
+    let size_bytes = 2 * SIZE_BYTES;
+    let grow = Request::VolumeGrow { name: "v".to_owned(), size_bytes, thin: true };
+    assert!(matches!(client.ask(&grow).expect("it grows"), Response::Volumes { .. }));
     let refused = client.ask(&Request::Stop).map(|_| ()).expect_err("only the program's user can");
     assert!(refused.to_string().contains("end that program"), "{refused}");
     device.close().expect("stable");

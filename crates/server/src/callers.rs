@@ -27,6 +27,8 @@ pub trait Line: Send + Sync + 'static {
     fn write_within(&self, limit: Duration, bytes: &[u8]) -> io::Result<usize>;
     /// Ends the sending direction: the answer is complete.
     fn end_of_answer(&self);
+    /// Ends the receiving direction: the client's next request is not read.
+    fn end_of_requests(&self);
     /// Ends both directions.
     fn hang_up(&self);
 }
@@ -44,6 +46,9 @@ macro_rules! line {
             }
             fn end_of_answer(&self) {
                 let _ = self.shutdown(net::Shutdown::Write);
+            }
+            fn end_of_requests(&self) {
+                let _ = self.shutdown(net::Shutdown::Read);
             }
             fn hang_up(&self) {
                 // The client may have closed the connection already.
@@ -103,6 +108,8 @@ struct Table<S> {
     /// Callers whose connection was closed to make room, and whose thread has not ended.
     leaving: usize,
     next_place: u64,
+    /// No caller may send another request.
+    ending: bool,
 }
 
 /// The callers of one service.
@@ -116,7 +123,8 @@ pub struct Callers<S> {
 impl<S: Line> Callers<S> {
     /// Allows at most `max` callers at a time.
     pub fn new(max: usize) -> Arc<Self> {
-        let table = Table { idle: BTreeMap::new(), callers: 0, leaving: 0, next_place: 0 };
+        let table =
+            Table { idle: BTreeMap::new(), callers: 0, leaving: 0, next_place: 0, ending: false };
         Arc::new(Self { max, table: Mutex::new(table), ended: Condvar::new() })
     }
 
@@ -152,12 +160,11 @@ impl<S: Line> Callers<S> {
         self.table().hang_up_on_oldest();
     }
 
-    /// Closes the connections of all callers that are idle.
-    pub fn hang_up_idle(&self) {
+    /// Takes no more requests: a caller that is idle has none, and a busy one gets its answer.
+    pub fn end(&self) {
         let mut table = self.table();
-        while !table.idle.is_empty() {
-            table.hang_up_on_oldest();
-        }
+        table.ending = true;
+        table.idle.values().for_each(|line| line.end_of_requests());
     }
 }
 
@@ -203,6 +210,9 @@ impl<S: Line> Caller<S> {
         if let Some(place) = self.place {
             table.leave(place);
         }
+        if table.ending {
+            self.line.end_of_requests();
+        }
         let place = table.next_place;
         table.next_place += 1;
         table.idle.insert(place, Arc::clone(&self.line));
@@ -244,6 +254,7 @@ mod tests {
             Ok(bytes.len())
         }
         fn end_of_answer(&self) {}
+        fn end_of_requests(&self) {}
         fn hang_up(&self) {
             self.0.store(true, Ordering::Relaxed);
         }

@@ -102,7 +102,9 @@ impl Verilator {
         let files: Vec<PathBuf> = entry.files.iter().map(|file| folder.join(file)).collect();
         let mut hasher = DefaultHasher::new();
         entry.hash(&mut hasher);
-        self.program.hash(&mut hasher);
+        let version = self.version_file();
+        println!("cargo:rerun-if-changed={}", version.display());
+        read(&version)?.hash(&mut hasher);
         SHIM_VERSION.hash(&mut hasher);
         for file in &files {
             println!("cargo:rerun-if-changed={}", file.display());

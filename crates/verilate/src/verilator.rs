@@ -102,6 +102,11 @@ impl Verilator {
         candidates
     }
 
+    /// The file with the version of the C++ sources.
+    pub fn version_file(&self) -> PathBuf {
+        self.root.join("include/verilated_config.h")
+    }
+
     /// The compiler with the flags for all designs. Verilator's library is compiled differently for
     /// designs with and without coverage and waves, so all designs have both.
     pub fn compiler(&self) -> cc::Build {

@@ -217,9 +217,8 @@ pub struct Core {
     /// Why the volume last refused to grow the device.
     pub grow_refused: Option<String>,
     pub collection: Collection,
-    /// Nodes on which collection frees slots for other volumes, each with the number of slots that
-    /// the volume keeps there.
-    pub crowded: Vec<(NodeIndex, u32)>,
+    /// The volume does not collect for other volumes before this time.
+    pub relief_rests_until: Nanos,
     pub sync_running: bool,
 }
 
@@ -316,7 +315,7 @@ impl Core {
             reservation: Reservation::default(),
             grow_refused: None,
             collection: Collection::default(),
-            crowded: Vec::new(),
+            relief_rests_until: now,
             sync_running: false,
             config,
         };

@@ -29,7 +29,7 @@ use crate::reserve::{ask_full_nodes, yield_if_needed};
 use crate::seal::{Coding, ShardBuilder, store, sync_segments};
 use crate::seam::Provisioning;
 use crate::segment::{Handle, Segment, State, segment_id};
-use crate::status::{NodeHealth, Phase};
+use crate::status::Phase;
 
 /// Pause before disturbed collection begins anew.
 const RETRY_MS: u64 = 20;
@@ -56,6 +56,8 @@ const RESTING_MS: u64 = 16_000;
 const SPARING_MS: u64 = 2_000;
 /// The longest such pause when the volume has idle slots: other volumes may wait for them.
 const IDLE_SLOTS_MS: u64 = 1_000;
+/// Pause before the volume collects for other volumes again, after this gained nothing.
+const RELIEF_RESTS_MS: u64 = 10_000;
 /// Fewest segments between two checkpoints that only shorten recovery.
 const CHECKPOINT_EVERY: u64 = 64;
 
@@ -166,6 +168,10 @@ impl Core {
         if self.collection.is_running() || self.phase != Phase::Serving {
             return;
         }
+        let rested = match self.collection {
+            Collection::Resting { until, .. } => until,
+            _ => self.now,
+        };
         self.collection = Collection::Running;
         let written = self.counters.user_written_bytes;
         self.spawn_with(move |ctx| async move {
@@ -187,33 +193,31 @@ impl Core {
                 let waits = core.log.waits() && core.log.starved_since.is_some();
                 let vain = (core.starved() || waits) && idle;
                 let in_vain = vain && (ended == Ended::NothingLeft || core.starved_too_long());
-                let until = core.now.plus(Nanos::from_ms(rest_ms));
+                let until = core.now.plus(Nanos::from_ms(rest_ms)).max(rested);
                 core.collection = Collection::Resting { until, in_vain };
             });
         });
     }
 
-    /// Collects on nodes on which other volumes lack slots that this one could give back, if they
-    /// held no garbage.
+    /// Collects if other volumes lack slots that this one could give back, if they held no garbage.
     pub fn relieve_crowded_nodes(&mut self) {
-        self.crowded = self.crowded_nodes();
-        if !self.crowded.is_empty() {
+        if self.now >= self.relief_rests_until && !self.crowded_nodes().is_empty() {
             self.start_gc();
         }
     }
 
     /// Slots that collection has to free on the most crowded node.
-    fn slots_crowded(&self) -> u32 {
-        let more = |(index, kept): &(NodeIndex, u32)| {
-            let node = self.node(*index);
-            let up = node.health == NodeHealth::Up;
-            if up { self.slots_min_on(node).saturating_sub(*kept) } else { 0 }
+    fn slots_crowded(&self, crowded: &[(NodeIndex, u32)]) -> u32 {
+        let more = |(node, kept): &(NodeIndex, u32)| {
+            self.slots_min_on(self.node(*node)).saturating_sub(*kept)
         };
-        self.crowded.iter().map(more).max().unwrap_or(0)
+        crowded.iter().map(more).max().unwrap_or(0)
     }
 
-    fn is_on_crowded_node(&self, segment: &Segment) -> bool {
-        self.crowded.iter().any(|(node, _)| segment.shards.contains(&Some(*node)))
+    /// The volume's own lack of room, or of a checkpoint, comes before other volumes' lack of room.
+    fn may_relieve(&self) -> bool {
+        let own = self.segments_free() < self.marks().low || self.checkpoint_pays();
+        self.phase == Phase::Serving && !own && self.now >= self.relief_rests_until
     }
 
     /// Users have waited for space for too long.
@@ -320,7 +324,7 @@ async fn collect(ctx: &Ctx) -> Ended {
     let lock = ctx.with(|core| core.maintenance_lock.clone());
     let _guard = lock.acquire().await;
     let mut tried = Vec::new();
-    relieve(ctx, &mut tried).await;
+    relieve(ctx).await;
     // The room made until the last checkpoint, the bytes that users had written until then, and the
     // number of slots that the volume then wanted to keep.
     let mut last_checkpoint = None;
@@ -388,36 +392,35 @@ async fn collect(ctx: &Ctx) -> Ended {
 }
 
 /// Frees slots on crowded nodes, as far as moving blocks gains any.
-async fn relieve(ctx: &Ctx, tried: &mut Vec<SegmentId>) {
+async fn relieve(ctx: &Ctx) {
     let mut last = u32::MAX;
     // Every round moves a segment, frees some, or ends. The bound is a safeguard against a bug.
     for _ in 0..10_000 {
-        if ctx.with(|core| core.phase != Phase::Serving || core.slots_crowded() == 0) {
+        let (slots, dead, victim) = ctx.with(|core| {
+            let crowded = if core.may_relieve() { core.crowded_nodes() } else { Vec::new() };
+            let there =
+                |s: &Segment| crowded.iter().any(|(node, _)| s.shards.contains(&Some(*node)));
+            let dead = core.dead_segments();
+            let dead = dead.iter().filter_map(|handle| core.segments.get(*handle));
+            let dead = u32::try_from(dead.filter(|s| there(s)).count()).unwrap_or(u32::MAX);
+            (core.slots_crowded(&crowded), dead, core.victim_of(&[], there))
+        });
+        if slots == 0 {
             return;
         }
-        let (crowded, dead, victim) = ctx.with(|core| {
-            let dead = core.dead_segments();
-            let there = |handle: &&Handle| {
-                core.segments.get(**handle).is_some_and(|s| core.is_on_crowded_node(s))
-            };
-            let dead = u32::try_from(dead.iter().filter(there).count()).unwrap_or(u32::MAX);
-            (core.slots_crowded(), dead, core.victim_of(tried, |s| core.is_on_crowded_node(s)))
-        });
-        if dead >= crowded || (dead > 0 && victim.is_none()) {
-            if crowded >= last {
-                // New segments take as many slots there as the old ones.
-                return;
+        let done = match victim {
+            _ if dead >= slots || (dead > 0 && victim.is_none()) => {
+                // If it is no less, new segments take as many slots there as the old ones.
+                let gains = slots < last;
+                last = slots;
+                gains && write_checkpoint(ctx, false).await
             }
-            last = crowded;
-            if !write_checkpoint(ctx, false).await {
-                return;
-            }
-            continue;
-        }
-        let Some(victim) = victim else { return };
-        let id = ctx.with(|core| core.segments.get(victim).map(|s| s.id));
-        if move_segment(ctx, victim).await.is_err() {
-            tried.extend(id);
+            Some(victim) => move_segment(ctx, victim).await.is_ok(),
+            None => false,
+        };
+        if !done {
+            let rest = Nanos::from_ms(RELIEF_RESTS_MS);
+            return ctx.with(|core| core.relief_rests_until = core.now.plus(rest));
         }
     }
 }

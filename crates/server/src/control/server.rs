@@ -5,6 +5,8 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -40,8 +42,9 @@ pub trait Service: Send + Sync + 'static {
 
 /// A listening control socket. Dropping this removes the socket's file, and ends the thread.
 pub struct ControlServer {
-    folder: PathBuf,
-    name: String,
+    path: PathBuf,
+    /// The listening socket, as a stream, because only that can be shut down.
+    listening: UnixStream,
     callers: Arc<Callers<UnixStream>>,
     ending: Arc<AtomicBool>,
     /// `None` when the thread has ended.
@@ -54,6 +57,9 @@ impl ControlServer {
     /// # Errors
     /// The socket or the thread cannot be made.
     pub fn start(folder: &Path, service: Arc<dyn Service>) -> anyhow::Result<Self> {
+        // Absolute: the program may change its folder.
+        let absolute = folder.canonicalize();
+        let folder = &*absolute.with_context(|| format!("cannot use {}", folder.display()))?;
         let name = free_name(folder);
         let path = folder.join(&name);
         let listener = with_short_path(folder, &name, |short| {
@@ -64,29 +70,30 @@ impl ControlServer {
             Ok(listener)
         })
         .with_context(|| format!("cannot listen on {}", path.display()))?;
+        let listening = UnixStream::from(OwnedFd::from(listener.try_clone()?));
         let callers = Callers::new(CLIENTS_MAX);
         let ending = Arc::new(AtomicBool::new(false));
         let (taken, ends) = (Arc::clone(&callers), Arc::clone(&ending));
         // Its clients' threads inherit that they take no signals.
         let run = move || accept(&listener, &service, &taken, &ends);
         let thread = Some(start_thread("control", run)?);
-        Ok(Self { folder: folder.to_owned(), name, callers, ending, thread })
+        Ok(Self { path, listening, callers, ending, thread })
     }
 }
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
-        // A connection wakes the thread. Without one, it waits for as long as the process lives.
-        let woken = connect(&self.folder, &self.name).is_ok();
-        let _ = fs::remove_file(self.folder.join(&self.name));
-        self.callers.hang_up_idle();
+        let _ = fs::remove_file(&self.path);
+        // Ends the thread's wait for the next client.
+        let woken = self.listening.shutdown(Shutdown::Both).is_ok();
         if let Some(thread) = self.thread.take()
             && woken
             && thread.join().is_err()
         {
             tracing::error!("the thread of the control socket failed");
         }
+        self.callers.end();
     }
 }
 

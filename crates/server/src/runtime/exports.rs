@@ -7,11 +7,15 @@ use fieldstone_host::frontends::nbd::{self, Exports};
 use super::{DeviceState, Runtime};
 
 impl Runtime {
-    /// Offers every open device to NBD clients that connect from now on.
+    /// Offers every open device to NBD clients that connect from now on, if this runtime has a
+    /// front-end for them.
     ///
     /// # Errors
     /// As [`Runtime::exports`].
     pub fn offer_exports(&self, read_only: bool) -> anyhow::Result<()> {
+        if self.handle.frontend(nbd::KIND.name).is_err() {
+            return Ok(());
+        }
         let _one_at_a_time = self.offering.lock().unwrap_or_else(PoisonError::into_inner);
         nbd::offer(self.handle(), self.exports(read_only)?)?;
         Ok(())

@@ -339,8 +339,10 @@ impl Runtime {
     /// Closes devices cleanly, all at the same time.
     fn close_all(&self, devices: &[OpenDevice]) -> anyhow::Result<()> {
         /// Longer than the time after which a volume itself gives up closing.
-        const TIMEOUT: Duration = Duration::from_secs(30);
-        let deadline = Instant::now() + TIMEOUT;
+        const VOLUME_TIMEOUT: Duration = Duration::from_secs(30);
+        /// How long another store may take to make all writes stable.
+        const STORE_TIMEOUT: Duration = Duration::from_secs(60);
+        let began = Instant::now();
         let answers: Vec<_> =
             devices.iter().map(|open| (open, self.handle.close_device(open.device))).collect();
         let mut failures = Vec::new();
@@ -348,15 +350,20 @@ impl Runtime {
         // volume that is not closed in time.
         let mut cores: Option<Vec<CoreSnapshot>> = None;
         for (open, answer) in answers {
-            let rest = deadline.saturating_duration_since(Instant::now());
+            let is_volume = open.volume.is_some();
+            let timeout = if is_volume { VOLUME_TIMEOUT } else { STORE_TIMEOUT };
+            let rest = timeout.saturating_sub(began.elapsed());
             let name = &open.export;
             let failure = match answer.recv_timeout(rest) {
                 Ok(Ok(())) => None,
                 Ok(Err(reason)) => Some(format!("{name} was not closed cleanly: {reason}")),
-                Err(_) => Some(format!(
-                    "{name} was not closed within {TIMEOUT:?}{}: what was acknowledged is replayed \
+                Err(_) if is_volume => Some(format!(
+                    "{name} was not closed within {timeout:?}{}: what was acknowledged is replayed \
                      from its journal when it is opened again",
                     self.waits_for(cores.get_or_insert_with(|| self.snapshot()), &open.name)
+                )),
+                Err(_) => Some(format!(
+                    "{name} was not closed within {timeout:?}: the last writes may not be stable"
                 )),
             };
             failures.extend(failure);

@@ -58,6 +58,12 @@ impl Runtime {
         }
     }
 
+    /// Removes a device that is closed from the served ones.
+    pub fn remove_served(&self, name: &DeviceName) {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        served.retain(|device| device.name != *name);
+    }
+
     /// The served devices, in the order of the exports.
     pub fn served_devices(&self) -> Vec<ServedDevice> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -18,8 +18,11 @@ impl Core {
     /// The nodes that keep more than `slots` slots for the volume, or more than it needs there.
     fn nodes_with_more_than(&self, slots: u32) -> Vec<NodeIndex> {
         let more = |node: &NodeIndex| match self.node(*node).slots_reserved {
-            // It has just joined, and may keep the reservation from before.
-            0 => self.slots_known(*node) > slots.max(self.slots_closed_on(*node)),
+            // It has just joined. If it has shards, it has kept the reservation from before.
+            0 => {
+                let known = self.slots_known(*node);
+                self.shards_on(*node) > 0 && known > slots.max(self.slots_closed_on(*node))
+            }
             reserved => reserved > slots,
         };
         self.up_nodes().into_iter().filter(more).collect()
@@ -190,6 +193,7 @@ mod tests {
     fn a_volume_that_closes_gives_slots_back_on_every_node() {
         let mut script = Script::serving(8);
         let busy = NodeIndex(5);
+        script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
         script.core(|core| {
             // This node has just joined, and keeps what it had granted.
             core.node_mut(NODE).slots_reserved = 0;
@@ -222,6 +226,10 @@ mod tests {
             let state = core.node_mut(NODE);
             (state.slots_free, state.stat.slots_lacking) = (3, 2);
             assert_eq!((core.nodes_with_more(), core.crowded_nodes()), (vec![], vec![(NODE, 44)]));
+            core.relief_rests_until = Nanos(1);
+            core.relieve_crowded_nodes();
+            assert!(!core.collection.is_running(), "it gained nothing a moment ago");
+            core.relief_rests_until = Nanos(0);
             core.relieve_crowded_nodes();
             assert!(core.collection.is_running());
         });
