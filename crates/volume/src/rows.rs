@@ -412,12 +412,13 @@ impl Core {
         }
     }
 
-    /// The segment is sealed: deletes rows on nodes that hold none of its shards. If the segment
-    /// lacks shards, the journal first has to have the segment's records whole again.
+    /// The segment is sealed: deletes rows on nodes that hold none of its shards. Rows stay while
+    /// nothing else of their records may be stable: until the shards are durable, or the journal
+    /// has the records whole. If the segment lacks shards, the volume moves the journal for that.
     pub fn drop_rows(&mut self, handle: Handle) {
         let Some(segment) = self.segments.get_mut(handle) else { return };
-        if segment.detached && segment.missing() > 0 && segment.state < State::Durable {
-            self.log.moving = true; // a move under way is enough
+        if segment.detached && segment.state < State::Durable {
+            self.log.moving |= segment.missing() > 0; // a move under way is enough
             return;
         }
         if self.rebuild.is_running() {
@@ -428,9 +429,7 @@ impl Core {
         let rows = segment.rows.take();
         let keepers = rows.iter().flat_map(|rows| &rows.keepers).map(|keeper| keeper.node);
         let mut nodes: SmallVec<[NodeIndex; 8]> = keepers.collect();
-        if segment.state == State::Durable || !segment.detached {
-            nodes.extend(std::mem::take(&mut segment.left_on));
-        }
+        nodes.extend(std::mem::take(&mut segment.left_on));
         for node in nodes {
             if shards.contains(&Some(node)) || self.node(node).health != NodeHealth::Up {
                 continue; // when this node joins, the volume compares its shards
@@ -575,5 +574,32 @@ mod tests {
         sent.iter().for_each(|sent| script.done(sent));
         script.sent();
         assert!(script.completions.is_empty());
+    }
+
+    /// Seed 2817102: the volume deleted rows that a flush had made stable when all shards were
+    /// written, but not stable. A power loss took the shards.
+    #[test]
+    fn rows_stay_until_the_shards_are_durable() {
+        let mut script = Script::serving(8);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(6), Some(7)]);
+        script.core(|core| {
+            let keeper = |node| Keeper { node: NodeIndex(node), session: 0, lost: false };
+            let keepers = (0..6).map(keeper).collect();
+            let segment = core.segments.get_mut(handle).expect("it was added");
+            let written = vec![true];
+            segment.rows = Some(Rows { keepers, written, intact: false, in_coding: 0 });
+            core.segments.set_state(handle, State::Sealed);
+            core.segments.set_detached(handle, true);
+            core.drop_rows(handle);
+        });
+        assert!(script.sent().is_empty());
+        script.core(|core| {
+            core.segments.set_state(handle, State::Durable);
+            core.drop_rows(handle);
+        });
+        let sent = script.sent();
+        assert!(sent.iter().all(|s| matches!(s.request.body, RequestBody::ShardDelete { .. })));
+        let nodes: Vec<u16> = sent.iter().map(|sent| sent.node.0).collect();
+        assert_eq!(nodes, [4, 5], "the others have shards");
     }
 }
