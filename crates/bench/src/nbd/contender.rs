@@ -219,7 +219,8 @@ pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
     }
     if contender.is_embedded() {
         let target = target(contender, setup, &folder, &file.display().to_string());
-        commands.push(format!("{} on {}", GENERATE, setup.shown(std::slice::from_ref(&target))));
+        let shown = target.replace(&setup.folder.display().to_string(), "DIR");
+        commands.push(format!("fieldstone bench {GENERATE}, with {shown} in its process"));
         let client = Client::InProcess { program: setup.program.clone(), target };
         return Ok(Running { contender, client, server: None, commands });
     }
