@@ -40,7 +40,7 @@ pub enum OpenError {
     Target {
         /// The target.
         target: String,
-        /// What is wrong with it.
+        /// Why the target is refused.
         reason: String,
     },
     /// The layer or its option is unknown, or the value is invalid.
@@ -105,13 +105,23 @@ impl Device {
         };
         layers(true)?;
         let running = Arc::new(Running::start(pools, options)?);
-        let names = targets.iter().zip(&parsed).enumerate();
-        let names =
-            names.map(|(at, (target, parsed))| (running.name(at, parsed), (*target).into()));
-        running.runtime.set_served(names.collect::<Vec<_>>().into_iter());
+        let mut names: Vec<DeviceName> = Vec::new();
+        for (at, (target, parsed)) in targets.iter().zip(&parsed).enumerate() {
+            let mut name = running.name(at, parsed);
+            if names.contains(&name) {
+                if name.pool.is_some() {
+                    let reason = "the volume is named twice".to_owned();
+                    return Err(OpenError::Target { target: (*target).to_owned(), reason });
+                }
+                // Two files may have the same name in different folders.
+                name = DeviceName::store(target);
+            }
+            names.push(name);
+        }
+        let served = names.iter().cloned().zip(targets.iter().map(|target| (*target).to_owned()));
+        running.runtime.set_served(served);
         let mut devices = Vec::new();
-        for (at, (target, parsed)) in targets.iter().zip(parsed).enumerate() {
-            let name = running.name(at, &parsed);
+        for ((target, parsed), name) in targets.iter().zip(parsed).zip(names) {
             let is_cached = parsed.is_cached(options);
             let open = running
                 .open(&name, parsed, options, layers(is_cached)?)

@@ -113,6 +113,9 @@ fn a_path_that_names_no_volume_is_refused() {
     assert!(refused(&target(&pool, "u")).contains('u'));
     assert!(refused(&pool.display().to_string()).contains("is a pool, not a volume"));
     assert!(refused("nowhere/v").contains("is not a pool"));
+    let twice = target(&pool, "v");
+    let refused = Device::open_all(&[&twice, &twice], &Options::default());
+    assert!(matches!(refused, Err(OpenError::Target { .. })), "one writer at a time");
     Device::open(&target(&pool, "v"), &Options::default()).expect("the pool is free");
 }
 
