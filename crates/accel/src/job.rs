@@ -29,12 +29,16 @@ pub enum JobKind {
 /// One heavy step. Cloning is cheap, because clones share all bulk data.
 #[derive(Clone, Debug)]
 pub enum Job {
-    /// Compute all outputs of `map` from `inputs`.
+    /// Compute all outputs of `map` from `inputs`, and the checksums of the outputs if the
+    /// submitter wants them. A device then reads the bytes from its host once for both.
     Code {
         /// The linear map.
         map: Arc<LinearMap>,
         /// One buffer per input shard of the map, of lengths that fit its shape.
         inputs: Vec<Bytes>,
+        /// Bytes per block of an output, not 0, for a CRC32C of each block; the last block of an
+        /// output may be short. `None` if the submitter wants no checksums.
+        checksum_block_bytes: Option<usize>,
     },
     /// Map every input through a CRUSH rule.
     Place {
@@ -59,6 +63,12 @@ pub enum Job {
 }
 
 impl Job {
+    /// A coding job without checksums.
+    #[must_use]
+    pub fn code(map: Arc<LinearMap>, inputs: Vec<Bytes>) -> Self {
+        Self::Code { map, inputs, checksum_block_bytes: None }
+    }
+
     /// The job's kind.
     #[must_use]
     pub fn kind(&self) -> JobKind {
@@ -80,11 +90,20 @@ impl Job {
     }
 }
 
+/// An output of a [`Job::Code`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Its bytes, aligned for direct I/O when made in software.
+    pub data: Bytes,
+    /// CRC32C of each block of the data. Empty if the job asked for no checksums.
+    pub checksums: Vec<u32>,
+}
+
 /// The result of a job, of the same kind as the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobOutput {
-    /// One buffer per output shard of the map, aligned for direct I/O when made in software.
-    Code(Vec<Bytes>),
+    /// One shard per output of the map.
+    Code(Vec<Shard>),
     /// One list of devices per input.
     Place(Vec<Osds>),
     /// One CRC32C per block.
@@ -94,7 +113,7 @@ pub enum JobOutput {
 impl JobOutput {
     /// The shards of a [`Job::Code`], `None` for other kinds.
     #[must_use]
-    pub fn into_shards(self) -> Option<Vec<Bytes>> {
+    pub fn into_shards(self) -> Option<Vec<Shard>> {
         if let Self::Code(shards) = self { Some(shards) } else { None }
     }
 
@@ -120,7 +139,7 @@ pub enum JobError {
     /// The map gave an error.
     #[error("placement: {0}")]
     Crush(#[from] CrushError),
-    /// The block size is zero.
+    /// The block size of checksums is zero.
     #[error("checksum: a block must have at least one byte")]
     ZeroBlock,
     /// The device could not finish the job. An [`Engine`](crate::Engine) repeats it in software, so

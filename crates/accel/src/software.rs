@@ -8,7 +8,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use fieldstone_buf::AlignedBuf;
 use fieldstone_gf::{LinearMap, ShapeError};
 
-use crate::{Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId};
+use crate::{Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId, Shard};
 
 /// The largest number of finished jobs that one queue holds until its next poll.
 pub const MAX_WAITING_COMPLETIONS: usize = 1024;
@@ -23,15 +23,25 @@ pub fn crc32c(data: &[u8]) -> u32 {
 /// Executes a job now, on this core.
 pub fn execute(job: &Job) -> Result<JobOutput, JobError> {
     match job {
-        Job::Code { map, inputs } => Ok(JobOutput::Code(code(map, inputs)?)),
+        Job::Code { checksum_block_bytes: Some(0), .. } => Err(JobError::ZeroBlock),
+        Job::Code { map, inputs, checksum_block_bytes } => {
+            let shards = code(map, inputs)?.into_iter().map(|data| Shard {
+                checksums: checksum_block_bytes.map_or_else(Vec::new, |len| sums(&data, len)),
+                data,
+            });
+            Ok(JobOutput::Code(shards.collect()))
+        }
         Job::Place { map, rule, width, xs, weights } => {
             Ok(JobOutput::Place(map.rule(*rule)?.map_batch(xs, *width, weights)))
         }
         Job::Checksum { block_bytes: 0, .. } => Err(JobError::ZeroBlock),
-        Job::Checksum { data, block_bytes } => {
-            Ok(JobOutput::Checksum(data.chunks(*block_bytes).map(crc32c).collect()))
-        }
+        Job::Checksum { data, block_bytes } => Ok(JobOutput::Checksum(sums(data, *block_bytes))),
     }
+}
+
+/// CRC32C of each block.
+pub(crate) fn sums(data: &[u8], block_bytes: usize) -> Vec<u32> {
+    data.chunks(block_bytes).map(crc32c).collect()
 }
 
 fn code(map: &Arc<LinearMap>, inputs: &[Bytes]) -> Result<Vec<Bytes>, ShapeError> {

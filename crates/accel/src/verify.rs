@@ -5,7 +5,9 @@
 //! and no scrub finds it, and a client gets wrong data once other shards are lost. So the engine
 //! verifies each result:
 //!
-//! - *Code*: the check of [`OutputCheck`], whose essay says what it finds.
+//! - *Code*: the check of [`OutputCheck`], whose essay says what it finds, and every checksum of the
+//!   outputs. A node that shares the volume's server does not check them. With a wrong checksum,
+//!   a good block counts as damaged, and the segment survives one loss less.
 //! - *Place*: a placement is any choice of nodes, and the volume notes it. It does harm only if it
 //!   names a node twice, a node without weight, or a node that does not exist.
 //! - *Checksum*: the number of sums, and one of the sums, another one in each job. A node checks
@@ -17,7 +19,8 @@ use std::sync::Arc;
 use fieldstone_crush::Osds;
 use fieldstone_gf::{LinearMap, OutputCheck};
 
-use crate::{Job, JobOutput, crc32c};
+use crate::software::sums;
+use crate::{Job, JobOutput, Shard, crc32c};
 
 /// Checks that a verifier keeps, of the maps that were used last. A volume encodes with one map,
 /// and decodes with one for each pattern of losses.
@@ -37,10 +40,11 @@ impl Verifier {
     /// only software can say more.
     pub(crate) fn trusts(&mut self, job: &Job, output: &JobOutput) -> bool {
         match (job, output) {
-            (Job::Code { map, inputs }, JobOutput::Code(shards)) => {
+            (Job::Code { map, inputs, checksum_block_bytes }, JobOutput::Code(shards)) => {
                 let inputs: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
-                let shards: Vec<&[u8]> = shards.iter().map(|shard| &shard[..]).collect();
-                self.check_of(map).passes(&inputs, &shards)
+                let data: Vec<&[u8]> = shards.iter().map(|shard| &shard.data[..]).collect();
+                self.check_of(map).passes(&inputs, &data)
+                    && shards.iter().all(|shard| has_its_sums(shard, *checksum_block_bytes))
             }
             (Job::Place { width, xs, weights, .. }, JobOutput::Place(placements)) => {
                 let sound = |placement| is_sound(placement, *width, weights);
@@ -70,6 +74,15 @@ impl Verifier {
         self.checks.truncate(CHECKS_MAX - 1);
         self.checks.push_front(entry);
         &self.checks[0].1
+    }
+}
+
+/// The checksums are those that the job asked for.
+fn has_its_sums(shard: &Shard, block_bytes: Option<usize>) -> bool {
+    match block_bytes {
+        None => shard.checksums.is_empty(),
+        Some(0) => false,
+        Some(block_bytes) => shard.checksums == sums(&shard.data, block_bytes),
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use fieldstone_accel::{
     Device, Engine, Job, JobCompletion, JobError, JobId, JobKind, JobOutput, MAX_DEVICE_FAULTS,
-    MAX_WAITING_COMPLETIONS, QueueId, SoftwareEngine, crc32c, execute,
+    MAX_WAITING_COMPLETIONS, QueueId, Shard, SoftwareEngine, crc32c, execute,
 };
 use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{CrushError, NodeWeight, OsdId, Osds, PoolMap, RuleId, WEIGHT_ONE};
@@ -63,13 +63,17 @@ impl Device for Moody {
 fn distort(output: &mut JobOutput, rng: &mut ChaCha8Rng) {
     match output {
         JobOutput::Code(shards) => {
-            let shard = rng.random_range(0..shards.len());
-            let mut bytes = shards[shard].to_vec();
-            if !bytes.is_empty() {
+            let index = rng.random_range(0..shards.len());
+            let Shard { data, checksums } = &mut shards[index];
+            if !checksums.is_empty() && rng.random_bool(0.5) {
+                let at = rng.random_range(0..checksums.len());
+                checksums[at] ^= 1 << rng.random_range(0..32);
+            } else if !data.is_empty() {
+                let mut bytes = data.to_vec();
                 let at = rng.random_range(0..bytes.len());
                 bytes[at] ^= 1 << rng.random_range(0..8);
+                *data = bytes.into();
             }
-            shards[shard] = bytes.into();
         }
         // Twice the same node, or a node that does not exist.
         JobOutput::Place(placements) => {
@@ -96,7 +100,8 @@ fn random_job(rng: &mut ChaCha8Rng, code: &dyn Code, pool: &PoolMap) -> Job {
             let inputs = (0..code.k()).map(|_| random_bytes(rng, len)).collect();
             let wrong = vec![Bytes::new()];
             let inputs = if rng.random_bool(0.1) { wrong } else { inputs };
-            Job::Code { map: Arc::clone(code.encode()), inputs }
+            let checksum_block_bytes = [None, Some(0), Some(64)][rng.random_range(0..3)];
+            Job::Code { map: Arc::clone(code.encode()), inputs, checksum_block_bytes }
         }
         1 => Job::Place {
             map: Arc::clone(pool.map()),
@@ -288,9 +293,9 @@ fn coding_jobs_wait_for_room_and_other_jobs_do_not() {
     let (code, _) = code_and_pool();
     let mut engine = Engine::with_device(Box::new(Narrow::default()));
     let queue = QueueId(0);
-    let coding = |rng: &mut ChaCha8Rng| Job::Code {
-        map: Arc::clone(code.encode()),
-        inputs: (0..4).map(|_| random_bytes(rng, 512)).collect(),
+    let coding = |rng: &mut ChaCha8Rng| {
+        let inputs = (0..4).map(|_| random_bytes(rng, 512)).collect();
+        Job::code(Arc::clone(code.encode()), inputs)
     };
     for number in 0..4 {
         engine.submit(0, queue, JobId(number), coding(&mut rng)).expect("room");
@@ -370,7 +375,7 @@ fn with_memory(free_bytes: u64) -> (Engine, Arc<AtomicU64>) {
 fn coding(input_bytes: usize) -> Job {
     let (code, _) = code_and_pool();
     let inputs = (0..4).map(|_| vec![7; input_bytes / 4].into()).collect();
-    Job::Code { map: Arc::clone(code.encode()), inputs }
+    Job::code(Arc::clone(code.encode()), inputs)
 }
 
 fn finished(engine: &mut Engine, now_ns: u64) -> Vec<u64> {
@@ -441,15 +446,20 @@ fn a_stripe_is_encoded_lost_and_rebuilt_through_jobs() {
     let (code, _) = code_and_pool();
     let mut engine = Engine::software();
     let mut shards: Vec<Bytes> = (0..4).map(|_| random_bytes(&mut rng, 12_288)).collect();
-    let encode = Job::Code { map: Arc::clone(code.encode()), inputs: shards.clone() };
+    let (map, inputs) = (Arc::clone(code.encode()), shards.clone());
+    let encode = Job::Code { map, inputs, checksum_block_bytes: Some(4096) };
     let parities = run(&mut engine, encode).expect("the shape fits").into_shards().expect("shards");
-    assert!(parities.iter().all(|parity| fieldstone_buf::is_aligned(parity)));
-    shards.extend(parities);
+    for Shard { data, checksums } in parities {
+        assert!(fieldstone_buf::is_aligned(&data));
+        assert_eq!(checksums, data.chunks(4096).map(crc32c).collect::<Vec<_>>());
+        shards.push(data);
+    }
     let plan = code.repair(&[1, 4], &[0, 2, 3, 5]).expect("four are left");
     let inputs = plan.reads.iter().map(|read| shards[read.shard].clone()).collect();
-    let job = Job::Code { map: Arc::clone(&plan.map), inputs };
+    let job = Job::code(Arc::clone(&plan.map), inputs);
     let rebuilt = run(&mut engine, job).expect("the shape fits").into_shards();
-    assert_eq!(rebuilt, Some(vec![shards[1].clone(), shards[4].clone()]));
+    let shard = |index: usize| Shard { data: shards[index].clone(), checksums: Vec::new() };
+    assert_eq!(rebuilt, Some(vec![shard(1), shard(4)]));
     let counters = engine.counters();
     assert_eq!((counters.code.jobs, counters.code.bytes), (2, 8 * 12_288));
     assert_eq!((counters.code.device_jobs, counters.place.jobs), (0, 0));
@@ -554,9 +564,9 @@ fn a_device_with_wrong_results_is_given_up() {
             let mut result = execute(&job);
             if let Ok(JobOutput::Code(shards)) = &mut result {
                 for shard in shards {
-                    let mut bytes = shard.to_vec();
+                    let mut bytes = shard.data.to_vec();
                     bytes[1000] ^= 4;
-                    *shard = bytes.into();
+                    shard.data = bytes.into();
                 }
             }
             self.0.push(JobCompletion { job: id, result });
@@ -571,7 +581,7 @@ fn a_device_with_wrong_results_is_given_up() {
     let mut engine = Engine::with_device(Box::new(Liar(Vec::new())));
     for number in 1..=MAX_DEVICE_FAULTS + 2 {
         let inputs = (0..4).map(|_| random_bytes(&mut rng, 4096)).collect();
-        let job = Job::Code { map: Arc::clone(code.encode()), inputs };
+        let job = Job::code(Arc::clone(code.encode()), inputs);
         assert_eq!(run(&mut engine, job.clone()), execute(&job));
         let wrong = number.min(MAX_DEVICE_FAULTS);
         let counted = engine.counters().code;

@@ -8,6 +8,7 @@
 //!   C2H ring: COPY output 0 (AFTER the CODE), ..., COPY output m - 1 (AFTER, COMPLETE)
 //! ```
 //!
+//! A coding job that asks for checksums of its outputs has a `CHECKSUM` behind the `CODE`.
 //! A placement has `PLACE` instead of `CODE`, and may need a `LOAD_MAP` before it. A checksum has
 //! `CHECKSUM`. If card memory lacks the program or the image, one more copy comes first. The driver
 //! rings doorbells once per burst: when the queue is polled, or when
@@ -306,8 +307,8 @@ impl FpgaDevice {
         let plan = Plan::of(job)?;
         let slot = self.flights[..MAX_JOBS].iter().position(Option::is_none)?;
         let (h2c, c2h) = self.room();
-        // The inputs, the operation, and perhaps the copy of a table and its loading.
-        if (h2c as usize) < plan.inputs.len() + 3 || (c2h as usize) < plan.outputs.len() {
+        // The inputs, the operations, and perhaps the copy of a table and its loading.
+        if (h2c as usize) < plan.inputs.len() + 4 || (c2h as usize) < plan.outputs.len() {
             return None;
         }
         let mut claim = Claim::new(plan.bytes, &mut self.card.shared())?;
@@ -423,11 +424,11 @@ impl FpgaDevice {
         to_come
     }
 
-    /// Writes the operation of the jobs in these flights, whose inputs are already copied, and the
-    /// descriptors that copy their outputs back.
+    /// Writes the operation of the jobs in these flights, whose inputs are already copied, the
+    /// checksums of their outputs if they ask for them, and the descriptors that copy their outputs
+    /// back.
     fn operate(&mut self, slots: &[usize], operation: Operation, descriptor: &Descriptor) {
         self.set.push_h2c(&descriptor.clone().cookie(slots[0] as u16).flagged(FINISHING));
-        let after = self.set.after();
         for (index, &slot) in slots.iter().enumerate() {
             let Some(Flight { purpose: Purpose::Job { plan, .. }, to_come, claim }) =
                 &mut self.flights[slot]
@@ -436,8 +437,13 @@ impl FpgaDevice {
             };
             // The operation has one completion for all jobs.
             to_come.extend((index == 0).then_some(operation));
-            to_come.push_back(Operation::Return);
             let (host, base) = (claim.host[0].address, claim.card[0].address);
+            if let Some(checksum) = plan.checksum_of_outputs(base) {
+                self.set.push_h2c(&checksum.cookie(slot as u16).flagged(FINISHING));
+                to_come.push_back(Operation::Checksum);
+            }
+            to_come.push_back(Operation::Return);
+            let after = self.set.after();
             let last = plan.outputs.len() - 1;
             for (index, part) in plan.outputs.iter().enumerate() {
                 let offset = part.offset as u64;

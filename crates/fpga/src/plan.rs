@@ -3,9 +3,12 @@
 //! A job has one extent of host memory and one of card memory with the same layout: its inputs,
 //! then its outputs, each at a multiple of 64 bytes. Copies move the inputs to the card, one
 //! operation makes the outputs, and copies move them back.
+//!
+//! Checksums of a coding job's outputs are one more output, behind the others. A second operation
+//! makes them from the outputs in card memory, which then lie there without gaps.
 
 use bytes::Bytes;
-use fieldstone_accel::{Job, JobOutput};
+use fieldstone_accel::{Job, JobOutput, Shard};
 use fieldstone_buf::AlignedBuf;
 use fieldstone_crush::{ItemId, Osds};
 
@@ -35,6 +38,8 @@ pub struct Plan {
     strides: (usize, usize),
     /// Bytes of an element, for coding jobs.
     element_bytes: usize,
+    /// Bytes per block of the checksums, for coding jobs with checksums.
+    checksum_block_bytes: Option<usize>,
 }
 
 impl Plan {
@@ -43,7 +48,7 @@ impl Plan {
     #[must_use]
     pub fn of(job: &Job) -> Option<Self> {
         match job {
-            Job::Code { map, inputs } => {
+            Job::Code { map, inputs, checksum_block_bytes } => {
                 let slices: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
                 let element_bytes = map.element_bytes(&slices).ok()?;
                 if element_bytes == 0 || !element_bytes.is_multiple_of(BEAT_BYTES) {
@@ -52,7 +57,11 @@ impl Plan {
                 let elements = &map.shape().output_elements;
                 let outputs = elements.iter().map(|&count| count as usize * element_bytes);
                 let inputs = inputs.iter().map(Bytes::len);
-                Self::shards(inputs.collect(), outputs.collect(), element_bytes)
+                let plan = Self::shards(inputs.collect(), outputs.collect(), element_bytes)?;
+                match *checksum_block_bytes {
+                    None => Some(plan),
+                    Some(block_bytes) => plan.with_checksums(block_bytes),
+                }
             }
             Job::Place { width, xs, .. } => {
                 if !(1..=MAX_WIDTH).contains(width) || xs.len() > MAX_PLACEMENTS {
@@ -92,7 +101,41 @@ impl Plan {
         let bytes = outputs_at + strides.1 * outputs.len();
         let (inputs, outputs) =
             (parts(0, strides.0, inputs), parts(outputs_at, strides.1, outputs));
-        Some(Self { inputs, outputs, bytes, strides, element_bytes })
+        Some(Self { inputs, outputs, bytes, strides, element_bytes, checksum_block_bytes: None })
+    }
+
+    /// Adds the checksums of the outputs. `None` if the outputs are not all of the same length, in
+    /// whole blocks, or if a block is not in whole beats.
+    fn with_checksums(mut self, block_bytes: usize) -> Option<Self> {
+        let is_whole = block_bytes > 0 && block_bytes.is_multiple_of(BEAT_BYTES);
+        let stride = self.strides.1;
+        let fits = |part: &Part| part.bytes == stride && part.bytes.is_multiple_of(block_bytes);
+        if !is_whole || !self.outputs.iter().all(fits) || self.outputs.len() == MAX_SHARDS {
+            return None;
+        }
+        let bytes = 4 * (self.outputs.len() * stride / block_bytes);
+        self.outputs.push(Part { offset: self.bytes, bytes });
+        self.bytes += bytes.next_multiple_of(BEAT_BYTES);
+        self.checksum_block_bytes = Some(block_bytes);
+        Some(self)
+    }
+
+    /// The job is a coding job that asks for checksums.
+    #[must_use]
+    pub fn has_checksums(&self) -> bool {
+        self.checksum_block_bytes.is_some()
+    }
+
+    /// The operation that makes the checksums of a coding job's outputs. `None` if the job asks for
+    /// no checksums.
+    #[must_use]
+    pub fn checksum_of_outputs(&self, base: u64) -> Option<Descriptor> {
+        let block_bytes = self.checksum_block_bytes?;
+        let (sums, shards) = self.outputs.split_last()?;
+        let bytes = shards.len() * self.strides.1;
+        let (from, to) = (base + shards[0].offset as u64, base + sums.offset as u64);
+        let operation = Descriptor::operation(H2cOp::Checksum, from, to, bytes as u64);
+        Some(operation.with(checksum::BLOCK_BYTES, block_bytes as u64))
     }
 
     /// Calls `give` with the bytes of every input and the input's part.
@@ -168,7 +211,17 @@ impl Plan {
             output
         });
         match job {
-            Job::Code { .. } => Ok(JobOutput::Code(outputs.map(AlignedBuf::freeze).collect())),
+            Job::Code { .. } => {
+                let mut outputs: Vec<AlignedBuf> = outputs.collect();
+                let sums = self.checksum_block_bytes.and_then(|_| outputs.pop());
+                let mut sums = words(sums.as_deref().unwrap_or_default());
+                let blocks = self.checksum_block_bytes.map_or(0, |len| self.strides.1 / len);
+                let shards = outputs.into_iter().map(|data| Shard {
+                    data: data.freeze(),
+                    checksums: sums.by_ref().take(blocks).collect(),
+                });
+                Ok(JobOutput::Code(shards.collect()))
+            }
             Job::Place { width, .. } => {
                 let rows = outputs.next().unwrap_or_else(|| AlignedBuf::zeroed(0));
                 let rows = rows.chunks_exact(PLACE_ROW_BYTES).map(|row| placement(row, *width));

@@ -165,9 +165,13 @@ fn judge(report: &mut Report, job: &Job, completion: &JobCompletion) {
 /// A job in one line.
 fn describe(job: &Job) -> String {
     match job {
-        Job::Code { map, inputs } => {
+        Job::Code { map, inputs, checksum_block_bytes } => {
             let (n, m, len) = (map.inputs(), map.outputs(), inputs.first().map_or(0, Bytes::len));
-            format!("{n} inputs of {len} bytes to {m} outputs")
+            let sums = match checksum_block_bytes {
+                None => String::new(),
+                Some(len) => format!(" with checksums of blocks of {len}"),
+            };
+            format!("{n} inputs of {len} bytes to {m} outputs{sums}")
         }
         Job::Place { rule, width, xs, .. } => {
             format!("rule {}, {} inputs of width {width}, first {:?}", rule.0, xs.len(), xs.first())
@@ -222,7 +226,20 @@ impl Jobs {
         let again = self.stripe.take().filter(|_| self.rng.random_bool(0.7));
         let (map, lengths) = again.unwrap_or_else(|| self.another_code());
         self.stripe = Some((Arc::clone(&map), lengths.clone()));
-        Job::Code { map, inputs: lengths.into_iter().map(|len| self.bytes(len)).collect() }
+        let checksum_block_bytes = self.checksum_block(&map, &lengths);
+        let inputs = lengths.into_iter().map(|len| self.bytes(len)).collect();
+        Job::Code { map, inputs, checksum_block_bytes }
+    }
+
+    /// The block of a coding job's checksums, if the job asks for them: one that the device takes.
+    fn checksum_block(&mut self, map: &LinearMap, input_bytes: &[usize]) -> Option<usize> {
+        let shape = map.shape();
+        let element_bytes = input_bytes[0] / shape.input_elements[0] as usize;
+        let (first, rest) = shape.output_elements.split_first()?;
+        let output_bytes = *first as usize * element_bytes;
+        let block_bytes = 64 << self.rng.random_range(0..=6);
+        let fits = output_bytes.is_multiple_of(block_bytes) && rest.iter().all(|n| n == first);
+        (fits && self.rng.random_bool(0.5)).then_some(block_bytes)
     }
 
     /// A map, and lengths of its inputs in bytes.

@@ -113,7 +113,7 @@ fn coding_jobs_of_a_burst_are_one_operation() {
     let code = "rs:4+2".parse::<Profile>().expect("a profile").code();
     let job = |len: usize, seed: u8| {
         let shard = |shard: u8| vec![seed.wrapping_mul(31) ^ shard; len].into();
-        Job::Code { map: Arc::clone(code.encode()), inputs: (0..4).map(shard).collect() }
+        Job::code(Arc::clone(code.encode()), (0..4).map(shard).collect())
     };
     let checksum = Job::Checksum { data: Bytes::from_static(&[7; 100]), block_bytes: 4096 };
     let long = bounds::MAX_BATCH_BYTES / 6 / 2 / 64 * 64;
@@ -146,6 +146,56 @@ fn coding_jobs_of_a_burst_are_one_operation() {
     assert!(device.submit(QUEUE, JobId(0), job(4096, 1)).is_ok());
     drop(device);
     assert_eq!(card.free(), all);
+}
+
+/// The device makes the checksums of a coding job's outputs from its own memory: the host copies
+/// nothing more to the device. A batch is one operation, with checksums for each of its jobs.
+#[test]
+fn checksums_of_outputs_are_made_beside_the_coding() {
+    const QUEUE: QueueId = QueueId(0);
+    let (dummy, card) = compiled(10);
+    let mut device = FpgaDevice::open(&card, true).expect("a queue set is free");
+    let code = "rs:4+2".parse::<Profile>().expect("a profile").code();
+    let job = |seed: u8, len: usize, checksum_block_bytes: Option<usize>| {
+        let shard = |shard: u8| vec![seed.wrapping_mul(31) ^ shard; len].into();
+        let (map, inputs) = (Arc::clone(code.encode()), (0..4).map(shard).collect());
+        Job::Code { map, inputs, checksum_block_bytes }
+    };
+    let jobs: Vec<Job> = (0..5).map(|seed| job(seed, 8192, Some(4096))).collect();
+    let counts = || [H2cOp::Code, H2cOp::Checksum, H2cOp::Copy].map(|op| dummy.done(op));
+    let before = counts();
+    for (id, job) in (0..).zip(&jobs) {
+        assert!(device.submit(QUEUE, JobId(id), job.clone()).is_ok());
+    }
+    let mut completions = Vec::new();
+    while completions.len() < jobs.len() {
+        device.poll(QUEUE, &mut completions);
+    }
+    for completion in completions {
+        assert_eq!(completion.result, execute(&jobs[completion.job.0 as usize]));
+    }
+    let made: Vec<u64> =
+        counts().iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(made, [1, 5, 1 + 5 * 4], "the copies are the program and the inputs");
+    // The driver does not take blocks that are not whole beats, or that span two outputs.
+    for (len, block_bytes) in [(8192, 0), (8192, 100), (8192, 12_288), (4096 + 64, 4096)] {
+        assert!(!device.takes(&job(0, len, Some(block_bytes))), "{len} {block_bytes}");
+        assert!(device.takes(&job(0, len, None)));
+    }
+    // As many jobs as the driver takes at once: the rings have room for all their descriptors.
+    let mut sent = 0;
+    while device.submit(QUEUE, JobId(sent), job(sent as u8, 4096, Some(64))).is_ok() {
+        sent += 1;
+    }
+    assert!(sent > 16, "{sent} jobs at once");
+    let mut completions = Vec::new();
+    while (completions.len() as u64) < sent {
+        device.poll(QUEUE, &mut completions);
+    }
+    for completion in completions {
+        assert_eq!(completion.result, execute(&job(completion.job.0 as u8, 4096, Some(64))));
+    }
+    assert_eq!(device.resets(), 0);
 }
 
 /// Does a job to its end.
@@ -515,10 +565,7 @@ fn jobs_out_of_bounds_are_not_taken() {
     }
     let code: Arc<dyn fieldstone_codes::Code> =
         "rs:4+2".parse::<fieldstone_codes::Profile>().expect("a code").code();
-    let shards = |len: usize| Job::Code {
-        map: Arc::clone(code.encode()),
-        inputs: vec![vec![0; len].into(); 4],
-    };
+    let shards = |len: usize| Job::code(Arc::clone(code.encode()), vec![vec![0; len].into(); 4]);
     assert!(device.takes(&shards(64)) && !device.takes(&shards(63)) && !device.takes(&shards(0)));
     assert!(!device.takes(&shards(bounds::MAX_JOB_BYTES / 4 + 64)));
 }

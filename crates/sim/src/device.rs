@@ -7,7 +7,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId, execute};
+use fieldstone_accel::{
+    Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId, Shard, execute,
+};
 use fieldstone_block::Nanos;
 use fieldstone_crush::{OsdId, Osds};
 
@@ -125,13 +127,17 @@ impl State {
 fn distort(output: &mut JobOutput, dice: &mut Dice) {
     match output {
         JobOutput::Code(shards) => {
-            let shard = dice.index(shards.len());
-            let mut bytes = shards[shard].to_vec();
-            if !bytes.is_empty() {
+            let index = dice.index(shards.len());
+            let Shard { data, checksums } = &mut shards[index];
+            if !checksums.is_empty() && dice.chance(500) {
+                let at = dice.index(checksums.len());
+                checksums[at] ^= 1 << dice.index(32);
+            } else if !data.is_empty() {
+                let mut bytes = data.to_vec();
                 let at = dice.index(bytes.len());
                 bytes[at] ^= 1 << dice.index(8);
+                *data = bytes.into();
             }
-            shards[shard] = bytes.into();
         }
         // Twice the same node, or a node that does not exist.
         JobOutput::Place(placements) => {

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fieldstone_accel::Job;
+use fieldstone_accel::{Job, Shard};
 use fieldstone_block::BlockError;
 use fieldstone_buf::join;
 use fieldstone_codes::{RepairPlan, ShardRead};
@@ -28,8 +28,8 @@ use crate::status::NodeHealth;
 
 /// The result of decoding.
 pub struct Decoded {
-    /// The shards, in the order of the request.
-    pub shards: Vec<Bytes>,
+    /// The shards, in the order of the request, with the checksums of their blocks.
+    pub shards: Vec<Shard>,
     /// Bytes that were read for them, including failed attempts.
     pub read_bytes: u64,
 }
@@ -87,13 +87,19 @@ impl Core {
         Ok(Attempt { plan, segment: id, available, element_bytes, columns })
     }
 
+    /// A whole shard of the segment as one part.
+    fn whole(&self, id: SegmentId) -> Result<Part, BlockError> {
+        let segment = self.segments.named(id).ok_or_else(gone)?;
+        let elements = self.code.elements();
+        Ok(Part { elements: 0..elements, columns: 0..segment.shard_bytes / elements })
+    }
+
     /// The parts of a shard of the segment that make up its bytes `bytes`.
     fn parts(&self, id: SegmentId, bytes: &Range<u32>) -> Result<Vec<Part>, BlockError> {
         let segment = self.segments.named(id).ok_or_else(gone)?;
-        let elements = self.code.elements();
-        let element_bytes = segment.shard_bytes / elements;
+        let element_bytes = segment.shard_bytes / self.code.elements();
         if element_bytes == 0 || *bytes == (0..segment.shard_bytes) {
-            return Ok(vec![Part { elements: 0..elements, columns: 0..element_bytes }]);
+            return Ok(vec![self.whole(id)?]);
         }
         let part = |element: u32| {
             let at = element * element_bytes;
@@ -155,39 +161,32 @@ pub async fn decode_range(
     range: ShardRange,
 ) -> Result<Bytes, BlockError> {
     let end = range.offset_bytes + range.count * BLOCK_BYTES as u32;
-    let decoded = decode(ctx, id, &[range.shard as usize], range.offset_bytes..end).await?;
-    let only = decoded.shards.into_iter().next();
-    only.ok_or_else(|| BlockError::Io("decoding gave nothing".into()))
+    let parts = ctx.with(|core| core.parts(id, &(range.offset_bytes..end)))?;
+    let mut pieces = Vec::with_capacity(parts.len());
+    for part in &parts {
+        let decoded = decode_part(ctx, id, &[range.shard as usize], part, None).await?;
+        pieces.extend(decoded.shards.into_iter().map(|shard| shard.data));
+    }
+    Ok(join(&pieces))
 }
 
-/// Makes the same bytes of each of the shards `lost` from other shards.
+/// Makes the shards `lost` whole from other shards, with the checksums of their blocks.
 ///
 /// # Errors
 /// Too few shards are readable.
-pub async fn decode(
-    ctx: &Ctx,
-    id: SegmentId,
-    lost: &[usize],
-    bytes: Range<u32>,
-) -> Result<Decoded, BlockError> {
-    let parts = ctx.with(|core| core.parts(id, &bytes))?;
-    let mut pieces: Vec<Vec<Bytes>> = vec![Vec::with_capacity(parts.len()); lost.len()];
-    let mut read_bytes = 0;
-    for part in &parts {
-        let decoded = decode_part(ctx, id, lost, part).await?;
-        read_bytes += decoded.read_bytes;
-        for (pieces, piece) in pieces.iter_mut().zip(decoded.shards) {
-            pieces.push(piece);
-        }
-    }
-    Ok(Decoded { shards: pieces.iter().map(|parts| join(parts)).collect(), read_bytes })
+pub async fn decode(ctx: &Ctx, id: SegmentId, lost: &[usize]) -> Result<Decoded, BlockError> {
+    let whole = ctx.with(|core| core.whole(id))?;
+    decode_part(ctx, id, lost, &whole, Some(BLOCK_BYTES)).await
 }
 
+/// Makes the same part of each of the shards `lost`, with checksums of blocks of so many bytes if
+/// the caller wants them.
 async fn decode_part(
     ctx: &Ctx,
     id: SegmentId,
     lost: &[usize],
     part: &Part,
+    checksum_block_bytes: Option<usize>,
 ) -> Result<Decoded, BlockError> {
     let mut read_bytes = 0;
     // Each attempt loses at least one shard that looked available, so the loop ends.
@@ -196,7 +195,8 @@ async fn decode_part(
         let inputs = gather(ctx, &attempt).await;
         read_bytes += inputs.iter().map(|input| input.len() as u64).sum::<u64>();
         if attempt.complete(&inputs) {
-            let job = Job::Code { map: Arc::clone(&attempt.plan.map), inputs };
+            let job =
+                Job::Code { map: Arc::clone(&attempt.plan.map), inputs, checksum_block_bytes };
             let result = ctx.with(|core| core.start_job(job));
             let output = result.await.map_err(|error| BlockError::Io(error.to_string()))?;
             let shards = output.into_shards().unwrap_or_default();

@@ -6,16 +6,16 @@
 //! the node that placement names. It ends when a pass makes no progress, so it always ends. It
 //! starts again when a node joins, when a shard turns out bad, and when nodes may have more room.
 
+use fieldstone_accel::Shard;
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex, crc32c_blocks,
+    NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex,
 };
 
 use crate::core::{Core, Ctx, Node};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
 use crate::reserve::{begin_change, reserve_for_rebuild, reserve_missing, reserve_on_low};
-use crate::seal::Shard;
 use crate::segment::{Handle, State};
 use crate::status::{NodeHealth, Phase, Progress};
 
@@ -309,7 +309,7 @@ pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, Nod
     if lost.is_empty() {
         return false;
     }
-    let Ok(decoded) = decode(ctx, id, &lost, 0..meta.shard_bytes).await else {
+    let Ok(decoded) = decode(ctx, id, &lost).await else {
         ctx.with(|core| core.rebuild.progress.shards_failed += lost.len() as u64);
         return false;
     };
@@ -319,7 +319,7 @@ pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, Nod
             core.code.k() as u64 * u64::from(meta.shard_bytes);
     });
     let mut progress = false;
-    for ((shard, node), data) in targets.into_iter().zip(decoded.shards) {
+    for ((shard, node), made) in targets.into_iter().zip(decoded.shards) {
         // The segment may have been sealed again meanwhile, with other shards on these nodes. Or
         // other shards have taken the room that rebuild leaves to users.
         let takes = ctx.with(|core| {
@@ -331,7 +331,6 @@ pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, Nod
         if !takes {
             continue;
         }
-        let made = Shard { checksums: crc32c_blocks(&data), data };
         progress |= write_shard(ctx, handle, (id, shard), node, made, meta).await;
     }
     throttle(ctx, decoded.read_bytes).await;

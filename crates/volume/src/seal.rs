@@ -2,7 +2,8 @@
 //! durable.
 //!
 //! Data blocks keep the checksums that the volume computed when it wrote them, so a read notices a
-//! bit that flips anywhere in between. If a node fails, its shard stays missing: the segment is
+//! bit that flips anywhere in between. The world makes the checksums of parity together with the
+//! parity. If a node fails, its shard stays missing: the segment is
 //! degraded, and a rebuild restores the shard later. If fewer than k shards are written, the volume
 //! retries until nodes come back, and the journal keeps the segment's records meanwhile. The
 //! segment's blocks stay in memory until it is durable: if syncs fail on so many nodes that fewer
@@ -12,7 +13,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use fieldstone_accel::Job;
+use fieldstone_accel::{Job, Shard};
 use fieldstone_block::Nanos;
 use fieldstone_buf::AlignedBuf;
 use fieldstone_proto::{
@@ -42,15 +43,6 @@ const WHOLE_ATTEMPTS: u64 = 3;
 const NARROW_MS_MAX: u64 = 2_000;
 /// Every so many attempts the volume asks full nodes how much room they have now.
 const ASK_ATTEMPTS: u64 = 8;
-
-/// A shard that is ready to write.
-#[derive(Clone)]
-pub struct Shard {
-    /// Its bytes.
-    pub data: Bytes,
-    /// CRC-32C of each block.
-    pub checksums: Vec<u32>,
-}
 
 /// Seals a closed segment.
 pub async fn seal(ctx: Ctx, handle: Handle) {
@@ -376,9 +368,11 @@ impl Core {
         Coding { data, parity }
     }
 
-    /// Gives the world the job that makes parity for `inputs`, one for each data shard.
+    /// Gives the world the job that makes parity for `inputs`, one for each data shard, and the
+    /// checksums of the parity.
     pub fn start_encoding(&mut self, inputs: Vec<Bytes>) -> Awaited<JobResult> {
-        self.start_job(Job::Code { map: std::sync::Arc::clone(self.code.encode()), inputs })
+        let map = std::sync::Arc::clone(self.code.encode());
+        self.start_job(Job::Code { map, inputs, checksum_block_bytes: Some(BLOCK_BYTES) })
     }
 
     /// Chooses a node for each shard of the segment that is not written yet, as far as nodes have
@@ -501,8 +495,7 @@ impl Coding {
 /// The parity shards of [`Core::start_encoding`].
 pub async fn finish_encoding(parity: Awaited<JobResult>) -> Vec<Shard> {
     let output = parity.await.expect("the shape of a segment fits its code");
-    let parity = output.into_shards().expect("a code job gives shards");
-    parity.into_iter().map(|data| Shard { checksums: crc32c_blocks(&data), data }).collect()
+    output.into_shards().expect("a code job gives shards")
 }
 
 /// Lays blocks out on data shards.

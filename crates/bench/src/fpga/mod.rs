@@ -318,7 +318,7 @@ fn code(device: &mut FpgaDevice, running: &Running, case: &CodeCase) -> anyhow::
     let shard = |seed: usize| (0..shard_bytes).map(|at| byte(at + seed * 77)).collect::<Bytes>();
     let job = |stripe: usize| {
         let inputs = (0..code.k()).map(|index| shard(stripe * code.k() + index)).collect();
-        Job::Code { map: Arc::clone(code.encode()), inputs }
+        Job::code(Arc::clone(code.encode()), inputs)
     };
     let jobs: Vec<Job> = (0..batch).map(job).collect();
     let before = running.card.totals();

@@ -80,8 +80,10 @@ impl FpgaDevice {
     /// Descriptors that the rings have room for, besides those that the batch will take.
     pub(super) fn room(&self) -> (u32, u32) {
         let (h2c, c2h) = self.set.room();
-        let batch = self.batch.as_ref();
-        let owed = batch.map_or(0, |batch| batch.slots.len() * batch.plan.outputs.len());
-        (h2c.saturating_sub(batch.is_some().into()), c2h.saturating_sub(owed as u32))
+        let Some(Batch { slots, plan, .. }) = &self.batch else { return (h2c, c2h) };
+        // One operation for all jobs, checksums for each job, and copies of its outputs.
+        let checksums = if plan.has_checksums() { slots.len() } else { 0 };
+        let outputs = slots.len() * plan.outputs.len();
+        (h2c.saturating_sub(1 + checksums as u32), c2h.saturating_sub(outputs as u32))
     }
 }

@@ -145,16 +145,16 @@ async fn repair_pieces(
         let Ok(plan) = plan else { continue };
         let inputs: Vec<Bytes> =
             plan.reads.iter().filter_map(|read| pieces[read.shard].clone()).collect();
-        let job = Job::Code { map: std::sync::Arc::clone(&plan.map), inputs };
+        let job = Job::code(std::sync::Arc::clone(&plan.map), inputs);
         let result = ctx.with(|core| core.start_job(job)).await;
         let Some(made) = result.ok().and_then(JobOutput::into_shards) else { continue };
-        let right = bad.iter().zip(&made).all(|(shard, data)| {
+        let right = bad.iter().zip(&made).all(|(shard, made)| {
             let sums = piece_checksums(layout, *shard, checksums);
-            data.chunks_exact(BLOCK_BYTES).zip(&sums).all(|(block, sum)| crc32c(block) == *sum)
+            made.data.chunks_exact(BLOCK_BYTES).zip(&sums).all(|(block, sum)| crc32c(block) == *sum)
         });
         if right && made.len() == bad.len() {
-            for (shard, data) in bad.iter().zip(made) {
-                pieces[*shard] = Some(data);
+            for (shard, made) in bad.iter().zip(made) {
+                pieces[*shard] = Some(made.data);
             }
             return true;
         }
