@@ -4,7 +4,8 @@
 //! another node. Its first node still lists the bad copy, and a later opening could take that for
 //! good. So the volume deletes the bad copy as soon as the segment has all its shards again, not
 //! before. The sync that ends the rebuild makes the deletion stable: when the volume is whole, no
-//! power loss brings the bad copy back. If the node is away meanwhile, the volume compares its
+//! power loss brings the bad copy back. A bad copy may also hold rows that nothing else has: it
+//! stays, and its segment is not rebuilt, until the segment is durable. If the node is away meanwhile, the volume compares its
 //! shards when it joins (see `nodes`).
 //!
 //! Bound: one note per bad shard. The rebuild that the shard starts removes the note.
@@ -33,7 +34,13 @@ impl Damage {
 }
 
 impl Core {
-    /// A node still has a bad shard of the segment.
+    /// Some node still has a bad shard of the segment.
+    pub fn is_damaged(&self, segment: SegmentId) -> bool {
+        let (first, last) = ((segment, NodeIndex(0)), (segment, NodeIndex(u16::MAX)));
+        self.damage.0.range(first..=last).next().is_some()
+    }
+
+    /// The node still has a bad shard of the segment.
     pub fn has_bad(&self, segment: SegmentId, node: NodeIndex) -> bool {
         self.damage.0.contains(&(segment, node))
     }
@@ -42,9 +49,10 @@ impl Core {
     fn take_superseded(&mut self) -> Vec<(SegmentId, NodeIndex)> {
         let segments = &self.segments;
         let find = |id| segments.find(id).and_then(|handle| segments.get(handle));
-        let (settled, kept): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.damage.0)
-            .into_iter()
-            .partition(|(id, _)| find(*id).is_none_or(|segment| segment.missing() == 0));
+        let (settled, kept): (BTreeSet<_>, BTreeSet<_>) =
+            std::mem::take(&mut self.damage.0).into_iter().partition(|(id, _)| {
+                find(*id).is_none_or(|segment| segment.missing() == 0 && !segment.needs_rows())
+            });
         self.damage.0 = kept;
         // If the shard was written anew on its own node, the bad copy is gone.
         let elsewhere =

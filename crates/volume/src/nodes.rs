@@ -129,17 +129,23 @@ impl Core {
         chunks.map(|chunk| self.call(node, body(chunk), Vec::new())).collect()
     }
 
-    /// Compares a node's shards with those that it should have. Returns the segments to delete.
-    fn reconcile(&mut self, node: NodeIndex, listed: &[ShardInfo]) -> Vec<SegmentId> {
-        let mut extra = Vec::new();
+    /// Compares a node's shards with those that it should have. `bad` are the segments of which the
+    /// node has a shard without its data; the list has no shards of these. Returns the segments to
+    /// delete.
+    fn reconcile(
+        &mut self,
+        node: NodeIndex,
+        listed: &[ShardInfo],
+        bad: &[SegmentId],
+    ) -> Vec<SegmentId> {
+        self.rebuild.note_synced(node);
+        // What the node has besides the shards that count. Open shards come last: they alone are no
+        // reason to delete a shard that counts.
+        let mut surplus: Vec<SegmentId> = bad.to_vec();
+        let mut open: Vec<SegmentId> = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();
+        let mut displacing = Vec::new();
         for info in listed {
-            let known = self.segments.find(info.segment);
-            // Until the journal has their records whole, an opening may need these rows, whether
-            // the shard was completed since or not.
-            let needed = known
-                .and_then(|handle| self.segments.get(handle))
-                .is_some_and(|s| s.detached && s.state < State::Durable);
             let index = usize::from(info.shard.0);
             // Of a segment that is being sealed, two kinds of shards count: those that the node has
             // acknowledged, and whole ones that no other node has. In the second case the volume
@@ -151,28 +157,43 @@ impl Core {
                         && (placed == Some(node)
                             || (placed.is_none() && !s.shards.contains(&Some(node)))))
             };
-            let segment = known.filter(|_| !info.is_open());
-            let segment = segment.and_then(|handle| self.segments.get_mut(handle)).filter(counts);
-            let Some(segment) = segment else {
-                match known.and_then(|handle| self.segments.get_mut(handle)).filter(|_| needed) {
-                    Some(segment) if segment.left_on.contains(&node) => {}
-                    Some(segment) => segment.left_on.push(node),
-                    None => extra.push(info.segment),
-                }
-                continue;
-            };
-            let fits = segment.fits(info);
-            let elsewhere = fits && segment.shards[index].is_some_and(|other| other != node);
-            if !fits || elsewhere || !found.insert(info.segment) {
-                extra.push(info.segment);
+            if info.is_open() {
+                open.push(info.segment);
                 continue;
             }
-            self.since_checkpoint.placement_changed |= segment.shards[index] != Some(node);
-            segment.shards[index] = Some(node);
+            let handle = self.segments.find(info.segment);
+            let segment = handle.and_then(|handle| self.segments.get_mut(handle)).filter(counts);
+            let Some(segment) = segment.filter(|segment| segment.fits(info)) else {
+                surplus.push(info.segment);
+                continue;
+            };
+            let other = segment.shards[index].filter(|other| *other != node);
+            // Rebuild may have made the shard on another node, where a power loss may take it. This
+            // node's shard is stable, so it counts.
+            let stays = other.is_none_or(|other| self.rebuild.is_unsynced(info.segment, other));
+            if !stays || !found.insert(info.segment) {
+                surplus.push(info.segment);
+                continue;
+            }
+            match other {
+                Some(other) => displacing.push((info.segment, index, other)),
+                None => {
+                    self.since_checkpoint.placement_changed |= segment.shards[index] != Some(node);
+                    segment.shards[index] = Some(node);
+                }
+            }
         }
+        open.retain(|id| !found.contains(id));
+        surplus.append(&mut open);
+        let extra = self.leave_needed(node, surplus);
         // A deletion takes every shard of the segment from the node, including those that fit.
         for id in &extra {
             found.remove(id);
+        }
+        for (id, index, other) in displacing {
+            if found.contains(&id) {
+                self.displace(id, index, (other, node));
+            }
         }
         for handle in self.segments.handles() {
             let Some(segment) = self.segments.get_mut(handle) else { continue };
@@ -186,6 +207,32 @@ impl Core {
             }
         }
         extra
+    }
+
+    /// The node has shards or rows of these segments that do not count. Gives the segments that the
+    /// node is to delete. Until the journal has the records of the others whole, an opening may
+    /// need what the node has.
+    fn leave_needed(&mut self, node: NodeIndex, mut segments: Vec<SegmentId>) -> Vec<SegmentId> {
+        segments.retain(|id| {
+            let handle = self.segments.find(*id);
+            let segment = handle.and_then(|handle| self.segments.get_mut(handle));
+            let Some(segment) = segment.filter(|segment| segment.needs_rows()) else { return true };
+            if !segment.left_on.contains(&node) {
+                segment.left_on.push(node);
+            }
+            false
+        });
+        segments
+    }
+
+    /// The shard on the second node counts from now on, and the first node deletes its own.
+    fn displace(&mut self, id: SegmentId, index: usize, (old, new): (NodeIndex, NodeIndex)) {
+        let handle = self.segments.find(id);
+        let Some(segment) = handle.and_then(|handle| self.segments.get_mut(handle)) else { return };
+        segment.shards[index] = Some(new);
+        self.since_checkpoint.placement_changed = true;
+        // If the node is away, the volume compares its shards when it joins.
+        drop(self.delete_from(old, &[id]));
     }
 }
 
@@ -249,9 +296,12 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     }
     let mut listed = list_shards(ctx, node).await?;
     let bad = verify_unsure(ctx, node, &listed).await?;
-    if !bad.is_empty() {
-        delete(ctx, node, session, bad.iter().copied().collect()).await?;
-        listed.retain(|info| !bad.contains(&info.segment));
+    listed.retain(|info| !bad.contains(&info.segment));
+    // A bad shard may lack only the end of its data, and hold rows that an opening may need.
+    let (kept, doomed): (Vec<SegmentId>, Vec<SegmentId>) =
+        ctx.with(|core| bad.into_iter().partition(|id| core.segments.needs_rows(*id)));
+    if !doomed.is_empty() {
+        delete(ctx, node, session, doomed).await?;
     }
     // From then on the listed shards count as stable, whether they were synced before or not. And
     // the bad ones are gone for good: a power loss must not bring them back.
@@ -261,7 +311,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         if core.node(node).session != session {
             return Vec::new();
         }
-        let extra = core.reconcile(node, &listed);
+        let extra = core.reconcile(node, &listed, &kept);
         // The volume next asks the node for its reservation. It may be a different node than
         // before.
         let state = core.node_mut(node);
@@ -463,6 +513,8 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fieldstone_proto::{SealMeta, SegmentKind, ShardIndex};
+
     use crate::journal::put_root;
     use crate::script::{Script, Sent, stat};
     use crate::seam::Opening;
@@ -501,6 +553,118 @@ mod tests {
 
     fn is_up(script: &mut Script) -> bool {
         script.core(|core| core.node(NODE).health == NodeHealth::Up && core.has_root(NODE))
+    }
+
+    /// Six shards on the nodes 0 to 5. The segment's journal records lack their blocks if `rows`.
+    fn segment(script: &mut Script, rows: bool) -> SegmentId {
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)]);
+        script.core(|core| {
+            core.segments.set_state(handle, if rows { State::Sealed } else { State::Durable });
+            core.segments.set_detached(handle, rows);
+            core.segments.get(handle).expect("it was added").id
+        })
+    }
+
+    fn listed(script: &mut Script, id: SegmentId, shard: u8) -> ShardInfo {
+        let shard_bytes = script.core(|core| core.geometry.shard_bytes);
+        let meta = SealMeta { shard_bytes, kind: SegmentKind::Data, ..SealMeta::default() };
+        ShardInfo { segment: id, shard: ShardIndex(shard), meta }
+    }
+
+    fn open(id: SegmentId, shard: u8) -> ShardInfo {
+        ShardInfo { segment: id, shard: ShardIndex(shard), meta: SealMeta::default() }
+    }
+
+    /// The node of each shard, and the nodes with something else of the segment.
+    fn places(script: &mut Script, id: SegmentId) -> (Vec<Option<u16>>, Vec<u16>) {
+        script.core(|core| {
+            let segment = core.segments.named(id).expect("it was added");
+            let shards = segment.shards.iter().map(|node| node.map(|node| node.0)).collect();
+            (shards, segment.left_on.iter().map(|node| node.0).collect())
+        })
+    }
+
+    const WHOLE: [Option<u16>; 6] = [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)];
+    const WITHOUT_5: [Option<u16>; 6] = [Some(0), Some(1), Some(2), Some(3), Some(4), None];
+
+    #[test]
+    fn an_open_copy_is_no_reason_to_delete_a_shard_that_counts() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, false);
+        let list = [listed(&mut script, id, 5), open(id, 5)];
+        assert!(script.core(|core| core.reconcile(NODE, &list, &[])).is_empty());
+        assert_eq!(places(&mut script, id), (WHOLE.to_vec(), vec![]));
+        let alone = [open(id, 5)];
+        assert_eq!(script.core(|core| core.reconcile(NODE, &alone, &[])), [id]);
+        assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![]));
+    }
+
+    /// Shards with rows that nothing else may have stay, although they do not count.
+    #[test]
+    fn what_an_opening_may_need_stays() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, true);
+        assert!(script.core(|core| core.reconcile(NODE, &[], &[id])).is_empty());
+        assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![5]));
+        // A shard that another node has.
+        let list = [listed(&mut script, id, 3)];
+        assert!(script.core(|core| core.reconcile(NodeIndex(6), &list, &[])).is_empty());
+        assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![5, 6]));
+        let id = segment(&mut script, false);
+        assert_eq!(script.core(|core| core.reconcile(NODE, &[], &[id])), [id]);
+    }
+
+    #[test]
+    fn a_returning_shard_counts_before_a_rebuilt_one_that_is_not_stable() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, false);
+        let back = NodeIndex(7);
+        let list = [listed(&mut script, id, 5)];
+        script.core(|core| core.rebuild.note_written(id, NODE));
+        assert!(script.core(|core| core.reconcile(back, &list, &[])).is_empty());
+        let mut shards = WHOLE.to_vec();
+        shards[5] = Some(7);
+        assert_eq!(places(&mut script, id), (shards, vec![]));
+        let deletion = script.sent_one();
+        assert_eq!(deletion.request.body, RequestBody::ShardDelete { segments: vec![id] });
+        assert_eq!(deletion.node, NODE);
+        // Once the rebuilt shard is stable, the returning one goes.
+        let id = segment(&mut script, false);
+        let list = [listed(&mut script, id, 5)];
+        script.core(|core| core.rebuild.note_written(id, NODE));
+        script.core(|core| core.rebuild.note_synced(NODE));
+        assert_eq!(script.core(|core| core.reconcile(back, &list, &[])), [id]);
+        assert_eq!(places(&mut script, id), (WHOLE.to_vec(), vec![]));
+    }
+
+    /// A shard whose end is missing may hold rows that nothing else has.
+    #[test]
+    fn a_bad_shard_with_rows_stays_when_its_node_joins() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, true);
+        let list = [listed(&mut script, id, 5)];
+        let epoch = script.core(|core| core.epoch);
+        script.reconnect(NODE);
+        let mut synced = false;
+        while !synced {
+            let asked = script.sent();
+            let asked = asked.iter().find(|sent| sent.node == NODE).expect("the node joins");
+            let answer = match asked.request.body {
+                RequestBody::Fence { .. } => Err(NodeError::Fenced { sent: epoch, current: epoch }),
+                RequestBody::Stat => Ok(ReplyBody::Stat(stat(NODE))),
+                RequestBody::ListVolumes => Ok(ReplyBody::Volumes(Vec::new())),
+                RequestBody::ShardList { .. } => {
+                    Ok(ReplyBody::Shards { shards: list.to_vec(), next: None })
+                }
+                RequestBody::ShardVerify { .. } => Err(NodeError::Corrupt { offset_bytes: 0 }),
+                RequestBody::ShardSync => Ok(ReplyBody::Done),
+                ref other => panic!("{other:?}"),
+            };
+            synced = asked.request.body == RequestBody::ShardSync;
+            script.answer(asked, answer);
+        }
+        script.sent();
+        assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![5]));
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //! the node that placement names. It ends when a pass makes no progress, so it always ends. It
 //! starts again when a node joins, when a shard turns out bad, and when nodes may have more room.
 
+use std::collections::HashSet;
+
 use fieldstone_accel::Shard;
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
@@ -42,6 +44,8 @@ pub struct Rebuild {
     pub progress: Progress,
     /// The last rebuild left shards missing because no node has room for them.
     pub lacks_room: bool,
+    /// Shards that rebuild has written to these nodes, and that a power loss may take.
+    unsynced: HashSet<(SegmentId, NodeIndex)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +82,21 @@ impl Rebuild {
     fn take_change(&mut self) -> bool {
         let before = std::mem::replace(&mut self.state, RebuildState::Running { again: false });
         before == RebuildState::Running { again: true }
+    }
+
+    /// Rebuild has written a shard of the segment to the node.
+    pub fn note_written(&mut self, segment: SegmentId, node: NodeIndex) {
+        self.unsynced.insert((segment, node));
+    }
+
+    /// Rebuild has written a shard of the segment to the node, and the node has not synced it.
+    pub fn is_unsynced(&self, segment: SegmentId, node: NodeIndex) -> bool {
+        self.unsynced.contains(&(segment, node))
+    }
+
+    /// The shards on the node are stable.
+    pub fn note_synced(&mut self, node: NodeIndex) {
+        self.unsynced.retain(|(_, other)| *other != node);
     }
 
     fn end(&mut self) {
@@ -130,9 +149,11 @@ impl Core {
     /// Nodes for the missing shards of a segment, without nodes that have no room beyond the needs
     /// of users and collection.
     fn rebuild_targets(&mut self, handle: Handle) -> Vec<(usize, NodeIndex)> {
-        let Some(id) = self.segments.get(handle).map(|segment| segment.id) else {
-            return Vec::new();
-        };
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        let id = segment.id;
+        if segment.needs_rows() && self.is_damaged(id) {
+            return Vec::new(); // see `damage`
+        }
         self.place_missing_on(handle, 0, |core, node| core.may_rebuild_on(id, node))
     }
 
@@ -255,14 +276,17 @@ async fn rebuild(ctx: Ctx) {
     delete_superseded(&ctx).await;
     // Before the rebuild ends, its writes and deletions become stable.
     let nodes = ctx.with(|core| core.up_nodes());
-    for (node, result) in ctx.call_all(&nodes, &RequestBody::ShardSync).await {
-        if let Err(error) = result
-            && error != NodeError::Unreachable
-        {
-            ctx.with(|core| core.give_up_node(node, &format!("sync: {error}")));
-        }
-    }
+    let sessions = ctx.with(|core| core.sessions_of(&nodes));
+    let results = ctx.call_all(&nodes, &RequestBody::ShardSync).await;
     ctx.with(|core| {
+        for ((node, result), session) in results.into_iter().zip(sessions) {
+            match result {
+                Ok(_) if core.node(node).session == session => core.rebuild.note_synced(node),
+                // A node that was lost is compared when it joins.
+                Ok(_) | Err(NodeError::Unreachable) => {}
+                Err(error) => core.give_up_node(node, &format!("sync: {error}")),
+            }
+        }
         // Rebuild tries shards again that failed for a passing reason. Shards without a place wait
         // for a node.
         let again = core.rebuild.take_change();
@@ -388,6 +412,7 @@ async fn write_shard(
             drop(core.call(node, body, Vec::new()));
         }
         if good {
+            core.rebuild.note_written(id, node);
             core.since_checkpoint.placement_changed = true;
             core.rebuild.progress.shards_done += 1;
             core.rebuild.progress.written_bytes += bytes;

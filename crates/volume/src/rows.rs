@@ -313,8 +313,7 @@ impl Core {
     /// The node has blocks that the journal lacks.
     pub fn has_rows(&self, node: NodeIndex) -> bool {
         self.segments.iter().any(|(_, segment)| {
-            segment.detached
-                && segment.state < State::Durable
+            segment.needs_rows()
                 && (segment.shards.contains(&Some(node))
                     || segment.rows.as_ref().is_some_and(|rows| rows.keeps(node)))
         })
@@ -323,12 +322,10 @@ impl Core {
     /// The nodes that the volume has to sync for a stable log, in addition to the journal's nodes.
     pub fn row_nodes(&self) -> Vec<NodeIndex> {
         let mut nodes: Vec<NodeIndex> = Vec::new();
-        for (_, segment) in self.segments.iter().filter(|(_, s)| s.detached) {
-            if segment.state < State::Durable {
-                let rows = segment.rows.iter().flat_map(|rows| &rows.keepers);
-                nodes.extend(rows.map(|keeper| keeper.node));
-                nodes.extend(segment.shards.iter().flatten());
-            }
+        for (_, segment) in self.segments.iter().filter(|(_, s)| s.needs_rows()) {
+            let rows = segment.rows.iter().flat_map(|rows| &rows.keepers);
+            nodes.extend(rows.map(|keeper| keeper.node));
+            nodes.extend(segment.shards.iter().flatten());
         }
         nodes.sort_unstable();
         nodes.dedup();
@@ -366,11 +363,13 @@ impl Core {
         runs.into_iter().map(|run| Some((run.start, self.code_rows(handle, run)?))).collect()
     }
 
-    /// The shards of the segment that rows were written to and that still exist.
+    /// The shards of the segment that rows were written to, that still exist, and that are not
+    /// complete. A segment that is sealed again may have complete ones.
     fn shards_with_rows(&self, handle: Handle) -> Vec<(usize, NodeIndex, u64)> {
-        let rows = self.segments.get(handle).and_then(|segment| segment.rows.as_ref());
-        let keepers = rows.iter().flat_map(|rows| (0..).zip(&rows.keepers));
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        let keepers = segment.rows.iter().flat_map(|rows| (0usize..).zip(&rows.keepers));
         keepers
+            .filter(|(shard, _)| segment.shards[*shard].is_none())
             .filter(|(_, keeper)| self.still_keeps(keeper))
             .map(|(shard, keeper)| (shard, keeper.node, keeper.session))
             .collect()
@@ -417,7 +416,7 @@ impl Core {
     /// has the records whole. If the segment lacks shards, the volume moves the journal for that.
     pub fn drop_rows(&mut self, handle: Handle) {
         let Some(segment) = self.segments.get_mut(handle) else { return };
-        if segment.detached && segment.state < State::Durable {
+        if segment.needs_rows() {
             self.log.moving |= segment.missing() > 0; // a move under way is enough
             return;
         }
@@ -574,6 +573,22 @@ mod tests {
         sent.iter().for_each(|sent| script.done(sent));
         script.sent();
         assert!(script.completions.is_empty());
+    }
+
+    /// A segment that is sealed again has complete shards on some of its keepers. Rows would begin
+    /// a second copy there.
+    #[test]
+    fn complete_shards_get_no_rows_again() {
+        let mut script = Script::serving(8);
+        let handle = script.add_segment(&[Some(0), None, Some(2), Some(7), Some(4), None]);
+        let left = script.core(|core| {
+            let keeper = |node| Keeper { node: NodeIndex(node), session: 0, lost: false };
+            let keepers = (0..6).map(keeper).collect();
+            let segment = core.segments.get_mut(handle).expect("it was added");
+            segment.rows = Some(Rows { keepers, written: vec![true], intact: false, in_coding: 0 });
+            core.shards_with_rows(handle)
+        });
+        assert_eq!(left, [(1, NodeIndex(1), 0), (5, NodeIndex(5), 0)]);
     }
 
     /// Seed 2817102: the volume deleted rows that a flush had made stable when all shards were

@@ -166,6 +166,13 @@ impl Segment {
         self.state < State::Sealed && !self.shelved
     }
 
+    /// Nothing but rows and shards may have the segment's blocks: the journal lacks them, and the
+    /// shards may not be stable. An opening may need everything that a node has of the segment.
+    #[must_use]
+    pub fn needs_rows(&self) -> bool {
+        self.detached && self.state < State::Durable
+    }
+
     /// The segment's shards are written, and some are missing.
     #[must_use]
     pub fn degraded(&self) -> bool {
@@ -289,6 +296,12 @@ impl SegmentTable {
     #[must_use]
     pub fn named(&self, id: SegmentId) -> Option<&Segment> {
         self.get(self.find(id)?)
+    }
+
+    /// See [`Segment::needs_rows`].
+    #[must_use]
+    pub fn needs_rows(&self, id: SegmentId) -> bool {
+        self.named(id).is_some_and(Segment::needs_rows)
     }
 
     /// All segments, oldest name first.

@@ -1,14 +1,14 @@
 //! The chain of segments behind the checkpoint, and the position where replay from the journal
 //! takes over.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use fieldstone_block::BlockError;
-use fieldstone_proto::{Lsn, SegmentId, SegmentKind};
+use fieldstone_proto::{Lsn, NodeIndex, RequestBody, SegmentId, SegmentKind};
 
-use super::Failure;
 use super::rings::{Records, reach};
 use super::validate::{Listed, settle};
+use super::{Blame, Failure};
 use crate::core::{Core, Ctx};
 use crate::exec::{Awaited, all, slot};
 use crate::footer::Footer;
@@ -16,6 +16,7 @@ use crate::gc::read_footer;
 use crate::rebuild::rebuild_segment;
 use crate::root::Root;
 use crate::segment::{Handle, Segment, epoch_of};
+use crate::status::NodeHealth;
 
 /// Most footers that an opening reads at the same time.
 const FOOTERS_MAX: usize = 16;
@@ -106,28 +107,121 @@ pub(super) fn check_nothing_lost(
     Ok(())
 }
 
-/// Makes segments of the chain whole that the journal still backed, as far as there are nodes. The
-/// writer may have died while it wrote their shards. Then their data is on fewer nodes than the
-/// journal, which this opening is about to give up. So the opening fails if it cannot make a shard
-/// that a node could take.
-pub(super) async fn strengthen(
-    ctx: &Ctx,
+/// The segments of the chain that the journal still backed, by handle.
+pub(super) fn backed_links(
     chain: &[Link],
     start: Lsn,
     trimmed: Lsn,
+) -> impl Iterator<Item = Handle> + '_ {
+    let backed = chain.iter().filter(move |link| link.first < start && link.end > trimmed);
+    backed.map(|link| link.handle)
+}
+
+/// Copies of shards of these segments that do not count stay until the opening has committed: a
+/// copy may lack only the end of its data, and have rows that few nodes have. Returns the names of
+/// the segments.
+pub(super) fn leave_copies(
+    ctx: &Ctx,
+    backed: impl Iterator<Item = Handle>,
+    listed: &Listed,
+) -> BTreeSet<SegmentId> {
+    ctx.with(|core| {
+        let mut ids = BTreeSet::new();
+        for handle in backed {
+            let Some(segment) = core.segments.get_mut(handle) else { continue };
+            ids.insert(segment.id);
+            for (node, _) in listed.get(&segment.id).into_iter().flatten() {
+                if !segment.shards.contains(&Some(*node)) && !segment.left_on.contains(node) {
+                    segment.left_on.push(*node);
+                }
+            }
+        }
+        ids
+    })
+}
+
+/// The opening has deleted the copies that it had left.
+pub(super) fn forget_copies(ctx: &Ctx, backed: &BTreeSet<SegmentId>) {
+    ctx.with(|core| {
+        for id in backed {
+            let handle = core.segments.find(*id);
+            if let Some(segment) = handle.and_then(|handle| core.segments.get_mut(handle)) {
+                segment.left_on.clear();
+            }
+        }
+    });
+}
+
+/// Makes these segments whole, as far as there are nodes. The writer may have died while it wrote
+/// their shards. Then their data is on fewer nodes than the journal, which this opening is about to
+/// give up. So the opening fails if it cannot make a shard that a node could take.
+///
+/// A shard whose copy on a node does not count is written to that node, beside the copy. If the
+/// node has no room for both, it deletes the copy first.
+pub(super) async fn strengthen(
+    ctx: &Ctx,
+    backed: impl Iterator<Item = Handle>,
+    listed: &Listed,
 ) -> Result<(), Failure> {
-    for link in chain.iter().filter(|link| link.first < start && link.end > trimmed) {
+    for handle in backed {
         // The writer had room for the shard, so the opening may use the reserve.
-        let targets = ctx.with(|core| core.place_missing(link.handle, 0));
+        let mut targets = ctx.with(|core| core.place_missing(handle, 0));
+        let in_place = ctx.with(|core| core.places_of_copies(handle, listed, &targets));
+        targets.extend(&in_place);
         let wanted = targets.len();
-        let missing = |core: &mut Core| core.segments.get(link.handle).map_or(0, Segment::missing);
+        let missing = |core: &mut Core| core.segments.get(handle).map_or(0, Segment::missing);
         let before = ctx.with(missing);
-        rebuild_segment(ctx, link.handle, targets).await;
+        rebuild_segment(ctx, handle, targets).await;
+        let left = ctx.with(|core| core.still_missing(handle, in_place));
+        if let Some(id) = ctx.with(|core| core.segments.get(handle).map(|segment| segment.id)) {
+            for (_, node) in &left {
+                let body = RequestBody::ShardDelete { segments: vec![id] };
+                ctx.call(*node, body).await.blame(*node)?;
+            }
+        }
+        if !left.is_empty() {
+            rebuild_segment(ctx, handle, left).await;
+        }
         if before - ctx.with(missing).min(before) < wanted {
             return Err(Failure::Again("a segment that was being written is not whole".into()));
         }
     }
     Ok(())
+}
+
+impl Core {
+    /// For missing shards of the segment without a target: the nodes that have copies of them.
+    fn places_of_copies(
+        &self,
+        handle: Handle,
+        listed: &Listed,
+        targets: &[(usize, NodeIndex)],
+    ) -> Vec<(usize, NodeIndex)> {
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        let mut places: Vec<(usize, NodeIndex)> = Vec::new();
+        for (node, info) in listed.get(&segment.id).into_iter().flatten() {
+            let shard = usize::from(info.shard.0);
+            let taken = |(other, place): &(usize, NodeIndex)| *other == shard || place == node;
+            let free = !targets.iter().chain(&places).any(taken);
+            let missing = segment.fits(info) && segment.shards[shard].is_none();
+            let up = self.node(*node).health == NodeHealth::Up;
+            if free && missing && up && !segment.shards.contains(&Some(*node)) {
+                places.push((shard, *node));
+            }
+        }
+        places
+    }
+
+    /// Those of the shards that the segment still lacks.
+    fn still_missing(
+        &self,
+        handle: Handle,
+        mut shards: Vec<(usize, NodeIndex)>,
+    ) -> Vec<(usize, NodeIndex)> {
+        let segment = self.segments.get(handle);
+        shards.retain(|(shard, _)| segment.is_some_and(|s| s.shards[*shard].is_none()));
+        shards
+    }
 }
 
 /// Applies the changes of the segments of the chain that begin before `start`.

@@ -10,7 +10,8 @@ use fieldstone_proto::{
 };
 
 use super::chain::{
-    Link, check_nothing_lost, choose_start, find_chain, replay_footers, strengthen,
+    Link, backed_links, check_nothing_lost, choose_start, find_chain, forget_copies, leave_copies,
+    replay_footers, strengthen,
 };
 use super::checkpoint::load_checkpoint;
 use super::detached::Places;
@@ -123,12 +124,15 @@ pub(super) async fn recover(
     let ring = root.geometry.ring_bytes;
     let base = Lsn((highest.0 / ring + 2) * ring);
     ctx.with(|core| core.drop_segments_from(&chain, start));
+    let backed = leave_copies(ctx, backed_links(&chain, start, trimmed), &listed);
+    // The shards that count may not be stable yet. Other copies of them may be.
+    sync_shards(ctx, &nodes).await?;
     // Replayed records are stable in the rings. Their old segments give the room that the replay
     // takes, so an opening of a full pool succeeds any number of times.
-    let garbage = listed.iter().filter(|(id, _)| !sources.contains(id));
+    let garbage = listed.iter().filter(|(id, _)| !sources.contains(id) && !backed.contains(id));
     let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
     discard_garbage(ctx, &garbage, false).await;
-    strengthen(ctx, &chain, start, trimmed).await?;
+    strengthen(ctx, backed_links(&chain, start, trimmed), &listed).await?;
     reserve_for_checkpoint(ctx, &held).await;
     let (bytes, handles) = write_checkpoint(ctx, &nodes).await?;
     let old_checkpoint = root.checkpoint_segments.clone();
@@ -144,6 +148,7 @@ pub(super) async fn recover(
     free_segments(ctx, &old).await;
     discard_garbage(ctx, &listed, true).await;
     discard_open(ctx, &open).await;
+    forget_copies(ctx, &backed);
     Ok(())
 }
 
@@ -208,25 +213,32 @@ async fn agree_on_root(
 /// Writes the recovered state to a new checkpoint. Returns its length in bytes, and its segments.
 ///
 /// Later openings trust the shards that the checkpoint names: these shards must be stable, and bad
-/// shards must not come back with a power loss. If a node of `nodes` was lost meanwhile, shards
-/// that it listed may be gone.
+/// shards must not come back with a power loss.
 async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Handle>), Failure> {
     let bytes = ctx.with(|core| {
         core.since_checkpoint.placement_changed = false;
         let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
         crate::checkpoint::encode(&core.map, &core.segments, blocks)
     });
+    sync_shards(ctx, nodes).await?;
+    let handles = store_checkpoint(ctx, &bytes).await;
+    let handles =
+        handles.ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
+    Ok((bytes.len() as u64, handles))
+}
+
+/// Makes the shards on all nodes stable, and deletions too. If a node of `nodes` was lost meanwhile,
+/// shards that it listed may be gone.
+async fn sync_shards(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(), Failure> {
     let up = ctx.with(|core| core.up_nodes());
     if nodes.iter().any(|node| !up.contains(node)) {
         return Err(Failure::Again("a node was lost".into()));
     }
     for (node, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
         result.blame(node)?;
+        ctx.with(|core| core.rebuild.note_synced(node));
     }
-    let handles = store_checkpoint(ctx, &bytes).await;
-    let handles =
-        handles.ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
-    Ok((bytes.len() as u64, handles))
+    Ok(())
 }
 
 fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, Failure> {
