@@ -107,7 +107,12 @@ impl Node {
     /// Takes an event. `now_ns` is the nodes' clock, which decides when capabilities expire.
     pub fn handle(&mut self, now_ns: u64, event: Event) {
         match event {
-            Event::Request { peer, request } => self.request(now_ns, peer, request),
+            Event::Request { peer, request } => {
+                if self.is_ready() {
+                    self.mark_owed_doubt();
+                }
+                self.request(now_ns, peer, request);
+            }
             Event::Disk { id, result } => match self.disk.take(id) {
                 Some(purpose) => self.complete_disk(purpose, result),
                 None => tracing::warn!(id = id.0, "completion of an unknown disk operation"),

@@ -15,8 +15,9 @@
 //!   `stable_below` of any header or note, the records of volumes, and journals.
 //!
 //! Data that the node cannot read, or cannot write because space is short, stays in doubt. Then the
-//! file `doubt` stays too, and the next start tries again. One case is not covered: a process that
-//! dies between the end of a failed sync and the creation of the file.
+//! file `doubt` stays too, and the next start tries again. A disk that fails the sync may fail the
+//! creation of the file as well; each later request tries it again. One case is not covered: a
+//! process that dies between the end of a failed sync and the creation of the file.
 
 use fieldstone_proto::BLOCK_BYTES;
 use fieldstone_proto::disk::{JournalHeader, VOLUME_FILE_BYTES};
@@ -35,6 +36,8 @@ pub(crate) enum Doubt {
     /// The file does not exist.
     #[default]
     No,
+    /// The node could not create the file. It tries again with the next request.
+    Owed,
     /// The file is being created.
     Marking,
     /// The file exists.
@@ -122,20 +125,27 @@ impl Node {
 
     /// A sync failed while the node runs. The file `doubt` tells the next start.
     pub(crate) fn mark_doubt(&mut self) {
-        if self.doubt == Doubt::No {
+        if matches!(self.doubt, Doubt::No | Doubt::Owed) {
             self.doubt = Doubt::Marking;
             self.disk.submit(Purpose::MarkDoubt, create_mark());
         }
     }
 
-    /// The node created the file `doubt`, or failed to. In that case the next failed sync tries
-    /// again.
+    /// Tries again to create the file `doubt`, if that failed. A disk that fails a sync may fail
+    /// this too, and work again later.
+    pub(crate) fn mark_owed_doubt(&mut self) {
+        if self.doubt == Doubt::Owed {
+            self.mark_doubt();
+        }
+    }
+
+    /// The node created the file `doubt`, or failed to.
     pub(crate) fn doubt_marked(&mut self, result: &Result<DiskOutput, DiskError>) {
         self.doubt = match result {
             Ok(_) => Doubt::Marked,
             Err(error) => {
                 tracing::warn!(%error, "cannot create the file doubt");
-                Doubt::No
+                Doubt::Owed
             }
         };
     }

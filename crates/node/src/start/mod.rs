@@ -148,6 +148,9 @@ impl Node {
             }
             Stage::Syncing => {
                 start.stage = Stage::Unmarking;
+                if self.doubt == Doubt::Owed && !start.stays_in_doubt {
+                    self.doubt = Doubt::No;
+                }
                 let unmark = self.doubt == Doubt::Marked && !start.stays_in_doubt;
                 start.todo.extend(unmark.then_some(StartOp::Unmark));
             }
@@ -227,7 +230,7 @@ impl Node {
             StartOp::Rewrite(piece) => self.piece_written(piece, result),
             StartOp::Mark => {
                 // Without the file `doubt`, the node is as safe as after a process that died before
-                // it created it.
+                // it created it. If a sync fails, the node tries again.
                 self.doubt_marked(&result);
                 Ok(())
             }

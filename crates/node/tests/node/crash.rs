@@ -133,6 +133,7 @@ impl Run {
         self.check_ring(!state.journals.is_empty());
         if self.faulty {
             self.world.disk.faults = Faults {
+                create_one_in: 60,
                 remove_one_in: 60,
                 write_one_in: 60,
                 read_one_in: 60,

@@ -19,6 +19,7 @@ const SECTOR: usize = 512;
 /// One in this many operations fails; 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
+    pub create_one_in: u32,
     pub remove_one_in: u32,
     pub write_one_in: u32,
     pub read_one_in: u32,
@@ -207,6 +208,9 @@ impl Disk {
                     }
                 }
                 if fails { Err(DiskError::Io("injected".to_owned())) } else { Ok(DiskOutput::Done) }
+            }
+            DiskOp::Create { .. } if one_in(rng, self.faults.create_one_in) => {
+                Err(DiskError::Io("injected".to_owned()))
             }
             DiskOp::Create { file, len_bytes, .. } => {
                 let len = index_of(len_bytes);

@@ -170,6 +170,32 @@ fn what_a_failed_sync_dropped_is_written_anew_by_the_next_start() {
     }
 }
 
+/// Seed 2920660: a disk failed the sync of an erasure, and the creation of the file `doubt` too.
+/// The next starts took the erasure for stable, and much later the slot had its old shard again.
+#[test]
+fn a_failed_sync_is_noted_as_soon_as_the_disk_works_again() {
+    let mut world = stopped();
+    world.start();
+    let broken = Faults { sync_one_in: 1, create_one_in: 1, ..Faults::default() };
+    world.disk.faults = broken;
+    let delete = RequestBody::ShardDelete { segments: vec![SegmentId(1)] };
+    assert!(ask(&mut world, 1, delete).is_ok());
+    assert!(ask(&mut world, 1, RequestBody::ShardSync).is_err());
+    let marked = |world: &World| world.disk.files.contains_key(&FileId::Doubt);
+    assert!(ask(&mut world, 1, RequestBody::Stat).is_ok());
+    assert!(!marked(&world), "the disk fails the file again");
+    world.disk.faults = Faults::default();
+    assert!(ask(&mut world, 1, RequestBody::Stat).is_ok());
+    world.settle();
+    assert!(marked(&world));
+    world.crash(false);
+    world.start();
+    assert!(!marked(&world), "what was in doubt is written anew");
+    world.crash(true);
+    world.start();
+    assert!(!listed(&mut world).contains(&1), "a deleted shard is back");
+}
+
 #[test]
 fn a_disk_that_cannot_sync_stops_the_start() {
     let mut world = stopped();
