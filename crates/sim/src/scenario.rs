@@ -38,6 +38,8 @@ pub struct VolumePlan {
     pub geometry: Geometry,
     /// Its users.
     pub plan: Plan,
+    /// The smallest part of a block that requests cover: [`BLOCK_BYTES`], or a fraction of it.
+    pub cell_bytes: u32,
     /// Whether the volume is thick or thin.
     pub provisioning: Provisioning,
     /// When the volume grows, if it grows.
@@ -123,8 +125,11 @@ pub struct Scenario {
     pub wall_offset_ns: u64,
 }
 
-/// Size of a block.
-const BLOCK_BYTES: u64 = 4096;
+/// Size of a volume's block.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+/// Cells smaller than a block, and the largest device with them in blocks. A run costs more with
+/// more cells.
+const SMALL_CELLS: [(u32, u64); 4] = [(1024, 4096), (512, 4096), (512, 4096), (64, 512)];
 /// How many volumes share a pool, in scenarios with several. A run costs more with each.
 const VOLUMES: [u64; 5] = [2, 2, 2, 3, 4];
 /// Fewest requests of each volume, where there are several.
@@ -153,6 +158,7 @@ impl Scenario {
         scenario.wire = Dice::new(seed, "wire", 0).chance(250);
         scenario.nbd = Dice::new(seed, "nbd", 0).chance(250);
         scenario.layers = draw_layers(&mut Dice::new(seed, "layers", 0));
+        scenario.draw_cells();
         scenario
     }
 
@@ -285,7 +291,8 @@ impl Scenario {
                 left -= whole;
             }
             if dice.chance(250) {
-                let blocks = volume.plan.device_blocks * dice.between(101, 200) / 100;
+                let device_blocks = volume.geometry.size_bytes / BLOCK_BYTES;
+                let blocks = device_blocks * dice.between(101, 200) / 100;
                 let at_request = dice.between(1, u64::from(volume.plan.ops)) as u32;
                 let size_bytes = blocks * BLOCK_BYTES;
                 volume.growth = Some(Growth { at_request, size_bytes });
@@ -320,6 +327,23 @@ impl Scenario {
             let volume = &mut self.volumes[index];
             let latest = u64::from(volume.plan.ops) * 3 / 4;
             volume.removed_at_request = Some(dice.between(1, latest) as u32);
+        }
+    }
+
+    /// In a part of the runs with layers, the requests to some volumes are not aligned to blocks. A
+    /// volume without layers takes only whole blocks.
+    fn draw_cells(&mut self) {
+        let mut dice = Dice::new(self.seed, "cells", 0);
+        if self.layers.is_none() || !dice.chance(500) {
+            return;
+        }
+        for volume in &mut self.volumes {
+            let (cell_bytes, blocks_max) = dice.pick(&SMALL_CELLS);
+            if volume.plan.device_cells <= blocks_max {
+                volume.cell_bytes = cell_bytes;
+                let cells_per_block = volume.cells_per_block();
+                volume.plan.divide_blocks(cells_per_block, dice.chance(500));
+            }
         }
     }
 
@@ -429,14 +453,31 @@ impl Scenario {
 impl VolumePlan {
     fn thin(geometry: Geometry, plan: Plan) -> Self {
         let provisioning = Provisioning::Thin;
-        let (growth, removed_at_request) = (None, None);
-        Self { geometry, plan, provisioning, growth, removed_at_request, more_blocks_at_end: 0 }
+        Self {
+            geometry,
+            plan,
+            cell_bytes: BLOCK_BYTES as u32,
+            provisioning,
+            growth: None,
+            removed_at_request: None,
+            more_blocks_at_end: 0,
+        }
+    }
+
+    /// Cells of a block.
+    #[must_use]
+    pub fn cells_per_block(&self) -> u64 {
+        BLOCK_BYTES / u64::from(self.cell_bytes)
     }
 
     fn summary(&self) -> String {
-        let Self { geometry, plan, provisioning, growth, removed_at_request, more_blocks_at_end } =
+        let Self { geometry, plan, cell_bytes, provisioning, growth, removed_at_request, .. } =
             self;
         let thick = if *provisioning == Provisioning::Thick { "thick, " } else { "" };
+        let cells = match self.cells_per_block() {
+            1 => String::new(),
+            _ => format!(" in cells of {cell_bytes}"),
+        };
         let grows = |growth: &Growth| {
             let blocks = growth.size_bytes / BLOCK_BYTES;
             format!(", {blocks} blocks after {} ops", growth.at_request)
@@ -445,12 +486,12 @@ impl VolumePlan {
         let removed = |at: u32| format!(", removed after {at} ops");
         let removed = removed_at_request.map(removed).unwrap_or_default();
         let more = |blocks: u64| format!(", {blocks} blocks more at the end");
-        let at_end = Some(*more_blocks_at_end).filter(|blocks| *blocks > 0).map(more);
+        let at_end = Some(self.more_blocks_at_end).filter(|blocks| *blocks > 0).map(more);
         let at_end = at_end.unwrap_or_default();
         format!(
-            "{thick}{} blocks, shard {} unit {} ring {}, {} ops depth {} think {} \
+            "{thick}{} blocks{cells}, shard {} unit {} ring {}, {} ops depth {} think {} \
              us{grows}{removed}{at_end}",
-            plan.device_blocks,
+            geometry.size_bytes / BLOCK_BYTES,
             geometry.shard_bytes,
             geometry.unit_bytes,
             geometry.ring_bytes,

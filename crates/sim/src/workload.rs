@@ -12,8 +12,8 @@ use crate::dice::Dice;
 /// The parameters of a workload.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Size of the device in blocks.
-    pub device_blocks: u64,
+    /// Size of the device in cells of the checker.
+    pub device_cells: u64,
     /// Number of operations.
     pub ops: u32,
     /// The largest number of requests in flight.
@@ -22,8 +22,8 @@ pub struct Plan {
     pub mix: [u32; 6],
     /// Writes with FUA, per thousand.
     pub fua_per_mille: u32,
-    /// Longest request in blocks.
-    pub span_blocks_max: u64,
+    /// Longest request in cells.
+    pub span_cells_max: u64,
     /// Mean pause between requests.
     pub think_ns: u64,
     /// The part of the device that users write to, per thousand.
@@ -31,7 +31,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan for a device of this size.
+    /// A plan for a device of this size, in which a block is a cell.
     #[must_use]
     pub fn draw(dice: &mut Dice, device_blocks: u64) -> Self {
         let mixes = [
@@ -42,12 +42,12 @@ impl Plan {
             [30, 30, 5, 5, 30, 1],
         ];
         Self {
-            device_blocks,
+            device_cells: device_blocks,
             ops: dice.between(300, 1200) as u32,
             depth: dice.pick(&[1, 2, 4, 8, 16, 32]),
             mix: dice.pick(&mixes),
             fua_per_mille: dice.pick(&[0, 20, 200]),
-            span_blocks_max: dice.pick(&[1, 4, 8, 32]),
+            span_cells_max: dice.pick(&[1, 4, 8, 32]),
             think_ns: dice.pick(&[1_000, 50_000, 400_000, 2_000_000]),
             reach_per_mille: dice.pick(&[100, 500, 1000, 1000]),
         }
@@ -58,8 +58,17 @@ impl Plan {
     /// Changes the plan so that it fills the device.
     pub(crate) fn fill(&mut self) {
         self.mix = [20, 70, 4, 2, 3, 1];
-        self.span_blocks_max = 32;
+        self.span_cells_max = 32;
         self.reach_per_mille = 1000;
+    }
+
+    /// Divides each block into so many cells. Requests keep their longest length in bytes if they
+    /// are `long`, or else in cells.
+    pub(crate) fn divide_blocks(&mut self, cells_per_block: u64, long: bool) {
+        self.device_cells *= cells_per_block;
+        if long {
+            self.span_cells_max *= cells_per_block;
+        }
     }
 }
 
@@ -67,7 +76,7 @@ impl Plan {
 #[derive(Clone, Copy, Debug)]
 enum Manner {
     Uniform,
-    HotSpot { first: u64, blocks: u64 },
+    HotSpot { first: u64, cells: u64 },
     Sequential { next: u64 },
 }
 
@@ -130,8 +139,8 @@ impl Workload {
         }
         self.manner_left -= 1;
         let op = OPS[self.dice.weighted(&self.plan.mix).unwrap_or(1)];
-        let blocks = self.blocks(op);
-        let span = Span { first: self.place(blocks), blocks };
+        let cells = self.cells(op);
+        let span = Span { first: self.place(cells), cells };
         let changes = matches!(op, Op::Write | Op::Trim | Op::WriteZeroes);
         let flags = RequestFlags {
             fua: changes && self.dice.chance(self.plan.fua_per_mille),
@@ -141,30 +150,30 @@ impl Workload {
         Draft { op, span, flags }
     }
 
-    fn blocks(&mut self, op: Op) -> u64 {
+    fn cells(&mut self, op: Op) -> u64 {
         let max = match op {
             // Trims and zeroes are cheap even when they are long.
             Op::Trim | Op::WriteZeroes | Op::Extents if self.dice.chance(200) => {
-                self.plan.device_blocks / 4
+                self.plan.device_cells / 4
             }
-            _ => self.plan.span_blocks_max,
+            _ => self.plan.span_cells_max,
         };
-        let max = max.clamp(1, self.plan.device_blocks);
+        let max = max.clamp(1, self.plan.device_cells);
         if self.dice.chance(400) { 1 } else { self.dice.between(1, max) }
     }
 
-    fn place(&mut self, blocks: u64) -> u64 {
-        let reach = (self.plan.device_blocks * self.plan.reach_per_mille / 1000).max(blocks);
-        let last = reach - blocks;
+    fn place(&mut self, cells: u64) -> u64 {
+        let reach = (self.plan.device_cells * self.plan.reach_per_mille / 1000).max(cells);
+        let last = reach - cells;
         match &mut self.manner {
             Manner::Uniform => self.dice.between(0, last),
-            Manner::HotSpot { first, blocks } => {
-                let offset = self.dice.between(0, *blocks);
+            Manner::HotSpot { first, cells } => {
+                let offset = self.dice.between(0, *cells);
                 (*first + offset).min(last)
             }
             Manner::Sequential { next } => {
                 let first = if *next > last { 0 } else { *next };
-                *next = first + blocks;
+                *next = first + cells;
                 first
             }
         }
@@ -173,10 +182,10 @@ impl Workload {
     fn change_manner(&mut self) {
         self.manner_left = self.dice.between(20, 200) as u32;
         self.burst = self.dice.chance(300);
-        let first = self.dice.between(0, self.plan.device_blocks - 1);
+        let first = self.dice.between(0, self.plan.device_cells - 1);
         self.manner = match self.dice.index(3) {
             0 => Manner::Uniform,
-            1 => Manner::HotSpot { first, blocks: self.dice.between(1, 16) },
+            1 => Manner::HotSpot { first, cells: self.dice.between(1, 16) },
             _ => Manner::Sequential { next: first },
         };
     }
@@ -196,8 +205,8 @@ mod tests {
             let mut seen = [0u32; 6];
             while !workload.is_over() {
                 let draft = workload.draw();
-                assert!(draft.span.blocks > 0);
-                assert!(draft.span.first + draft.span.blocks <= 64 + seed, "{draft:?}");
+                assert!(draft.span.cells > 0);
+                assert!(draft.span.first + draft.span.cells <= 64 + seed, "{draft:?}");
                 let kind = OPS.iter().position(|op| *op == draft.op).expect("a known operation");
                 seen[kind] += 1;
                 workload.pause_ns();

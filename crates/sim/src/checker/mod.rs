@@ -1,22 +1,24 @@
 //! The checker: could a correct block device have given the volume's answers?
 //!
-//! The requirements, per block of 4 KiB:
+//! The checker divides the device into cells: a block of the volume is one cell, or several. A
+//! request covers whole cells. With cells smaller than a block, requests are not aligned to blocks.
+//! The requirements, per cell:
 //!
-//! 1. **Linearizable**: every read returns a value that the block could hold at some moment of
+//! 1. **Linearizable**: every read returns a value that the cell could hold at some moment of
 //!    the read, given all requests and their answers.
 //! 2. **Acknowledged writes survive** the death of the volume process, and the loss of as many
 //!    nodes as the fault atlas allows. After that, a write in flight has happened or has not, even
 //!    if a read had already returned it.
-//! 3. **Flushed writes survive** a power failure of everything: afterwards a block holds the last
-//!    flushed value, or one written (or in flight) since. FUA is a flush of its own blocks.
+//! 3. **Flushed writes survive** a power failure of everything: afterwards a cell holds the last
+//!    flushed value, or one written (or in flight) since. FUA is a flush of its own cells.
 //! 4. A **failed** write may or may not have happened. It may take effect late, but not after a
 //!    write that was submitted after its failure and acknowledged.
 //! 5. A **fenced** writer acknowledges no write that its successor does not have.
 //!
-//! `block` describes how the checker judges a single block. `pattern` describes how content names
+//! `cell` describes how the checker judges a single cell. `pattern` describes how content names
 //! its write.
 
-mod block;
+mod cell;
 mod pattern;
 #[cfg(test)]
 mod tests;
@@ -27,16 +29,15 @@ use bytes::Bytes;
 use fieldstone_block::{ExtentKind, Payload, Piece};
 use smallvec::SmallVec;
 
-pub use block::Value;
-use block::{Block, Tick};
-pub(crate) use pattern::BLOCK_BYTES;
+pub use cell::Value;
+use cell::{Cell, Tick};
 
 use crate::network::ClientId;
 
 /// A fault of the volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A read returned a value that the block could not hold.
+    /// A read returned a value that the cell could not hold.
     #[error("a read returned write {value}, which cannot be there")]
     Impossible {
         /// The write; 0 for zeroes.
@@ -64,34 +65,34 @@ pub enum Violation {
 
 /// A violation, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("block {block}: {violation} (possible: {possible:?})")]
+#[error("cell {cell}: {violation} (possible: {possible:?})")]
 pub struct Finding {
-    /// The block.
-    pub block: u64,
+    /// The cell.
+    pub cell: u64,
     /// The violation.
     pub violation: Violation,
-    /// The values that the block could hold.
+    /// The values that the cell could hold.
     pub possible: Vec<Value>,
 }
 
-/// A run of blocks.
+/// A run of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first block.
+    /// The first cell.
     pub first: u64,
-    /// Number of blocks.
-    pub blocks: u64,
+    /// Number of cells.
+    pub cells: u64,
 }
 
 impl Span {
-    /// Its blocks, by number.
+    /// Its cells, by number.
     #[must_use]
     pub fn numbers(self) -> std::ops::Range<u64> {
-        self.first..self.first + self.blocks
+        self.first..self.first + self.cells
     }
 
     fn range(self) -> std::ops::Range<usize> {
-        self.first as usize..(self.first + self.blocks) as usize
+        self.first as usize..(self.first + self.cells) as usize
     }
 }
 
@@ -105,7 +106,8 @@ struct WriteInFlight {
 
 /// The model of the device and the requests in flight on it.
 pub struct Checker {
-    blocks: Vec<Block>,
+    cell_bytes: usize,
+    cells: Vec<Cell>,
     dirty: BTreeSet<u64>,
     writes: BTreeMap<u32, WriteInFlight>,
     reads: BTreeMap<u32, (Span, Tick, ClientId)>,
@@ -116,11 +118,12 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// A device of this many blocks, all zero, served by `writer`.
+    /// A device of this many cells of so many bytes, all zero, served by `writer`.
     #[must_use]
-    pub fn new(blocks: u64, writer: ClientId) -> Self {
+    pub fn new(cells: u64, cell_bytes: u32, writer: ClientId) -> Self {
         Self {
-            blocks: (0..blocks).map(|_| Block::new()).collect(),
+            cell_bytes: cell_bytes as usize,
+            cells: (0..cells).map(|_| Cell::new()).collect(),
             dirty: BTreeSet::new(),
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -130,9 +133,9 @@ impl Checker {
         }
     }
 
-    /// The device now has this many blocks. The new ones behind its old end are all zero.
-    pub fn grow(&mut self, blocks: u64) {
-        self.blocks.resize_with((blocks as usize).max(self.blocks.len()), Block::new);
+    /// The device now has this many cells. The new ones behind its old end are all zero.
+    pub fn grow(&mut self, cells: u64) {
+        self.cells.resize_with((cells as usize).max(self.cells.len()), Cell::new);
     }
 
     fn step(&mut self) -> Tick {
@@ -143,13 +146,13 @@ impl Checker {
     /// True when a write to the span may be submitted: not too many writes are in flight there.
     #[must_use]
     pub fn has_room(&self, span: Span) -> bool {
-        self.blocks[span.range()].iter().all(Block::has_room)
+        self.cells[span.range()].iter().all(Cell::has_room)
     }
 
     /// The bytes that write number `write` puts into `span`.
     #[must_use]
-    pub fn content(write: u32, span: Span) -> Bytes {
-        pattern::fill(write, span.first, span.blocks)
+    pub fn content(&self, write: u32, span: Span) -> Bytes {
+        pattern::fill(write, span, self.cell_bytes)
     }
 
     /// Notes that `client` submits a write of its content, or of zeroes.
@@ -165,10 +168,10 @@ impl Checker {
         let stale = client != self.writer;
         if !stale {
             let value = if zeroes { 0 } else { write };
-            for block in &mut self.blocks[span.range()] {
-                block.submitted(write, value, now);
+            for cell in &mut self.cells[span.range()] {
+                cell.submitted(write, value, now);
             }
-            self.dirty.extend(span.first..span.first + span.blocks);
+            self.dirty.extend(span.first..span.first + span.cells);
         }
         self.writes.insert(write, WriteInFlight { client, span, fua, stale });
     }
@@ -182,16 +185,16 @@ impl Checker {
         let Some(in_flight) = self.writes.remove(&write) else { return Ok(()) };
         let span = in_flight.span;
         if in_flight.stale {
-            return match ok {
+            return match ok && span.cells > 0 {
                 false => Ok(()),
                 true => Err(self.finding(span.first, Violation::FencedAcknowledged { write })),
             };
         }
         for index in span.range() {
-            let block = &mut self.blocks[index];
+            let cell = &mut self.cells[index];
             if !ok {
-                block.failed(write, now);
-            } else if let Err(violation) = block.acknowledged(write, in_flight.fua, now) {
+                cell.failed(write, now);
+            } else if let Err(violation) = cell.acknowledged(write, in_flight.fua, now) {
                 return Err(self.finding(index as u64, violation));
             }
         }
@@ -232,7 +235,7 @@ impl Checker {
             return Ok(());
         }
         for (index, value) in span.range().zip(values) {
-            if let Err(violation) = self.blocks[index].read(value, since, now) {
+            if let Err(violation) = self.cells[index].read(value, since, now) {
                 return Err(self.finding(index as u64, violation));
             }
         }
@@ -241,17 +244,18 @@ impl Checker {
 
     fn decode(&self, span: Span, pieces: &[Piece]) -> Result<SmallVec<[Value; 16]>, Finding> {
         let total: u64 = pieces.iter().map(|piece| u64::from(piece.len_bytes())).sum();
-        if total != span.blocks * BLOCK_BYTES as u64 {
+        if total != span.cells * self.cell_bytes as u64 {
             let violation = Violation::Malformed(format!("{total} bytes for {span:?}"));
             return Err(self.finding(span.first, violation));
         }
         let mut values = SmallVec::new();
-        // Pieces need not end at blocks. This gathers the pieces that do not.
+        // Pieces need not end at cells. This gathers the pieces that do not.
         let mut partial: Vec<u8> = Vec::new();
+        let cell_bytes = self.cell_bytes;
         let mut judge = |data: &[u8]| {
-            let block = span.first + values.len() as u64;
-            let value = pattern::decode(data, block);
-            value.map(|value| values.push(value)).map_err(|text| (block, text))
+            let cell = span.first + values.len() as u64;
+            let value = pattern::decode(data, cell);
+            value.map(|value| values.push(value)).map_err(|text| (cell, text))
         };
         let mut result = Ok(());
         for piece in pieces {
@@ -264,15 +268,15 @@ impl Checker {
                 }
             };
             while !rest.is_empty() && result.is_ok() {
-                if partial.is_empty() && rest.len() >= BLOCK_BYTES {
-                    let (block, tail) = rest.split_at(BLOCK_BYTES);
-                    result = judge(block);
+                if partial.is_empty() && rest.len() >= cell_bytes {
+                    let (cell, tail) = rest.split_at(cell_bytes);
+                    result = judge(cell);
                     rest = tail;
                 } else {
-                    let (head, tail) = rest.split_at(rest.len().min(BLOCK_BYTES - partial.len()));
+                    let (head, tail) = rest.split_at(rest.len().min(cell_bytes - partial.len()));
                     partial.extend_from_slice(head);
                     rest = tail;
-                    if partial.len() == BLOCK_BYTES {
+                    if partial.len() == cell_bytes {
                         result = judge(&partial);
                         partial.clear();
                     }
@@ -281,7 +285,7 @@ impl Checker {
         }
         match result {
             Ok(()) => Ok(values),
-            Err((block, text)) => Err(self.finding(block, Violation::Garbage(text))),
+            Err((cell, text)) => Err(self.finding(cell, Violation::Garbage(text))),
         }
     }
 
@@ -293,20 +297,21 @@ impl Checker {
         extents: &[fieldstone_block::Extent],
     ) -> Result<(), Finding> {
         let total: u64 = extents.iter().map(|extent| extent.len_bytes).sum();
-        if total == 0 || total > span.blocks * BLOCK_BYTES as u64 {
+        let cell_bytes = self.cell_bytes as u64;
+        if total == 0 || total > span.cells * cell_bytes {
             let violation = Violation::Malformed(format!("extents of {total} bytes for {span:?}"));
             return Err(self.finding(span.first, violation));
         }
-        let mut at = span.first * BLOCK_BYTES as u64;
+        let mut at = span.first * cell_bytes;
         for extent in extents {
-            let blocks = at / BLOCK_BYTES as u64..(at + extent.len_bytes) / BLOCK_BYTES as u64;
+            let cells = at.div_ceil(cell_bytes)..(at + extent.len_bytes) / cell_bytes;
             at += extent.len_bytes;
             if extent.kind == ExtentKind::Data || client != self.writer {
                 continue;
             }
-            for block in blocks {
-                if let Err(violation) = self.blocks[block as usize].could_be(0, since) {
-                    return Err(self.finding(block, violation));
+            for cell in cells {
+                if let Err(violation) = self.cells[cell as usize].could_be(0, since) {
+                    return Err(self.finding(cell, violation));
                 }
             }
         }
@@ -328,11 +333,11 @@ impl Checker {
         }
         let reading_since = self.reads.values().map(|(_, since, _)| *since).min();
         let reading_since = reading_since.unwrap_or(Tick::MAX);
-        let blocks = &mut self.blocks;
-        self.dirty.retain(|block| {
-            let block = &mut blocks[*block as usize];
-            block.flushed(since, reading_since);
-            block.is_dirty()
+        let cells = &mut self.cells;
+        self.dirty.retain(|cell| {
+            let cell = &mut cells[*cell as usize];
+            cell.flushed(since, reading_since);
+            cell.is_dirty()
         });
     }
 
@@ -340,8 +345,8 @@ impl Checker {
     pub fn process_died(&mut self, client: ClientId) {
         let now = self.step();
         if client == self.writer {
-            for block in &mut self.blocks {
-                block.process_died(now);
+            for cell in &mut self.cells {
+                cell.process_died(now);
             }
         } else {
             // Writes that were frozen when their writer was succeeded stay undecided; reads will
@@ -349,8 +354,8 @@ impl Checker {
             let writes: Vec<u32> = self.writes_of(client);
             for write in writes {
                 if let Some(in_flight) = self.writes.get(&write).filter(|write| !write.stale) {
-                    for block in &mut self.blocks[in_flight.span.range()] {
-                        block.failed(write, now);
+                    for cell in &mut self.cells[in_flight.span.range()] {
+                        cell.failed(write, now);
                     }
                 }
             }
@@ -374,8 +379,8 @@ impl Checker {
     pub fn succeeded_by(&mut self, writer: ClientId) {
         let now = self.step();
         if writer != self.writer {
-            for block in &mut self.blocks {
-                block.taken_over(now);
+            for cell in &mut self.cells {
+                cell.taken_over(now);
             }
             self.writer = writer;
         }
@@ -384,9 +389,9 @@ impl Checker {
     /// Notes that every machine lost power, including those of volume processes.
     pub fn power_lost(&mut self) {
         let now = self.step();
-        for (index, block) in self.blocks.iter_mut().enumerate() {
-            block.power_lost(now);
-            if block.is_dirty() {
+        for (index, cell) in self.cells.iter_mut().enumerate() {
+            cell.power_lost(now);
+            if cell.is_dirty() {
                 self.dirty.insert(index as u64);
             }
         }
@@ -395,22 +400,25 @@ impl Checker {
         self.flushes.clear();
     }
 
-    /// Number of blocks with more than one possible value.
+    /// Number of cells with more than one possible value.
     #[must_use]
     pub fn unsettled(&self) -> usize {
-        self.blocks.iter().filter(|block| block.is_unsettled()).count()
+        self.cells.iter().filter(|cell| cell.is_unsettled()).count()
     }
 
-    /// Number of blocks that may hold something other than zeroes, or that are in `reserved`.
+    /// Number of blocks, each of so many cells, that may hold something other than zeroes, or that
+    /// are in `reserved`.
     #[must_use]
-    pub fn used(&self, reserved: &BTreeSet<u64>) -> u64 {
-        let used =
-            |(index, block): &(u64, &Block)| block.may_hold_data() || reserved.contains(index);
-        (0..).zip(&self.blocks).filter(used).count() as u64
+    pub fn used(&self, cells_per_block: u64, reserved: &BTreeSet<u64>) -> u64 {
+        let blocks = (0..).zip(self.cells.chunks(cells_per_block as usize));
+        let used = |(index, cells): &(u64, &[Cell])| {
+            reserved.contains(index) || cells.iter().any(Cell::may_hold_data)
+        };
+        blocks.filter(used).count() as u64
     }
 
-    fn finding(&self, block: u64, violation: Violation) -> Finding {
-        let possible = self.blocks.get(block as usize).map(|block| block.possible().to_vec());
-        Finding { block, violation, possible: possible.unwrap_or_default() }
+    fn finding(&self, cell: u64, violation: Violation) -> Finding {
+        let possible = self.cells.get(cell as usize).map(|cell| cell.possible().to_vec());
+        Finding { cell, violation, possible: possible.unwrap_or_default() }
     }
 }

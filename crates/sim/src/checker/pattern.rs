@@ -1,38 +1,36 @@
-//! The content of blocks: each write fills each of its blocks with bytes that name both.
+//! The content of cells: each write fills each of its cells with bytes that name both.
 //!
-//! A block begins with a magic word, the write's number and the block's number. The rest is an
+//! A cell begins with a magic word, the write's number and the cell's number. The rest is an
 //! arithmetic sequence derived from them. So the checker can decode the bytes of a read to a value,
-//! and recognizes anything else (a misplaced block, a torn block, flipped bits).
+//! and recognizes anything else (a misplaced cell, a torn cell, flipped bits).
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
 
-use super::Value;
+use super::{Span, Value};
 
-/// Size of a block.
-pub(crate) const BLOCK_BYTES: usize = 4096;
 const MAGIC: u64 = 0x6669_656c_6473_746e;
 
-fn words(value: Value, block: u64) -> impl Iterator<Item = u64> + Clone {
-    let first = (u64::from(value) << 32 ^ block).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+fn words(value: Value, cell: u64) -> impl Iterator<Item = u64> + Clone {
+    let first = (u64::from(value) << 32 ^ cell).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let step = first.rotate_left(32) | 1;
-    let head = [MAGIC, u64::from(value), block];
+    let head = [MAGIC, u64::from(value), cell];
     head.into_iter().chain((1..).map(move |index| first.wrapping_add(step.wrapping_mul(index))))
 }
 
-/// The content of `blocks` blocks from `first` on, as written by write `value`.
-pub(crate) fn fill(value: Value, first: u64, blocks: u64) -> Bytes {
-    let mut data = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
-    for (index, block) in data.chunks_exact_mut(BLOCK_BYTES).enumerate() {
-        for (out, word) in block.chunks_exact_mut(8).zip(words(value, first + index as u64)) {
+/// The content of the cells of `span`, as written by write `value`.
+pub(crate) fn fill(value: Value, span: Span, cell_bytes: usize) -> Bytes {
+    let mut data = AlignedBuf::zeroed(span.cells as usize * cell_bytes);
+    for (index, cell) in data.chunks_exact_mut(cell_bytes).enumerate() {
+        for (out, word) in cell.chunks_exact_mut(8).zip(words(value, span.first + index as u64)) {
             out.copy_from_slice(&word.to_le_bytes());
         }
     }
     data.freeze()
 }
 
-/// The write that made `data`, which was read from `block`.
-pub(crate) fn decode(data: &[u8], block: u64) -> Result<Value, String> {
+/// The write that made `data`, which was read from `cell`.
+pub(crate) fn decode(data: &[u8], cell: u64) -> Result<Value, String> {
     let word = |index: usize| {
         let mut bytes = [0u8; 8];
         bytes.copy_from_slice(&data[index * 8..index * 8 + 8]);
@@ -45,11 +43,11 @@ pub(crate) fn decode(data: &[u8], block: u64) -> Result<Value, String> {
     if magic != MAGIC {
         return Err(format!("bytes that were never written (first word {magic:#018x})"));
     }
-    if from != block {
-        return Err(format!("block {from} as written by write {value}, at the wrong place"));
+    if from != cell {
+        return Err(format!("cell {from} as written by write {value}, at the wrong place"));
     }
     let value = Value::try_from(value).map_err(|_| format!("no write has number {value}"))?;
-    let differences = data.as_chunks().0.iter().zip(words(value, block));
+    let differences = data.as_chunks().0.iter().zip(words(value, cell));
     let differences = differences.map(|(got, word)| u64::from_le_bytes(*got) ^ word);
     if differences.clone().fold(0, |all, difference| all | difference) == 0 {
         return Ok(value);
@@ -63,21 +61,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_recognized_and_damage_is_told() {
-        let data = fill(7, 100, 3);
-        for (index, block) in data.chunks(BLOCK_BYTES).enumerate() {
-            assert_eq!(decode(block, 100 + index as u64), Ok(7));
+    fn cells_are_recognized_and_damage_is_told() {
+        const CELL_BYTES: usize = 512;
+        let fill = |value| fill(value, Span { first: 100, cells: 3 }, CELL_BYTES);
+        let data = fill(7);
+        for (index, cell) in data.chunks(CELL_BYTES).enumerate() {
+            assert_eq!(decode(cell, 100 + index as u64), Ok(7));
         }
-        assert_eq!(decode(&[0; BLOCK_BYTES], 5), Ok(0));
-        let misplaced = decode(&data[..BLOCK_BYTES], 101).expect_err("it is block 100");
+        assert_eq!(decode(&[0; CELL_BYTES], 5), Ok(0));
+        let misplaced = decode(&data[..CELL_BYTES], 101).expect_err("it is cell 100");
         assert!(misplaced.contains("wrong place"), "{misplaced}");
-        for at in [0, 9, 17, 24, 4095] {
-            let mut damaged = data[..BLOCK_BYTES].to_vec();
+        for at in [0, 9, 17, 24, 511] {
+            let mut damaged = data[..CELL_BYTES].to_vec();
             damaged[at] ^= 0x10;
             assert!(decode(&damaged, 100).is_err(), "byte {at}");
         }
-        let mut torn = data[..BLOCK_BYTES].to_vec();
-        torn[2048..].copy_from_slice(&fill(8, 100, 1)[2048..]);
+        let mut torn = data[..CELL_BYTES].to_vec();
+        torn[256..].copy_from_slice(&fill(8)[256..CELL_BYTES]);
         assert!(decode(&torn, 100).is_err());
     }
 }

@@ -9,11 +9,11 @@ use crate::dice::Dice;
 
 const A: ClientId = ClientId(0);
 const B: ClientId = ClientId(1);
-const SPAN: Span = Span { first: 3, blocks: 1 };
+const SPAN: Span = Span { first: 3, cells: 1 };
 
 fn data(value: Value) -> Payload {
-    let content =
-        if value == 0 { Bytes::from(vec![0; 4096]) } else { Checker::content(value, SPAN) };
+    let written = || Checker::new(8, 4096, A).content(value, SPAN);
+    let content = if value == 0 { Bytes::from(vec![0; 4096]) } else { written() };
     Payload::Data(smallvec![Piece::Data(content)])
 }
 
@@ -24,7 +24,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        Self { checker: Checker::new(8, A), next_read: 1000 }
+        Self { checker: Checker::new(8, 4096, A), next_read: 1000 }
     }
     fn begin(&mut self, write: u32) {
         self.checker.write_submitted(A, write, SPAN, false, false);
@@ -46,8 +46,8 @@ impl Bench {
     }
     /// The members of `values` that a read could return, without drawing conclusions.
     fn possible(&self, values: &[Value]) -> Vec<Value> {
-        let block = &self.checker.blocks[3];
-        values.iter().copied().filter(|value| block.possible().contains(value)).collect()
+        let cell = &self.checker.cells[3];
+        values.iter().copied().filter(|value| cell.possible().contains(value)).collect()
     }
     fn flush(&mut self) {
         self.checker.flush_submitted(A, 1);
@@ -247,7 +247,7 @@ fn zeroes_garbage_and_extents_are_judged() {
     bench.checker.read_returned(4, &split).expect("pieces may be of any length");
 }
 
-/// A correct device of one block: a log of values, with a stable prefix.
+/// A correct device of one cell: a log of values, with a stable prefix.
 struct Device {
     log: Vec<Value>,
     stable: usize,
@@ -292,7 +292,7 @@ impl Device {
 fn random_step(dice: &mut Dice, number: u32, device: &mut Device, checker: &mut Checker) {
     let pick = |dice: &mut Dice, count: usize| (count > 0).then(|| dice.index(count));
     match dice.index(20) {
-        0..=3 if device.writes.len() < block::LIVE_MAX => {
+        0..=3 if device.writes.len() < cell::LIVE_MAX => {
             let fua = dice.chance(200);
             checker.write_submitted(A, number, SPAN, false, fua);
             device.writes.push((number, fua, None));
@@ -407,7 +407,7 @@ fn after_any_history_a_lost_write_is_found() {
         bench.read(9000).expect("it was acknowledged last");
         bench.flush();
         bench.checker.power_lost();
-        assert_eq!(bench.checker.blocks[3].possible().as_slice(), [9000], "seed {seed}");
+        assert_eq!(bench.checker.cells[3].possible().as_slice(), [9000], "seed {seed}");
     }
     assert!(tried > 50, "{tried}");
 }

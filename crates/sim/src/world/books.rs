@@ -27,8 +27,8 @@ use fieldstone_volume::{Geometry, Provisioning, slots_whole};
 use super::World;
 use super::tenant::Tenant;
 use crate::actor::{Cast, NodeProcess, VolumeProcess};
-use crate::checker::BLOCK_BYTES;
 use crate::disk::{SimDisk, View};
+use crate::scenario::BLOCK_BYTES;
 use crate::trace::Who;
 
 /// The world reads a disk at one audit in this many.
@@ -128,7 +128,7 @@ impl<C: Cast> World<'_, C> {
     fn lacking_slots(&self) -> Option<String> {
         let thick = |tenant: &&Tenant| tenant.share.provisioning == Provisioning::Thick;
         for tenant in self.tenants.iter().filter(thick) {
-            let size_bytes = tenant.blocks * BLOCK_BYTES as u64;
+            let size_bytes = tenant.blocks * BLOCK_BYTES;
             let geometry = Geometry { size_bytes, ..tenant.share.geometry };
             let promised = slots_whole(&geometry, self.scenario.profile, self.scenario.nodes);
             for node in self.nodes_without_lasting_fault() {

@@ -17,9 +17,9 @@ use fieldstone_volume::{Geometry, Phase, Provisioning, slots_whole};
 use super::World;
 use super::tenant::Tenant;
 use crate::actor::{Cast, VolumeProcess};
-use crate::checker::{BLOCK_BYTES, Span};
+use crate::checker::Span;
 use crate::network::ClientId;
-use crate::scenario::Growth;
+use crate::scenario::{BLOCK_BYTES, Growth};
 use crate::trace::Who;
 use crate::workload::Draft;
 
@@ -60,7 +60,7 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn ask_to_grow(&mut self, client: ClientId, tenant: usize, size_bytes: u64) {
         self.note(Who::World, "grow", size_bytes, format_args!("volume {tenant}"));
         let (at, troubled) = (self.now(), !self.atlas.impaired().is_empty());
-        let blocks = size_bytes / BLOCK_BYTES as u64;
+        let blocks = size_bytes / BLOCK_BYTES;
         let seat = &mut self.tenants[tenant];
         seat.asked_blocks.push(blocks);
         // A process that has a successor cannot grow the volume.
@@ -78,7 +78,7 @@ impl<C: Cast> World<'_, C> {
         if host.phase != Phase::Serving || seat.active != Some(client) {
             return;
         }
-        let (known, shown) = (seat.blocks, host.device.info().size_bytes / BLOCK_BYTES as u64);
+        let (known, shown) = (seat.blocks, host.device.info().size_bytes / BLOCK_BYTES);
         if shown == known {
             return;
         }
@@ -90,7 +90,7 @@ impl<C: Cast> World<'_, C> {
                 .fail(format!("volume {tenant} has {shown} blocks, which it was not asked for"));
         }
         seat.blocks = shown;
-        seat.checker.grow(shown);
+        seat.checker.grow(shown * seat.share.cells_per_block());
         if seat.asked.is_some_and(|asked| asked.blocks <= shown) {
             seat.asked = None;
         }
@@ -137,7 +137,7 @@ impl<C: Cast> World<'_, C> {
         }
         let slots = |(index, seat): (usize, &Tenant)| {
             let blocks = if index == tenant { asked.blocks } else { seat.blocks };
-            let size_bytes = blocks * BLOCK_BYTES as u64;
+            let size_bytes = blocks * BLOCK_BYTES;
             let geometry = Geometry { size_bytes, ..seat.share.geometry };
             slots_whole(&geometry, self.scenario.profile, self.scenario.nodes)
         };
@@ -153,7 +153,7 @@ impl<C: Cast> World<'_, C> {
             if more > 0 {
                 let client = self.tenants[tenant].active?;
                 let blocks = self.tenants[tenant].blocks + more;
-                self.ask_to_grow(client, tenant, blocks * BLOCK_BYTES as u64);
+                self.ask_to_grow(client, tenant, blocks * BLOCK_BYTES);
             }
         }
         self.collect_frames();
@@ -166,14 +166,15 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn behind_old_end(&mut self, client: ClientId, draft: Draft) -> Draft {
         let tenant = self.tenant_of(client);
         let seat = &mut self.tenants[tenant];
-        let old = seat.share.plan.device_blocks;
+        let old = seat.share.plan.device_cells;
+        let cells = seat.blocks * seat.share.cells_per_block();
         // A process with a successor may not know the new size.
-        let covers = seat.newest == Some(client) && seat.blocks > old;
+        let covers = seat.newest == Some(client) && cells > old;
         if !covers || !seat.growth_dice.chance(BEHIND_PER_MILLE) {
             return draft;
         }
-        let blocks = draft.span.blocks.min(seat.blocks - old);
-        let first = old + seat.growth_dice.between(0, seat.blocks - old - blocks);
-        Draft { span: Span { first, blocks }, ..draft }
+        let moved = draft.span.cells.min(cells - old);
+        let first = old + seat.growth_dice.between(0, cells - old - moved);
+        Draft { span: Span { first, cells: moved }, ..draft }
     }
 }

@@ -10,14 +10,14 @@
 //! again; in other pools, while faults of their own have struck nodes.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use fieldstone_volume::{Geometry, Provisioning, slots_whole};
 
 use super::World;
 use super::users::InFlight;
 use crate::actor::Cast;
-use crate::checker::{BLOCK_BYTES, Span};
-use crate::scenario::{Kind, VolumePlan};
+use crate::scenario::{BLOCK_BYTES, Kind, VolumePlan};
 
 /// Slots of a node that each volume may use for other purposes than users' data.
 const SLOTS_KEPT: u64 = 16;
@@ -29,7 +29,7 @@ const SHORT_PER_MILLE: u64 = 500;
 const BLOCKS_PER_FOOTER_BLOCK: u64 = 128;
 
 /// The blocks of a volume that read as zeroes and may keep their space, because users have reserved
-/// them.
+/// them, or have zeroed parts of them.
 #[derive(Default)]
 pub(super) struct Reserved {
     blocks: BTreeSet<u64>,
@@ -40,13 +40,13 @@ pub(super) struct Reserved {
 
 impl Reserved {
     /// Users reserve these blocks, or have reserved them.
-    pub fn reserve(&mut self, span: Span) {
-        self.blocks.extend(span.numbers());
+    pub fn reserve(&mut self, blocks: Range<u64>) {
+        self.blocks.extend(blocks);
     }
 
     /// The volume has trimmed these blocks.
-    pub fn trim(&mut self, span: Span) {
-        let taken = span.numbers().filter(|block| self.blocks.remove(block));
+    pub fn trim(&mut self, blocks: Range<u64>) {
+        let taken = blocks.filter(|block| self.blocks.remove(block));
         self.trimmed.extend(taken);
     }
 
@@ -94,12 +94,12 @@ impl<C: Cast> World<'_, C> {
         let k = scenario.profile.k() as u64;
         let data_blocks = |tenant: usize| {
             let shard_bytes = u64::from(self.tenants[tenant].share.geometry.shard_bytes);
-            let blocks = shard_bytes * k / BLOCK_BYTES as u64;
+            let blocks = shard_bytes * k / BLOCK_BYTES;
             blocks - (1 + blocks / BLOCKS_PER_FOOTER_BLOCK)
         };
         let live = |tenant: usize| {
             let seat = &self.tenants[tenant];
-            let used = seat.checker.used(&seat.reserved.blocks);
+            let used = seat.checker.used(seat.share.cells_per_block(), &seat.reserved.blocks);
             let live = used.div_ceil(data_blocks(tenant)) * width;
             let VolumePlan { geometry, provisioning, .. } = &seat.share;
             if *provisioning == Provisioning::Thin {
@@ -107,7 +107,7 @@ impl<C: Cast> World<'_, C> {
             }
             // The volume may have reserved slots for a size that it was asked to grow to.
             let blocks = seat.asked_blocks.iter().copied().max().unwrap_or(0).max(seat.blocks);
-            let size_bytes = blocks * BLOCK_BYTES as u64;
+            let size_bytes = blocks * BLOCK_BYTES;
             let geometry = Geometry { size_bytes, ..*geometry };
             let whole = slots_whole(&geometry, scenario.profile, scenario.nodes);
             live.max(whole * u64::from(scenario.nodes))

@@ -36,7 +36,6 @@ use fieldstone_volume::Phase;
 
 use super::World;
 use crate::actor::{Cast, VolumeProcess};
-use crate::checker::Span;
 use crate::network::ClientId;
 use crate::scenario::Kind;
 use crate::trace::Who;
@@ -137,8 +136,7 @@ impl<C: Cast> World<'_, C> {
     fn write_some(&mut self) -> Option<()> {
         for tenant in self.all_tenants() {
             let blocks = self.device_blocks(tenant);
-            let span = Span { first: blocks - SWEEP_BLOCKS, blocks: SWEEP_BLOCKS };
-            self.submit_plain(tenant, Op::Write, span);
+            self.submit_blocks(tenant, Op::Write, blocks - SWEEP_BLOCKS..blocks);
         }
         self.collect_frames();
         self.flush()
@@ -225,7 +223,7 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::World, "sweep", part + 1, format_args!("trim 1/{part} of the full pool"));
         for tenant in self.all_tenants() {
             let blocks = self.device_blocks(tenant) / part;
-            self.submit_plain(tenant, Op::Trim, Span { first: 0, blocks });
+            self.submit_blocks(tenant, Op::Trim, 0..blocks);
         }
         self.collect_frames();
         self.until("room is made", STEP_NS_MAX, |world| world.in_flight.is_empty())
@@ -243,8 +241,7 @@ impl<C: Cast> World<'_, C> {
             for tenant in self.all_tenants() {
                 let blocks = self.device_blocks(tenant);
                 if first < blocks {
-                    let span = Span { first, blocks: SWEEP_BLOCKS.min(blocks - first) };
-                    self.submit_plain(tenant, op, span);
+                    self.submit_blocks(tenant, op, first..blocks.min(first + SWEEP_BLOCKS));
                 }
             }
             self.collect_frames();
@@ -258,7 +255,7 @@ impl<C: Cast> World<'_, C> {
         self.sweep(Op::Read)?;
         let unsettled: usize = self.tenants.iter().map(|t| t.checker.unsettled()).sum();
         if unsettled > 0 {
-            self.fail(format!("{unsettled} blocks are undecided after all were read"));
+            self.fail(format!("{unsettled} cells are undecided after all were read"));
             return None;
         }
         Some(())
@@ -266,7 +263,7 @@ impl<C: Cast> World<'_, C> {
 
     fn flush(&mut self) -> Option<()> {
         for tenant in self.all_tenants() {
-            self.submit_plain(tenant, Op::Flush, Span { first: 0, blocks: 1 });
+            self.submit_blocks(tenant, Op::Flush, 0..1);
         }
         self.collect_frames();
         self.until("a flush is done", STEP_NS_MAX, |world| world.in_flight.is_empty())
@@ -303,7 +300,7 @@ impl<C: Cast> World<'_, C> {
         self.read_all()?;
         self.check_space_came_back()?;
         for tenant in self.all_tenants() {
-            self.submit_plain(tenant, Op::Write, Span { first: 0, blocks: SWEEP_BLOCKS });
+            self.submit_blocks(tenant, Op::Write, 0..SWEEP_BLOCKS);
         }
         self.collect_frames();
         self.flush()?;

@@ -1,5 +1,7 @@
 //! The volumes of a run. Each has its own users, checker and processes; they share the nodes.
 
+use std::ops::Range;
+
 use fieldstone_block::Nanos;
 use fieldstone_proto::{Epoch, VolumeId};
 
@@ -8,10 +10,10 @@ use super::growth::Asked;
 use super::removal::Removal;
 use super::room::Reserved;
 use crate::actor::Cast;
-use crate::checker::Checker;
+use crate::checker::{Checker, Span};
 use crate::dice::Dice;
 use crate::network::ClientId;
-use crate::scenario::{Scenario, VolumePlan};
+use crate::scenario::{BLOCK_BYTES, Scenario, VolumePlan};
 use crate::workload::Workload;
 
 /// The id of the first volume of every run; the others follow it.
@@ -90,7 +92,7 @@ impl Tenant {
         Self {
             volume: VolumeId(VOLUME + index as u128),
             workload: Workload::new(share.plan.clone(), dice),
-            checker: Checker::new(share.plan.device_blocks, first),
+            checker: Checker::new(share.plan.device_cells, share.cell_bytes, first),
             reserved: Reserved::default(),
             share,
             active: None,
@@ -104,7 +106,7 @@ impl Tenant {
             changed_at: Nanos(0),
             shut_since: None,
             strikes_since_serving: 0,
-            blocks: scenario.volumes[index].plan.device_blocks,
+            blocks: scenario.volumes[index].geometry.size_bytes / BLOCK_BYTES,
             asked_blocks: Vec::new(),
             asked: None,
             growth_dice: Dice::new(scenario.seed, "behind", index as u64),
@@ -122,9 +124,10 @@ impl Tenant {
     /// will be its first process.
     pub fn start_over(&mut self, client: ClientId) {
         self.volume = VolumeId(self.volume.0 + ID_STEP);
-        self.checker = Checker::new(self.share.plan.device_blocks, client);
+        let VolumePlan { plan, cell_bytes, .. } = &self.share;
+        self.checker = Checker::new(plan.device_cells, *cell_bytes, client);
         self.reserved = Reserved::default();
-        self.blocks = self.share.plan.device_blocks;
+        self.blocks = self.share.geometry.size_bytes / BLOCK_BYTES;
         self.asked_blocks.clear();
         self.asked = None;
         self.newest = None;
@@ -134,6 +137,27 @@ impl Tenant {
         self.removal = None;
         self.removal_epoch = Epoch(1);
         self.made = false;
+    }
+}
+
+impl Tenant {
+    /// The cells of these blocks.
+    pub fn cells_of(&self, blocks: Range<u64>) -> Span {
+        let each = self.share.cells_per_block();
+        Span { first: blocks.start * each, cells: (blocks.end - blocks.start) * each }
+    }
+
+    /// The blocks that the span covers, whole or in part.
+    pub fn blocks_of(&self, span: Span) -> Range<u64> {
+        let each = self.share.cells_per_block();
+        span.first / each..(span.first + span.cells).div_ceil(each)
+    }
+
+    /// The blocks that the span covers whole. A range that starts at its end is empty.
+    pub fn whole_blocks_of(&self, span: Span) -> Range<u64> {
+        let each = self.share.cells_per_block();
+        let (start, end) = (span.first.div_ceil(each), (span.first + span.cells) / each);
+        start..end.max(start)
     }
 }
 

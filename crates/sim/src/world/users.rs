@@ -1,5 +1,7 @@
 //! The users: they submit requests, and judge the answers.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use fieldstone_block::{
     BlockError, Completion, Nanos, Op, QueueId, Request, RequestFlags, RequestId, Stamps,
@@ -9,7 +11,7 @@ use fieldstone_volume::Phase;
 use super::squeeze::{FULL_NS_MAX, Squeeze};
 use super::{Happening, REQUEST_NS_MAX, SHUT_NS_MAX, SOUND_NS_MAX, World};
 use crate::actor::Cast;
-use crate::checker::{BLOCK_BYTES, Checker, Span};
+use crate::checker::Span;
 use crate::network::ClientId;
 use crate::trace::Who;
 use crate::workload::Draft;
@@ -30,6 +32,8 @@ pub(super) struct InFlight {
     op: Op,
     /// For an operation that makes zeroes: the blocks keep their space.
     reserves: bool,
+    /// The device reads and writes back blocks that the request covers in part.
+    is_unaligned: bool,
     span: Span,
     pub(super) since: Nanos,
     /// Number of trimmed blocks when the request was made.
@@ -88,17 +92,21 @@ impl<C: Cast> World<'_, C> {
         let Draft { op, span, flags } = draft;
         let mut data = Bytes::new();
         let tenant = self.tenant_of(client);
-        let checker = &mut self.tenants[tenant].checker;
+        let seat = &mut self.tenants[tenant];
+        let (covered, whole) = (seat.blocks_of(span), seat.whole_blocks_of(span));
+        let is_unaligned = covered != whole;
+        let trimmed = seat.cells_of(whole.clone());
+        let checker = &mut seat.checker;
         match op {
             Op::Read | Op::Extents => checker.read_submitted(client, number, span),
             Op::Flush => checker.flush_submitted(client, number),
             Op::Write => {
-                data = Checker::content(number, span);
+                data = checker.content(number, span);
                 checker.write_submitted(client, number, span, false, flags.fua);
             }
-            Op::Trim | Op::WriteZeroes => {
-                checker.write_submitted(client, number, span, true, flags.fua);
-            }
+            Op::WriteZeroes => checker.write_submitted(client, number, span, true, flags.fua),
+            // The rest keeps its content.
+            Op::Trim => checker.write_submitted(client, number, trimmed, true, flags.fua),
         }
         let now = self.now();
         self.note(
@@ -109,23 +117,31 @@ impl<C: Cast> World<'_, C> {
                 "{number} v{} {op:?} {}+{}{}",
                 client.0,
                 span.first,
-                span.blocks,
+                span.cells,
                 if flags.fua { " fua" } else { "" }
             ),
         );
         let reserves = op == Op::WriteZeroes && flags.no_hole;
         if reserves {
-            self.tenants[tenant].reserved.reserve(span);
+            self.tenants[tenant].reserved.reserve(covered);
+        } else if op == Op::WriteZeroes {
+            // The device stores the zeroes of blocks that the request covers in part.
+            let reserved = &mut self.tenants[tenant].reserved;
+            covered
+                .filter(|block| !whole.contains(block))
+                .for_each(|at| reserved.reserve(at..at + 1));
         }
         let trimmed_before = self.trimmed_blocks;
-        let request = InFlight { client, op, reserves, span, since: now, trimmed_before };
+        let request =
+            InFlight { client, op, reserves, is_unaligned, span, since: now, trimmed_before };
         self.in_flight.insert(number, request);
+        let cell_bytes = u64::from(self.tenants[tenant].share.cell_bytes);
         let whole_device = op == Op::Flush;
         let request = Request {
             id: RequestId(u64::from(number)),
             op,
-            offset_bytes: if whole_device { 0 } else { span.first * BLOCK_BYTES as u64 },
-            len_bytes: if whole_device { 0 } else { (span.blocks * BLOCK_BYTES as u64) as u32 },
+            offset_bytes: if whole_device { 0 } else { span.first * cell_bytes },
+            len_bytes: if whole_device { 0 } else { (span.cells * cell_bytes) as u32 },
             flags,
             data,
             queue: QueueId::default(),
@@ -137,9 +153,10 @@ impl<C: Cast> World<'_, C> {
         self.remove_if_due(tenant);
     }
 
-    /// Submits a request without modifiers to the active process of a volume.
-    pub(super) fn submit_plain(&mut self, tenant: usize, op: Op, span: Span) {
+    /// Submits a request for these blocks, without modifiers, to the active process of a volume.
+    pub(super) fn submit_blocks(&mut self, tenant: usize, op: Op, blocks: Range<u64>) {
         if let Some(client) = self.tenants[tenant].active {
+            let span = self.tenants[tenant].cells_of(blocks);
             self.submit(client, Draft { op, span, flags: RequestFlags::default() });
         }
     }
@@ -187,11 +204,13 @@ impl<C: Cast> World<'_, C> {
             self.tenants[tenant].changed_at = now;
         }
         if ok && matches!(request.op, Op::Trim | Op::WriteZeroes) {
-            self.trimmed_blocks += request.span.blocks;
-            let reserved = &mut self.tenants[tenant].reserved;
+            let seat = &mut self.tenants[tenant];
+            let (covered, whole) =
+                (seat.blocks_of(request.span), seat.whole_blocks_of(request.span));
+            self.trimmed_blocks += whole.end - whole.start;
             match request.reserves {
-                true => reserved.reserve(request.span),
-                false => reserved.trim(request.span),
+                true => seat.reserved.reserve(covered),
+                false => seat.reserved.trim(whole),
             }
         }
         if ok && request.op == Op::Flush {
@@ -251,7 +270,12 @@ impl<C: Cast> World<'_, C> {
     /// each of its parts once more.
     fn longest_ns(&self, request: &InFlight) -> u64 {
         let sends = if self.scenario.layers.is_some() { 2 } else { 1 };
-        sends * self.longest_ns_in_volume(request)
+        // A read-modify-write waits for those before it that change the same blocks, and for its
+        // own read.
+        let before = self.in_flight.values().filter(|other| other.client == request.client);
+        let before = before.filter(|other| other.is_unaligned).count() as u64;
+        let steps = if before > 0 { 2 * (1 + before) } else { 1 };
+        sends * steps * self.longest_ns_in_volume(request)
     }
 
     /// The same for one request that the volume gets.

@@ -1,9 +1,9 @@
-//! The possible values of one block: a register that keeps every possibility.
+//! The possible values of one cell: a register that keeps every possibility.
 //!
-//! A block's state is a set of configurations. Each has a value and the set of writes in flight
+//! A cell's state is a set of configurations. Each has a value and the set of writes in flight
 //! that it already contains. Any write in flight may take effect at any moment, so the set is
-//! closed under "one more write takes effect". When a write is acknowledged, the block drops
-//! configurations without it. When a read returns, the block drops configurations that the read
+//! closed under "one more write takes effect". When a write is acknowledged, the cell drops
+//! configurations without it. When a read returns, the cell drops configurations that the read
 //! rules out. An empty set is a violation. So is a read of a value that was not possible at any
 //! moment of the read.
 //!
@@ -15,7 +15,7 @@
 //! too. So `lasting` keeps the configurations as they would be without such reads, and replaces the
 //! configurations when the process dies.
 //!
-//! In addition to the configurations, the block keeps **entries**: each value with the moments at
+//! In addition to the configurations, the cell keeps **entries**: each value with the moments at
 //! which it stopped being possible for readers (`superseded_at`) and was overwritten by an
 //! acknowledged write (`overwritten_at`). After a flush that started after `overwritten_at`, the
 //! value cannot come back. A total power failure may bring back every other value.
@@ -26,11 +26,11 @@ use super::Violation;
 
 /// A moment of the checker: its count of calls.
 pub(crate) type Tick = u64;
-/// The value of a block: the number of the write, or 0 for zeroes.
+/// The value of a cell: the number of the write, or 0 for zeroes.
 pub type Value = u32;
 
 const NEVER: Tick = Tick::MAX;
-/// The largest number of writes in flight on one block; the workload respects this.
+/// The largest number of writes in flight on one cell; the workload respects this.
 pub(crate) const LIVE_MAX: usize = 4;
 
 type Configs = SmallVec<[Config; 2]>;
@@ -71,9 +71,9 @@ struct Entry {
     failed: bool,
 }
 
-/// The model of one block.
+/// The model of one cell.
 #[derive(Clone, Debug)]
-pub(crate) struct Block {
+pub(crate) struct Cell {
     configs: Configs,
     /// The configurations without the effects of reads of unacknowledged writes; `None` if they are
     /// the same.
@@ -81,12 +81,12 @@ pub(crate) struct Block {
     live: SmallVec<[Live; 1]>,
     zombies: SmallVec<[Zombie; 1]>,
     entries: SmallVec<[Entry; 2]>,
-    /// When a write to this block last began or ended.
+    /// When a write to this cell last began or ended.
     touched_at: Tick,
 }
 
-impl Block {
-    /// A block with stable zeroes.
+impl Cell {
+    /// A cell with stable zeroes.
     pub fn new() -> Self {
         let entry = Entry {
             value: 0,
@@ -107,7 +107,7 @@ impl Block {
         }
     }
 
-    /// True when another write to the block may be submitted.
+    /// True when another write to the cell may be submitted.
     pub fn has_room(&self) -> bool {
         self.live.len() < LIVE_MAX
     }
@@ -117,7 +117,7 @@ impl Block {
         self.entries.len() > 1
     }
 
-    /// The values that the block may hold now.
+    /// The values that the cell may hold now.
     pub fn possible(&self) -> SmallVec<[Value; 4]> {
         let mut values: SmallVec<[Value; 4]> = SmallVec::new();
         for config in &self.configs {
@@ -128,7 +128,7 @@ impl Block {
         values
     }
 
-    /// True when the block may hold something other than zeroes.
+    /// True when the cell may hold something other than zeroes.
     pub fn may_hold_data(&self) -> bool {
         self.configs.iter().any(|config| config.value != 0)
     }
@@ -242,7 +242,7 @@ impl Block {
         if possible { Ok(()) } else { Err(Violation::Impossible { value }) }
     }
 
-    /// No write was concurrent with the read, so the block holds `value`.
+    /// No write was concurrent with the read, so the cell holds `value`.
     fn settle(&mut self, value: Value, now: Tick) {
         if self.configs.len() == 1 && self.zombies.is_empty() && self.lasting.is_none() {
             return;
@@ -308,7 +308,7 @@ impl Block {
         self.refresh(now);
     }
 
-    /// Notes that every machine lost power: the block may hold any value that no flush ruled out.
+    /// Notes that every machine lost power: the cell may hold any value that no flush ruled out.
     pub fn power_lost(&mut self, now: Tick) {
         self.live.clear();
         self.zombies.clear();
