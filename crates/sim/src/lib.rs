@@ -9,8 +9,9 @@
 //! - [`world`] plays it; [`schedule`] is its clock, and [`dice`] its only source of chance;
 //! - [`disk`] and [`network`] are the actors' disk and network, with their faults, and [`device`]
 //!   is the accelerator of a volume;
-//! - [`frontend`] is the users' NBD connections to a volume, in a part of the runs; in a part of
-//!   them the layers of a device stand between users and volume;
+//! - [`frontend`] is the users' NBD connections to a volume, in a part of the runs. In a part of
+//!   the runs the layers of a device stand between users and volume, and in a part of these the
+//!   users' requests are not aligned to blocks;
 //! - [`atlas`] states which faults may come together, and that the code must therefore survive;
 //! - [`workload`] makes the users' requests, and [`checker`] judges the answers;
 //! - [`mod@run`] runs one seed or many, and [`trace`] writes down the events.
