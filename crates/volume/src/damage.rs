@@ -4,9 +4,9 @@
 //! another node. Its first node still lists the bad copy, and a later opening could take that for
 //! good. So the volume deletes the bad copy as soon as the segment has all its shards again, not
 //! before. The sync that ends the rebuild makes the deletion stable: when the volume is whole, no
-//! power loss brings the bad copy back. A bad copy may also hold rows that nothing else has: it
-//! stays, and its segment is not rebuilt, until the segment is durable. If the node is away meanwhile, the volume compares its
-//! shards when it joins (see `nodes`).
+//! power loss brings the bad copy back. If the node is away meanwhile, the volume compares its
+//! shards when it joins (see `nodes`). A bad copy may also hold rows that nothing else has: it
+//! stays, and its segment is not rebuilt, until the segment is durable.
 //!
 //! Bound: one note per bad shard. The rebuild that the shard starts removes the note.
 

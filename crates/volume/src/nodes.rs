@@ -139,8 +139,8 @@ impl Core {
         bad: &[SegmentId],
     ) -> Vec<SegmentId> {
         self.rebuild.note_synced(node);
-        // What the node has besides the shards that count. Open shards come last: they alone are no
-        // reason to delete a shard that counts.
+        // What the node has besides the shards that count. Open shards alone are no reason to delete
+        // a shard that counts and that rebuild could not make again at once.
         let mut surplus: Vec<SegmentId> = bad.to_vec();
         let mut open: Vec<SegmentId> = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();
@@ -183,7 +183,11 @@ impl Core {
                 }
             }
         }
-        open.retain(|id| !found.contains(id));
+        let whole = |id: &SegmentId| {
+            let segment = self.segments.named(*id);
+            segment.is_some_and(|s| s.state == State::Durable && s.missing() == 0)
+        };
+        open.retain(|id| !found.contains(id) || whole(id));
         surplus.append(&mut open);
         let extra = self.leave_needed(node, surplus);
         // A deletion takes every shard of the segment from the node, including those that fit.
@@ -591,11 +595,20 @@ mod tests {
     fn an_open_copy_is_no_reason_to_delete_a_shard_that_counts() {
         let mut script = Script::serving(8);
         let id = segment(&mut script, false);
+        let mut shards = WHOLE.to_vec();
+        shards[2] = None;
+        script.core(|core| core.reconcile(NodeIndex(2), &[], &[]));
         let list = [listed(&mut script, id, 5), open(id, 5)];
         assert!(script.core(|core| core.reconcile(NODE, &list, &[])).is_empty());
-        assert_eq!(places(&mut script, id), (WHOLE.to_vec(), vec![]));
+        assert_eq!(places(&mut script, id), (shards.clone(), vec![]));
         let alone = [open(id, 5)];
         assert_eq!(script.core(|core| core.reconcile(NODE, &alone, &[])), [id]);
+        shards[5] = None;
+        assert_eq!(places(&mut script, id), (shards, vec![]));
+        // Rebuild can make the shard again: the segment has all others.
+        let id = segment(&mut script, false);
+        let list = [listed(&mut script, id, 5), open(id, 5)];
+        assert_eq!(script.core(|core| core.reconcile(NODE, &list, &[])), [id]);
         assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![]));
     }
 

@@ -18,7 +18,7 @@ use crate::core::{Core, Ctx, Node};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
 use crate::reserve::{begin_change, reserve_for_rebuild, reserve_missing, reserve_on_low};
-use crate::segment::{Handle, State};
+use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase, Progress};
 
 /// How long a node may be away before the volume rebuilds its shards on other nodes.
@@ -31,6 +31,9 @@ const THROTTLE_SLICE_NS: u64 = 100_000_000;
 /// Pause before rebuild tries shards again that it could not make although there is a place for
 /// them.
 const RETRY_MS: u64 = 2_000;
+/// Shards that rebuild writes before it makes them stable. If a node comes back before that, its own
+/// shards count, and the rebuilt ones go.
+const UNSYNCED_MAX: usize = 64;
 /// How long a rebuild waits for the reservations on nodes that have just joined.
 const RESERVATION_MS_MAX: u64 = 2_000;
 /// How often it looks meanwhile.
@@ -44,7 +47,8 @@ pub struct Rebuild {
     pub progress: Progress,
     /// The last rebuild left shards missing because no node has room for them.
     pub lacks_room: bool,
-    /// Shards that rebuild has written to these nodes, and that a power loss may take.
+    /// Shards that rebuild has written to these nodes, and that a power loss may take. Bound: a few
+    /// more than [`UNSYNCED_MAX`], and those on nodes that are away since.
     unsynced: HashSet<(SegmentId, NodeIndex)>,
 }
 
@@ -151,10 +155,15 @@ impl Core {
     fn rebuild_targets(&mut self, handle: Handle) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let id = segment.id;
-        if segment.needs_rows() && self.is_damaged(id) {
-            return Vec::new(); // see `damage`
+        if self.waits_for_durability(segment) {
+            return Vec::new();
         }
         self.place_missing_on(handle, 0, |core, node| core.may_rebuild_on(id, node))
+    }
+
+    /// Rebuild leaves the segment alone until it is durable; see `damage`.
+    fn waits_for_durability(&self, segment: &Segment) -> bool {
+        segment.needs_rows() && self.is_damaged(segment.id)
     }
 
     /// A new shard of the segment leaves the node enough room. Where it replaces a bad one, it
@@ -178,10 +187,11 @@ impl Core {
         })
     }
 
-    /// Some node is up and holds no shard of the segment.
+    /// Some node is up and holds no shard of the segment, which could take one.
     fn has_idle_node(&self, handle: Handle) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
-        self.up_nodes().iter().any(|node| !segment.shards.contains(&Some(*node)))
+        let waits = self.waits_for_durability(segment);
+        !waits && self.up_nodes().iter().any(|node| !segment.shards.contains(&Some(*node)))
     }
 
     /// Shards on nodes that are down count as missing if there are other nodes to take them.
@@ -266,6 +276,9 @@ async fn rebuild(ctx: Ctx) {
             }
             let targets = ctx.with(|core| core.rebuild_targets(handle));
             progress |= rebuild_segment(&ctx, handle, targets).await;
+            if ctx.with(|core| core.rebuild.unsynced.len() >= UNSYNCED_MAX) {
+                sync_rebuilt(&ctx).await;
+            }
             ctx.with(|core| core.rebuild.progress.elapsed_ns = core.now.since(began).0);
         }
         let again = ctx.with(|core| core.rebuild.take_change());
@@ -275,6 +288,33 @@ async fn rebuild(ctx: Ctx) {
     }
     delete_superseded(&ctx).await;
     // Before the rebuild ends, its writes and deletions become stable.
+    sync_rebuilt(&ctx).await;
+    ctx.with(|core| {
+        // Rebuild tries shards again that failed for a passing reason. Shards without a place wait
+        // for a node.
+        let again = core.rebuild.take_change();
+        core.rebuild.end();
+        core.rebuild.progress.elapsed_ns = core.now.since(began).0;
+        core.drop_left_rows();
+        let degraded = core.degraded();
+        let place = degraded.iter().any(|handle| !core.rebuild_targets(*handle).is_empty());
+        core.rebuild.lacks_room =
+            !place && degraded.iter().any(|handle| core.has_idle_node(*handle));
+        let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.full);
+        let waits = |handle: &Handle| {
+            let segment = core.segments.get(*handle);
+            segment.is_some_and(|segment| core.waits_for_durability(segment))
+        };
+        let waits = degraded.iter().any(waits);
+        if waits || again || place || full || core.rebuild.lacks_room {
+            core.retry_rebuild();
+        }
+        core.consider_gc();
+    });
+}
+
+/// Makes the shards that rebuild has written stable, and deletions too.
+async fn sync_rebuilt(ctx: &Ctx) {
     let nodes = ctx.with(|core| core.up_nodes());
     let sessions = ctx.with(|core| core.sessions_of(&nodes));
     let results = ctx.call_all(&nodes, &RequestBody::ShardSync).await;
@@ -287,21 +327,6 @@ async fn rebuild(ctx: Ctx) {
                 Err(error) => core.give_up_node(node, &format!("sync: {error}")),
             }
         }
-        // Rebuild tries shards again that failed for a passing reason. Shards without a place wait
-        // for a node.
-        let again = core.rebuild.take_change();
-        core.rebuild.end();
-        core.rebuild.progress.elapsed_ns = core.now.since(began).0;
-        core.drop_left_rows();
-        let degraded = core.degraded();
-        let place = degraded.iter().any(|handle| !core.rebuild_targets(*handle).is_empty());
-        core.rebuild.lacks_room =
-            !place && degraded.iter().any(|handle| core.has_idle_node(*handle));
-        let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.full);
-        if again || place || full || core.rebuild.lacks_room {
-            core.retry_rebuild();
-        }
-        core.consider_gc();
     });
 }
 

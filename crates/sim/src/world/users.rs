@@ -34,6 +34,9 @@ pub(super) struct InFlight {
     reserves: bool,
     /// The device reads and writes back blocks that the request covers in part.
     is_unaligned: bool,
+    /// The most requests to the volume, one after another, until the answer: the request's own, and
+    /// those of the requests that it waits for in the layer `align`.
+    steps: u64,
     span: Span,
     pub(super) since: Nanos,
     /// Number of trimmed blocks when the request was made.
@@ -132,8 +135,17 @@ impl<C: Cast> World<'_, C> {
                 .for_each(|at| reserved.reserve(at..at + 1));
         }
         let trimmed_before = self.trimmed_blocks;
-        let request =
-            InFlight { client, op, reserves, is_unaligned, span, since: now, trimmed_before };
+        let mut request = InFlight {
+            client,
+            op,
+            reserves,
+            is_unaligned,
+            steps: 1,
+            span,
+            since: now,
+            trimmed_before,
+        };
+        request.steps = self.steps_of(&request);
         self.in_flight.insert(number, request);
         let cell_bytes = u64::from(self.tenants[tenant].share.cell_bytes);
         let whole_device = op == Op::Flush;
@@ -270,12 +282,23 @@ impl<C: Cast> World<'_, C> {
     /// each of its parts once more.
     fn longest_ns(&self, request: &InFlight) -> u64 {
         let sends = if self.scenario.layers.is_some() { 2 } else { 1 };
-        // A read-modify-write waits for those before it that change the same blocks, and for its
-        // own read.
-        let before = self.in_flight.values().filter(|other| other.client == request.client);
-        let before = before.filter(|other| other.is_unaligned).count() as u64;
-        let steps = if before > 0 { 2 * (1 + before) } else { 1 };
-        sends * steps * self.longest_ns_in_volume(request)
+        sends * request.steps * self.longest_ns_in_volume(request)
+    }
+
+    /// See [`InFlight::steps`]. A read-modify-write zeroes the whole blocks inside, or reads the
+    /// edges, and then writes. It waits for changes of the same blocks, and they wait for it.
+    fn steps_of(&self, request: &InFlight) -> u64 {
+        let own = if request.is_unaligned && request.op.changes_data() { 3 } else { 1 };
+        let seat = &self.tenants[self.tenant_of(request.client)];
+        let blocks = seat.blocks_of(request.span);
+        let waits_for = |other: &&InFlight| {
+            let (is, theirs) = (other.is_unaligned || request.is_unaligned, other.span);
+            let theirs = seat.blocks_of(theirs);
+            let overlap = theirs.start < blocks.end && blocks.start < theirs.end;
+            other.client == request.client && is && overlap && other.op.changes_data()
+        };
+        let before = self.in_flight.values().filter(waits_for).map(|other| other.steps).max();
+        own + before.filter(|_| request.op.changes_data()).unwrap_or(0)
     }
 
     /// The same for one request that the volume gets.
@@ -293,7 +316,9 @@ impl<C: Cast> World<'_, C> {
             Squeeze::Ahead | Squeeze::Over { .. } => longest_ns,
         };
         if !self.is_short_of_room(tenant, request) {
-            return longest_ns;
+            // Collection may have to make room first, and each step of it takes long.
+            let collects = slow && needs_space(request.op);
+            return if collects { 4 * longest_ns } else { longest_ns };
         }
         // About as many requests were under way when it arrived.
         let others = |other: &&InFlight| other.client == request.client;

@@ -240,8 +240,10 @@ impl Core {
             // The trimmed blocks may be the last live blocks of a segment.
             false => self.consider_gc(),
         }
-        if of_blocks && !internal {
-            self.log.no_room_since = None;
+        match internal {
+            true if of_blocks => self.log.moved_at = self.now,
+            false if of_blocks => self.log.no_room_since = None,
+            _ => {}
         }
         true
     }

@@ -148,6 +148,8 @@ pub struct Log {
     pub starved_since: Option<Nanos>,
     /// Since when some user's change has been waiting for space, whatever trims free.
     pub hopeless_since: Option<Nanos>,
+    /// When collection last moved blocks.
+    pub moved_at: Nanos,
     /// The blocks of a reservation that waits for the room that the checkpoint then takes.
     pub reserving_blocks: u64,
 }
@@ -184,6 +186,7 @@ impl Log {
             journal_sync_running: false,
             starved_since: None,
             hopeless_since: None,
+            moved_at: Nanos(0),
             reserving_blocks: 0,
         }
     }

@@ -13,8 +13,9 @@ use crate::status::NodeHealth;
 /// How long users' writes wait for room when collection finds nothing to free.
 const STUCK_MS_MAX: u64 = 500;
 
-/// How long users' writes wait for room when no write makes progress. A node that joins again and
-/// again, and fails each time, keeps collection and reservations busy for ever.
+/// How long users' writes wait for room when neither writes nor collection make progress. A node
+/// that joins again and again, and fails each time, keeps collection and reservations busy for
+/// ever. With a slow disk, collection takes long, but it goes on.
 const HOPELESS_MS: u64 = 16_000;
 
 /// How long changes wait for nodes to grant more room. A volume with idle slots checks at least
@@ -149,7 +150,8 @@ impl Core {
             let long = self.now.since(since) >= Nanos::from_ms(patience_ms);
             let stuck = long && self.collection.is_stuck() && !self.is_asking_nodes();
             let stuck = stuck || self.waits_for_room_in_vain();
-            let hopeless = self.now.since(first) >= Nanos::from_ms(HOPELESS_MS);
+            let last = first.max(self.log.moved_at);
+            let hopeless = self.now.since(last) >= Nanos::from_ms(HOPELESS_MS);
             if (stuck && !self.is_asking_nodes()) || hopeless {
                 space.refused = true;
                 return Admission::Refuse(BlockError::NoSpace);

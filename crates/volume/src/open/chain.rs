@@ -117,70 +117,86 @@ pub(super) fn backed_links(
     backed.map(|link| link.handle)
 }
 
-/// Copies of shards of these segments that do not count stay until the opening has committed: a
-/// copy may lack only the end of its data, and have rows that few nodes have. Returns the names of
-/// the segments.
+/// A shard on one node, by the name of its segment.
+pub(super) type Copy = (SegmentId, NodeIndex);
+
+/// Copies of missing shards of these segments stay until the opening has committed: a copy may lack
+/// only the end of its data, and have rows that few nodes have. Until then the node gets no other
+/// shard of the segment, because it could not delete one of two alone. A copy of a shard that
+/// counts on another node goes at once, as do copies on a node with several.
 pub(super) fn leave_copies(
     ctx: &Ctx,
     backed: impl Iterator<Item = Handle>,
     listed: &Listed,
-) -> BTreeSet<SegmentId> {
+) -> BTreeSet<Copy> {
     ctx.with(|core| {
-        let mut ids = BTreeSet::new();
+        let mut left = BTreeSet::new();
         for handle in backed {
             let Some(segment) = core.segments.get_mut(handle) else { continue };
-            ids.insert(segment.id);
-            for (node, _) in listed.get(&segment.id).into_iter().flatten() {
-                if !segment.shards.contains(&Some(*node)) && !segment.left_on.contains(node) {
+            let copies = listed.get(&segment.id).map_or(&[][..], Vec::as_slice);
+            for (node, info) in copies {
+                let missing =
+                    segment.fits(info) && segment.shards[usize::from(info.shard.0)].is_none();
+                let alone = copies.iter().filter(|(other, _)| other == node).count() == 1;
+                if missing && alone && !segment.shards.contains(&Some(*node)) {
                     segment.left_on.push(*node);
+                    left.insert((segment.id, *node));
                 }
             }
         }
-        ids
+        left
     })
 }
 
-/// The opening has deleted the copies that it had left.
-pub(super) fn forget_copies(ctx: &Ctx, backed: &BTreeSet<SegmentId>) {
-    ctx.with(|core| {
-        for id in backed {
-            let handle = core.segments.find(*id);
-            if let Some(segment) = handle.and_then(|handle| core.segments.get_mut(handle)) {
-                segment.left_on.clear();
-            }
+/// Deletes the copies that the opening has left, where they do not count now. A node that does not
+/// answer still has its copy.
+pub(super) async fn delete_copies(ctx: &Ctx, left: &BTreeSet<Copy>) {
+    for (id, node) in left {
+        let counts = ctx.with(|core| {
+            let segment = core.segments.named(*id);
+            segment.is_none_or(|segment| segment.shards.contains(&Some(*node)))
+        });
+        let body = RequestBody::ShardDelete { segments: vec![*id] };
+        if counts || ctx.call(*node, body).await.is_ok() {
+            ctx.with(|core| {
+                let handle = core.segments.find(*id);
+                if let Some(segment) = handle.and_then(|handle| core.segments.get_mut(handle)) {
+                    segment.left_on.retain(|other| other != node);
+                }
+            });
         }
-    });
+    }
 }
 
 /// Makes these segments whole, as far as there are nodes. The writer may have died while it wrote
 /// their shards. Then their data is on fewer nodes than the journal, which this opening is about to
 /// give up. So the opening fails if it cannot make a shard that a node could take.
 ///
-/// A shard whose copy on a node does not count is written to that node, beside the copy. If the
-/// node has no room for both, it deletes the copy first.
+/// A shard with a copy in `left` is written to the copy's node, beside the copy. If the node has no
+/// room for both, it deletes the copy first.
 pub(super) async fn strengthen(
     ctx: &Ctx,
     backed: impl Iterator<Item = Handle>,
     listed: &Listed,
+    left: &BTreeSet<Copy>,
 ) -> Result<(), Failure> {
     for handle in backed {
         // The writer had room for the shard, so the opening may use the reserve.
         let mut targets = ctx.with(|core| core.place_missing(handle, 0));
-        let in_place = ctx.with(|core| core.places_of_copies(handle, listed, &targets));
+        let in_place = ctx.with(|core| core.places_of_copies(handle, listed, left, &targets));
         targets.extend(&in_place);
         let wanted = targets.len();
         let missing = |core: &mut Core| core.segments.get(handle).map_or(0, Segment::missing);
         let before = ctx.with(missing);
         rebuild_segment(ctx, handle, targets).await;
-        let left = ctx.with(|core| core.still_missing(handle, in_place));
-        if let Some(id) = ctx.with(|core| core.segments.get(handle).map(|segment| segment.id)) {
-            for (_, node) in &left {
-                let body = RequestBody::ShardDelete { segments: vec![id] };
-                ctx.call(*node, body).await.blame(*node)?;
-            }
+        let refused = ctx.with(|core| core.refused(handle, in_place));
+        for (_, node) in &refused {
+            let id = ctx.with(|core| core.segments.get(handle).map(|segment| segment.id));
+            let body = RequestBody::ShardDelete { segments: id.into_iter().collect() };
+            ctx.call(*node, body).await.blame(*node)?;
         }
-        if !left.is_empty() {
-            rebuild_segment(ctx, handle, left).await;
+        if !refused.is_empty() {
+            rebuild_segment(ctx, handle, refused).await;
         }
         if before - ctx.with(missing).min(before) < wanted {
             return Err(Failure::Again("a segment that was being written is not whole".into()));
@@ -192,34 +208,41 @@ pub(super) async fn strengthen(
 impl Core {
     /// For missing shards of the segment without a target: the nodes that have copies of them.
     fn places_of_copies(
-        &self,
+        &mut self,
         handle: Handle,
         listed: &Listed,
+        left: &BTreeSet<Copy>,
         targets: &[(usize, NodeIndex)],
     ) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let mut places: Vec<(usize, NodeIndex)> = Vec::new();
         for (node, info) in listed.get(&segment.id).into_iter().flatten() {
             let shard = usize::from(info.shard.0);
-            let taken = |(other, place): &(usize, NodeIndex)| *other == shard || place == node;
-            let free = !targets.iter().chain(&places).any(taken);
-            let missing = segment.fits(info) && segment.shards[shard].is_none();
+            let is_left = left.contains(&(segment.id, *node));
+            let taken = targets.iter().chain(&places).any(|(other, _)| *other == shard);
             let up = self.node(*node).health == NodeHealth::Up;
-            if free && missing && up && !segment.shards.contains(&Some(*node)) {
+            if is_left && !taken && up && !self.has_or_gets_shard(segment, *node) {
                 places.push((shard, *node));
             }
+        }
+        for (_, node) in &places {
+            self.node_mut(*node).full = false; // the answer to the write will tell
         }
         places
     }
 
-    /// Those of the shards that the segment still lacks.
-    fn still_missing(
+    /// Those of the shards that their nodes had no room for.
+    fn refused(
         &self,
         handle: Handle,
         mut shards: Vec<(usize, NodeIndex)>,
     ) -> Vec<(usize, NodeIndex)> {
         let segment = self.segments.get(handle);
-        shards.retain(|(shard, _)| segment.is_some_and(|s| s.shards[*shard].is_none()));
+        shards.retain(|(shard, node)| {
+            let missing = segment.is_some_and(|segment| segment.shards[*shard].is_none());
+            let state = self.node(*node);
+            missing && state.full && state.health == NodeHealth::Up
+        });
         shards
     }
 }

@@ -10,7 +10,7 @@ use fieldstone_proto::{
 };
 
 use super::chain::{
-    Link, backed_links, check_nothing_lost, choose_start, find_chain, forget_copies, leave_copies,
+    Link, backed_links, check_nothing_lost, choose_start, delete_copies, find_chain, leave_copies,
     replay_footers, strengthen,
 };
 use super::checkpoint::load_checkpoint;
@@ -124,15 +124,21 @@ pub(super) async fn recover(
     let ring = root.geometry.ring_bytes;
     let base = Lsn((highest.0 / ring + 2) * ring);
     ctx.with(|core| core.drop_segments_from(&chain, start));
-    let backed = leave_copies(ctx, backed_links(&chain, start, trimmed), &listed);
+    let left = leave_copies(ctx, backed_links(&chain, start, trimmed), &listed);
     // The shards that count may not be stable yet. Other copies of them may be.
     sync_shards(ctx, &nodes).await?;
     // Replayed records are stable in the rings. Their old segments give the room that the replay
     // takes, so an opening of a full pool succeeds any number of times.
-    let garbage = listed.iter().filter(|(id, _)| !sources.contains(id) && !backed.contains(id));
+    let mut others = listed.clone();
+    for (id, shards) in &mut others {
+        shards.retain(|(node, _)| !left.contains(&(*id, *node)));
+    }
+    let garbage = others.iter().filter(|(id, _)| !sources.contains(id));
     let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
     discard_garbage(ctx, &garbage, false).await;
-    strengthen(ctx, backed_links(&chain, start, trimmed), &listed).await?;
+    strengthen(ctx, backed_links(&chain, start, trimmed), &listed, &left).await?;
+    // Slots of copies that were written anew are free after a sync.
+    sync_shards(ctx, &nodes).await?;
     reserve_for_checkpoint(ctx, &held).await;
     let (bytes, handles) = write_checkpoint(ctx, &nodes).await?;
     let old_checkpoint = root.checkpoint_segments.clone();
@@ -146,9 +152,9 @@ pub(super) async fn recover(
         old_checkpoint.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()
     });
     free_segments(ctx, &old).await;
-    discard_garbage(ctx, &listed, true).await;
+    delete_copies(ctx, &left).await;
+    discard_garbage(ctx, &others, true).await;
     discard_open(ctx, &open).await;
-    forget_copies(ctx, &backed);
     Ok(())
 }
 
