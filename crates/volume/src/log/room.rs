@@ -17,6 +17,8 @@ const STUCK_MS_MAX: u64 = 500;
 /// that joins again and again, and fails each time, keeps collection and reservations busy for
 /// ever. With a slow disk, collection takes long, but it goes on.
 const HOPELESS_MS: u64 = 16_000;
+/// How long they wait although collection gets on.
+const SLOW_MS_MAX: u64 = 4 * HOPELESS_MS;
 
 /// How long changes wait for nodes to grant more room. A volume with idle slots checks at least
 /// every second whether another volume lacks room, and may have to collect before it can give slots
@@ -151,7 +153,8 @@ impl Core {
             let stuck = long && self.collection.is_stuck() && !self.is_asking_nodes();
             let stuck = stuck || self.waits_for_room_in_vain();
             let last = first.max(self.log.moved_at);
-            let hopeless = self.now.since(last) >= Nanos::from_ms(HOPELESS_MS);
+            let hopeless = self.now.since(last) >= Nanos::from_ms(HOPELESS_MS)
+                || self.now.since(first) >= Nanos::from_ms(SLOW_MS_MAX);
             if (stuck && !self.is_asking_nodes()) || hopeless {
                 space.refused = true;
                 return Admission::Refuse(BlockError::NoSpace);
