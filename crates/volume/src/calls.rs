@@ -132,13 +132,13 @@ impl Core {
             _ => None,
         };
         if let Some(segment) = writes {
-            *self.node_mut(node).slots_claimed.entry(segment).or_default() += 1;
+            *self.node_mut(node).slots.claimed.entry(segment).or_default() += 1;
         }
         let tag = self.calls.add(node, waiter, writes);
         if matches!(body, RequestBody::Reserve { .. }) {
-            self.node_mut(node).reserve_tag = Some(tag);
+            self.node_mut(node).slots.asked = Some(tag);
         }
-        if !self.node(node).connected {
+        if !self.node(node).link.connected {
             // The call must not fail inside this function: its caller still holds state.
             self.calls.unsendable.push(tag);
             return;
@@ -174,12 +174,12 @@ impl Core {
     /// Takes a node's answer.
     pub fn handle_reply(&mut self, node: NodeIndex, reply: Reply) {
         let state = self.node_mut(node);
-        if state.reserve_tag == Some(reply.tag) {
-            (state.reserve_tag, state.slots_given_up) = (None, 0);
+        if state.slots.asked == Some(reply.tag) {
+            (state.slots.asked, state.slots.given_up) = (None, 0);
         }
-        let free = reply.slots_free.saturating_sub(state.slots_given_up);
-        let before = std::mem::replace(&mut state.slots_free, free);
-        state.full = reply.slots_free == 0;
+        let free = reply.slots_free.saturating_sub(state.slots.given_up);
+        let before = std::mem::replace(&mut state.slots.free, free);
+        state.slots.full = reply.slots_free == 0;
         if before != free && before.min(free) <= SHORT_SLOTS {
             self.note_short(node);
         }
@@ -232,7 +232,7 @@ impl Core {
     /// The node answered a write of a shard of the segment.
     fn end_claim(&mut self, node: NodeIndex, segment: SegmentId) {
         if let btree_map::Entry::Occupied(mut claim) =
-            self.node_mut(node).slots_claimed.entry(segment)
+            self.node_mut(node).slots.claimed.entry(segment)
         {
             *claim.get_mut() -= 1;
             if *claim.get() == 0 {
@@ -245,13 +245,13 @@ impl Core {
     /// fails, and the work that depends on the node moves elsewhere.
     pub fn node_lost(&mut self, node: NodeIndex, reason: &str) {
         let state = self.node_mut(node);
-        if !state.connected && state.health == NodeHealth::Down {
+        if !state.link.connected && state.health == NodeHealth::Down {
             return;
         }
-        state.connected = false;
+        state.link.connected = false;
         state.health = NodeHealth::Down;
         state.reason = reason.to_owned();
-        state.session += 1;
+        state.link.session += 1;
         let in_flight = std::mem::take(&mut state.in_flight);
         match self.phase {
             Phase::Opening => self.note_loss(node, reason),
@@ -270,7 +270,7 @@ impl Core {
 
     /// Gives up a node that answered with an error of its storage, or not at all.
     pub fn give_up_node(&mut self, node: NodeIndex, reason: &str) {
-        if !self.node(node).connected {
+        if !self.node(node).link.connected {
             return;
         }
         if self.phase == Phase::Opening {
@@ -279,11 +279,11 @@ impl Core {
         let after = self.reconnect_after(node);
         self.node_lost(node, reason);
         let sleep = self.sleep(after);
-        let session = self.node(node).session;
+        let session = self.node(node).link.session;
         self.spawn_with(move |ctx| async move {
             sleep.await;
             ctx.with(|core| {
-                if core.node(node).session == session && core.phase != Phase::Closed {
+                if core.node(node).link.session == session && core.phase != Phase::Closed {
                     core.actions.push_back(Action::Reconnect { node });
                 }
             });
@@ -296,11 +296,11 @@ impl Core {
             (Nanos::from_ms(RECONNECT_AFTER_MS), Nanos::from_ms(RECONNECT_AFTER_MS_MAX));
         let (now, serves) = (self.now, self.phase != Phase::Opening);
         let state = self.node_mut(node);
-        let soon = now.since(state.connected_at) < Nanos::from_ms(STEADY_AFTER_MS);
+        let soon = now.since(state.link.connected_at) < Nanos::from_ms(STEADY_AFTER_MS);
         // An opening may depend on this very node, so the pause does not grow in an opening.
         let again = serves && soon;
-        let after = if again { state.reconnect_after.clamp(least, most) } else { least };
-        state.reconnect_after = Nanos(after.0 * 2);
+        let after = if again { state.link.reconnect_after.clamp(least, most) } else { least };
+        state.link.reconnect_after = Nanos(after.0 * 2);
         after
     }
 
@@ -359,12 +359,13 @@ impl Ctx {
         &self,
         calls: Vec<(NodeIndex, Awaited<CallResult>)>,
     ) -> Vec<(NodeIndex, CallResult)> {
-        let nodes: Vec<(NodeIndex, u64)> = self
-            .with(|core| calls.iter().map(|(node, _)| (*node, core.node(*node).session)).collect());
+        let nodes: Vec<(NodeIndex, u64)> = self.with(|core| {
+            calls.iter().map(|(node, _)| (*node, core.node(*node).link.session)).collect()
+        });
         let results = crate::exec::all(calls.into_iter().map(|(_, call)| call).collect()).await;
         self.with(|core| {
             let answer = |((node, session), result): ((NodeIndex, u64), CallResult)| {
-                let outdated = core.node(node).session != session;
+                let outdated = core.node(node).link.session != session;
                 let result =
                     if outdated && result.is_err() { Err(NodeError::Unreachable) } else { result };
                 (node, result)

@@ -6,7 +6,7 @@
 //! appending, acknowledging) are plain methods. Procedures that wait are tasks over a [`Ctx`].
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use fieldstone_block::{Completion, Nanos};
 use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{NodeWeight, PoolMap};
-use fieldstone_proto::{Capability, Epoch, NodeIndex, NodeStat, Rights, SegmentId, Tag};
+use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights, SegmentId};
 
 use crate::calls::Calls;
 use crate::damage::Damage;
@@ -24,117 +24,20 @@ use crate::jobs::Jobs;
 use crate::layout::{Layout, step_blocks};
 use crate::log::Log;
 use crate::map::Map;
+use crate::node::Node;
+use crate::open::Recovery;
 use crate::place::Draw;
 use crate::provision::Reservation;
 use crate::read::Reads;
 use crate::rebuild::Rebuild;
+use crate::scrub::Scrub;
 use crate::seam::{Action, Geometry, VolumeConfig};
 use crate::segment::SegmentTable;
-use crate::status::{NodeHealth, Phase, Progress};
+use crate::status::{NodeHealth, Phase};
 use crate::timers::Timers;
 
 /// How long an issued capability is valid. The volume renews it after half of this time.
 const CAPABILITY_NS: u64 = 3_600_000_000_000;
-
-/// A node as the volume sees it.
-pub struct Node {
-    /// Its health.
-    pub health: NodeHealth,
-    /// The epoch of the requests to the node: the writer's. An inspection uses the node's own.
-    pub epoch: Epoch,
-    /// An opening that did not end has fenced the node. The next opening uses the node again.
-    pub fenced: bool,
-    /// A connection is open.
-    pub connected: bool,
-    /// The last state that the node reported.
-    pub stat: NodeStat,
-    /// Slots that the volume may still take on the node, from the node's last reply.
-    pub slots_free: u32,
-    /// The segments whose shards are on their way to the node, and the number of requests for each.
-    /// The node's reports of free slots do not count these requests yet.
-    pub slots_claimed: BTreeMap<SegmentId, u32>,
-    /// Slots that the volume has reserved on the node, as far as the volume knows; 0 for none.
-    pub slots_reserved: u32,
-    /// Slots that the volume has given up on the node. The node counts them as free until it
-    /// answers the request with the smaller reservation.
-    pub slots_given_up: u32,
-    /// The last request for a reservation.
-    pub reserve_tag: Option<Tag>,
-    /// The node reported that no slot is free.
-    pub full: bool,
-    /// The node did not grant a reservation because its disk has no room. See
-    /// [`Core::is_limited_by_disk`].
-    pub disk_limited: bool,
-    /// The node granted less than the volume has reserved on the other nodes.
-    pub granted_less: bool,
-    /// The node tells other volumes that this one needs this many slots in total, because they can
-    /// spare the lacking ones. 0 for none.
-    pub slots_wished: u32,
-    /// Slots that the volume had reserved on the node before its last connection was lost.
-    pub slots_before: u32,
-    /// When the log last reported that the node has no room left.
-    pub short_told_at: Option<Nanos>,
-    /// Why the volume has no room left on the node, if its own shards are not the reason.
-    pub shortage: Shortage,
-    /// Why the node is down.
-    pub reason: String,
-    /// Calls in the order in which they were made, to find those that take too long.
-    pub in_flight: VecDeque<(Nanos, Tag)>,
-    /// Reads of users that wait for the node's answer.
-    pub reads_in_flight: u32,
-    /// Pieces of reads that wait until fewer are in flight there.
-    pub reads_waiting: VecDeque<crate::read::QueuedPiece>,
-    /// Rises with every connection, so that a join of an older connection ends.
-    pub session: u64,
-    /// When the last connection opened.
-    pub connected_at: Nanos,
-    /// How long the volume leaves the node alone after its next failure.
-    pub reconnect_after: Nanos,
-    /// Version of the root that the node took last in this session; 0 for none.
-    pub root_version: u64,
-    /// Since when the volume does not use the node; only while the volume serves.
-    pub down_since: Option<Nanos>,
-    /// Why this opening goes on without the node.
-    pub left_out: Option<String>,
-    /// How often the node answered this opening that it is busy.
-    pub busy_answers: u32,
-    /// How often the node's connection was lost during this opening.
-    pub losses: u32,
-    /// The node could not make a journal. The volume prefers other nodes.
-    pub refuses_journals: bool,
-}
-
-/// Why a volume has no room left on a node, other than because of its own shards.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shortage {
-    /// There is room, or the volume's own shards take it.
-    #[default]
-    None,
-    /// The node's disk is full.
-    DiskFull,
-    /// Other volumes have reserved the room.
-    OtherVolumes,
-}
-
-impl Node {
-    /// The volume has no room left on the node, and its own shards are not the reason.
-    pub fn is_short(&self) -> bool {
-        self.shortage != Shortage::None
-    }
-
-    /// The volume has no room left on the node because the node's disk is full.
-    pub fn is_disk_full(&self) -> bool {
-        self.shortage == Shortage::DiskFull
-    }
-
-    /// The volume is about to reduce its reservation on the node to `slots` slots.
-    pub fn give_up_slots(&mut self, slots: u32) {
-        let given = self.slots_reserved.saturating_sub(slots);
-        self.slots_reserved -= given;
-        self.slots_given_up += given;
-        self.slots_free = self.slots_free.saturating_sub(given);
-    }
-}
 
 /// Counters for [`crate::Status`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -163,20 +66,10 @@ pub struct Core {
     pub layout: Layout,
     pub pool: PoolMap,
     pub now: Nanos,
-    /// When the opening began, and its present attempt.
-    pub opening_began: Nanos,
-    pub opened_at: Nanos,
     pub phase: Phase,
-    /// The opening failed because another writer took the volume over.
-    pub fenced_out: bool,
-    /// The reason why an opening or closing waits, as text for people; empty if it makes progress.
-    pub waits_for: String,
+    pub recovery: Recovery,
     pub closing: bool,
-    /// An attempt to create the volume began, so this volume itself wrote the roots on the nodes.
-    pub creating: bool,
     pub epoch: Epoch,
-    /// The highest epoch of the attempts to open so far.
-    pub epoch_tried: Epoch,
     capability: Capability,
     pub nodes: Vec<Node>,
     pub calls: Calls,
@@ -203,10 +96,7 @@ pub struct Core {
     pub maintenance_lock: Lock,
     pub counters: Counters,
     pub rebuild: Rebuild,
-    pub scrub: Progress,
-    /// Shards that the volume found damaged since the scrub began, or since the last one ended. A
-    /// verdict may arrive after the volume has rebuilt the shard; it must not count again.
-    pub damaged: HashSet<(SegmentId, u32)>,
+    pub scrub: Scrub,
     /// Where damaged shards still lie.
     pub damage: Damage,
     pub since_checkpoint: SinceCheckpoint,
@@ -233,40 +123,7 @@ impl Core {
         now: Nanos,
     ) -> Self {
         let weights = vec![NodeWeight::ONE; usize::from(config.nodes)];
-        let nodes = (0..config.nodes)
-            .map(|_| Node {
-                health: NodeHealth::Down,
-                epoch: Epoch(0),
-                fenced: false,
-                connected: false,
-                stat: NodeStat::default(),
-                slots_free: 0,
-                slots_claimed: BTreeMap::new(),
-                slots_reserved: 0,
-                slots_given_up: 0,
-                reserve_tag: None,
-                full: false,
-                disk_limited: false,
-                granted_less: false,
-                slots_wished: 0,
-                slots_before: 0,
-                short_told_at: None,
-                shortage: Shortage::None,
-                reason: "not connected yet".into(),
-                in_flight: VecDeque::new(),
-                reads_in_flight: 0,
-                reads_waiting: VecDeque::new(),
-                session: 0,
-                connected_at: Nanos(0),
-                reconnect_after: Nanos(0),
-                down_since: None,
-                left_out: None,
-                busy_answers: 0,
-                losses: 0,
-                refuses_journals: false,
-                root_version: 0,
-            })
-            .collect();
+        let nodes = (0..config.nodes).map(|_| Node::default()).collect();
         let code = profile.code();
         let mut core = Self {
             name,
@@ -276,15 +133,10 @@ impl Core {
             geometry,
             pool: PoolMap::new(&weights).expect("a pool of at least one node"),
             now,
-            opening_began: now,
-            opened_at: now,
             phase: Phase::Opening,
-            fenced_out: false,
-            waits_for: String::new(),
+            recovery: Recovery::new(now),
             closing: false,
-            creating: false,
             epoch: Epoch(0),
-            epoch_tried: Epoch(0),
             capability: Capability::default(),
             nodes,
             calls: Calls::default(),
@@ -307,8 +159,7 @@ impl Core {
             maintenance_lock: Lock::default(),
             counters: Counters::default(),
             rebuild: Rebuild::default(),
-            scrub: Progress::default(),
-            damaged: HashSet::new(),
+            scrub: Scrub::default(),
             damage: Damage::default(),
             since_checkpoint: SinceCheckpoint::default(),
             segments_freeing: 0,
@@ -337,7 +188,7 @@ impl Core {
     /// Issues capabilities for this epoch from now on.
     pub fn set_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
-        self.epoch_tried = self.epoch_tried.max(epoch);
+        self.recovery.epoch_tried = self.recovery.epoch_tried.max(epoch);
         self.nodes.iter_mut().for_each(|node| node.epoch = epoch);
         self.renew_capability();
     }
@@ -400,7 +251,7 @@ impl Core {
     /// The present sessions of `nodes`.
     #[must_use]
     pub fn sessions_of(&self, nodes: &[NodeIndex]) -> Vec<u64> {
-        nodes.iter().map(|node| self.node(*node).session).collect()
+        nodes.iter().map(|node| self.node(*node).link.session).collect()
     }
 
     /// Looks a node up.
@@ -459,7 +310,7 @@ impl Core {
 
     /// A node has a newer writer, of epoch `current`. This writer ends.
     pub fn fence_out(&mut self, current: Epoch) {
-        self.fenced_out = true;
+        self.recovery.fenced_out = true;
         self.fail(format!("another writer took the volume over (epoch {current})"));
     }
 }

@@ -10,7 +10,8 @@ use fieldstone_block::{BlockError, Nanos};
 use fieldstone_proto::{JournalGen, Lsn, NodeError, NodeIndex, RequestBody};
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx, Node};
+use crate::core::{Core, Ctx};
+use crate::node::Node;
 use crate::root::Root;
 use crate::status::{NodeHealth, Phase};
 
@@ -372,7 +373,7 @@ pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
                 Ok(_) => {
                     taken += 1;
                     // A node that came back meanwhile may be an empty replacement.
-                    if core.node(node).session == session {
+                    if core.node(node).link.session == session {
                         core.node_mut(node).root_version = root.version;
                     }
                 }

@@ -36,6 +36,7 @@ mod journal;
 mod layout;
 mod log;
 mod map;
+mod node;
 mod nodes;
 mod open;
 mod place;

@@ -29,8 +29,9 @@ use fieldstone_proto::{
 };
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx, Shortage};
+use crate::core::{Core, Ctx};
 use crate::exec::Awaited;
+use crate::node::Shortage;
 use crate::rebuild::list_shards;
 use crate::root::Root;
 use crate::segment::{Segment, State};
@@ -46,14 +47,14 @@ const DELETED_AT_ONCE: usize = 1024;
 impl Core {
     /// A connection to the node is open.
     pub fn node_connected(&mut self, node: NodeIndex) {
-        if self.node(node).connected {
+        if self.node(node).link.connected {
             self.node_lost(node, "connected anew");
         }
         let now = self.now;
         let state = self.node_mut(node);
-        state.connected = true;
-        state.connected_at = now;
-        state.session += 1;
+        state.link.connected = true;
+        state.link.connected_at = now;
+        state.link.session += 1;
         state.root_version = 0;
         self.start_join(node);
     }
@@ -62,11 +63,11 @@ impl Core {
     pub fn start_join(&mut self, node: NodeIndex) {
         let serving = matches!(self.phase, Phase::Serving | Phase::Closing);
         let state = self.node_mut(node);
-        if !serving || !state.connected || state.health != NodeHealth::Down {
+        if !serving || !state.link.connected || state.health != NodeHealth::Down {
             return;
         }
         state.health = NodeHealth::Joining;
-        let session = state.session;
+        let session = state.link.session;
         self.spawn_with(move |ctx| async move {
             let result = join(&ctx, node, session).await;
             ctx.with(|core| core.joined(node, session, result));
@@ -74,14 +75,14 @@ impl Core {
     }
 
     fn joined(&mut self, node: NodeIndex, session: u64, result: Result<(), NodeError>) {
-        if self.node(node).session != session {
+        if self.node(node).link.session != session {
             return;
         }
         match result {
             Ok(()) => {
                 let state = self.node_mut(node);
                 state.reason.clear();
-                (state.left_out, state.down_since) = (None, None);
+                (state.trial.left_out, state.down_since) = (None, None);
                 state.fenced = false;
                 state.refuses_journals = false;
                 self.collection.note_change();
@@ -312,7 +313,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     ctx.call(node, RequestBody::ShardSync).await?;
     // From the comparison on, the node takes part in everything, so no change is missed.
     let deletions = ctx.with(|core| {
-        if core.node(node).session != session {
+        if core.node(node).link.session != session {
             return Vec::new();
         }
         let extra = core.reconcile(node, &listed, &kept);
@@ -320,14 +321,14 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         // before.
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
-        if state.slots_reserved > 0 {
-            state.slots_before = state.slots_reserved;
+        if state.slots.reserved > 0 {
+            state.slots.before = state.slots.reserved;
         }
-        (state.slots_reserved, state.slots_given_up, state.slots_wished) = (0, 0, 0);
-        (state.disk_limited, state.granted_less) = (false, false);
-        state.shortage = Shortage::None;
+        (state.slots.reserved, state.slots.given_up, state.slots.wished) = (0, 0, 0);
+        (state.slots.disk_limited, state.slots.granted_less) = (false, false);
+        state.slots.shortage = Shortage::None;
         if core.shards_on(node) == 0 {
-            core.node_mut(node).slots_before = 0;
+            core.node_mut(node).slots.before = 0;
         }
         core.delete_from(node, &extra)
     });
@@ -338,7 +339,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     // it.
     let lacks_root = |core: &mut Core| {
         let state = core.node(node);
-        let here = state.session == session && state.health == NodeHealth::Up;
+        let here = state.link.session == session && state.health == NodeHealth::Up;
         let serves = matches!(core.phase, Phase::Serving | Phase::Closing);
         here && serves && !core.has_root(node)
     };
@@ -444,7 +445,7 @@ async fn delete(
     session: u64,
     segments: Vec<SegmentId>,
 ) -> Result<(), NodeError> {
-    let calls = ctx.with(|core| match core.node(node).session == session {
+    let calls = ctx.with(|core| match core.node(node).link.session == session {
         true => Some(core.delete_from(node, &segments)),
         false => None,
     });
@@ -482,9 +483,10 @@ async fn verify_unsure(
 pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, String> {
     loop {
         let (usable, left_out, all, needed, waited, limit) = ctx.with(|core| {
-            let usable = core.nodes_that(|node| node.connected && node.left_out.is_none());
-            let left_out = core.nodes_that(|node| node.left_out.is_some()).len();
-            let waited = core.now.since(core.opened_at);
+            let usable =
+                core.nodes_that(|node| node.link.connected && node.trial.left_out.is_none());
+            let left_out = core.nodes_that(|node| node.trial.left_out.is_some()).len();
+            let waited = core.now.since(core.recovery.attempt_began);
             let limit = Nanos::from_ms(core.config.node_timeout_ms);
             (usable, left_out, core.nodes.len(), core.nodes_needed(), waited, limit)
         });
@@ -501,7 +503,8 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
             down.retain(|node| !usable.contains(node));
             let text = |node: &NodeIndex| format!("{node} ({})", core.node(*node).reason);
             let missing = down.iter().map(text).collect::<Vec<_>>().join(", ");
-            core.waits_for = format!("nodes: {needed} of {all} are needed; missing: {missing}");
+            core.recovery.waits_for =
+                format!("nodes: {needed} of {all} are needed; missing: {missing}");
             missing
         });
         if waited >= limit {

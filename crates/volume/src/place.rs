@@ -13,7 +13,8 @@ use fieldstone_accel::Job;
 use fieldstone_crush::{Osds, PoolMap};
 use fieldstone_proto::{NodeIndex, SegmentId};
 
-use crate::core::{Core, Node};
+use crate::core::Core;
+use crate::node::Node;
 use crate::segment::{Handle, segment_id};
 use crate::status::NodeHealth;
 
@@ -82,7 +83,7 @@ impl Core {
         chosen: impl Fn(&Self, NodeIndex) -> bool,
     ) -> Question {
         let usable = |(index, node): &(NodeIndex, &Node)| {
-            let up = node.health == NodeHealth::Up && !node.full;
+            let up = node.health == NodeHealth::Up && !node.slots.full;
             up && !used.contains(index) && chosen(self, *index)
         };
         let nodes = (0u16..).map(NodeIndex).zip(&self.nodes).filter(usable);

@@ -56,7 +56,8 @@
 use fieldstone_block::Nanos;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 
-use crate::core::{Core, Node};
+use crate::core::Core;
+use crate::node::Node;
 use crate::reserve::{reserve_at_start, reserve_missing, reserve_more, reserve_on, reserve_on_low};
 use crate::seam::Provisioning;
 use crate::status::{NodeHealth, Phase};
@@ -106,7 +107,7 @@ fn share_of_idle(idle: u32, unclaimed: u32, needed: u32) -> u32 {
 
 /// The slots that the volume holds on a node, as far as the node's last answer says.
 fn held_on(node: &Node) -> u32 {
-    node.slots_reserved.saturating_sub(node.slots_free)
+    node.slots.reserved.saturating_sub(node.slots.free)
 }
 
 /// The largest number of slots that most nodes grant, when the nodes grant these numbers.
@@ -158,7 +159,7 @@ impl Core {
 
     /// Slots that no volume has reserved, on the node with the fewest.
     fn slots_unclaimed(&self) -> u32 {
-        let known = |node: &&Node| node.health == NodeHealth::Up && node.slots_reserved > 0;
+        let known = |node: &&Node| node.health == NodeHealth::Up && node.slots.reserved > 0;
         self.nodes.iter().filter(known).map(|node| node.stat.slots_free).min().unwrap_or(0)
     }
 
@@ -230,7 +231,7 @@ impl Core {
     /// Whether the volume has reserved more than it needs, or more on single nodes than it may ask
     /// them for.
     pub fn may_give_slots(&self) -> bool {
-        let more = |node: &NodeIndex| self.node(*node).slots_reserved > self.slots_alone(*node);
+        let more = |node: &NodeIndex| self.node(*node).slots.reserved > self.slots_alone(*node);
         self.slots_surplus() > 0 || self.up_nodes().iter().any(more)
     }
 
@@ -347,7 +348,7 @@ impl Core {
         let kept = |index: NodeIndex| {
             let node = self.node(index);
             let kept = self.slots_kept_for_others(index)?.max(self.slots_min_on(node));
-            (kept < node.slots_reserved).then_some((index, kept))
+            (kept < node.slots.reserved).then_some((index, kept))
         };
         self.up_nodes().into_iter().filter_map(kept).collect()
     }
@@ -365,7 +366,7 @@ impl Core {
     /// Slots that the volume keeps on a node on which other volumes lack slots, if these are fewer
     /// than it has, and if it holds no garbage there.
     fn slots_kept_for_others(&self, index: NodeIndex) -> Option<u32> {
-        let reserved = self.node(index).slots_reserved;
+        let reserved = self.node(index).slots.reserved;
         let less = reserved.saturating_sub(self.slots_lacking(index));
         let least = match reserved < self.reservation.slots {
             true => self.slots_alone(index).min(self.slots_needed()),
@@ -381,12 +382,12 @@ impl Core {
     fn granted_by_others(&self, node: NodeIndex) -> Vec<u32> {
         let size = self.node(node).stat.slots_total;
         let counts = |(index, other): &(NodeIndex, &Node)| {
-            *index != node && other.slots_reserved > 0 && !other.disk_limited
+            *index != node && other.slots.reserved > 0 && !other.slots.disk_limited
         };
         let others = || (0..).map(NodeIndex).zip(&self.nodes).filter(counts);
         let up = || others().filter(|(_, other)| other.health == NodeHealth::Up);
         let comparable = |(_, other): &(NodeIndex, &Node)| other.stat.slots_total <= size;
-        let slots = |(_, other): (NodeIndex, &Node)| other.slots_reserved;
+        let slots = |(_, other): (NodeIndex, &Node)| other.slots.reserved;
         let granted: Vec<u32> = up().filter(comparable).map(slots).collect();
         if !granted.is_empty() {
             return granted;
@@ -400,9 +401,9 @@ impl Core {
     /// here, so a few nodes that refuse more do not keep the others from growing.
     pub fn slots_common(&self) -> u32 {
         let counts = |node: &&Node| {
-            node.health == NodeHealth::Up && !node.disk_limited && node.slots_reserved > 0
+            node.health == NodeHealth::Up && !node.slots.disk_limited && node.slots.reserved > 0
         };
-        let granted = self.nodes.iter().filter(counts).map(|node| node.slots_reserved);
+        let granted = self.nodes.iter().filter(counts).map(|node| node.slots.reserved);
         let granted: Vec<u32> = granted.collect();
         granted_by_most(&granted).unwrap_or(u32::MAX).min(self.reservation.slots)
     }
@@ -436,15 +437,15 @@ impl Core {
     /// there to go on.
     pub fn slots_kept(&self, node: NodeIndex) -> u32 {
         let state = self.node(node);
-        if state.slots_reserved > 0 {
-            let granted = state.slots_reserved.saturating_add(state.slots_given_up);
-            return state.slots_reserved.max(self.slots_min_on(state).min(granted));
+        if state.slots.reserved > 0 {
+            let granted = state.slots.reserved.saturating_add(state.slots.given_up);
+            return state.slots.reserved.max(self.slots_min_on(state).min(granted));
         }
         let shards = self.shards_on(node);
         let least = shards.saturating_add(self.slots_min_on(state));
         // A node that has its shards has kept the reservation.
-        let kept = if shards > 0 { state.slots_before } else { 0 };
-        least.max(kept.min(shards.saturating_add(state.slots_free)))
+        let kept = if shards > 0 { state.slots.before } else { 0 };
+        least.max(kept.min(shards.saturating_add(state.slots.free)))
     }
 
     /// Slots that rebuild may ask one node for, where the nodes together grant no more: users'
@@ -470,7 +471,7 @@ impl Core {
         self.reservation.agreed = true;
         // From here on users can only count on the remaining slots.
         for node in self.nodes.iter_mut().filter(|node| node.health == NodeHealth::Up) {
-            node.give_up_slots(slots);
+            node.slots.give_up(slots);
         }
         self.spawn_with(move |ctx| async move {
             for node in ctx.with(|core| core.up_nodes()) {
@@ -502,7 +503,7 @@ impl Core {
         let promised = self.slots_needed_without_losses().min(self.reservation.slots);
         let lacks = |node: &NodeIndex| {
             let state = self.node(*node);
-            !state.disk_limited && state.slots_reserved < self.slots_to_ask(*node, promised)
+            !state.slots.disk_limited && state.slots.reserved < self.slots_to_ask(*node, promised)
         };
         self.up_nodes().iter().any(lacks)
     }
@@ -510,13 +511,13 @@ impl Core {
     /// Nodes tell other volumes that this one lacks slots that they can spare, and the others may
     /// give them back.
     pub fn awaits_others(&self) -> bool {
-        self.nodes.iter().any(|node| node.health == NodeHealth::Up && node.slots_wished > 0)
+        self.nodes.iter().any(|node| node.health == NodeHealth::Up && node.slots.wished > 0)
     }
 
     /// Slots that other volumes wait for on a node, as far as the node's last answer says.
     pub fn slots_lacking(&self, node: NodeIndex) -> u32 {
         let state = self.node(node);
-        let own = state.slots_wished.saturating_sub(state.slots_reserved);
+        let own = state.slots.wished.saturating_sub(state.slots.reserved);
         state.stat.slots_lacking.saturating_sub(own)
     }
 
@@ -524,9 +525,9 @@ impl Core {
     pub fn outdated_wishes(&self) -> Vec<NodeIndex> {
         let outdated = |node: &NodeIndex| {
             let wanted = self.slots_to_ask(*node, self.reservation.slots);
-            self.node(*node).slots_wished > wanted - self.slots_spare(*node, wanted)
+            self.node(*node).slots.wished > wanted - self.slots_spare(*node, wanted)
         };
-        let wishes = |node: &NodeIndex| self.node(*node).slots_wished > 0;
+        let wishes = |node: &NodeIndex| self.node(*node).slots.wished > 0;
         self.up_nodes().into_iter().filter(wishes).filter(outdated).collect()
     }
 
@@ -547,7 +548,7 @@ impl Core {
                 // A node that was lost meanwhile has no wish, and an unknown reservation.
                 let (wishes, granted) = ctx.with(|core| {
                     let state = core.node(node);
-                    (state.slots_wished > 0, state.slots_reserved)
+                    (state.slots.wished > 0, state.slots.reserved)
                 });
                 if wishes {
                     reserve_on(&ctx, node, granted).await;
@@ -563,10 +564,10 @@ impl Core {
 
     /// Slots of a node that the volume could still reserve.
     pub fn slots_to_gain(&self, node: &Node) -> u64 {
-        if node.slots_reserved == 0 {
+        if node.slots.reserved == 0 {
             return 0;
         }
-        let more = self.slots_useful().saturating_sub(node.slots_reserved);
+        let more = self.slots_useful().saturating_sub(node.slots.reserved);
         u64::from(more.min(node.stat.slots_free))
     }
 
@@ -595,7 +596,8 @@ impl Core {
         if self.reservation_changes() || self.was_refused_lately() || self.phase != Phase::Serving {
             return;
         }
-        let missing = self.nodes_with_less().iter().any(|node| !self.node(*node).disk_limited);
+        let missing =
+            self.nodes_with_less().iter().any(|node| !self.node(*node).slots.disk_limited);
         let low = !self.low_nodes().is_empty();
         let more = self.may_grow();
         if !missing && !low && !more {
@@ -666,7 +668,7 @@ impl Core {
     pub fn nodes_with_less(&self) -> Vec<NodeIndex> {
         let slots = self.reservation.slots;
         let less =
-            |node: &NodeIndex| self.node(*node).slots_reserved < self.slots_to_ask(*node, slots);
+            |node: &NodeIndex| self.node(*node).slots.reserved < self.slots_to_ask(*node, slots);
         self.up_nodes().into_iter().filter(less).collect()
     }
 
@@ -675,8 +677,8 @@ impl Core {
     pub fn low_nodes(&self) -> Vec<NodeIndex> {
         let reserved = self.reservation.slots;
         let low = |node: &Node| {
-            let asks = node.health == NodeHealth::Up && !node.disk_limited;
-            asks && node.slots_reserved > 0 && node.slots_reserved < reserved
+            let asks = node.health == NodeHealth::Up && !node.slots.disk_limited;
+            asks && node.slots.reserved > 0 && node.slots.reserved < reserved
         };
         if self.yields() { Vec::new() } else { self.nodes_that(low) }
     }
@@ -689,7 +691,7 @@ impl Core {
         let wanted = self.slots_wanted().max(idle);
         let step = self.step();
         let spare = self.reservation.slots.saturating_sub(wanted);
-        let more = |node: &Node| node.slots_reserved > self.reservation.slots;
+        let more = |node: &Node| node.slots.reserved > self.reservation.slots;
         let uneven = self.nodes.iter().any(|node| node.health == NodeHealth::Up && more(node));
         if self.reservation_changes() || (spare <= step && !uneven) || self.phase != Phase::Serving
         {

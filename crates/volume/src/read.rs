@@ -139,8 +139,8 @@ impl Core {
             Some((segment, node)) => {
                 let queued = QueuedPiece { read, piece, handle, segment, range };
                 let state = self.node_mut(node);
-                if state.reads_in_flight >= READS_PER_NODE_MAX {
-                    state.reads_waiting.push_back(queued);
+                if state.reads.in_flight >= READS_PER_NODE_MAX {
+                    state.reads.waiting.push_back(queued);
                 } else {
                     self.send_piece(node, &queued);
                 }
@@ -150,7 +150,7 @@ impl Core {
     }
 
     fn send_piece(&mut self, node: NodeIndex, queued: &QueuedPiece) {
-        self.node_mut(node).reads_in_flight += 1;
+        self.node_mut(node).reads.in_flight += 1;
         let (body, waiter) = (
             read_body(queued.segment, queued.range),
             Waiter::Read { read: queued.read, piece: queued.piece },
@@ -160,8 +160,8 @@ impl Core {
 
     /// Asks a node for queued pieces, as far as bounds allow.
     fn send_waiting(&mut self, node: NodeIndex) {
-        while self.node(node).reads_in_flight < READS_PER_NODE_MAX {
-            let Some(queued) = self.node_mut(node).reads_waiting.pop_front() else { break };
+        while self.node(node).reads.in_flight < READS_PER_NODE_MAX {
+            let Some(queued) = self.node_mut(node).reads.waiting.pop_front() else { break };
             let QueuedPiece { read, piece, handle, segment, range } = queued;
             // The shard may have moved since the piece was queued, or the segment may be gone.
             let there =
@@ -201,7 +201,7 @@ impl Core {
 
     /// A node answered the read of a piece.
     pub fn read_replied(&mut self, node: NodeIndex, read: usize, piece: usize, result: CallResult) {
-        self.node_mut(node).reads_in_flight -= 1;
+        self.node_mut(node).reads.in_flight -= 1;
         self.send_waiting(node);
         match result {
             Ok(ReplyBody::Data(data)) if self.fits_piece(read, piece, &data) => {
@@ -402,7 +402,7 @@ impl Core {
                     if *error != NodeError::NotFound {
                         self.damage.note(id, node);
                     }
-                    self.scrub.damaged += u64::from(self.damaged.insert((id, shard)));
+                    self.scrub.progress.damaged += u64::from(self.scrub.found.insert((id, shard)));
                     self.start_rebuild();
                 }
             }

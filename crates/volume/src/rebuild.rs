@@ -14,9 +14,10 @@ use fieldstone_proto::{
     NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex,
 };
 
-use crate::core::{Core, Ctx, Node};
+use crate::core::{Core, Ctx};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
+use crate::node::Node;
 use crate::reserve::{begin_change, reserve_for_rebuild, reserve_missing, reserve_on_low};
 use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase, Progress};
@@ -170,7 +171,7 @@ impl Core {
     /// takes no further slot. A node that came back empty first reserves slots for the volume:
     /// before that, its free slots may be those of other volumes.
     fn may_rebuild_on(&self, id: SegmentId, node: NodeIndex) -> bool {
-        let reserved = self.node(node).slots_reserved > 0 || self.phase != Phase::Serving;
+        let reserved = self.node(node).slots.reserved > 0 || self.phase != Phase::Serving;
         (reserved && self.has_room_for_rebuild(node)) || self.has_bad(id, node)
     }
 
@@ -250,7 +251,7 @@ async fn rebuild(ctx: Ctx) {
     loop {
         // A node that was full may have room again. Any of its answers says so.
         let full = ctx.with(|core| {
-            core.nodes_that(|n| (n.full || n.is_short()) && n.health == NodeHealth::Up)
+            core.nodes_that(|n| (n.slots.full || n.is_short()) && n.health == NodeHealth::Up)
         });
         ctx.call_all(&full, &RequestBody::Stat).await;
         if ctx.with(|core| core.rebuild_asks_for_room()) {
@@ -300,7 +301,7 @@ async fn rebuild(ctx: Ctx) {
         let place = degraded.iter().any(|handle| !core.rebuild_targets(*handle).is_empty());
         core.rebuild.lacks_room =
             !place && degraded.iter().any(|handle| core.has_idle_node(*handle));
-        let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.full);
+        let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.slots.full);
         let waits = |handle: &Handle| {
             let segment = core.segments.get(*handle);
             segment.is_some_and(|segment| core.waits_for_durability(segment))
@@ -321,7 +322,7 @@ async fn sync_rebuilt(ctx: &Ctx) {
     ctx.with(|core| {
         for ((node, result), session) in results.into_iter().zip(sessions) {
             match result {
-                Ok(_) if core.node(node).session == session => core.rebuild.note_synced(node),
+                Ok(_) if core.node(node).link.session == session => core.rebuild.note_synced(node),
                 // A node that was lost is compared when it joins.
                 Ok(_) | Err(NodeError::Unreachable) => {}
                 Err(error) => core.give_up_node(node, &format!("sync: {error}")),
@@ -337,8 +338,9 @@ async fn wait_for_reservations(ctx: &Ctx) {
     let longest = Nanos::from_ms(RESERVATION_MS_MAX);
     while ctx.with(|core| {
         let asks = |node: &Node| {
-            let joins = core.reservation_changes() || core.now.since(node.connected_at) < longest;
-            node.health == NodeHealth::Up && node.slots_reserved == 0 && joins
+            let joins =
+                core.reservation_changes() || core.now.since(node.link.connected_at) < longest;
+            node.health == NodeHealth::Up && node.slots.reserved == 0 && joins
         };
         let waits = core.now.since(began) < longest;
         waits && core.phase == Phase::Serving && core.nodes.iter().any(asks)
@@ -422,7 +424,7 @@ async fn write_shard(
         let up = core.node(node).health == NodeHealth::Up;
         let takes = up && core.takes_shard((handle, id), shard, node);
         let call = takes.then(|| core.call(node, body, vec![made.data]));
-        (core.node(node).session, call)
+        (core.node(node).link.session, call)
     });
     let Some(call) = call else { return false };
     let result = call.await;
@@ -432,7 +434,7 @@ async fn write_shard(
         // The node may have deleted the segment before the shard arrived.
         if core.segments.get(handle).is_some_and(|segment| segment.id == id) {
             core.shard_written(handle, shard, (node, session), result.map(|_| ()));
-        } else if good && core.node(node).session == session {
+        } else if good && core.node(node).link.session == session {
             let body = RequestBody::ShardDelete { segments: vec![id] };
             drop(core.call(node, body, Vec::new()));
         }

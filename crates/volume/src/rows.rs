@@ -169,7 +169,11 @@ impl Core {
             let Some((_, node)) = placed.iter().find(|(placed, _)| *placed == shard) else {
                 return false;
             };
-            keepers.push(Keeper { node: *node, session: self.node(*node).session, lost: false });
+            keepers.push(Keeper {
+                node: *node,
+                session: self.node(*node).link.session,
+                lost: false,
+            });
         }
         let count = self.layout.shard_blocks / self.layout.unit_blocks;
         let rows =
@@ -271,7 +275,7 @@ impl Core {
     /// The connection over which the keeper got its rows is the present one.
     fn is_connected_since(&self, keeper: &Keeper) -> bool {
         let state = self.node(keeper.node);
-        state.health == NodeHealth::Up && state.session == keeper.session
+        state.health == NodeHealth::Up && state.link.session == keeper.session
     }
 
     /// The world makes parity for rows of the segment that are on their way to the data shards.
@@ -304,7 +308,7 @@ impl Core {
             self.journal_broken();
         }
         match error {
-            NodeError::NoSpace => self.node_mut(node).full = true,
+            NodeError::NoSpace => self.node_mut(node).slots.full = true,
             NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. } => {}
             error => self.give_up_node(node, &format!("write: {error}")),
         }
@@ -397,7 +401,8 @@ impl Core {
     pub fn row_node(&self, segment: &Segment, shard: usize) -> Option<NodeIndex> {
         let keeper = segment.rows.as_ref().map(|rows| rows.keepers[shard])?;
         let node = self.node(keeper.node);
-        let usable = node.health == NodeHealth::Up && (!node.full || self.still_keeps(&keeper));
+        let usable =
+            node.health == NodeHealth::Up && (!node.slots.full || self.still_keeps(&keeper));
         (usable && !segment.shards.contains(&Some(keeper.node))).then_some(keeper.node)
     }
 

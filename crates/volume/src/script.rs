@@ -83,11 +83,11 @@ impl Script {
             core.reservation.agreed = true;
             for (index, node) in (0..).map(NodeIndex).zip(&mut core.nodes) {
                 node.health = NodeHealth::Up;
-                node.connected = true;
+                node.link.connected = true;
                 node.reason.clear();
                 node.stat = stat(index);
                 node.root_version = 1;
-                (node.slots_free, node.slots_reserved) = (SLOTS, SLOTS);
+                (node.slots.free, node.slots.reserved) = (SLOTS, SLOTS);
             }
         });
         script
@@ -201,7 +201,7 @@ impl Script {
 /// Every node has granted these slots, and holds none of them.
 pub fn grants(core: &mut Core, granted: &[u32; 8]) {
     for (node, granted) in core.nodes.iter_mut().zip(granted) {
-        (node.slots_reserved, node.slots_free) = (*granted, *granted);
+        (node.slots.reserved, node.slots.free) = (*granted, *granted);
     }
 }
 

@@ -3,6 +3,8 @@
 //! Every node checks its own shards against their checksums; only verdicts pass the network. The
 //! volume rebuilds bad shards before the scrub ends.
 
+use std::collections::HashSet;
+
 use fieldstone_proto::{NodeError, RequestBody, SegmentId, ShardIndex};
 
 use crate::core::Ctx;
@@ -13,14 +15,24 @@ use crate::status::{Phase, Progress};
 /// How long a scrub waits until segments with stored rows are sealed.
 const SEAL_WAIT_MS: u64 = 10_000;
 
+/// The volume's scrub.
+#[derive(Debug, Default)]
+pub struct Scrub {
+    /// How far it is, or how far the last one came.
+    pub progress: Progress,
+    /// Shards that the volume found damaged since the scrub began, or since the last one ended. A
+    /// verdict may arrive after the volume has rebuilt the shard; it must not count again.
+    pub found: HashSet<(SegmentId, u32)>,
+}
+
 /// Makes every node check its shards against their checksums, and rebuilds damaged ones. Segments
 /// that are not sealed yet may have stored rows. The scrub seals these segments first.
 pub async fn scrub(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
     ctx.with(|core| {
         // Damage that the opening or a read found since the last scrub counts.
-        let damaged = core.damaged.len() as u64;
-        core.scrub = Progress { running: true, damaged, ..Progress::default() };
+        let damaged = core.scrub.found.len() as u64;
+        core.scrub.progress = Progress { running: true, damaged, ..Progress::default() };
     });
     let unsealed = seal_rows(&ctx).await;
     let shards = ctx.with(|core| {
@@ -32,9 +44,9 @@ pub async fn scrub(ctx: Ctx) {
                 }
             }
         }
-        core.damaged.clear();
-        core.scrub.shards_failed = unsealed;
-        core.scrub.shards_total = unsealed + shards.len() as u64;
+        core.scrub.found.clear();
+        core.scrub.progress.shards_failed = unsealed;
+        core.scrub.progress.shards_total = unsealed + shards.len() as u64;
         shards
     });
     for (handle, id, shard, node, shard_bytes) in shards {
@@ -47,23 +59,23 @@ pub async fn scrub(ctx: Ctx) {
         };
         let result = ctx.call(node, body).await;
         ctx.with(|core| {
-            core.scrub.elapsed_ns = core.now.since(began).0;
+            core.scrub.progress.elapsed_ns = core.now.since(began).0;
             let alive = core.segments.get(handle).is_some_and(|segment| segment.id == id);
             match result {
-                Ok(_) => core.scrub.shards_done += 1,
+                Ok(_) => core.scrub.progress.shards_done += 1,
                 Err(error) if alive => {
                     // The node checked the shard if the error is damage, which rebuild repairs.
                     // With any other error the shard was not checked.
                     let checked = matches!(error, NodeError::Corrupt { .. } | NodeError::NotFound);
-                    core.scrub.shards_failed += u64::from(!checked);
+                    core.scrub.progress.shards_failed += u64::from(!checked);
                     let shard = u32::try_from(shard).expect("at most 255 shards");
-                    if !core.damaged.contains(&(id, shard)) {
+                    if !core.scrub.found.contains(&(id, shard)) {
                         core.shard_failed(id, shard, node, &error);
                     }
                 }
-                Err(_) => core.scrub.shards_done += 1, // freed while the scrub ran
+                Err(_) => core.scrub.progress.shards_done += 1, // freed while the scrub ran
             }
-            core.scrub.read_bytes += u64::from(shard_bytes);
+            core.scrub.progress.read_bytes += u64::from(shard_bytes);
         });
         throttle(&ctx, u64::from(shard_bytes)).await;
     }
@@ -76,9 +88,9 @@ pub async fn scrub(ctx: Ctx) {
         ctx.sleep_ms(10).await;
     }
     ctx.with(|core| {
-        core.damaged.clear();
-        core.scrub.running = false;
-        core.scrub.elapsed_ns = core.now.since(began).0;
+        core.scrub.found.clear();
+        core.scrub.progress.running = false;
+        core.scrub.progress.elapsed_ns = core.now.since(began).0;
     });
 }
 

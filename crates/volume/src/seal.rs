@@ -23,10 +23,11 @@ use fieldstone_proto::{
 use smallvec::SmallVec;
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx, Node};
+use crate::core::{Core, Ctx};
 use crate::exec::Awaited;
 use crate::footer::Footer;
 use crate::jobs::JobResult;
+use crate::node::Node;
 use crate::rows::complete_rows;
 use crate::segment::{Handle, Segment, State};
 use crate::status::{NodeHealth, Phase};
@@ -98,8 +99,8 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
                 })
                 .collect()
         });
-        let sessions: Vec<u64> =
-            ctx.with(|core| targets.iter().map(|(_, node)| core.node(*node).session).collect());
+        let sessions: Vec<u64> = ctx
+            .with(|core| targets.iter().map(|(_, node)| core.node(*node).link.session).collect());
         let results = crate::exec::all(calls).await;
         let done = ctx.with(|core| {
             for (((shard, node), result), session) in targets.iter().zip(results).zip(sessions) {
@@ -210,7 +211,7 @@ impl Core {
         if segment.missing() == 0 {
             return Vec::new();
         }
-        let full = |node: NodeIndex| self.node(node).full || !self.has_room_for_data(node);
+        let full = |node: NodeIndex| self.node(node).slots.full || !self.has_room_for_data(node);
         let mut nodes = self.up_nodes();
         nodes.retain(|node| full(*node) && !segment.shards.contains(&Some(*node)));
         nodes
@@ -254,12 +255,12 @@ impl Core {
             let Err(error) = result else {
                 // A node that was lost since then may be an empty replacement, which has got other
                 // shards of the segments: the answer does not cover these.
-                if state.session == session {
+                if state.link.session == session {
                     synced.push(node);
                 }
                 continue;
             };
-            if state.session != session && state.health == NodeHealth::Up {
+            if state.link.session != session && state.health == NodeHealth::Up {
                 // The node was lost and has joined since, and then reported its shards. If the
                 // volume forgot these, the node would keep shards that the volume does not know.
                 continue;
@@ -391,7 +392,7 @@ impl Core {
     /// Rebuild gives such a node no second shard: the node could not delete one of two alone.
     pub fn has_or_gets_shard(&self, segment: &Segment, node: NodeIndex) -> bool {
         segment.shards.contains(&Some(node))
-            || self.node(node).slots_claimed.contains_key(&segment.id)
+            || self.node(node).slots.claimed.contains_key(&segment.id)
     }
 
     /// As [`Self::place_missing`], on some of the nodes only.
@@ -412,7 +413,7 @@ impl Core {
         // A node that has a shard or rows left over, or to which a write of such a shard is under
         // way, gets no second shard: the node could not delete one of two alone.
         used.extend_from_slice(&segment.left_on);
-        used.extend(self.nodes_that(|node| node.slots_claimed.contains_key(&segment.id)));
+        used.extend(self.nodes_that(|node| node.slots.claimed.contains_key(&segment.id)));
         let key = self.placement_key(segment.id, attempt);
         let question = self.question_for(key, &used, wanted, chosen);
         let none = question.in_weights.iter().all(|weight| *weight == 0);
@@ -453,7 +454,7 @@ impl Core {
         match result {
             // The node was lost after it answered. Its next join reports its shards, and may have
             // deleted this very shard. An error tells nothing about the node's present state.
-            _ if self.node(node).session != session => {}
+            _ if self.node(node).link.session != session => {}
             Ok(()) => {
                 let Some(segment) = self.segments.get_mut(handle) else { return };
                 match segment.shards[shard] {
@@ -470,7 +471,7 @@ impl Core {
                     _ => segment.shards[shard] = Some(node),
                 }
             }
-            Err(NodeError::NoSpace) => self.node_mut(node).full = true,
+            Err(NodeError::NoSpace) => self.node_mut(node).slots.full = true,
             Err(NodeError::Unreachable | NodeError::Busy | NodeError::Fenced { .. }) => {}
             Err(error) => self.give_up_node(node, &format!("write: {error}")),
         }
@@ -562,7 +563,7 @@ impl ShardBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::Shortage;
+    use crate::node::Shortage;
     use crate::script::Script;
 
     /// A segment is as wide as the nodes that are up allow, although the code needs fewer shards.
@@ -582,7 +583,7 @@ mod tests {
         script.core(|core| core.node_mut(NodeIndex(7)).health = NodeHealth::Down);
         assert_eq!(narrow(&mut script, &[]), [false, false, true], "one is lost");
         assert_eq!(narrow(&mut script, &[7]), [false, false, true], "it counts once");
-        script.core(|core| core.node_mut(NodeIndex(6)).shortage = Shortage::DiskFull);
+        script.core(|core| core.node_mut(NodeIndex(6)).slots.shortage = Shortage::DiskFull);
         assert_eq!(narrow(&mut script, &[]), [false, false, false], "a full disk is like a loss");
     }
 
@@ -601,13 +602,13 @@ mod tests {
             assert_eq!(nodes(core), [4, 5]);
             // Rebuild's write of a shard is under way there.
             let id = core.segments.get(handle).expect("it was added").id;
-            core.node_mut(NodeIndex(4)).slots_claimed.insert(id, 1);
+            core.node_mut(NodeIndex(4)).slots.claimed.insert(id, 1);
             assert_eq!(nodes(core), [5]);
             // The node came back with a shard that an opening may need.
             let segment = core.segments.get_mut(handle).expect("it was added");
             segment.left_on.push(NodeIndex(5));
             assert!(nodes(core).is_empty());
-            let session = core.node(NodeIndex(3)).session;
+            let session = core.node(NodeIndex(3)).link.session;
             core.shard_written(handle, 5, (NodeIndex(3), session), Ok(()));
             let segment = core.segments.get(handle).expect("it was added");
             assert_eq!(segment.shards[5], None, "the node has another shard already");
@@ -620,7 +621,7 @@ mod tests {
         let mut script = Script::serving(8);
         let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
         let node = NodeIndex(5);
-        let session = script.core(|core| core.node(node).session);
+        let session = script.core(|core| core.node(node).link.session);
         script.reconnect(node);
         script.core(|core| {
             core.shard_written(handle, 5, (node, session), Ok(()));
@@ -629,8 +630,8 @@ mod tests {
             core.shard_written(handle, 5, (node, session), Err(broken));
             let segment = core.segments.get(handle).expect("it was added");
             assert_eq!(segment.shards[5], None);
-            assert!(core.node(node).connected && !core.node(node).full);
-            let session = core.node(node).session;
+            assert!(core.node(node).link.connected && !core.node(node).slots.full);
+            let session = core.node(node).link.session;
             core.shard_written(handle, 5, (node, session), Ok(()));
             let segment = core.segments.get(handle).expect("it was added");
             assert_eq!(segment.shards[5], Some(node));

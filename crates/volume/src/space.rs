@@ -71,8 +71,9 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 use smallvec::SmallVec;
 
-use crate::core::{Core, Node, layout_of};
+use crate::core::{Core, layout_of};
 use crate::footer::footer_blocks;
+use crate::node::Node;
 use crate::record::RECORD_ENTRIES_MAX;
 use crate::root::CHECKPOINT_SEGMENTS_MAX;
 use crate::seam::Geometry;
@@ -300,7 +301,7 @@ impl Core {
 
     /// The same beside a checkpoint of `kept` segments.
     fn segments_free_beside(&self, kept: u64, fewer_shards_per_loss: u64) -> u64 {
-        let slots = |node: &Node| u64::from(node.slots_free).saturating_sub(kept);
+        let slots = |node: &Node| u64::from(node.slots.free).saturating_sub(kept);
         let fitting = self.fitting_on_most(|left_out| {
             let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
             let free = self.nodes.iter().filter(counts).map(slots).collect();
@@ -356,7 +357,7 @@ impl Core {
     #[must_use]
     pub fn slots_beyond(&self, node: NodeIndex) -> u64 {
         let state = self.node(node);
-        u64::from(state.slots_free).saturating_sub(state.slots_claimed.len() as u64)
+        u64::from(state.slots.free).saturating_sub(state.slots.claimed.len() as u64)
     }
 
     /// Some nodes are `such`, and together with the lost nodes they are at most `missing_max`.
@@ -494,7 +495,7 @@ impl Core {
 
     /// The same, on the nodes that are not left out.
     fn capacity_without(&self, left_out: NodeSet) -> u64 {
-        let granted = |node: &Node| match node.slots_reserved {
+        let granted = |node: &Node| match node.slots.reserved {
             0 => u64::from(self.reservation.slots),
             slots => u64::from(slots) + self.slots_to_gain(node),
         };

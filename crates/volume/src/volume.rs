@@ -117,8 +117,8 @@ impl Volume {
     pub fn request_scrub(&mut self, limit_bytes_per_second: u64) {
         let mut core = self.core.borrow_mut();
         core.config.rebuild_limit_bytes_per_second = limit_bytes_per_second;
-        if !core.scrub.running && core.phase == Phase::Serving {
-            core.scrub.running = true;
+        if !core.scrub.progress.running && core.phase == Phase::Serving {
+            core.scrub.progress.running = true;
             core.spawn_with(crate::scrub::scrub);
         }
     }
@@ -231,7 +231,9 @@ impl Backend for Volume {
 fn check(core: &Core, request: &Request) -> Result<(), BlockError> {
     match &core.phase {
         Phase::Serving if !core.closing => {}
-        Phase::Failed(why) if core.fenced_out => return Err(BlockError::Fenced(why.clone())),
+        Phase::Failed(why) if core.recovery.fenced_out => {
+            return Err(BlockError::Fenced(why.clone()));
+        }
         Phase::Failed(why) => return Err(BlockError::Io(why.clone())),
         Phase::Opening => return Err(BlockError::Io("the volume is still opening".into())),
         _ => return Err(BlockError::ShuttingDown),
@@ -395,8 +397,8 @@ fn status(core: &Core) -> Status {
             node: index,
             health: health(index),
             slots_total: node.stat.slots_total,
-            slots_reserved: node.slots_reserved,
-            slots_free: node.slots_free,
+            slots_reserved: node.slots.reserved,
+            slots_free: node.slots.free,
             slot_bytes: node.stat.slot_bytes,
             shards: u32::try_from(
                 core.segments.iter().filter(|(_, s)| s.shards.contains(&Some(index))).count(),
@@ -439,6 +441,6 @@ fn status(core: &Core) -> Status {
         checkpoints: core.counters.checkpoints,
         gc_pause_max_ns: core.counters.gc_pause_max_ns,
         rebuild: core.rebuild.progress,
-        scrub: core.scrub,
+        scrub: core.scrub.progress,
     }
 }

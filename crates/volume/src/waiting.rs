@@ -15,8 +15,8 @@ impl Core {
     /// The reasons why requests wait; empty if no request waits longer than usual.
     #[must_use]
     pub fn what_is_waited_for(&self) -> String {
-        if !self.waits_for.is_empty() || self.phase != Phase::Serving {
-            return self.waits_for.clone();
+        if !self.recovery.waits_for.is_empty() || self.phase != Phase::Serving {
+            return self.recovery.waits_for.clone();
         }
         let mut reasons = Vec::new();
         if !self.writable() {

@@ -6,7 +6,8 @@
 use fieldstone_block::{BlockError, Nanos};
 
 use super::{Lack, Line, Mutation};
-use crate::core::{Core, Node};
+use crate::core::Core;
+use crate::node::Node;
 use crate::record::EntryKind;
 use crate::status::NodeHealth;
 
@@ -50,7 +51,7 @@ impl Core {
     /// More than `missing_max` nodes are lost or have no room, and users have waited too long for
     /// them. Collection waits for the same nodes.
     fn waits_for_room_in_vain(&mut self) -> bool {
-        if !self.too_few_nodes(|node| !node.is_short() && !node.full) {
+        if !self.too_few_nodes(|node| !node.is_short() && !node.slots.full) {
             // A node may report room for a moment. The time goes on until a write of a user makes
             // progress.
             return false;

@@ -226,7 +226,7 @@ impl Core {
             }
         }
         for (_, node) in &places {
-            self.node_mut(*node).full = false; // the answer to the write will tell
+            self.node_mut(*node).slots.full = false; // the answer to the write will tell
         }
         places
     }
@@ -241,7 +241,7 @@ impl Core {
         shards.retain(|(shard, node)| {
             let missing = segment.is_some_and(|segment| segment.shards[*shard].is_none());
             let state = self.node(*node);
-            missing && state.full && state.health == NodeHealth::Up
+            missing && state.slots.full && state.health == NodeHealth::Up
         });
         shards
     }

@@ -53,7 +53,7 @@ pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Fa
         core.log.nodes = found.root.journal_nodes.iter().copied().filter(up).collect();
         core.root = Some(found.root);
         core.phase = Phase::Inspected;
-        core.waits_for.clear();
+        core.recovery.waits_for.clear();
     });
     Ok(())
 }
@@ -144,7 +144,7 @@ impl Core {
             let held = self.segments.iter().filter(|(_, segment)| holds(&segment.shards)).count();
             let state = self.node_mut(node);
             let held = u32::try_from(held).unwrap_or(u32::MAX);
-            state.slots_reserved = state.slots_free.saturating_add(held);
+            state.slots.reserved = state.slots.free.saturating_add(held);
         }
     }
 }

@@ -45,6 +45,7 @@ mod detached;
 mod garbage;
 mod inspect;
 mod recover;
+mod recovery;
 mod rings;
 mod validate;
 
@@ -67,6 +68,7 @@ use crate::seal::{seal, sync_segments};
 use crate::seam::{Opening, Provisioning};
 use crate::status::{NodeHealth, Phase};
 use recover::recover;
+pub use recovery::Recovery;
 
 /// How long the opening waits for all nodes before it goes on without the missing ones.
 const GRACE_MS: u64 = 1_000;
@@ -114,7 +116,7 @@ impl<T> Blame<T> for Result<T, NodeError> {
 /// Opens (or creates) the volume.
 pub async fn open(ctx: Ctx) {
     let mut why = String::new();
-    let began = ctx.with(|core| core.opening_began);
+    let began = ctx.with(|core| core.recovery.began);
     let attempts = match ctx.with(|core| core.config.opening == Opening::Inspect) {
         true => LOOKS_MAX,
         false => ATTEMPTS_MAX,
@@ -137,7 +139,7 @@ pub async fn open(ctx: Ctx) {
             return;
         }
         ctx.with(|core| {
-            core.waits_for = format!("another attempt to open, because of: {why}");
+            core.recovery.waits_for = format!("another attempt to open, because of: {why}");
             core.forget_attempt();
         });
         ctx.sleep_ms((20 * (attempt_number + 1)).min(PAUSE_MS_MAX)).await;
@@ -148,8 +150,8 @@ pub async fn open(ctx: Ctx) {
 
 /// The opening has failed. If it was creating the volume, it removes what it made.
 async fn give_up(ctx: &Ctx, why: String) {
-    if ctx.with(|core| core.creating) {
-        let nodes = ctx.with(|core| core.nodes_that(|node| node.connected));
+    if ctx.with(|core| core.recovery.creating) {
+        let nodes = ctx.with(|core| core.nodes_that(|node| node.link.connected));
         // A node that an earlier attempt fenced must take the removal too.
         for body in [RequestBody::Fence { takeover: true }, RequestBody::RemoveVolume] {
             ctx.call_all(&nodes, &body).await;
@@ -176,8 +178,8 @@ impl Core {
             NodeError::Unreachable | NodeError::Fenced { .. } => {}
             // As a rule, the node has just started.
             NodeError::Busy => {
-                self.node_mut(node).busy_answers += 1;
-                if self.node(node).busy_answers >= BUSY_MAX {
+                self.node_mut(node).trial.busy_answers += 1;
+                if self.node(node).trial.busy_answers >= BUSY_MAX {
                     self.leave_out(node, error.to_string());
                 }
             }
@@ -189,11 +191,11 @@ impl Core {
     /// The connection to a node was lost during the opening. A process that dies at each request,
     /// for example, would make every attempt fail.
     pub fn note_loss(&mut self, node: NodeIndex, reason: &str) {
-        let long = self.now.since(self.opening_began) >= Nanos::from_ms(LOSSES_MS_MAX);
+        let long = self.now.since(self.recovery.began) >= Nanos::from_ms(LOSSES_MS_MAX);
         let state = self.node_mut(node);
-        state.losses += 1;
-        let losses = state.losses;
-        if long && losses >= LOSSES_MAX && state.left_out.is_none() {
+        state.trial.losses += 1;
+        let losses = state.trial.losses;
+        if long && losses >= LOSSES_MAX && state.trial.left_out.is_none() {
             self.leave_out(node, format!("lost {losses} times: {reason}"));
         }
     }
@@ -201,24 +203,25 @@ impl Core {
     /// Too few nodes remain: each node that was left out gets another chance.
     pub fn let_all_in(&mut self) {
         for node in &mut self.nodes {
-            (node.left_out, node.busy_answers, node.losses) = (None, 0, 0);
+            (node.trial.left_out, node.trial.busy_answers, node.trial.losses) = (None, 0, 0);
         }
     }
 
     /// Makes this opening go on without the node.
     pub fn leave_out(&mut self, node: NodeIndex, reason: String) {
-        if self.node(node).left_out.is_none() {
+        if self.node(node).trial.left_out.is_none() {
             tracing::warn!(volume = %self.name, "opening without {node}: {reason}");
         }
         let state = self.node_mut(node);
         state.reason.clone_from(&reason);
-        state.left_out = Some(reason);
+        state.trial.left_out = Some(reason);
     }
 
     /// The nodes that this opening leaves out, to append to an error.
     fn left_out_text(&self) -> String {
         let nodes = (0u16..).map(NodeIndex).zip(&self.nodes);
-        let left_out = nodes.filter_map(|(index, node)| Some((index, node.left_out.as_ref()?)));
+        let left_out =
+            nodes.filter_map(|(index, node)| Some((index, node.trial.left_out.as_ref()?)));
         left_out.map(|(index, reason)| format!("; {index}: {reason}")).collect()
     }
 
@@ -232,7 +235,7 @@ impl Core {
         for node in &mut self.nodes {
             node.health = NodeHealth::Down;
         }
-        self.opened_at = self.now;
+        self.recovery.attempt_began = self.now;
     }
 
     fn begin_serving(&mut self) {
@@ -240,11 +243,11 @@ impl Core {
             return;
         }
         self.phase = Phase::Serving;
-        self.waits_for.clear();
+        self.recovery.waits_for.clear();
         for handle in self.closed_segments() {
             self.spawn_with(move |ctx| seal(ctx, handle));
         }
-        for node in self.nodes_that(|node| node.connected && node.health == NodeHealth::Down) {
+        for node in self.nodes_that(|node| node.link.connected && node.health == NodeHealth::Down) {
             self.start_join(node);
         }
         for node in self.nodes_that(|node| node.health != NodeHealth::Up) {
@@ -268,14 +271,14 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
     // An earlier attempt may have put its root on nodes that are away now. That root must not count
     // as newer than those of this one.
-    let known = known.max(ctx.with(|core| core.epoch_tried));
+    let known = known.max(ctx.with(|core| core.recovery.epoch_tried));
     if let Opening::Create { .. } = opening {
         let exists = summaries.iter().any(|summary| summary.root_version > 0);
-        if exists && !ctx.with(|core| core.creating) {
+        if exists && !ctx.with(|core| core.recovery.creating) {
             return Err(Failure::Final("the volume exists already".into()));
         }
         // From here on, an attempt of this opening made whatever the nodes have of the volume.
-        ctx.with(|core| core.creating = true);
+        ctx.with(|core| core.recovery.creating = true);
     }
     if opening == (Opening::Open { takeover: false }) {
         probe(ctx, connected).await?;
@@ -359,7 +362,7 @@ async fn fence(
 ) -> Result<Vec<(NodeIndex, VolumeState)>, Failure> {
     let sessions: Vec<u64> = ctx.with(|core| {
         core.set_epoch(epoch);
-        nodes.iter().map(|node| core.node(*node).session).collect()
+        nodes.iter().map(|node| core.node(*node).link.session).collect()
     });
     let takeover = matches!(opening, Opening::Open { takeover: true });
     let mut states = Vec::new();
@@ -380,7 +383,8 @@ async fn fence(
         // A node may have been lost after it answered, while the others were waited for. If it
         // counted, it would never join: only a node that is down does.
         let mut asked = nodes.iter().zip(sessions);
-        if let Some((node, _)) = asked.find(|(node, then)| core.node(**node).session != *then) {
+        if let Some((node, _)) = asked.find(|(node, then)| core.node(**node).link.session != *then)
+        {
             return Err(Failure::Node(*node, NodeError::Unreachable));
         }
         for (node, state) in &states {

@@ -53,10 +53,10 @@ pub(super) async fn wait_for_journal(
         let (came, over) = ctx.with(|core| {
             let usable = |node: NodeIndex| {
                 let state = core.node(node);
-                state.connected && state.left_out.is_none()
+                state.link.connected && state.trial.left_out.is_none()
             };
             let came = missing.iter().copied().find(|node| usable(*node));
-            core.waits_for = format!(
+            core.recovery.waits_for = format!(
                 "nodes that have a copy of the journal: {}",
                 missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             );

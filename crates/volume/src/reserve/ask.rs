@@ -4,8 +4,9 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentKind};
 
 use crate::calls::{CallResult, SHORT_SLOTS};
-use crate::core::{Core, Ctx, Node, Shortage};
+use crate::core::{Core, Ctx};
 use crate::exec::Awaited;
+use crate::node::{Node, Shortage};
 use crate::segment::Segment;
 use crate::status::NodeHealth;
 
@@ -58,10 +59,10 @@ impl Core {
         spare: u32,
     ) -> (SlotRequest, Awaited<CallResult>) {
         let state = self.node_mut(node);
-        state.give_up_slots(slots);
+        state.slots.give_up(slots);
         // Only a known reservation says what the node keeps.
-        let given_up = if state.slots_reserved > 0 { state.slots_given_up } else { 0 };
-        let asked = SlotRequest { node, session: state.session, slots, spare, given_up };
+        let given_up = if state.slots.reserved > 0 { state.slots.given_up } else { 0 };
+        let asked = SlotRequest { node, session: state.link.session, slots, spare, given_up };
         let call = self.call(node, RequestBody::Reserve { slots, spare }, Vec::new());
         (asked, call)
     }
@@ -71,14 +72,14 @@ impl Core {
         let needed = asked.slots - asked.spare;
         let state = self.node_mut(asked.node);
         let wished = match answer {
-            _ if state.session != asked.session => return,
-            _ if needed <= state.slots_reserved => 0,
-            Ok(_) if asked.slots <= state.slots_reserved => 0,
-            Ok(_) if asked.slots < state.slots_wished => state.slots_wished,
-            Err(NodeError::Busy) => state.slots_wished.max(needed),
+            _ if state.link.session != asked.session => return,
+            _ if needed <= state.slots.reserved => 0,
+            Ok(_) if asked.slots <= state.slots.reserved => 0,
+            Ok(_) if asked.slots < state.slots.wished => state.slots.wished,
+            Err(NodeError::Busy) => state.slots.wished.max(needed),
             _ => 0,
         };
-        state.slots_wished = wished;
+        state.slots.wished = wished;
     }
 
     /// A node did not make a reservation smaller, because it is busy or its disk has an error. The
@@ -86,26 +87,26 @@ impl Core {
     fn note_not_granted(&mut self, asked: &SlotRequest) {
         let state = self.node_mut(asked.node);
         // A node that has joined since has no known reservation.
-        let known = state.connected && state.slots_reserved > 0;
-        if known && state.session == asked.session {
-            state.slots_reserved += asked.given_up;
+        let known = state.link.connected && state.slots.reserved > 0;
+        if known && state.link.session == asked.session {
+            state.slots.reserved += asked.given_up;
         }
     }
 
     /// A node answered that the volume has reserved `slots` slots there.
     fn note_reserved(&mut self, node: NodeIndex, slots: u32) {
         let state = self.node_mut(node);
-        let taken = slots.saturating_sub(state.slots_reserved);
-        let given = state.slots_reserved.saturating_sub(slots);
+        let taken = slots.saturating_sub(state.slots.reserved);
+        let given = state.slots.reserved.saturating_sub(slots);
         state.stat.slots_free = state.stat.slots_free.saturating_sub(taken) + given;
-        state.slots_reserved = slots;
-        state.disk_limited = false;
+        state.slots.reserved = slots;
+        state.slots.disk_limited = false;
         self.note_short(node);
     }
 
     /// The node has granted all that the volume wanted, or `less` because of other volumes.
     fn note_granted(&mut self, node: NodeIndex, less: bool) {
-        self.node_mut(node).granted_less = less && self.reservation.agreed;
+        self.node_mut(node).slots.granted_less = less && self.reservation.agreed;
         self.note_short(node);
     }
 
@@ -113,12 +114,12 @@ impl Core {
     /// no room for more. If the disks of all nodes refuse more, none of them is limited by its
     /// disk: the volume has the same number on each.
     pub fn is_limited_by_disk(&self, node: &Node) -> bool {
-        node.disk_limited && node.slots_reserved < self.reservation.slots
+        node.slots.disk_limited && node.slots.reserved < self.reservation.slots
     }
 
     /// The node did not grant a reservation because its disk has no room.
     pub(super) fn note_disk_limited(&mut self, node: NodeIndex) {
-        self.node_mut(node).disk_limited = true;
+        self.node_mut(node).slots.disk_limited = true;
         self.note_short(node);
     }
 
@@ -135,9 +136,9 @@ impl Core {
             }
             self.note_wish(asked, answer);
             match answer {
-                Ok(_) if self.node(*node).session != asked.session => {}
+                Ok(_) if self.node(*node).link.session != asked.session => {}
                 Ok(_) => {
-                    self.node_mut(*node).granted_less = false;
+                    self.node_mut(*node).slots.granted_less = false;
                     self.note_reserved(*node, asked.slots);
                 }
                 Err(NodeError::Io(_)) => self.note_disk_limited(*node),
@@ -160,17 +161,17 @@ impl Core {
     ///   the node out only if a segment still finds enough other nodes.
     pub fn note_short(&mut self, node: NodeIndex) {
         let state = self.node(node);
-        let claimed = state.slots_claimed.len() as u64;
+        let claimed = state.slots.claimed.len() as u64;
         let moving = self.segments.unsealed() + self.segments_freeing + claimed;
-        let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots_reserved);
-        let little = state.slots_free <= SHORT_SLOTS;
+        let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots.reserved);
+        let little = state.slots.free <= SHORT_SLOTS;
         let full = little && (self.is_limited_by_disk(state) || lacks());
         let others = self.nodes_that(|n| n.health == NodeHealth::Up && !n.is_short());
         let others = others.iter().filter(|other| **other != node).count();
         let wide = others >= self.layout.width();
         let shortage = match full {
             true => Shortage::DiskFull,
-            false if little && state.granted_less && wide => Shortage::OtherVolumes,
+            false if little && state.slots.granted_less && wide => Shortage::OtherVolumes,
             false => Shortage::None,
         };
         let (reason, warning) = match shortage {
@@ -184,15 +185,15 @@ impl Core {
         };
         let now = self.now;
         let state = self.node_mut(node);
-        if state.shortage == shortage {
+        if state.slots.shortage == shortage {
             return;
         }
         state.reason = reason.into();
-        state.shortage = shortage;
+        state.slots.shortage = shortage;
         if shortage != Shortage::None {
             let again = Nanos::from_ms(TELL_AGAIN_MS);
-            if state.short_told_at.is_none_or(|at| now.since(at) >= again) {
-                state.short_told_at = Some(now);
+            if state.slots.told_at.is_none_or(|at| now.since(at) >= again) {
+                state.slots.told_at = Some(now);
                 tracing::warn!("{node}: {warning}");
             }
         }
@@ -202,7 +203,7 @@ impl Core {
     /// that it has taken there since the node granted more, and may be about to take.
     pub(super) fn slots_to_keep(&self, node: NodeIndex, slots: u32) -> u32 {
         let state = self.node(node);
-        slots.max(self.slots_min_on(state).min(state.slots_reserved))
+        slots.max(self.slots_min_on(state).min(state.slots.reserved))
     }
 
     /// Two bounds of the present reservation on a node, the larger one first; neither is more than
@@ -215,19 +216,19 @@ impl Core {
         let moving = u32::try_from(moving).unwrap_or(u32::MAX);
         let least = self.slots_known(node);
         let state = self.node_mut(node);
-        if state.slots_reserved > 0 {
-            let granted = state.slots_reserved.saturating_add(state.slots_given_up).min(wanted);
+        if state.slots.reserved > 0 {
+            let granted = state.slots.reserved.saturating_add(state.slots.given_up).min(wanted);
             return (granted, granted);
         }
-        let given = least.saturating_sub(wanted).min(state.slots_free);
-        state.slots_free -= given;
-        state.slots_given_up += given;
+        let given = least.saturating_sub(wanted).min(state.slots.free);
+        state.slots.free -= given;
+        state.slots.given_up += given;
         (least.saturating_add(moving).min(wanted), least.min(wanted))
     }
 
     /// Slots that the volume holds on a node, plus slots that it may still take there.
     pub(super) fn slots_known(&self, node: NodeIndex) -> u32 {
-        self.shards_on(node).saturating_add(self.node(node).slots_free)
+        self.shards_on(node).saturating_add(self.node(node).slots.free)
     }
 
     /// Shards of the volume on a node.
@@ -301,10 +302,10 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
         slots = next_try(slots, attempt, most, least);
         let waits = ctx.with(|core| {
             let state = core.node(node);
-            let same = state.session == asked.session && state.slots_reserved == slots;
-            let waits = same && !by_disk && state.slots_wished > slots;
+            let same = state.link.session == asked.session && state.slots.reserved == slots;
+            let waits = same && !by_disk && state.slots.wished > slots;
             if waits {
-                core.node_mut(node).disk_limited = false;
+                core.node_mut(node).slots.disk_limited = false;
                 core.note_granted(node, true);
             }
             waits
@@ -349,12 +350,12 @@ mod tests {
             let granted = [(NODE, Ok(ReplyBody::Done))];
             let (asked, _) = core.ask(NODE, SLOTS, 0);
             let state = core.node_mut(NODE);
-            (state.session, state.slots_reserved) = (state.session + 1, 0);
+            (state.link.session, state.slots.reserved) = (state.link.session + 1, 0);
             core.note_answers(&[asked], &granted);
-            assert_eq!(core.node(NODE).slots_reserved, 0);
+            assert_eq!(core.node(NODE).slots.reserved, 0);
             let (asked, _) = core.ask(NODE, SLOTS, 0);
             core.note_answers(&[asked], &granted);
-            assert_eq!(core.node(NODE).slots_reserved, SLOTS);
+            assert_eq!(core.node(NODE).slots.reserved, SLOTS);
         });
     }
 
@@ -366,7 +367,7 @@ mod tests {
             let whole = core.slots_whole(core.geometry.size_bytes);
             core.reservation.slots = whole;
             grants(core, &[whole; 8]);
-            core.node_mut(NODE).slots_reserved = whole - 9;
+            core.node_mut(NODE).slots.reserved = whole - 9;
             whole
         });
         script.start(move |ctx| async move { reserve_on(&ctx, NODE, whole).await });
@@ -378,7 +379,7 @@ mod tests {
             script.answer(sent, Err(NodeError::Busy));
         }
         script.core(|core| {
-            assert_eq!(core.node(NODE).slots_reserved, whole - 9);
+            assert_eq!(core.node(NODE).slots.reserved, whole - 9);
             assert!(core.awaits_others() && core.outdated_wishes().is_empty());
             core.node_mut(NODE).stat.slots_lacking = 11;
             assert_eq!(core.slots_lacking(NODE), 2, "others lack these");
@@ -417,8 +418,8 @@ mod tests {
         script.core(|core| {
             grants(core, &[SLOTS; 8]);
             let state = core.node_mut(NODE);
-            (state.slots_reserved, state.slots_free) = (67, 67);
-            state.give_up_slots(60);
+            (state.slots.reserved, state.slots.free) = (67, 67);
+            state.slots.give_up(60);
         });
         script.start(|ctx| async move { reserve_on(&ctx, NODE, 70).await });
         let reserved = |sent: &Sent| match sent.request.body {
@@ -434,6 +435,6 @@ mod tests {
             }
         }
         script.sent();
-        script.core(|core| assert_eq!(core.node(NODE).slots_reserved, 67));
+        script.core(|core| assert_eq!(core.node(NODE).slots.reserved, 67));
     }
 }

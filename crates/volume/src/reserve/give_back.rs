@@ -4,7 +4,8 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::NodeIndex;
 
 use super::ask::{CHANGE_POLL_MS, ask_all, begin_change, learn_room, reserve_on};
-use crate::core::{Core, Ctx, Node};
+use crate::core::{Core, Ctx};
+use crate::node::Node;
 use crate::status::{NodeHealth, Phase};
 
 /// How long a volume that closes collects to give slots back.
@@ -17,7 +18,7 @@ const CLOSE_ASKS_PAUSE_MS: u64 = 100;
 impl Core {
     /// The nodes that keep more than `slots` slots for the volume, or more than it needs there.
     fn nodes_with_more_than(&self, slots: u32) -> Vec<NodeIndex> {
-        let more = |node: &NodeIndex| match self.node(*node).slots_reserved {
+        let more = |node: &NodeIndex| match self.node(*node).slots.reserved {
             // It has just joined. If it has shards, it has kept the reservation from before.
             0 => {
                 let known = self.slots_known(*node);
@@ -65,12 +66,13 @@ pub async fn yield_if_needed(ctx: &Ctx) {
         let up: Vec<&Node> = core.nodes.iter().filter(up).collect();
         // A smaller reservation gives a node nothing back that has granted no more than needed.
         let needed = core.slots_needed();
-        let more = |node: &NodeIndex| core.node(*node).slots_reserved > needed;
+        let more = |node: &NodeIndex| core.node(*node).slots.reserved > needed;
         let lacking = core.up_nodes().into_iter().filter(more);
         let lacking = lacking.map(|node| core.slots_lacking(node)).max().unwrap_or(0);
         // If the disk is full, giving slots back makes no room.
-        let full =
-            |node: &&Node| node.stat.slots_free == 0 && !node.disk_limited && !node.is_short();
+        let full = |node: &&Node| {
+            node.stat.slots_free == 0 && !node.slots.disk_limited && !node.is_short()
+        };
         let nothing_left = up.iter().any(full);
         let half = if nothing_left { core.half_of_surplus() } else { 0 };
         let less = if lacking > 0 { lacking } else { half.max(core.slots_beyond_share()) };
@@ -136,13 +138,13 @@ mod tests {
         let mut script = Script::serving(8);
         script.core(|core| {
             // The volume holds 60 of the node's slots.
-            core.node_mut(NODE).slots_free = SLOTS - 60;
+            core.node_mut(NODE).slots.free = SLOTS - 60;
             let free = u32::try_from(core.slots_always_free()).expect("small");
             assert_eq!(core.slots_to_keep(NODE, 10), 60 + free);
             assert_eq!(core.slots_to_keep(NODE, 90), 90);
             core.segments_freeing = 5;
             assert_eq!(core.slots_to_keep(NODE, 10), 60 + free + 5, "these may still be there");
-            core.node_mut(NODE).slots_free = 0;
+            core.node_mut(NODE).slots.free = 0;
             assert_eq!(core.slots_to_keep(NODE, 10), SLOTS, "never more than the node granted");
         });
     }
@@ -153,12 +155,12 @@ mod tests {
         script.core(|core| {
             grants(core, &[60; 8]);
             let free = u32::try_from(core.slots_always_free()).expect("small");
-            core.nodes.iter_mut().for_each(|node| node.give_up_slots(40));
+            core.nodes.iter_mut().for_each(|node| node.slots.give_up(40));
             assert_eq!(core.slots_to_ask(NODE, 50), 40);
             // Segments have taken 38 slots there meanwhile.
-            core.node_mut(NODE).slots_free = 2;
+            core.node_mut(NODE).slots.free = 2;
             assert_eq!(core.slots_to_ask(NODE, 50), 38 + free);
-            core.node_mut(NODE).slots_given_up = 0;
+            core.node_mut(NODE).slots.given_up = 0;
             assert_eq!(core.slots_to_ask(NODE, 50), 40, "it does not ask for more than it had");
         });
     }
@@ -177,7 +179,7 @@ mod tests {
         }
         assert!(script.sent().is_empty());
         script.core(|core| {
-            let reserved: Vec<u32> = core.nodes.iter().map(|node| node.slots_reserved).collect();
+            let reserved: Vec<u32> = core.nodes.iter().map(|node| node.slots.reserved).collect();
             assert_eq!(reserved, [60, 60, 60, SLOTS, 60, 60, 60, 60]);
             core.set_reservation(60);
         });
@@ -186,7 +188,7 @@ mod tests {
             script.done(&sent);
         }
         script.sent();
-        script.core(|core| assert_eq!(core.node(NODE).slots_reserved, 60));
+        script.core(|core| assert_eq!(core.node(NODE).slots.reserved, 60));
     }
 
     #[test]
@@ -196,7 +198,7 @@ mod tests {
         script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
         script.core(|core| {
             // This node has just joined, and keeps what it had granted.
-            core.node_mut(NODE).slots_reserved = 0;
+            core.node_mut(NODE).slots.reserved = 0;
         });
         script.start(|ctx| async move { give_back_spare(&ctx).await });
         let sent = script.sent();
@@ -224,7 +226,7 @@ mod tests {
             grants(core, &[44, 44, 44, 46, 44, 44, 44, 44]);
             core.reservation.slots = 44;
             let state = core.node_mut(NODE);
-            (state.slots_free, state.stat.slots_lacking) = (3, 2);
+            (state.slots.free, state.stat.slots_lacking) = (3, 2);
             assert_eq!((core.nodes_with_more(), core.crowded_nodes()), (vec![], vec![(NODE, 44)]));
             core.relief_rests_until = Nanos(1);
             core.relieve_crowded_nodes();
@@ -234,7 +236,7 @@ mod tests {
             assert!(core.collection.is_running());
         });
         script.core(|core| {
-            core.node_mut(NODE).slots_free = 20;
+            core.node_mut(NODE).slots.free = 20;
             assert_eq!((core.nodes_with_more(), core.crowded_nodes()), (vec![(NODE, 44)], vec![]));
         });
     }

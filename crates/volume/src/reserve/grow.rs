@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use fieldstone_proto::{NodeError, NodeIndex, RequestBody};
 
 use super::ask::{TRIES_MAX, ask_all, begin_change, learn_room, others_have_it, reserve_on};
-use crate::core::{Core, Ctx, Node};
+use crate::core::{Core, Ctx};
+use crate::node::Node;
 use crate::status::{NodeHealth, Phase};
 
 /// Reserves the same number of slots on all nodes that have granted as much as the others:
@@ -14,7 +15,7 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
     let (nodes, before) = ctx.with(|core| {
         let slots = core.slots_common();
         let asks = |node: &Node| {
-            let equal = node.slots_reserved >= slots || node.disk_limited;
+            let equal = node.slots.reserved >= slots || node.slots.disk_limited;
             node.health == NodeHealth::Up && equal
         };
         (core.nodes_that(asks), slots)
@@ -27,7 +28,7 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
 pub async fn reserve_on_low(ctx: &Ctx) -> bool {
     let (nodes, least, wanted) = ctx.with(|core| {
         let nodes = core.low_nodes();
-        let granted = nodes.iter().map(|node| core.node(*node).slots_reserved);
+        let granted = nodes.iter().map(|node| core.node(*node).slots.reserved);
         (nodes.clone(), granted.min().unwrap_or(0), core.reservation.slots)
     });
     !nodes.is_empty() && reserve_together(ctx, nodes, least, wanted, false).await
@@ -45,7 +46,7 @@ async fn reserve_together(
     by_most: bool,
 ) -> bool {
     let granted = |core: &mut Core| -> Vec<u32> {
-        nodes.iter().map(|node| core.node(*node).slots_reserved).collect()
+        nodes.iter().map(|node| core.node(*node).slots.reserved).collect()
     };
     let before = ctx.with(granted);
     let mut slots = wanted;
@@ -89,8 +90,8 @@ async fn reserve_together(
         let (kept, asks) = ctx.with(|core| {
             let state = core.node(node);
             let kept = core.slots_to_keep(node, before);
-            let full = state.disk_limited && state.slots_reserved <= kept;
-            (kept, state.slots_reserved > 0 && !full)
+            let full = state.slots.disk_limited && state.slots.reserved <= kept;
+            (kept, state.slots.reserved > 0 && !full)
         });
         if asks {
             reserve_on(ctx, node, kept).await;
@@ -108,12 +109,12 @@ pub async fn reserve_missing(ctx: &Ctx) -> bool {
     for node in nodes {
         let (before, slots) = ctx.with(|core| {
             let slots = core.slots_to_ask(node, core.reservation.slots);
-            (core.node(node).slots_reserved, slots)
+            (core.node(node).slots.reserved, slots)
         });
         if slots > before {
             reserve_on(ctx, node, slots).await;
         }
-        gained |= ctx.with(|core| core.node(node).slots_reserved > before);
+        gained |= ctx.with(|core| core.node(node).slots.reserved > before);
     }
     gained
 }
@@ -124,11 +125,11 @@ pub async fn reserve_for_rebuild(ctx: &Ctx) -> bool {
     let mut gained = false;
     for node in ctx.with(|core| core.low_nodes()) {
         let (before, slots) =
-            ctx.with(|core| (core.node(node).slots_reserved, core.slots_for_rebuild(node)));
+            ctx.with(|core| (core.node(node).slots.reserved, core.slots_for_rebuild(node)));
         if slots > before {
             reserve_on(ctx, node, slots).await;
         }
-        gained |= ctx.with(|core| core.node(node).slots_reserved > before);
+        gained |= ctx.with(|core| core.node(node).slots.reserved > before);
     }
     gained
 }
@@ -171,7 +172,7 @@ pub async fn reserve_at_start(ctx: Ctx) {
         let granted = |node: &NodeIndex| {
             let state = core.node(*node);
             // A node without any was lost meanwhile, or came back empty into a full pool.
-            (!state.disk_limited && state.slots_reserved > 0).then_some(state.slots_reserved)
+            (!state.slots.disk_limited && state.slots.reserved > 0).then_some(state.slots.reserved)
         };
         let common = nodes.iter().filter_map(granted).min().unwrap_or(wanted);
         let slots = common.max(core.slots_needed()).min(wanted);
@@ -189,7 +190,7 @@ pub async fn reserve_for_checkpoint(ctx: &Ctx, held: &BTreeMap<NodeIndex, u32>) 
             // If a node has slots that no volume has reserved, its disk has room for all reserved
             // slots. So fewer slots are left only because fewer are reserved, and a request for
             // this many makes no reservation smaller.
-            let lacks = state.slots_free < checkpoint && state.stat.slots_free > 0;
+            let lacks = state.slots.free < checkpoint && state.stat.slots_free > 0;
             let held = held.get(&node).copied().unwrap_or(0);
             lacks.then(|| held.saturating_add(checkpoint))
         });
@@ -203,7 +204,7 @@ pub async fn reserve_for_checkpoint(ctx: &Ctx, held: &BTreeMap<NodeIndex, u32>) 
 /// Asks the nodes that had no room how much they have now: a volume that sends nothing to such a
 /// node would never learn of new room. True if there are any such nodes.
 pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
-    let full = |node: &Node| node.full || node.is_short() || node.disk_limited;
+    let full = |node: &Node| node.slots.full || node.is_short() || node.slots.disk_limited;
     let nodes = ctx.with(|core| core.nodes_that(|n| n.health == NodeHealth::Up && full(n)));
     for node in &nodes {
         learn_room(ctx, *node).await;
@@ -290,7 +291,7 @@ mod tests {
         sent.iter().for_each(|sent| script.done(sent));
         script.sent();
         script.core(|core| {
-            assert_eq!(core.node(NODE).slots_reserved, 45);
+            assert_eq!(core.node(NODE).slots.reserved, 45);
             assert_eq!(core.reservation.slots, 60);
         });
     }
@@ -304,11 +305,11 @@ mod tests {
             assert_eq!(core.slots_to_ask(NODE, 40), 40);
             core.node_mut(NodeIndex(1)).stat.slots_total = SLOTS + 1;
             assert_eq!(core.slots_to_ask(NODE, SLOTS), 60, "a larger node may grant others more");
-            core.node_mut(NodeIndex(5)).disk_limited = true;
-            core.node_mut(NodeIndex(5)).slots_reserved = 20;
+            core.node_mut(NodeIndex(5)).slots.disk_limited = true;
+            core.node_mut(NodeIndex(5)).slots.reserved = 20;
             assert_eq!(core.slots_to_ask(NODE, SLOTS), 60, "a full disk tells nothing");
             let state = core.node_mut(NODE);
-            (state.slots_reserved, state.slots_free) = (70, 70);
+            (state.slots.reserved, state.slots.free) = (70, 70);
             assert_eq!(core.slots_to_ask(NODE, SLOTS), 70, "it keeps what it has");
             assert_eq!(core.nodes_with_more(), [], "no other volume lacks slots");
             core.node_mut(NODE).stat.slots_lacking = 4;
@@ -343,13 +344,13 @@ mod tests {
         script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
         script.core(|core| {
             grants(core, &[60, 20, 60, 0, 60, 60, 60, 60]);
-            core.node_mut(NODE).slots_before = 50;
-            core.node_mut(NODE).slots_free = 49;
+            core.node_mut(NODE).slots.before = 50;
+            core.node_mut(NODE).slots.free = 49;
             assert_eq!(core.slots_to_ask(NODE, 60), 50);
-            core.node_mut(NODE).slots_free = 9;
+            core.node_mut(NODE).slots.free = 9;
             let known = core.slots_kept(NODE);
             assert!((10..20).contains(&known), "it has forgotten its reservation: {known}");
-            core.node_mut(NodeIndex(4)).slots_reserved = 0;
+            core.node_mut(NodeIndex(4)).slots.reserved = 0;
             assert_eq!(core.slots_to_ask(NodeIndex(4), 60), 20, "it has no shard");
             assert_eq!(core.slots_for_rebuild(NodeIndex(4)), core.slots_needed().min(60));
         });

@@ -3,7 +3,8 @@
 use fieldstone_proto::{NodeError, NodeIndex};
 
 use super::ask::{ask_all, learn_room, others_have_it, reserve_on};
-use crate::core::{Core, Ctx, Node};
+use crate::core::{Core, Ctx};
+use crate::node::Node;
 use crate::status::{NodeHealth, Phase};
 
 /// How long a volume that is created or grows waits while no other volume gives back spare slots.
@@ -61,7 +62,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
     let mut vain_ms = 0;
     loop {
         let (requests, answers) = ask_all(ctx, &asked, |core, _, node| {
-            let granted = match core.node(node).slots_reserved {
+            let granted = match core.node(node).slots.reserved {
                 // It has just joined, and may have a reservation from before.
                 0 => core.slots_level(node).unwrap_or(0).max(core.slots_kept(node)),
                 granted => granted,
@@ -112,7 +113,7 @@ async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex], wanted: u32) {
     if ctx.with(|core| core.phase != Phase::Serving) {
         return;
     }
-    let joined = |node: &Node| node.health == NodeHealth::Up && node.slots_reserved == 0;
+    let joined = |node: &Node| node.health == NodeHealth::Up && node.slots.reserved == 0;
     for node in ctx.with(|core| core.nodes_that(joined)) {
         // It may have granted the larger number already, before it was lost.
         let wanted = if asked.contains(&node) { 0 } else { wanted };
@@ -129,7 +130,7 @@ impl Core {
         let state = self.node(node);
         let bytes = |slots: u32| u64::from(slots) * u64::from(state.stat.slot_bytes);
         let free_bytes = bytes(state.stat.slots_free);
-        let wanted_bytes = bytes(wanted.saturating_sub(state.slots_reserved));
+        let wanted_bytes = bytes(wanted.saturating_sub(state.slots.reserved));
         let advice = match later {
             true => "other volumes can give back more, but have not done so yet: try again later",
             false => {

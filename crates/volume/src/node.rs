@@ -1,0 +1,164 @@
+//! A node as the volume sees it.
+//!
+//! Each part of the state has one concern and one lifetime: the [`Link`] lives as long as a
+//! connection, the [`NodeSlots`] follow the node's answers about room, the [`Trial`] begins anew
+//! with each attempt to open the volume, and [`NodeReads`] bounds the reads in flight.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fieldstone_block::Nanos;
+use fieldstone_proto::{Epoch, NodeStat, SegmentId, Tag};
+
+use crate::read::QueuedPiece;
+use crate::status::NodeHealth;
+
+/// A node as the volume sees it.
+pub struct Node {
+    /// Its health.
+    pub health: NodeHealth,
+    /// Why the node is down.
+    pub reason: String,
+    /// Since when the volume does not use the node; only while the volume serves.
+    pub down_since: Option<Nanos>,
+    /// The epoch of the requests to the node: the writer's. An inspection uses the node's own.
+    pub epoch: Epoch,
+    /// An opening that did not end has fenced the node. The next opening uses the node again.
+    pub fenced: bool,
+    /// The last state that the node reported.
+    pub stat: NodeStat,
+    /// Version of the root that the node took last in this session; 0 for none.
+    pub root_version: u64,
+    /// The node could not make a journal. The volume prefers other nodes.
+    pub refuses_journals: bool,
+    /// Calls in the order in which they were made, to find those that take too long.
+    pub in_flight: VecDeque<(Nanos, Tag)>,
+    /// The connection.
+    pub link: Link,
+    /// The volume's room on the node.
+    pub slots: NodeSlots,
+    /// Users' reads.
+    pub reads: NodeReads,
+    /// What the present attempt to open the volume knows of the node.
+    pub trial: Trial,
+}
+
+/// The connection to a node.
+#[derive(Debug, Default)]
+pub struct Link {
+    /// A connection is open.
+    pub connected: bool,
+    /// Rises with every connection, so that a join of an older connection ends.
+    pub session: u64,
+    /// When the last connection opened.
+    pub connected_at: Nanos,
+    /// How long the volume leaves the node alone after its next failure.
+    pub reconnect_after: Nanos,
+}
+
+/// The volume's slots on a node.
+#[derive(Debug, Default)]
+pub struct NodeSlots {
+    /// Slots that the volume may still take, from the node's last reply.
+    pub free: u32,
+    /// The segments whose shards are on their way to the node, and the number of requests for each.
+    /// The node's reports of free slots do not count these requests yet.
+    pub claimed: BTreeMap<SegmentId, u32>,
+    /// Slots that the volume has reserved, as far as the volume knows; 0 for none.
+    pub reserved: u32,
+    /// Slots that the volume has given up. The node counts them as free until it answers the
+    /// request with the smaller reservation.
+    pub given_up: u32,
+    /// The last request for a reservation.
+    pub asked: Option<Tag>,
+    /// The node reported that no slot is free.
+    pub full: bool,
+    /// The node did not grant a reservation because its disk has no room. See
+    /// [`Core::is_limited_by_disk`](crate::core::Core::is_limited_by_disk).
+    pub disk_limited: bool,
+    /// The node granted less than the volume has reserved on the other nodes.
+    pub granted_less: bool,
+    /// The node tells other volumes that this one needs this many slots in total, because they can
+    /// spare the lacking ones. 0 for none.
+    pub wished: u32,
+    /// Slots that the volume had reserved before the node's last connection was lost.
+    pub before: u32,
+    /// Why the volume has no room left, if its own shards are not the reason.
+    pub shortage: Shortage,
+    /// When the log last reported that the node has no room left.
+    pub told_at: Option<Nanos>,
+}
+
+/// Why a volume has no room left on a node, other than because of its own shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shortage {
+    /// There is room, or the volume's own shards take it.
+    #[default]
+    None,
+    /// The node's disk is full.
+    DiskFull,
+    /// Other volumes have reserved the room.
+    OtherVolumes,
+}
+
+/// Users' reads on a node.
+#[derive(Default)]
+pub struct NodeReads {
+    /// Reads that wait for the node's answer.
+    pub in_flight: u32,
+    /// Pieces of reads that wait until fewer are in flight.
+    pub waiting: VecDeque<QueuedPiece>,
+}
+
+/// What an attempt to open the volume knows of a node.
+#[derive(Debug, Default)]
+pub struct Trial {
+    /// Why the opening goes on without the node.
+    pub left_out: Option<String>,
+    /// How often the node answered that it is busy.
+    pub busy_answers: u32,
+    /// How often the connection was lost.
+    pub losses: u32,
+}
+
+impl Default for Node {
+    /// A node that was never connected.
+    fn default() -> Self {
+        Self {
+            health: NodeHealth::Down,
+            reason: "not connected yet".into(),
+            down_since: None,
+            epoch: Epoch(0),
+            fenced: false,
+            stat: NodeStat::default(),
+            root_version: 0,
+            refuses_journals: false,
+            in_flight: VecDeque::new(),
+            link: Link::default(),
+            slots: NodeSlots::default(),
+            reads: NodeReads::default(),
+            trial: Trial::default(),
+        }
+    }
+}
+
+impl Node {
+    /// The volume has no room left on the node, and its own shards are not the reason.
+    pub fn is_short(&self) -> bool {
+        self.slots.shortage != Shortage::None
+    }
+
+    /// The volume has no room left on the node because the node's disk is full.
+    pub fn is_disk_full(&self) -> bool {
+        self.slots.shortage == Shortage::DiskFull
+    }
+}
+
+impl NodeSlots {
+    /// The volume is about to reduce its reservation to `slots` slots.
+    pub fn give_up(&mut self, slots: u32) {
+        let given = self.reserved.saturating_sub(slots);
+        self.reserved -= given;
+        self.given_up += given;
+        self.free = self.free.saturating_sub(given);
+    }
+}
