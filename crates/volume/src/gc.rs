@@ -461,13 +461,14 @@ async fn move_segment(ctx: &Ctx, handle: Handle) -> Result<(), BlockError> {
     Ok(())
 }
 
-/// The live blocks of an entry, which still lie where the entry says, in runs of at most a step.
+/// The live blocks of an entry, which still lie where the entry says, in runs of at most a step. A
+/// block that only a frozen root of the map has is live, too.
 fn alive_runs(core: &Core, handle: Handle, entry: &Entry) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for i in 0..entry.count {
         let location = Location::at(handle, entry.segment_block + i);
         let block = entry.block + u64::from(i);
-        if core.map.get(block) != location {
+        if !core.map.has(block, location) {
             continue;
         }
         match runs.last_mut() {

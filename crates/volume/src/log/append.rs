@@ -311,7 +311,7 @@ impl Core {
                 let bytes = count as usize * BLOCK_BYTES;
                 let data = mutation.data.slice(..bytes);
                 match mutation.from {
-                    None => self.take_blocks(record, mutation.block, count, data),
+                    None => self.take_blocks(record, mutation.block, count, data, None),
                     Some(from) => self.take_moved(record, mutation.block, count, &data, from),
                 }
                 if matches!(self.log.pending[mutation.pending].origin, Origin::User(_)) {
@@ -357,7 +357,7 @@ impl Core {
     ) {
         let mut at = 0;
         while at < count {
-            let still = |i: u32| self.map.get(block + u64::from(i)) == from.plus(i);
+            let still = |i: u32| self.map.has(block + u64::from(i), from.plus(i));
             if !still(at) {
                 at += 1;
                 continue;
@@ -373,12 +373,21 @@ impl Core {
                 return;
             }
             self.counters.moved_bytes += u64::from(run) * BLOCK_BYTES as u64;
-            self.take_blocks(record, block + u64::from(at), run, slice);
+            self.take_blocks(record, block + u64::from(at), run, slice, Some(from.plus(at)));
             at += run;
         }
     }
 
-    fn take_blocks(&mut self, record: &mut RecordBuilder, block: u64, count: u32, data: Bytes) {
+    /// Takes blocks into the record. Without `from` they are a user's, and the head of the map gets
+    /// them. With `from`, collection moves them from there, for all roots of the map.
+    fn take_blocks(
+        &mut self,
+        record: &mut RecordBuilder,
+        block: u64,
+        count: u32,
+        data: Bytes,
+        from: Option<Location>,
+    ) {
         let segment = self.segments.get_mut(record.handle).expect("the open segment exists");
         let contents = segment.contents.as_mut().expect("an open segment is in memory");
         let segment_block = contents.blocks();
@@ -386,7 +395,14 @@ impl Core {
         segment.live_blocks += count;
         for i in 0..count {
             let location = Location::at(record.handle, segment_block + i);
-            let before = self.map.set(block + u64::from(i), location);
+            let at = block + u64::from(i);
+            let before = match from.map(|from| from.plus(i)) {
+                None => self.map.set(at, location),
+                Some(from) => {
+                    self.map.relocate(at, from, location);
+                    from
+                }
+            };
             self.forget(before);
         }
         let entry = Entry { kind: EntryKind::Data, block, count, segment_block };
