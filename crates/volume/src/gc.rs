@@ -35,7 +35,7 @@ use crate::status::Phase;
 const RETRY_MS: u64 = 20;
 /// How long users wait at most for collection that is disturbed again and again, or for nodes
 /// without room. A request may have waited in a queue before that: together it is 12 s at most
-/// (`docs/faults.md`).
+/// (`docs/faults.md`), unless a slow disk slows collection (`log/room.rs`).
 const STARVED_MS_MAX: u64 = 8_000;
 /// Blocks that one step of collection moves.
 const STEP_BLOCKS: u32 = 64;

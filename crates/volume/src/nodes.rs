@@ -140,8 +140,8 @@ impl Core {
         bad: &[SegmentId],
     ) -> Vec<SegmentId> {
         self.rebuild.note_synced(node);
-        // What the node has besides the shards that count. Open shards alone are no reason to delete
-        // a shard that counts and that rebuild could not make again at once.
+        // What the node has besides the shards that count. Open shards are a reason to delete a
+        // shard that counts only if all others are there, so that rebuild makes it again at once.
         let mut surplus: Vec<SegmentId> = bad.to_vec();
         let mut open: Vec<SegmentId> = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();
@@ -184,11 +184,19 @@ impl Core {
                 }
             }
         }
-        let whole = |id: &SegmentId| {
+        let dispensable = |id: &SegmentId| {
+            let there = |holder: Option<NodeIndex>| {
+                holder.is_some_and(|holder| {
+                    let up = self.node(holder).health == NodeHealth::Up;
+                    holder == node || (up && !self.rebuild.is_unsynced(*id, holder))
+                })
+            };
             let segment = self.segments.named(*id);
-            segment.is_some_and(|s| s.state == State::Durable && s.missing() == 0)
+            segment.is_some_and(|segment| {
+                segment.state == State::Durable && segment.shards.iter().all(|node| there(*node))
+            })
         };
-        open.retain(|id| !found.contains(id) || whole(id));
+        open.retain(|id| !found.contains(id) || dispensable(id));
         surplus.append(&mut open);
         let extra = self.leave_needed(node, surplus);
         // A deletion takes every shard of the segment from the node, including those that fit.

@@ -162,6 +162,12 @@ impl Core {
         self.place_missing_on(handle, 0, |core, node| core.may_rebuild_on(id, node))
     }
 
+    /// Shards that rebuild has written, and that a sync now would make stable.
+    fn unsynced(&self) -> usize {
+        let up = |(_, node): &&(SegmentId, NodeIndex)| self.node(*node).health == NodeHealth::Up;
+        self.rebuild.unsynced.iter().filter(up).count()
+    }
+
     /// Rebuild leaves the segment alone until it is durable; see `damage`.
     fn waits_for_durability(&self, segment: &Segment) -> bool {
         segment.needs_rows() && self.is_damaged(segment.id)
@@ -191,8 +197,10 @@ impl Core {
     /// Some node is up and holds no shard of the segment, which could take one.
     fn has_idle_node(&self, handle: Handle) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
-        let waits = self.waits_for_durability(segment);
-        !waits && self.up_nodes().iter().any(|node| !segment.shards.contains(&Some(*node)))
+        let idle = |node: &NodeIndex| {
+            !self.has_or_gets_shard(segment, *node) && !segment.left_on.contains(node)
+        };
+        !self.waits_for_durability(segment) && self.up_nodes().iter().any(idle)
     }
 
     /// Shards on nodes that are down count as missing if there are other nodes to take them.
@@ -277,7 +285,7 @@ async fn rebuild(ctx: Ctx) {
             }
             let targets = ctx.with(|core| core.rebuild_targets(handle));
             progress |= rebuild_segment(&ctx, handle, targets).await;
-            if ctx.with(|core| core.rebuild.unsynced.len() >= UNSYNCED_MAX) {
+            if ctx.with(|core| core.unsynced()) >= UNSYNCED_MAX {
                 sync_rebuilt(&ctx).await;
             }
             ctx.with(|core| core.rebuild.progress.elapsed_ns = core.now.since(began).0);

@@ -21,6 +21,8 @@ use crate::workload::Draft;
 const TURN_NS_MAX: u64 = 3_000_000_000;
 /// The same if a disk is slow for good: collection reads from it and writes to it.
 const SLOW_TURN_NS_MAX: u64 = 4 * TURN_NS_MAX;
+/// The longest virtual time that a change waits for room if a disk is slow for good.
+const SLOW_NS_MAX: u64 = 70_000_000_000;
 /// The smallest bound on the time of a request.
 const SHORTEST_NS_MAX: u64 = FULL_NS_MAX;
 const _: () = assert!(SHORTEST_NS_MAX <= SOUND_NS_MAX && SOUND_NS_MAX <= REQUEST_NS_MAX);
@@ -35,7 +37,7 @@ pub(super) struct InFlight {
     /// The device reads and writes back blocks that the request covers in part.
     is_unaligned: bool,
     /// The most requests to the volume, one after another, until the answer: the request's own, and
-    /// those of the requests that it waits for in the layer `align`.
+    /// those of the requests in flight that it waits for in the layer `align`.
     steps: u64,
     span: Span,
     pub(super) since: Nanos,
@@ -288,17 +290,26 @@ impl<C: Cast> World<'_, C> {
     /// See [`InFlight::steps`]. A read-modify-write zeroes the whole blocks inside, or reads the
     /// edges, and then writes. It waits for changes of the same blocks, and they wait for it.
     fn steps_of(&self, request: &InFlight) -> u64 {
-        let own = if request.is_unaligned && request.op.changes_data() { 3 } else { 1 };
+        if !request.op.changes_data() {
+            return 1;
+        }
         let seat = &self.tenants[self.tenant_of(request.client)];
-        let blocks = seat.blocks_of(request.span);
-        let waits_for = |other: &&InFlight| {
-            let (is, theirs) = (other.is_unaligned || request.is_unaligned, other.span);
-            let theirs = seat.blocks_of(theirs);
-            let overlap = theirs.start < blocks.end && blocks.start < theirs.end;
-            other.client == request.client && is && overlap && other.op.changes_data()
+        let waits_for = |one: &InFlight, other: &InFlight| {
+            let (one_blocks, blocks) = (seat.blocks_of(one.span), seat.blocks_of(other.span));
+            let overlap = blocks.start < one_blocks.end && one_blocks.start < blocks.end;
+            overlap && (one.is_unaligned || other.is_unaligned)
         };
-        let before = self.in_flight.values().filter(waits_for).map(|other| other.steps).max();
-        own + before.filter(|_| request.op.changes_data()).unwrap_or(0)
+        let others = self.in_flight.values();
+        let others = others.filter(|other| other.client == request.client);
+        let mut rest: Vec<&InFlight> = others.filter(|other| other.op.changes_data()).collect();
+        let mut chain = vec![request];
+        let mut at = 0;
+        while at < chain.len() {
+            let one = chain[at];
+            chain.extend(rest.extract_if(.., |other| waits_for(one, other)));
+            at += 1;
+        }
+        chain.iter().map(|one| if one.is_unaligned { 3 } else { 1 }).sum()
     }
 
     /// The same for one request that the volume gets.
@@ -318,7 +329,7 @@ impl<C: Cast> World<'_, C> {
         if !self.is_short_of_room(tenant, request) {
             // Collection may have to make room first, and each step of it takes long.
             let collects = slow && needs_space(request.op);
-            return if collects { 4 * longest_ns } else { longest_ns };
+            return if collects { longest_ns.max(SLOW_NS_MAX) } else { longest_ns };
         }
         // About as many requests were under way when it arrived.
         let others = |other: &&InFlight| other.client == request.client;

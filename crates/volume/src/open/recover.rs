@@ -10,8 +10,8 @@ use fieldstone_proto::{
 };
 
 use super::chain::{
-    Link, backed_links, check_nothing_lost, choose_start, delete_copies, find_chain, leave_copies,
-    replay_footers, strengthen,
+    Link, backed_links, check_nothing_lost, choose_start, delete_copies, discard_open_copies,
+    find_chain, leave_copies, replay_footers, strengthen,
 };
 use super::checkpoint::load_checkpoint;
 use super::detached::Places;
@@ -110,36 +110,37 @@ pub(super) async fn recover(
             );
         }
     });
-    let Found { mut root, inventory, chain, records, sources, start, trimmed } = found;
-    let Inventory { mut listed, open, held, .. } = inventory;
+    let Found { mut root, mut inventory, chain, records, sources, start, trimmed } = found;
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     agree_on_root(ctx, &mut root, states).await?;
-    discard_leftovers(ctx, &root, &mut listed).await;
+    discard_leftovers(ctx, &root, &mut inventory.listed).await;
     discard_journals(ctx, &root, states).await;
     replay_footers(ctx, &chain, start).await?;
-    let highest = highest_lsn(&root, &listed, &records);
+    let highest = highest_lsn(&root, &inventory.listed, &records);
     let replay = replay_records(ctx, start, &records, root.geometry.ring_bytes);
     sync_rings(ctx, &root, states).await?;
     // The new checkpoint names the contents of the old chain. Everything else is garbage.
     let ring = root.geometry.ring_bytes;
     let base = Lsn((highest.0 / ring + 2) * ring);
     ctx.with(|core| core.drop_segments_from(&chain, start));
-    let left = leave_copies(ctx, backed_links(&chain, start, trimmed), &listed);
+    let backed = || backed_links(&chain, start, trimmed);
+    let left = leave_copies(ctx, backed(), &inventory);
     // The shards that count may not be stable yet. Other copies of them may be.
     sync_shards(ctx, &nodes).await?;
     // Replayed records are stable in the rings. Their old segments give the room that the replay
     // takes, so an opening of a full pool succeeds any number of times.
-    let mut others = listed.clone();
+    let mut others = inventory.listed.clone();
     for (id, shards) in &mut others {
-        shards.retain(|(node, _)| !left.contains(&(*id, *node)));
+        shards.retain(|(node, _)| !left.contains_key(&(*id, *node)));
     }
     let garbage = others.iter().filter(|(id, _)| !sources.contains(id));
     let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
     discard_garbage(ctx, &garbage, false).await;
-    strengthen(ctx, backed_links(&chain, start, trimmed), &listed, &left).await?;
+    discard_open_copies(ctx, backed(), &inventory, &left).await?;
+    strengthen(ctx, backed(), &left).await?;
     // Slots of copies that were written anew are free after a sync.
     sync_shards(ctx, &nodes).await?;
-    reserve_for_checkpoint(ctx, &held).await;
+    reserve_for_checkpoint(ctx, &inventory.held).await;
     let (bytes, handles) = write_checkpoint(ctx, &nodes).await?;
     let old_checkpoint = root.checkpoint_segments.clone();
     root.checkpoint_lsn = base;
@@ -154,7 +155,7 @@ pub(super) async fn recover(
     free_segments(ctx, &old).await;
     delete_copies(ctx, &left).await;
     discard_garbage(ctx, &others, true).await;
-    discard_open(ctx, &open).await;
+    discard_open(ctx, &inventory.open).await;
     Ok(())
 }
 
@@ -163,9 +164,9 @@ pub(super) struct Inventory {
     /// Complete shards.
     pub listed: Listed,
     /// Open shards, which a writer is writing or was writing.
-    open: Vec<(NodeIndex, SegmentId)>,
+    pub open: Vec<(NodeIndex, SegmentId)>,
     /// The nodes with a shard of a segment, complete or open.
-    places: Places,
+    pub places: Places,
     /// How many slots the shards take on each node.
     held: BTreeMap<NodeIndex, u32>,
 }
