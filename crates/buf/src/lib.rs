@@ -23,6 +23,7 @@ pub struct AlignedBuf {
     pointer: NonNull<u8>,
     len_bytes: usize,
     capacity_bytes: usize,
+    home: Option<&'static pool::Home>,
 }
 
 // SAFETY: the buffer owns its memory exclusively, like a Vec<u8>.
@@ -45,7 +46,8 @@ impl AlignedBuf {
     #[must_use]
     pub fn stale(len_bytes: usize) -> Self {
         let capacity_bytes = pool::capacity_for(len_bytes);
-        Self { pointer: pool::take(capacity_bytes), len_bytes, capacity_bytes }
+        let (pointer, home) = pool::take(capacity_bytes);
+        Self { pointer, len_bytes, capacity_bytes, home }
     }
 
     /// A buffer that holds a copy of `source`.
@@ -103,8 +105,8 @@ impl AsRef<[u8]> for Leased {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: taken with this capacity in `stale`, and owned by this buffer alone.
-        unsafe { pool::give(self.pointer, self.capacity_bytes) }
+        // SAFETY: taken with this capacity and home in `stale`, and owned by this buffer alone.
+        unsafe { pool::give(self.pointer, self.capacity_bytes, self.home) }
     }
 }
 
