@@ -7,7 +7,7 @@
 //! search. Reading the map merges neighbouring blocks into runs.
 //!
 //! The map has several roots. Users read and write the *head*. A *frozen* root keeps the content
-//! that the head had at some moment; a snapshot is one. Roots share the leaves that are alike, so to
+//! that the head had at some moment; a snapshot is one. Roots share the leaves that are alike. So to
 //! freeze the head costs a pointer per 2 MiB of device, and the first write to a shared leaf copies
 //! a page.
 //!
@@ -382,7 +382,8 @@ mod tests {
             for run in map.runs(0..2000) {
                 prop_assert_eq!(run.block, at);
                 for i in 0..run.count {
-                    let expected = model.get(&(run.block + u64::from(i))).copied().unwrap_or_default();
+                    let expected = model.get(&(run.block + u64::from(i))).copied();
+                    let expected = expected.unwrap_or_default();
                     let here = match run.location.stored() {
                         Some((segment, block)) => Location::at(segment, block + i),
                         None => run.location,

@@ -32,8 +32,8 @@ const THROTTLE_SLICE_NS: u64 = 100_000_000;
 /// Pause before rebuild tries shards again that it could not make although there is a place for
 /// them.
 const RETRY_MS: u64 = 2_000;
-/// Shards that rebuild writes before it makes them stable. If a node comes back before that, its own
-/// shards count, and the rebuilt ones go.
+/// Shards that rebuild writes before it makes them stable. If a node comes back before that, its
+/// own shards count, and the rebuilt ones go.
 const UNSYNCED_MAX: usize = 64;
 /// How long a rebuild waits for the reservations on nodes that have just joined.
 const RESERVATION_MS_MAX: u64 = 2_000;

@@ -41,6 +41,7 @@
 
 mod chain;
 mod checkpoint;
+mod copies;
 mod detached;
 mod garbage;
 mod inspect;

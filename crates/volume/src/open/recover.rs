@@ -9,11 +9,9 @@ use fieldstone_proto::{
     BLOCK_BYTES, Lsn, NodeError, NodeIndex, RequestBody, SegmentId, VolumeState,
 };
 
-use super::chain::{
-    Link, backed_links, check_nothing_lost, choose_start, delete_copies, discard_open_copies,
-    find_chain, leave_copies, replay_footers, strengthen,
-};
+use super::chain::{Link, check_nothing_lost, choose_start, find_chain, replay_footers};
 use super::checkpoint::load_checkpoint;
+use super::copies::{backed_links, delete_copies, discard_open_copies, leave_copies, strengthen};
 use super::detached::Places;
 use super::garbage::{discard_garbage, discard_journals, discard_leftovers, discard_open};
 use super::rings::{
@@ -234,8 +232,8 @@ async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Ha
     Ok((bytes.len() as u64, handles))
 }
 
-/// Makes the shards on all nodes stable, and deletions too. If a node of `nodes` was lost meanwhile,
-/// shards that it listed may be gone.
+/// Makes the shards on all nodes stable, and deletions too. If a node of `nodes` was lost
+/// meanwhile, shards that it listed may be gone.
 async fn sync_shards(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(), Failure> {
     let up = ctx.with(|core| core.up_nodes());
     if nodes.iter().any(|node| !up.contains(node)) {

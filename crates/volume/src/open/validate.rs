@@ -14,8 +14,8 @@
 //! copies of a shard are good, the named one counts: the header of the other may be wrong, although
 //! its data fit it.
 //!
-//! The opening deletes copies that do not count: stably before it commits, or after that if the copy
-//! may hold rows of a segment that is still being written (`chain`). If too few good shards
+//! The opening deletes copies that do not count: stably before it commits, or after that if the
+//! copy may hold rows of a segment that the journal still backs (`copies`). If too few good shards
 //! are left to read a segment, all copies stay: some of their blocks may still be good.
 //!
 //! The names alone are not enough: a shard may rot on the node that the checkpoint names. While the
