@@ -284,7 +284,7 @@ async fn rebuild(ctx: Ctx) {
                 break;
             }
             let targets = ctx.with(|core| core.rebuild_targets(handle));
-            progress |= rebuild_segment(&ctx, handle, targets).await;
+            progress |= rebuild_segment(&ctx, handle, targets).await.made > 0;
             if ctx.with(|core| core.unsynced()) >= UNSYNCED_MAX {
                 sync_rebuilt(&ctx).await;
             }
@@ -357,27 +357,40 @@ async fn wait_for_reservations(ctx: &Ctx) {
     }
 }
 
-/// Makes missing shards of a segment, each on its own node. True if it made at least one.
-pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, NodeIndex)>) -> bool {
+/// What came of the shards of a segment that rebuild was to make.
+#[derive(Debug, Default)]
+pub struct Rebuilt {
+    /// The number of shards that it made.
+    pub made: usize,
+    /// The shards for which their nodes had no room.
+    pub refused: Vec<(usize, NodeIndex)>,
+}
+
+/// Makes missing shards of a segment, each on its own node.
+pub async fn rebuild_segment(
+    ctx: &Ctx,
+    handle: Handle,
+    targets: Vec<(usize, NodeIndex)>,
+) -> Rebuilt {
+    let mut rebuilt = Rebuilt::default();
     let missing = ctx.with(|core| core.segments.get(handle).map_or(0, |s| s.missing()));
     ctx.with(|core| {
         core.rebuild.progress.shards_failed += missing.saturating_sub(targets.len()) as u64;
     });
-    let Some((id, meta)) = ctx.with(|core| segment_meta(core, handle)) else { return false };
+    let Some((id, meta)) = ctx.with(|core| segment_meta(core, handle)) else { return rebuilt };
     let lost: Vec<usize> = targets.iter().map(|(shard, _)| *shard).collect();
     if lost.is_empty() {
-        return false;
+        return rebuilt;
     }
     let Ok(decoded) = decode(ctx, id, &lost).await else {
         ctx.with(|core| core.rebuild.progress.shards_failed += lost.len() as u64);
-        return false;
+        return rebuilt;
     };
     ctx.with(|core| {
         core.rebuild.progress.read_bytes += decoded.read_bytes;
         core.rebuild.progress.reed_solomon_bytes +=
             core.code.k() as u64 * u64::from(meta.shard_bytes);
     });
-    let mut progress = false;
     for ((shard, node), made) in targets.into_iter().zip(decoded.shards) {
         // The segment may have been sealed again meanwhile, with other shards on these nodes. Or
         // other shards have taken the room that rebuild leaves to users.
@@ -390,10 +403,14 @@ pub async fn rebuild_segment(ctx: &Ctx, handle: Handle, targets: Vec<(usize, Nod
         if !takes {
             continue;
         }
-        progress |= write_shard(ctx, handle, (id, shard), node, made, meta).await;
+        match write_shard(ctx, handle, (id, shard), node, made, meta).await {
+            Ok(()) => rebuilt.made += 1,
+            Err(NodeError::NoSpace) => rebuilt.refused.push((shard, node)),
+            Err(_) => {}
+        }
     }
     throttle(ctx, decoded.read_bytes).await;
-    progress
+    rebuilt
 }
 
 fn segment_meta(core: &Core, handle: Handle) -> Option<(SegmentId, SealMeta)> {
@@ -414,7 +431,7 @@ async fn write_shard(
     node: NodeIndex,
     made: Shard,
     meta: SealMeta,
-) -> bool {
+) -> Result<(), NodeError> {
     let bytes = made.data.len() as u64;
     let body = RequestBody::ShardWrite {
         segment: id,
@@ -434,14 +451,14 @@ async fn write_shard(
         let call = takes.then(|| core.call(node, body, vec![made.data]));
         (core.node(node).link.session, call)
     });
-    let Some(call) = call else { return false };
-    let result = call.await;
+    let Some(call) = call else { return Err(NodeError::Unreachable) };
+    let result = call.await.map(drop);
     ctx.with(|core| {
         let good = result.is_ok();
         // Meanwhile the segment may have been freed, and its handle may belong to another segment.
         // The node may have deleted the segment before the shard arrived.
         if core.segments.get(handle).is_some_and(|segment| segment.id == id) {
-            core.shard_written(handle, shard, (node, session), result.map(|_| ()));
+            core.shard_written(handle, shard, (node, session), result.clone());
         } else if good && core.node(node).link.session == session {
             let body = RequestBody::ShardDelete { segments: vec![id] };
             drop(core.call(node, body, Vec::new()));
@@ -454,7 +471,7 @@ async fn write_shard(
         } else {
             core.rebuild.progress.shards_failed += 1;
         }
-        good
+        result
     })
 }
 

@@ -2,18 +2,19 @@
 //!
 //! The earlier writer may have died while it wrote the shards of such a segment. Then its data is
 //! on fewer nodes than the journal, which this opening is about to give up. So the opening makes
-//! the segment whole before that, as far as there are nodes ([`strengthen`]).
+//! the segment whole before that, as far as there are nodes ([`renew_copies`], then [`strengthen`]).
 //!
 //! A node may have a copy of a missing shard that does not count. The copy may lack only the end of
 //! its data, and have rows that few nodes have. So a copy of each missing shard stays until the
 //! opening has committed. The node of that copy gets this shard, and no other shard of the segment:
 //! it could not delete one of two alone. It stores the new shard beside a complete copy, and over
 //! an open one, which has the same bytes as far as it goes. A node without room for both deletes
-//! its copy first, so an opening needs no more room than it finds.
+//! its copy first, so an opening needs no more room than it finds. A sync frees the slots of the
+//! copies. Then the other missing shards get nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fieldstone_proto::{Lsn, NodeIndex, RequestBody, SegmentId};
+use fieldstone_proto::{Lsn, NodeIndex, RequestBody, SegmentId, ShardIndex};
 
 use super::chain::Link;
 use super::recover::Inventory;
@@ -21,7 +22,6 @@ use super::{Blame, Failure};
 use crate::core::{Core, Ctx};
 use crate::rebuild::rebuild_segment;
 use crate::segment::{Handle, Segment};
-use crate::status::NodeHealth;
 
 /// The segments of the chain that the journal still backed, by handle.
 pub(super) fn backed_links(
@@ -51,7 +51,11 @@ pub(super) fn leave_copies(
             let copies = inventory.places.get(&segment.id).map_or(&[][..], Vec::as_slice);
             let complete = inventory.listed.get(&segment.id).map_or(&[][..], Vec::as_slice);
             let mut assigned = BTreeSet::new();
-            for (shard, node) in copies {
+            // An open copy has rows. A complete one may have none that is stable.
+            let is_open = |node: &NodeIndex| inventory.open.contains(&(*node, segment.id));
+            let (open, other): (Vec<&(ShardIndex, NodeIndex)>, Vec<_>) =
+                copies.iter().partition(|(_, n)| is_open(n));
+            for (shard, node) in open.into_iter().chain(other) {
                 let index = usize::from(shard.0);
                 let missing = segment.shards.get(index).is_some_and(Option::is_none);
                 let alone = copies.iter().filter(|(_, other)| other == node).count() == 1;
@@ -114,90 +118,76 @@ pub(super) async fn delete_copies(ctx: &Ctx, left: &BTreeMap<CopyOn, usize>) {
     }
 }
 
-/// Makes these segments whole, as far as there are nodes. `left` has the copies that stay.
+/// Makes the shards of which there are copies in `left`, on the nodes of the copies.
+///
+/// # Errors
+/// The opening could not make such a shard.
+pub(super) async fn renew_copies(
+    ctx: &Ctx,
+    backed: impl Iterator<Item = Handle>,
+    left: &BTreeMap<CopyOn, usize>,
+) -> Result<(), Failure> {
+    for handle in backed {
+        let places = ctx.with(|core| core.places_of_copies(handle, left));
+        let refused = rebuild_segment(ctx, handle, places.clone()).await.refused;
+        for (shard, node) in refused {
+            // A sync frees the slots of copies that were written anew.
+            ctx.call(node, RequestBody::ShardSync).await.blame(node)?;
+            let again = rebuild_segment(ctx, handle, vec![(shard, node)]).await;
+            if !again.refused.is_empty() {
+                let id = ctx.with(|core| core.segments.get(handle).map(|segment| segment.id));
+                let body = RequestBody::ShardDelete { segments: id.into_iter().collect() };
+                ctx.call(node, body).await.blame(node)?;
+                rebuild_segment(ctx, handle, vec![(shard, node)]).await;
+            }
+        }
+        let made = |core: &mut Core| {
+            let segment = core.segments.get(handle);
+            let is_there = |(shard, _): &(usize, NodeIndex)| {
+                segment.is_some_and(|segment| segment.shards[*shard].is_some())
+            };
+            places.iter().all(is_there)
+        };
+        if !ctx.with(made) {
+            return Err(not_whole());
+        }
+    }
+    Ok(())
+}
+
+/// Makes these segments whole, as far as there are nodes.
 ///
 /// # Errors
 /// The opening could not make a shard that a node could take.
 pub(super) async fn strengthen(
     ctx: &Ctx,
     backed: impl Iterator<Item = Handle>,
-    left: &BTreeMap<CopyOn, usize>,
 ) -> Result<(), Failure> {
     for handle in backed {
-        let in_place = ctx.with(|core| core.places_of_copies(handle, left));
         // The writer had room for the shards, so the opening may use the reserve.
-        let others = ctx.with(|core| core.places_of_others(handle, &in_place));
-        let targets: Vec<_> = in_place.iter().chain(&others).copied().collect();
+        let targets = ctx.with(|core| core.place_missing(handle, 0));
         let wanted = targets.len();
-        let missing = |core: &mut Core| core.segments.get(handle).map_or(0, Segment::missing);
-        let before = ctx.with(missing);
-        rebuild_segment(ctx, handle, targets).await;
-        let refused = ctx.with(|core| core.refused(handle, in_place));
-        for (_, node) in &refused {
-            let id = ctx.with(|core| core.segments.get(handle).map(|segment| segment.id));
-            let body = RequestBody::ShardDelete { segments: id.into_iter().collect() };
-            ctx.call(*node, body).await.blame(*node)?;
-        }
-        if !refused.is_empty() {
-            rebuild_segment(ctx, handle, refused).await;
-        }
-        if before - ctx.with(missing).min(before) < wanted {
-            return Err(Failure::Again("a segment that was being written is not whole".into()));
+        if rebuild_segment(ctx, handle, targets).await.made < wanted {
+            return Err(not_whole());
         }
     }
     Ok(())
 }
 
+fn not_whole() -> Failure {
+    Failure::Again("a segment that was being written is not whole".into())
+}
+
 impl Core {
     /// The missing shards of the segment of which nodes have copies in `left`, with these nodes.
     fn places_of_copies(
-        &mut self,
+        &self,
         handle: Handle,
         left: &BTreeMap<CopyOn, usize>,
     ) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let (first, last) = ((segment.id, NodeIndex(0)), (segment.id, NodeIndex(u16::MAX)));
-        let usable = |node: NodeIndex| {
-            self.node(node).health == NodeHealth::Up && !self.has_or_gets_shard(segment, node)
-        };
         let copies = left.range(first..=last).map(|((_, node), shard)| (*shard, *node));
-        let places: Vec<(usize, NodeIndex)> = copies.filter(|(_, node)| usable(*node)).collect();
-        for (_, node) in &places {
-            self.node_mut(*node).slots.full = false; // the answer to the write will tell
-        }
-        places
-    }
-
-    /// Nodes for the other missing shards of the segment.
-    fn places_of_others(
-        &mut self,
-        handle: Handle,
-        in_place: &[(usize, NodeIndex)],
-    ) -> Vec<(usize, NodeIndex)> {
-        let placed = self.place_missing(handle, 0);
-        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
-        let is_in_place = |shard: usize| in_place.iter().any(|(other, _)| *other == shard);
-        // Placement may have given nodes to shards that stay in place.
-        let mut spare = placed.iter().filter(|(shard, _)| is_in_place(*shard));
-        let others =
-            (0..segment.shards.len()).filter(|s| segment.shards[*s].is_none() && !is_in_place(*s));
-        let own = |shard: usize| placed.iter().find(|(other, _)| *other == shard);
-        let place = |shard: usize| Some((shard, own(shard).or_else(|| spare.next())?.1));
-        others.filter_map(place).collect()
-    }
-
-    /// Those of the shards that their nodes had no room for.
-    fn refused(
-        &self,
-        handle: Handle,
-        mut shards: Vec<(usize, NodeIndex)>,
-    ) -> Vec<(usize, NodeIndex)> {
-        let segment = self.segments.get(handle);
-        shards.retain(|(shard, node)| {
-            let missing = segment.is_some_and(|segment| segment.shards[*shard].is_none());
-            let state = self.node(*node);
-            missing && state.slots.full && state.health == NodeHealth::Up
-        });
-        shards
+        copies.filter(|(_, node)| !self.has_or_gets_shard(segment, *node)).collect()
     }
 }

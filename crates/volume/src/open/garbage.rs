@@ -2,7 +2,7 @@
 //! them.
 
 use fieldstone_proto::{
-    JournalGen, NodeIndex, RequestBody, SegmentId, SegmentKind, ShardInfo, VolumeState,
+    JournalGen, NodeError, NodeIndex, RequestBody, SegmentId, SegmentKind, ShardInfo, VolumeState,
 };
 
 use super::validate::Listed;
@@ -46,8 +46,13 @@ pub(super) async fn discard_open(ctx: &Ctx, open: &[(NodeIndex, SegmentId)]) {
 }
 
 /// Deletes the shards that no checkpoint and no segment names, and with `journals` old journals
-/// too.
-pub(super) async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) {
+/// too. Gives the last error of a node.
+pub(super) async fn discard_garbage(
+    ctx: &Ctx,
+    listed: &Listed,
+    journals: bool,
+) -> Option<(NodeIndex, NodeError)> {
+    let mut failed = None;
     let (up, below) = ctx.with(|core| (core.up_nodes(), core.log.generation));
     for node in &up {
         let garbage: Vec<SegmentId> = ctx.with(|core| {
@@ -67,14 +72,16 @@ pub(super) async fn discard_garbage(ctx: &Ctx, listed: &Listed, journals: bool) 
         });
         for chunk in garbage.chunks(1024) {
             let body = RequestBody::ShardDelete { segments: chunk.to_vec() };
-            // If a node misses this, the volume compares its shards again when it joins.
-            let _ = ctx.call(*node, body).await;
+            if let Err(error) = ctx.call(*node, body).await {
+                failed = Some((*node, error));
+            }
         }
     }
     if journals {
         let body = RequestBody::JournalDelete { first: JournalGen(0), below };
         ctx.call_all(&up, &body).await;
     }
+    failed
 }
 
 /// Deletes the journals that earlier moves and openings made and that no root names. Without this,

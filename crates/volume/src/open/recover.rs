@@ -11,7 +11,9 @@ use fieldstone_proto::{
 
 use super::chain::{Link, check_nothing_lost, choose_start, find_chain, replay_footers};
 use super::checkpoint::load_checkpoint;
-use super::copies::{backed_links, delete_copies, discard_open_copies, leave_copies, strengthen};
+use super::copies::{
+    backed_links, delete_copies, discard_open_copies, leave_copies, renew_copies, strengthen,
+};
 use super::detached::Places;
 use super::garbage::{discard_garbage, discard_journals, discard_leftovers, discard_open};
 use super::rings::{
@@ -133,11 +135,13 @@ pub(super) async fn recover(
     }
     let garbage = others.iter().filter(|(id, _)| !sources.contains(id));
     let garbage = garbage.map(|(id, shards)| (*id, shards.clone())).collect();
-    discard_garbage(ctx, &garbage, false).await;
+    if let Some((node, error)) = discard_garbage(ctx, &garbage, false).await {
+        return Err(error).blame(node);
+    }
     discard_open_copies(ctx, backed(), &inventory, &left).await?;
-    strengthen(ctx, backed(), &left).await?;
-    // Slots of copies that were written anew are free after a sync.
+    renew_copies(ctx, backed(), &left).await?;
     sync_shards(ctx, &nodes).await?;
+    strengthen(ctx, backed()).await?;
     reserve_for_checkpoint(ctx, &inventory.held).await;
     let (bytes, handles) = write_checkpoint(ctx, &nodes).await?;
     let old_checkpoint = root.checkpoint_segments.clone();
@@ -152,7 +156,8 @@ pub(super) async fn recover(
     });
     free_segments(ctx, &old).await;
     delete_copies(ctx, &left).await;
-    discard_garbage(ctx, &others, true).await;
+    // If a node misses this, the volume compares its shards again when it joins.
+    drop(discard_garbage(ctx, &others, true).await);
     discard_open(ctx, &inventory.open).await;
     Ok(())
 }
