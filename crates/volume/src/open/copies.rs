@@ -9,8 +9,9 @@
 //! opening has committed. The node of that copy gets this shard, and no other shard of the segment:
 //! it could not delete one of two alone. It stores the new shard beside a complete copy, and over
 //! an open one, which has the same bytes as far as it goes. A node without room for both deletes
-//! its copy first, so an opening needs no more room than it finds. A sync frees the slots of the
-//! copies. Then the other missing shards get nodes.
+//! its copy first, so an opening needs no more room than it finds. A node whose disk is full may
+//! have no room even then, and counts as lost for this shard. A sync frees the slots of the copies.
+//! Then the other missing shards get nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,27 +119,36 @@ pub(super) async fn delete_copies(ctx: &Ctx, left: &BTreeMap<CopyOn, usize>) {
     }
 }
 
-/// Makes the shards of which there are copies in `left`, on the nodes of the copies.
+/// Makes the shards of which there are copies in `left`, on the nodes of the copies, as far as they
+/// have room.
 ///
 /// # Errors
 /// The opening could not make such a shard.
 pub(super) async fn renew_copies(
     ctx: &Ctx,
     backed: impl Iterator<Item = Handle>,
+    inventory: &Inventory,
     left: &BTreeMap<CopyOn, usize>,
 ) -> Result<(), Failure> {
     for handle in backed {
-        let places = ctx.with(|core| core.places_of_copies(handle, left));
+        let Some(id) = ctx.with(|core| core.segments.get(handle).map(|segment| segment.id)) else {
+            continue;
+        };
+        let mut places = ctx.with(|core| core.places_of_copies(handle, left));
         let refused = rebuild_segment(ctx, handle, places.clone()).await.refused;
-        for (shard, node) in refused {
+        for place in refused {
             // A sync frees the slots of copies that were written anew.
-            ctx.call(node, RequestBody::ShardSync).await.blame(node)?;
-            let again = rebuild_segment(ctx, handle, vec![(shard, node)]).await;
-            if !again.refused.is_empty() {
-                let id = ctx.with(|core| core.segments.get(handle).map(|segment| segment.id));
-                let body = RequestBody::ShardDelete { segments: id.into_iter().collect() };
-                ctx.call(node, body).await.blame(node)?;
-                rebuild_segment(ctx, handle, vec![(shard, node)]).await;
+            ctx.call(place.1, RequestBody::ShardSync).await.blame(place.1)?;
+            let mut rebuilt = rebuild_segment(ctx, handle, vec![place]).await;
+            let is_open = inventory.open.contains(&(place.1, id));
+            if !rebuilt.refused.is_empty() && !is_open {
+                let body = RequestBody::ShardDelete { segments: vec![id] };
+                ctx.call(place.1, body).await.blame(place.1)?;
+                ctx.call(place.1, RequestBody::ShardSync).await.blame(place.1)?;
+                rebuilt = rebuild_segment(ctx, handle, vec![place]).await;
+            }
+            if !rebuilt.refused.is_empty() {
+                places.retain(|other| *other != place);
             }
         }
         let made = |core: &mut Core| {
@@ -167,7 +177,15 @@ pub(super) async fn strengthen(
         // The writer had room for the shards, so the opening may use the reserve.
         let targets = ctx.with(|core| core.place_missing(handle, 0));
         let wanted = targets.len();
-        if rebuild_segment(ctx, handle, targets).await.made < wanted {
+        let first = rebuild_segment(ctx, handle, targets).await;
+        let mut made = first.made;
+        for place in first.refused {
+            ctx.call(place.1, RequestBody::ShardSync).await.blame(place.1)?;
+            let again = rebuild_segment(ctx, handle, vec![place]).await;
+            // A node that seemed to have room and has none counts as lost for this shard.
+            made += again.made + again.refused.len();
+        }
+        if made < wanted {
             return Err(not_whole());
         }
     }

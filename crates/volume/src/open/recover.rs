@@ -139,7 +139,7 @@ pub(super) async fn recover(
         return Err(error).blame(node);
     }
     discard_open_copies(ctx, backed(), &inventory, &left).await?;
-    renew_copies(ctx, backed(), &left).await?;
+    renew_copies(ctx, backed(), &inventory, &left).await?;
     sync_shards(ctx, &nodes).await?;
     strengthen(ctx, backed()).await?;
     reserve_for_checkpoint(ctx, &inventory.held).await;
@@ -156,7 +156,6 @@ pub(super) async fn recover(
     });
     free_segments(ctx, &old).await;
     delete_copies(ctx, &left).await;
-    // If a node misses this, the volume compares its shards again when it joins.
     drop(discard_garbage(ctx, &others, true).await);
     discard_open(ctx, &inventory.open).await;
     Ok(())
