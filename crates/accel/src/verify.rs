@@ -5,9 +5,9 @@
 //! and no scrub finds it, and a client gets wrong data once other shards are lost. So the engine
 //! verifies each result:
 //!
-//! - *Code*: the check of [`OutputCheck`], whose essay says what it finds, and every checksum of
-//!   the outputs. A node that shares the volume's server does not check them. With a wrong checksum,
-//!   a good block counts as damaged, and the segment survives one loss less.
+//! - *Code*: the check of [`OutputCheck`], whose essay says which errors it finds, and every
+//!   checksum of the outputs. A node that shares the volume's server does not check them. With a
+//!   wrong checksum, a good block counts as damaged, and the segment survives one loss less.
 //! - *Place*: a placement is any choice of nodes, and the volume notes it. It does harm only if it
 //!   names a node twice, a node without weight, or a node that does not exist.
 //! - *Checksum*: the number of sums, and one of the sums, another one in each job. A node checks

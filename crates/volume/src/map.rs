@@ -7,9 +7,9 @@
 //! search. Reading the map merges neighbouring blocks into runs.
 //!
 //! The map has several roots. Users read and write the *head*. A *frozen* root keeps the content
-//! that the head had at some moment; a snapshot is one. Roots share the leaves that are alike. So to
-//! freeze the head costs a pointer per 2 MiB of device, and the first write to a shared leaf copies
-//! a page.
+//! that the head had at some moment; a snapshot is one. Roots share the leaves that are alike. So
+//! to freeze the head costs a pointer per 2 MiB of device, and the first write to a shared leaf
+//! copies a page.
 //!
 //! - A stored block is live as long as any root has it. [`Map::set`], [`Map::clear`] and
 //!   [`Map::thaw`] name the locations that the last root has given up.

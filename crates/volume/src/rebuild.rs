@@ -357,7 +357,7 @@ async fn wait_for_reservations(ctx: &Ctx) {
     }
 }
 
-/// What came of the shards of a segment that rebuild was to make.
+/// The result of [`rebuild_segment`].
 #[derive(Debug, Default)]
 pub struct Rebuilt {
     /// The number of shards that it made.

@@ -2,7 +2,8 @@
 //!
 //! The earlier writer may have died while it wrote the shards of such a segment. Then its data is
 //! on fewer nodes than the journal, which this opening is about to give up. So the opening makes
-//! the segment whole before that, as far as there are nodes ([`renew_copies`], then [`strengthen`]).
+//! the segment whole before that, as far as there are nodes ([`renew_copies`], then
+//! [`strengthen`]).
 //!
 //! A node may have a copy of a missing shard that does not count. The copy may lack only the end of
 //! its data, and have rows that few nodes have. So a copy of each missing shard stays until the
