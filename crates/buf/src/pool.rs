@@ -134,7 +134,8 @@ struct Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // Frees what was handed back. From now on other threads keep the buffers.
+        // Frees the buffers that were handed back. From now on a thread keeps the buffers that it
+        // frees.
         drop(self.home.lock().take());
         self.home.returned_bytes.store(0, Ordering::Relaxed);
         VACANT.lock().unwrap_or_else(PoisonError::into_inner).push(self.home);
