@@ -13,12 +13,15 @@ use crate::scenario::Kind;
 use crate::trace::Who;
 
 const MS: u64 = 1_000_000;
-/// Size of a page of a file.
 /// How long the links of a writer that may still write stay cut, at least.
 const STALE_AGAIN_NS: u64 = 5 * MS;
+/// Size of a page of a file.
 const PAGE_BYTES: usize = 4096;
 /// How often all processes may die before one has served: an opening has to succeed some time.
 const STRIKES_BEFORE_SERVING_MAX: u32 = 4;
+/// No process is killed while a volume has not served for longer than this. A volume may wait for
+/// slots that its neighbours give back, and they have to serve for some seconds for that.
+const SPARED_AFTER_NS: u64 = 60_000 * MS;
 
 impl<C: Cast> World<'_, C> {
     pub(super) fn schedule_strike(&mut self) {
@@ -207,7 +210,12 @@ impl<C: Cast> World<'_, C> {
         let spared = |tenant: &usize| {
             self.tenants[*tenant].strikes_since_serving >= STRIKES_BEFORE_SERVING_MAX
         };
-        if victims.iter().any(spared) {
+        let now = self.now();
+        let is_shut_for_long = |tenant: usize| {
+            let since = self.tenants[tenant].shut_since;
+            since.is_some_and(|at| now.since(at).0 > SPARED_AFTER_NS)
+        };
+        if victims.iter().any(spared) || self.all_tenants().any(is_shut_for_long) {
             return false;
         }
         for tenant in &victims {

@@ -2,8 +2,8 @@
 //!
 //! A volume may answer ENOSPC only when the pool is really short. The world knows how much users
 //! have stored, on all volumes together, and how much the nodes hold. While the live data takes
-//! less than [`SHORT_PER_MILLE`] of the slots for data, every write fits, whichever volume it goes
-//! to. Not for data are [`SLOTS_KEPT`] slots per node and volume (open segments, checkpoints, the
+//! less than [`SHORT_PER_MILLE`] of the slots for data, or less than [`GROWN_SHORT_PER_MILLE`] in a
+//! pool with room for all volumes, every write fits, whichever volume it goes to. Not for data are [`SLOTS_KEPT`] slots per node and volume (open segments, checkpoints, the
 //! reserve of collection), and all slots of nodes that a fault of their own has struck. A thick
 //! volume takes its whole size, whatever users have stored. It answers ENOSPC only when nodes are
 //! lost: in a pool that has more nodes than a segment has shards, until the volumes are whole
@@ -25,6 +25,10 @@ const SLOTS_KEPT: u64 = 16;
 /// The rest may be garbage of other volumes: a thin volume grows up to its size before it collects,
 /// so it may hold as much garbage as live data.
 const SHORT_PER_MILLE: u64 = 500;
+/// The same in a pool that had room for all volumes until one of them grew. That volume took the
+/// room from the others, and no garbage did. But it keeps a twelfth of its segments for garbage,
+/// and more slots for them when nodes are lost: five thirds of a twelfth at most.
+const GROWN_SHORT_PER_MILLE: u64 = 860;
 /// Data blocks for each of which a segment may need one more block of its footer.
 const BLOCKS_PER_FOOTER_BLOCK: u64 = 128;
 
@@ -80,8 +84,7 @@ impl<C: Cast> World<'_, C> {
             return false;
         }
         let (taken, room) = self.slots_taken_of(request.trimmed_before);
-        // A volume that grew beyond the room took it from the others, and no garbage did.
-        let short_per_mille = if small { SHORT_PER_MILLE } else { 1000 };
+        let short_per_mille = if small { SHORT_PER_MILLE } else { GROWN_SHORT_PER_MILLE };
         taken * 1000 > room * short_per_mille
     }
 
