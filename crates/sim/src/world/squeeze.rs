@@ -19,10 +19,11 @@ use super::{Happening, World};
 use crate::actor::{Cast, NodeProcess};
 use crate::trace::Who;
 
-/// Longest virtual time until a request gets its answer while disks are full. Three
-/// times this where other writes of the volume succeed meanwhile: a nearly full volume makes room
-/// for one after another, and gives up 16 s after the last one.
-pub(super) const FULL_NS_MAX: u64 = 12_000_000_000;
+/// Longest virtual time until a request gets its answer while disks are full. A write may wait 4 s
+/// for slots that other volumes could give back, and then 8 s for a journal that no disk has room
+/// for. Three times this where other writes of the volume succeed meanwhile: a nearly full volume
+/// makes room for one after another, and gives up 16 s after the last one.
+pub(super) const FULL_NS_MAX: u64 = 14_000_000_000;
 /// Longest virtual time until volumes use disks that have room again. They try again every few
 /// seconds.
 const AGAIN_NS_MAX: u64 = 15_000_000_000;
