@@ -128,9 +128,9 @@ module codes_engine
     '{too_far(job.output_base), STATUS_CARD_FAULT, job.output_base}
   };
 
-  fs_findings #(
+  fs_priority_select #(
     .COUNT(FINDINGS)
-  ) i_findings (
+  ) i_first_finding (
     .clk_i,
     .findings_i(findings),
     .found_o   (found),
@@ -197,7 +197,7 @@ module codes_engine
     .fault_o             (loader_fault)
   );
 
-  codes_passes i_passes (
+  codes_pass_generator i_pass_generator (
     .clk_i,
     .rst_ni         (unit_rst_n),
     .input_i        (job.input_base[6 +: CARD_BEAT_BITS]),
@@ -399,5 +399,5 @@ module codes_engine
   end
 
   assert property (@(posedge clk_i) disable iff (!rst_ni) state_q == IDLE |-> ports_idle)
-  else $error("memory has something under way that nobody waits for");
+  else $error("a memory access of an earlier job is still in flight");
 endmodule

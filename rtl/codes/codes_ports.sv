@@ -127,12 +127,12 @@ module codes_ports
 
   // Writes.
   logic [UNIT_BITS-1:0] writer_q, writer;
-  logic [5:0] turn_q;  // beats of this grant
+  logic [5:0] grant_beats_q;  // beats of this grant
   logic write_any, write_ready, may_write, write_go;
   logic [WRITES_BITS-1:0] writes_q;
   always_comb begin
     writer = writer_q;
-    write_any = write_valid_i[writer_q] && turn_q != '1;
+    write_any = write_valid_i[writer_q] && grant_beats_q != '1;
     for (int unsigned i = 0; i < UNITS; i++) begin
       if (!write_any && write_valid_i[(32'(writer_q) + 1 + i) % UNITS]) begin
         writer = UNIT_BITS'((32'(writer_q) + 1 + i) % UNITS);
@@ -175,12 +175,12 @@ module codes_ports
   always_ff @(posedge clk_i) begin
     if (!rst_ni) begin
       writer_q <= '0;
-      turn_q <= '0;
+      grant_beats_q <= '0;
       writes_q <= '0;
     end else begin
       if (write_go) begin
         writer_q <= writer;
-        turn_q <= (writer == writer_q && turn_q != '1) ? turn_q + 1'b1 : '0;
+        grant_beats_q <= (writer == writer_q && grant_beats_q != '1) ? grant_beats_q + 1'b1 : '0;
       end
       if (write_go != card_done_i.valid) writes_q <= write_go ? writes_q + 1'b1 : writes_q - 1'b1;
     end
@@ -191,7 +191,7 @@ module codes_ports
 
   assert property (@(posedge clk_i) disable iff (!rst_ni)
                    (order_level == '0) |-> (read_level == '0))
-  else $error("a request waits that nobody remembers");
+  else $error("a read request waits that has no entry in the order queue");
   assert property (@(posedge clk_i) disable iff (!rst_ni)
                    WRITES_BITS'(write_level) <= writes_q)
   else $error("a write waits that was not counted");

@@ -1,16 +1,16 @@
 // The guard of the functions' windows, for one side (reads or writes) of the card memory.
 //
-// A round-robin token picks the client whose request the gate takes. The request waits in a FIFO
-// while its verdict is computed in a pipeline of short stages that never stalls:
+// A round-robin arbiter picks the client whose request the gate takes. The request waits in a FIFO
+// while a pipeline of short stages that never stalls checks the request:
 //
 //   extent   the request's extent and owner are in registers
 //   window   the owner's window, and the extent's last beat
 //   sides    not below the window, not beyond its end
-//   verdict  joins the request at the output
+//   result   joins the request at the output
 //
 // The pipeline cannot stall, so the gate takes a request only if the FIFO has a free place for it.
-// The gate takes one request per cycle. No request leaves without a verdict. The verdict uses the
-// window as it was when the request passed through the pipeline.
+// The gate takes one request per cycle. No request leaves without a check result. The check uses
+// the window as it was when the request passed through the pipeline.
 
 /* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
@@ -66,9 +66,9 @@ module fs_card_gate
   card_read_t extent;
   logic [REQUEST_BITS-1:0] request;
 
-  fs_token #(
+  fs_arbiter_registered #(
     .COUNT(CLIENTS)
-  ) i_token (
+  ) i_arbiter (
     .clk_i,
     .rst_ni,
     .request_i(valid_i),
@@ -97,8 +97,8 @@ module fs_card_gate
     else if (taken != leaves) room_q <= leaves ? room_q + 1'b1 : room_q - 1'b1;
   end
 
-  // Computing verdicts.
-  logic [2:0] judging_q;
+  // Checking requests.
+  logic [2:0] checking_q;
   card_read_t extent_q;
   window_t window_q;
   card_beat_t first_q;
@@ -112,11 +112,11 @@ module fs_card_gate
     last_q <= {1'b0, extent_q.address} + (CARD_BEAT_BITS + 1)'(extent_q.beats_minus_1);
     not_below_q <= first_q >= window_q.base;
     not_beyond_q <= last_q < {1'b0, window_q.stop};
-    judging_q <= rst_ni ? {judging_q[1:0], taken} : '0;
+    checking_q <= rst_ni ? {checking_q[1:0], taken} : '0;
   end
 
-  // Handing on requests with their verdicts.
-  logic request_space, request_valid, verdict_space;
+  // Handing on requests with their check results.
+  logic request_space, request_valid, result_space;
 
   fs_fifo #(
     .WIDTH(CLIENTS + REQUEST_BITS),
@@ -136,11 +136,11 @@ module fs_card_gate
   fs_fifo #(
     .WIDTH(1),
     .DEPTH(DEPTH)
-  ) i_verdicts (
+  ) i_results (
     .clk_i,
     .rst_ni,
-    .in_valid_i (judging_q[2]),
-    .in_ready_o (verdict_space),
+    .in_valid_i (checking_q[2]),
+    .in_ready_o (result_space),
     .in_data_i  (not_below_q && not_beyond_q),
     .out_valid_o(valid_o),
     .out_ready_i(ready_i),
@@ -149,9 +149,9 @@ module fs_card_gate
   );
 
   assert property (@(posedge clk_i) disable iff (!rst_ni) taken |-> request_space)
-  else $error("no room for a request");
-  assert property (@(posedge clk_i) disable iff (!rst_ni) judging_q[2] |-> verdict_space)
-  else $error("no room for a verdict");
+  else $error("no space for a request");
+  assert property (@(posedge clk_i) disable iff (!rst_ni) checking_q[2] |-> result_space)
+  else $error("no space for a check result");
   assert property (@(posedge clk_i) disable iff (!rst_ni) valid_o |-> request_valid)
-  else $error("a verdict without a request");
+  else $error("a check result without a request");
 endmodule

@@ -123,9 +123,9 @@ module crc_engine
     '{too_far(job.destination), STATUS_CARD_FAULT, job.destination}
   };
 
-  fs_findings #(
+  fs_priority_select #(
     .COUNT(FINDINGS)
-  ) i_findings (
+  ) i_first_finding (
     .clk_i,
     .findings_i(findings),
     .found_o   (found),

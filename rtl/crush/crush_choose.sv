@@ -43,13 +43,13 @@ module crush_choose
   input  logic                   chosen_ready_i,
   output chosen_t                chosen_o,
 
-  // The image (crush_store).
+  // The image (crush_map_memory).
   input  logic [16:0]            buckets_i,
   input  logic [7:0]             algorithms_i,  // the algorithms that the header names
   output logic                   bucket_read_o,
   output logic [15:0]            bucket_index_o,
   // verilator lint_off UNUSEDSIGNAL
-  input  bucket_t                bucket_i,  // the rule machine uses the kind
+  input  bucket_t                bucket_i,  // the rule engine uses the kind
   // verilator lint_on UNUSEDSIGNAL
   output logic                   row_read_o,
   output logic [ROW_BITS-1:0]    row_index_o,

@@ -133,7 +133,7 @@ module crush_hash_lanes #(
       end else if (word == second_word(mix - 1)) begin : gen_second
         assign value = second;
       end else begin : gen_wait
-        crush_delay_lanes #(.LANES(LANES), .WIDTH(32), .STAGES(MIX_STAGES)) i_delay (
+        crush_delay_line #(.LANES(LANES), .WIDTH(32), .STAGES(MIX_STAGES)) i_delay (
           .clk_i,
           .valid_i(valid[(mix-1)*MIX_STAGES +: MIX_STAGES]),
           .data_i(gen_before[mix-1].gen_word[word].value),

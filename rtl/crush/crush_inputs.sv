@@ -2,13 +2,13 @@
 // of maps, which go to the loader.
 //
 // The module does one transfer after the other. It reads ahead, across the ends of transfers, as
-// far as it has room for beats. So the machine does not run dry between commands. A beat with an
-// error starts no mappings.
+// far as it has space for beats. So crush_rule_engine does not run dry between commands. A beat
+// with an error starts no mappings.
 //
-// A stopped job (crush_jobs) requests no more beats, and the module drops the beats that were
-// requested. Then its transfer is *cut*: it ends when no requested beat is left, and the module
-// starts to read the next transfer only then. A job is stopped only while it is the oldest, so its
-// transfer is the current one.
+// A stopped job (crush_inflight_table) requests no more beats, and the module drops the beats that
+// were requested. Then its transfer is *cut*: it ends when no requested beat is left, and the
+// module starts to read the next transfer only then. A job is stopped only while it is the oldest,
+// so its transfer is the current one.
 
 /* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures

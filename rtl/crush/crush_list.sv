@@ -35,7 +35,7 @@ module crush_list #(
   logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
-  crush_flow #(.STAGES(STAGES)) i_flow (
+  crush_pipeline_control #(.STAGES(STAGES)) i_control (
     .clk_i,
     .rst_ni,
     .valid_i,
@@ -54,10 +54,10 @@ module crush_list #(
   logic [LANES-1:0][31:0] sums_in, sums, weights_in, weights;
   logic [LANES-1:0] exists;
   logic [15:0] row, row_q;
-  crush_beside #(.WIDTH(LANES * 32), .STAGES(HASHED)) i_sums (
+  crush_sideband_fifo #(.WIDTH(LANES * 32), .STAGES(HASHED)) i_sums (
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(sums_in), .out_i(valid[HASHED]), .data_o(sums)
   );
-  crush_beside #(.WIDTH(LANES * 33 + 16), .STAGES(MULTIPLIED)) i_weights (
+  crush_sideband_fifo #(.WIDTH(LANES * 33 + 16), .STAGES(MULTIPLIED)) i_weights (
     .clk_i,
     .rst_ni,
     .in_i(valid_i),

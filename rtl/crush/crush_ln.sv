@@ -137,10 +137,10 @@ module crush_ln #(
   // LH[k] and the shift are delayed until the correction is read.
   logarithms_t high;
   shifts_t shift, sum_shift_q;
-  crush_delay_lanes #(.LANES(LANES), .WIDTH(48), .STAGES(3)) i_high (
+  crush_delay_line #(.LANES(LANES), .WIDTH(48), .STAGES(3)) i_high (
     .clk_i, .valid_i(valid_i[5:3]), .data_i(high_q), .data_o(high)
   );
-  crush_delay_lanes #(.LANES(LANES), .WIDTH(4), .STAGES(3)) i_shift (
+  crush_delay_line #(.LANES(LANES), .WIDTH(4), .STAGES(3)) i_shift (
     .clk_i, .valid_i(valid_i[5:3]), .data_i(read_shift_q), .data_o(shift)
   );
 

@@ -38,16 +38,16 @@ module crush_modulo #(
   logic [31:0] n [LANES];
   logic [4:0] shift [LANES];
   halves_t w, offset;
-  crush_delay_lanes #(.LANES(LANES), .WIDTH(32), .STAGES(MULTIPLIED)) i_n (
+  crush_delay_line #(.LANES(LANES), .WIDTH(32), .STAGES(MULTIPLIED)) i_n (
     .clk_i, .valid_i(valid_i[MULTIPLIED-1:0]), .data_i(n_i), .data_o(n)
   );
-  crush_delay_lanes #(.LANES(LANES), .WIDTH(5), .STAGES(MULTIPLIED)) i_shift (
+  crush_delay_line #(.LANES(LANES), .WIDTH(5), .STAGES(MULTIPLIED)) i_shift (
     .clk_i, .valid_i(valid_i[MULTIPLIED-1:0]), .data_i(shift_i), .data_o(shift)
   );
-  crush_delay_lanes #(.LANES(LANES), .WIDTH(16), .STAGES(MULTIPLIED + 1)) i_w (
+  crush_delay_line #(.LANES(LANES), .WIDTH(16), .STAGES(MULTIPLIED + 1)) i_w (
     .clk_i, .valid_i(valid_i[MULTIPLIED:0]), .data_i(w_i), .data_o(w)
   );
-  crush_delay_lanes #(.LANES(LANES), .WIDTH(16), .STAGES(MULTIPLIED + 1)) i_offset (
+  crush_delay_line #(.LANES(LANES), .WIDTH(16), .STAGES(MULTIPLIED + 1)) i_offset (
     .clk_i, .valid_i(valid_i[MULTIPLIED:0]), .data_i(offset_i), .data_o(offset)
   );
 

@@ -1,20 +1,21 @@
 // The processing element for CRUSH: whole rules, for many inputs at once.
 //
-// **Life of a placement.** crush_commands takes a PLACE command, checks it and gives it a place
-// among the jobs. crush_inputs reads its inputs from card memory and hands each input to a free
-// context of crush_machine. crush_machine runs the rule and asks the draw engine for one item of
-// one bucket at a time. crush_results writes the finished row to card memory and frees the context.
-// When a row has landed, crush_jobs counts it. When all rows have landed, crush_jobs answers the
-// command. Rows finish in any order. The inputs of a command follow those of the command before
-// without a pause.
+// **Life of a placement.** crush_commands takes a PLACE command, checks it and adds it to
+// crush_inflight_table as a job. crush_inputs reads the inputs of the job from card memory and
+// hands each input to a free context of crush_rule_engine. crush_rule_engine runs the rule and asks
+// the draw engine for one item of one bucket at a time. crush_results writes the finished row to
+// card memory and frees the context. When a row has landed, crush_inflight_table counts it. When
+// all rows have landed, crush_inflight_table answers the command. Rows finish in any order. The
+// inputs of a command follow those of the command before without a pause.
 //
 // **Errors.** A fault of card memory, a missing kernel, or an unsound image ends a job only after
 // all of its mappings have ended, so no part of the job is left behind. Usually crush_commands
 // finds a missing kernel before the start.
 //
-// **Time.** A placement may take MAX_CYCLES, counted while it is the oldest in flight (crush_jobs).
-// Then crush_inputs uses no more of its inputs, and the machine ends each of its mappings with the
-// mapping's next event: even one mapping may need more tries than the limit allows.
+// **Time.** A placement may take MAX_CYCLES, counted while it is the oldest in flight
+// (crush_inflight_table). Then crush_inputs uses no more of its inputs, and crush_rule_engine ends
+// each of its mappings with the mapping's next event: even one mapping may need more tries than the
+// limit allows.
 
 module crush_pe
   import crush_pkg::*;
@@ -180,9 +181,9 @@ module crush_pe
   logic bad_valid, bad_draw;
   job_index_t bad_job;
 
-  crush_machine #(
+  crush_rule_engine #(
     .CONTEXTS(CONTEXTS)
-  ) i_machine (
+  ) i_rule_engine (
     .clk_i,
     .rst_ni,
     .settings_i,
@@ -245,10 +246,10 @@ module crush_pe
     .landed_job_o   (landed_job)
   );
 
-  crush_jobs #(
+  crush_inflight_table #(
     .ROWS(CONTEXTS + 32),
     .MAX_CYCLES(MAX_CYCLES)
-  ) i_jobs (
+  ) i_inflight_table (
     .clk_i,
     .rst_ni,
     .add_i             (add),

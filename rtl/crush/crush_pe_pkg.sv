@@ -1,4 +1,4 @@
-// Types inside the rule machine (crush_pe).
+// Types inside the processing element (crush_pe).
 
 /* verilator lint_off UNUSEDPARAM */  // no unit uses the whole package
 
@@ -88,7 +88,7 @@ package crush_pe_pkg;
     logic [22:0]  leaf_r;           // r of the first try
   } context_t;
 
-  // The reason for a pass through the machine.
+  // The reason for a pass through the rule engine.
   typedef enum logic [2:0] {
     EVENT_NEW,     // a mapping begins
     EVENT_STEP,    // the next step of the rule
@@ -121,12 +121,12 @@ package crush_pe_pkg;
     VERDICT_STOPPED   // the job has used up its time
   } verdict_e;
 
-  // Facts for the transition, computed in the stages before it.
+  // The evaluation of an event (crush_evaluate), for the transition.
   typedef struct packed {
     verdict_e     verdict;
     logic         leaf_is_item;     // the device just found is its own leaf
     logic         is_last_level;
-    // Facts of the search
+    // The search
     logic         has_more_tries;   // ftotal + 1 < choose_tries
     logic         has_more_leaf_tries;
     logic         is_last_rep;      // rep + 1 = numrep
@@ -138,13 +138,13 @@ package crush_pe_pkg;
     logic [3:0]   first_other_open;
     logic [22:0]  leaf_r;
     logic [15:0]  item;             // bucket index of the found item
-    // Facts of steps
+    // Steps
     logic [3:0]   w_first;          // first of w_buckets
     logic [3:0]   block_end;        // indep: end of the positions of the next bucket
     logic         is_nothing;       // the choose step wants no item
     logic [4:0]   numrep;
     logic [4:0]   emitted;          // items of w and of the result together
-  } facts_t;
+  } evaluation_t;
 
   // The next action for a context.
   typedef enum logic [2:0] {

@@ -103,7 +103,7 @@ package crush_pkg;
     logic [31:0]  second;   // list: weight; tree: weight of the node
   } pair_slot_t;
 
-  // A draw that the rule machine requests. r is r_base + ftotal * s. s is 1 for firstn. For indep,
+  // A draw that the rule engine requests. r is r_base + ftotal * s. s is 1 for firstn. For indep,
   // s is numrep, or numrep + 1 in uniform buckets whose size is a multiple of numrep.
   typedef struct packed {
     tag_t         tag;
@@ -159,7 +159,7 @@ package crush_pkg;
     logic [7:0]          op;    // STEP_*
   } step_t;  // 64 bits
 
-  // Fields of a loaded map's header that the rule machine needs.
+  // Fields of a loaded map's header that the rule engine needs.
   typedef struct packed {
     logic [7:0]   algorithms;    // bit ALG_*: a bucket of the algorithm exists
     logic [15:0]  rules;         // slots of rules

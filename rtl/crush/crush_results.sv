@@ -16,7 +16,7 @@ module crush_results
 
   input  job_t [JOBS-1:0]      jobs_i,
 
-  // From the machine.
+  // From crush_rule_engine.
   input  logic                 done_valid_i,
   output logic                 done_ready_o,
   input  tag_t                 done_index_i,

@@ -1,7 +1,7 @@
 // Kernel of straw buckets: the greatest (hash & 0xffff) * straw wins; among equal lengths the
 // first.
 //
-// Stages: hash, multiply, tournament.
+// Stages: hash, multiply, comparator tree.
 
 module crush_straw #(
   parameter int unsigned LANES = 16
@@ -35,7 +35,7 @@ module crush_straw #(
   logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
-  crush_flow #(.STAGES(STAGES)) i_flow (
+  crush_pipeline_control #(.STAGES(STAGES)) i_control (
     .clk_i,
     .rst_ni,
     .valid_i,
@@ -51,10 +51,10 @@ module crush_straw #(
 
   logic [LANES-1:0][31:0] straws_in, straws;
   logic [LANES-1:0] exists;
-  crush_beside #(.WIDTH(LANES * 32), .STAGES(HASHED)) i_straws (
+  crush_sideband_fifo #(.WIDTH(LANES * 32), .STAGES(HASHED)) i_straws (
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(straws_in), .out_i(valid[HASHED]), .data_o(straws)
   );
-  crush_beside #(.WIDTH(LANES), .STAGES(MULTIPLIED)) i_mask (
+  crush_sideband_fifo #(.WIDTH(LANES), .STAGES(MULTIPLIED)) i_mask (
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(mask_i), .out_i(valid[MULTIPLIED]), .data_o(exists)
   );
 
@@ -89,7 +89,7 @@ module crush_straw #(
     .product_o(lengths)
   );
 
-  crush_least #(.LANES(LANES), .KEY_BITS(LENGTH_BITS)) i_least (
+  crush_argmin #(.LANES(LANES), .KEY_BITS(LENGTH_BITS)) i_argmin (
     .clk_i,
     .valid_i(valid[STAGES-1:MULTIPLIED]),
     .first_i(first[STAGES-1]),

@@ -6,7 +6,7 @@
 //
 //   floor(N / weight) = (N + N * m / 2^48) >> shift
 //
-// Stages: hash, logarithm, multiply by m, add, shift, tournament.
+// Stages: hash, logarithm, multiply by m, add, shift, comparator tree.
 
 module crush_straw2 #(
   parameter int unsigned LANES = 16
@@ -42,7 +42,7 @@ module crush_straw2 #(
   logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
-  crush_flow #(.STAGES(STAGES)) i_flow (
+  crush_pipeline_control #(.STAGES(STAGES)) i_control (
     .clk_i,
     .rst_ni,
     .valid_i,
@@ -57,12 +57,13 @@ module crush_straw2 #(
   );
 
   reciprocal_t [LANES-1:0] reciprocals_in, reciprocals;
-  crush_beside #(.WIDTH(LANES * $bits(reciprocal_t)), .STAGES(LOGGED)) i_reciprocals (
-    .clk_i, .rst_ni, .in_i(valid_i), .data_i(reciprocals_in), .out_i(valid[LOGGED]), .data_o(reciprocals)
+  crush_sideband_fifo #(.WIDTH(LANES * $bits(reciprocal_t)), .STAGES(LOGGED)) i_reciprocals (
+    .clk_i, .rst_ni, .in_i(valid_i), .data_i(reciprocals_in),
+    .out_i(valid[LOGGED]), .data_o(reciprocals)
   );
   // Lanes without a slot count as items of weight 0.
   logic [LANES-1:0] loses_in, loses;
-  crush_beside #(.WIDTH(LANES), .STAGES(DIVIDED)) i_loses (
+  crush_sideband_fifo #(.WIDTH(LANES), .STAGES(DIVIDED)) i_loses (
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(loses_in), .out_i(valid[DIVIDED]), .data_o(loses)
   );
 
@@ -72,7 +73,7 @@ module crush_straw2 #(
   logic [31:0] args [3][LANES];
   logic [31:0] hash [LANES];
   logic [15:0] u [LANES];
-  logic [48:0] n [LANES], n_beside [LANES], quotient_q [LANES];
+  logic [48:0] n [LANES], n_delayed [LANES], quotient_q [LANES];
   logic [47:0] m [LANES];
   logic [5:0] shift_in [LANES], shift [LANES], shift_q [LANES];
   logic [96:0] product [LANES];
@@ -99,10 +100,10 @@ module crush_straw2 #(
   crush_multiplier #(.LANES(LANES), .A_BITS(49), .B_BITS(48)) i_product (
     .clk_i, .valid_i(valid[MULTIPLIED-1:LOGGED]), .a_i(n), .b_i(m), .product_o(product)
   );
-  crush_delay_lanes #(.LANES(LANES), .WIDTH(49), .STAGES(MULTIPLIED - LOGGED)) i_n (
-    .clk_i, .valid_i(valid[MULTIPLIED-1:LOGGED]), .data_i(n), .data_o(n_beside)
+  crush_delay_line #(.LANES(LANES), .WIDTH(49), .STAGES(MULTIPLIED - LOGGED)) i_n (
+    .clk_i, .valid_i(valid[MULTIPLIED-1:LOGGED]), .data_i(n), .data_o(n_delayed)
   );
-  crush_delay_lanes #(.LANES(LANES), .WIDTH(6), .STAGES(MULTIPLIED - LOGGED)) i_shift (
+  crush_delay_line #(.LANES(LANES), .WIDTH(6), .STAGES(MULTIPLIED - LOGGED)) i_shift (
     .clk_i, .valid_i(valid[MULTIPLIED-1:LOGGED]), .data_i(shift_in), .data_o(shift)
   );
 
@@ -113,7 +114,7 @@ module crush_straw2 #(
       automatic sums_t sum;
       // verilator unroll_disable
       for (int unsigned lane = 0; lane < LANES; lane++) begin
-        sum[lane] = 50'(n_beside[lane]) + 50'(product[lane] >> 48);
+        sum[lane] = 50'(n_delayed[lane]) + 50'(product[lane] >> 48);
       end
       sum_q <= sum;
       shift_q <= shift;
@@ -126,7 +127,7 @@ module crush_straw2 #(
     end
   end
 
-  crush_least #(.LANES(LANES), .KEY_BITS(KEY_BITS)) i_least (
+  crush_argmin #(.LANES(LANES), .KEY_BITS(KEY_BITS)) i_argmin (
     .clk_i,
     .valid_i(valid[STAGES-1:DIVIDED]),
     .first_i(first[STAGES-1]),

@@ -1,5 +1,5 @@
-// The next state of a context after an event, from the state before and the facts that the earlier
-// stages have computed. Combinational; the earlier stages make every comparison and sum (facts_i).
+// The next state of a context after an event, from the state before and the evaluation of the event
+// (crush_evaluate). Combinational; the earlier stages make every comparison and sum (evaluation_i).
 //
 // **Draws.** If the context searches a leaf, an outcome first concerns the leaf: a failed leaf draw
 // is repeated in the same bucket up to leaf_limit times, and then the outer item fails. The outcome
@@ -22,7 +22,7 @@ module crush_transition
   import crush_pe_pkg::*;
 (
   input  context_t    context_i,
-  input  facts_t      facts_i,
+  input  evaluation_t evaluation_i,
   input  logic [3:0]  width_i,
   input  step_t       step_i,
   input  logic        descend_once_i,
@@ -44,10 +44,10 @@ module crush_transition
   always_comb begin
     outcome = OUTCOME_NONE;
     leaf_again = 1'b0;
-    unique case (facts_i.verdict)
+    unique case (evaluation_i.verdict)
       VERDICT_TAKE: outcome = OUTCOME_TAKE;
       VERDICT_FAIL: begin
-        leaf_again = context_i.in_leaf && facts_i.has_more_leaf_tries;
+        leaf_again = context_i.in_leaf && evaluation_i.has_more_leaf_tries;
         if (!leaf_again) outcome = OUTCOME_FAIL;
       end
       VERDICT_NOWHERE: outcome = context_i.in_leaf ? OUTCOME_FAIL : OUTCOME_NOWHERE;
@@ -63,17 +63,17 @@ module crush_transition
     firstn.in_leaf = 1'b0;
     firstn.level = '0;
     firstn_action = ACTION_DRAW;
-    if (outcome == OUTCOME_FAIL && facts_i.has_more_tries) begin
+    if (outcome == OUTCOME_FAIL && evaluation_i.has_more_tries) begin
       firstn.ftotal = context_i.ftotal + 16'd1;
     end else begin
       firstn.ftotal = '0;
       firstn.rep = context_i.rep + 5'd1;
-      if (facts_i.is_last_rep) firstn_action = ACTION_BLOCK;
+      if (evaluation_i.is_last_rep) firstn_action = ACTION_BLOCK;
       if (outcome == OUTCOME_TAKE) begin
         firstn.o_mask = context_i.o_mask | only(context_i.pos);
         firstn.c_mask = context_i.is_leaf ? context_i.c_mask | only(context_i.pos) : '0;
         firstn.pos = context_i.pos + 4'd1;
-        if (facts_i.is_last_pos) firstn_action = ACTION_BLOCK;
+        if (evaluation_i.is_last_pos) firstn_action = ACTION_BLOCK;
       end
       if (firstn_action == ACTION_BLOCK) firstn.base = firstn.pos;
     end
@@ -89,7 +89,7 @@ module crush_transition
     indep.in_leaf = 1'b0;
     indep.level = '0;
     indep_action = ACTION_DRAW;
-    if (facts_i.leaf_is_item) indep.c_mask = context_i.c_mask | only(context_i.pos);
+    if (evaluation_i.leaf_is_item) indep.c_mask = context_i.c_mask | only(context_i.pos);
     if (outcome == OUTCOME_TAKE) begin
       indep.o_mask = context_i.o_mask | only(context_i.pos);
       if (context_i.is_leaf) indep.c_mask = context_i.c_mask | only(context_i.pos);
@@ -98,11 +98,11 @@ module crush_transition
       indep.c_mask = context_i.c_mask & ~only(context_i.pos);
     end
     if (outcome != OUTCOME_FAIL) indep.open = context_i.open & ~only(context_i.pos);
-    has_open = outcome == OUTCOME_FAIL || facts_i.has_other_open;
-    first_open = outcome == OUTCOME_FAIL ? facts_i.first_open : facts_i.first_other_open;
-    if (facts_i.has_later_open) begin
-      indep.pos = facts_i.later_open;
-    end else if (has_open && facts_i.has_more_tries) begin
+    has_open = outcome == OUTCOME_FAIL || evaluation_i.has_other_open;
+    first_open = outcome == OUTCOME_FAIL ? evaluation_i.first_open : evaluation_i.first_other_open;
+    if (evaluation_i.has_later_open) begin
+      indep.pos = evaluation_i.later_open;
+    end else if (has_open && evaluation_i.has_more_tries) begin
       indep.pos = first_open;
       indep.ftotal = context_i.ftotal + 16'd1;
       indep.round_r = context_i.round_r + 21'(context_i.numrep);
@@ -119,11 +119,11 @@ module crush_transition
     block = context_i;
     block.level = '0;
     block.in_leaf = 1'b0;
-    if (facts_i.verdict == VERDICT_BLOCK) begin
-      block.w_buckets = context_i.w_buckets & ~only(facts_i.w_first);
+    if (evaluation_i.verdict == VERDICT_BLOCK) begin
+      block.w_buckets = context_i.w_buckets & ~only(evaluation_i.w_first);
       block.bucket = ~w_item_i[15:0];
-      block.limit = facts_i.block_end;
-      block.open = below(facts_i.block_end) & ~below(context_i.base);
+      block.limit = evaluation_i.block_end;
+      block.open = below(evaluation_i.block_end) & ~below(context_i.base);
       block.pos = context_i.base;
       block.rep = '0;
       block.ftotal = '0;
@@ -159,7 +159,8 @@ module crush_transition
         stepped.w_buckets = step_i.argument[31] ? only('0) : '0;
       end
       STEP_EMIT: begin
-        stepped.result_count = facts_i.emitted > 5'(width_i) ? width_i : facts_i.emitted[3:0];
+        stepped.result_count = evaluation_i.emitted > 5'(width_i) ? width_i
+                                                                  : evaluation_i.emitted[3:0];
         stepped.result_mask = (context_i.result_mask | (context_i.w_mask << context_i.result_count))
                               & below(width_i);
         stepped.w_count = '0;
@@ -170,14 +171,14 @@ module crush_transition
         stepped.is_indep = step_i.op == STEP_CHOOSE_INDEP || step_i.op == STEP_CHOOSELEAF_INDEP;
         stepped.is_leaf = step_i.op == STEP_CHOOSELEAF_FIRSTN || step_i.op == STEP_CHOOSELEAF_INDEP;
         stepped.kind = step_i.kind;
-        stepped.numrep = facts_i.numrep;
+        stepped.numrep = evaluation_i.numrep;
         stepped.base = '0;
         stepped.o_mask = '0;
         stepped.c_mask = '0;
         if (context_i.leaf_tries != '0) stepped.leaf_limit = context_i.leaf_tries;
         else if (stepped.is_indep || descend_once_i) stepped.leaf_limit = 16'd1;
         else stepped.leaf_limit = context_i.choose_tries;
-        if (facts_i.is_nothing) begin
+        if (evaluation_i.is_nothing) begin
           stepped.w_count = '0;
           stepped.w_mask = '0;
           stepped.w_buckets = '0;
@@ -202,7 +203,7 @@ module crush_transition
   always_comb begin
     context_o = context_i;
     action_o = ACTION_FINISH;
-    unique case (facts_i.verdict)
+    unique case (evaluation_i.verdict)
       VERDICT_STEP: begin
         context_o = stepped;
         action_o = step_action;
@@ -222,13 +223,13 @@ module crush_transition
       VERDICT_LEAF: begin
         context_o.in_leaf = 1'b1;
         context_o.level = '0;
-        context_o.leaf_bucket = facts_i.item;
+        context_o.leaf_bucket = evaluation_i.item;
         context_o.leaf_ftotal = '0;
-        context_o.leaf_r = facts_i.leaf_r;
+        context_o.leaf_r = evaluation_i.leaf_r;
         action_o = ACTION_DRAW_CHILD;
       end
       VERDICT_JUDGE: begin
-        if (context_i.is_indep && facts_i.leaf_is_item) context_o.c_mask = indep.c_mask;
+        if (context_i.is_indep && evaluation_i.leaf_is_item) context_o.c_mask = indep.c_mask;
         action_o = ACTION_JUDGE;
       end
       VERDICT_TAKE, VERDICT_FAIL, VERDICT_NOWHERE: begin

@@ -44,7 +44,7 @@ module crush_tree #(
   logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
-  crush_flow #(.STAGES(STAGES)) i_flow (
+  crush_pipeline_control #(.STAGES(STAGES)) i_control (
     .clk_i,
     .rst_ni,
     .valid_i,
@@ -62,13 +62,13 @@ module crush_tree #(
   assign pairs = slots_i;
   logic [LANES-1:0][31:0] weights_in, weights, lefts_in, lefts;
   logic [15:0] size, row;
-  crush_beside #(.WIDTH(LANES * 32), .STAGES(HASHED)) i_weights (
+  crush_sideband_fifo #(.WIDTH(LANES * 32), .STAGES(HASHED)) i_weights (
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(weights_in), .out_i(valid[HASHED]), .data_o(weights)
   );
-  crush_beside #(.WIDTH(LANES * 32), .STAGES(MULTIPLIED)) i_lefts (
+  crush_sideband_fifo #(.WIDTH(LANES * 32), .STAGES(MULTIPLIED)) i_lefts (
     .clk_i, .rst_ni, .in_i(valid_i), .data_i(lefts_in), .out_i(valid[MULTIPLIED]), .data_o(lefts)
   );
-  crush_beside #(.WIDTH(32), .STAGES(DECIDED)) i_size (
+  crush_sideband_fifo #(.WIDTH(32), .STAGES(DECIDED)) i_size (
     .clk_i,
     .rst_ni,
     .in_i(valid_i),

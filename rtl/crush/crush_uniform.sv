@@ -51,7 +51,7 @@ module crush_uniform #(
   logic [STAGES:0] valid, first, last;  // some stages use only some of them
   // verilator lint_on UNUSEDSIGNAL
   draw_tag_t tag;
-  crush_flow #(.STAGES(STAGES)) i_flow (
+  crush_pipeline_control #(.STAGES(STAGES)) i_control (
     .clk_i,
     .rst_ni,
     .valid_i,
@@ -77,7 +77,7 @@ module crush_uniform #(
   short_t [LANES-1:0] shorts_in, shorts;
   logic [15:0] row_hash, size_hash, row, r;
   assign row_in = beat_i.row;
-  crush_beside #(.WIDTH(LANES * $bits(short_t) + 32), .STAGES(HASHED)) i_shorts (
+  crush_sideband_fifo #(.WIDTH(LANES * $bits(short_t) + 32), .STAGES(HASHED)) i_shorts (
     .clk_i,
     .rst_ni,
     .in_i(valid_i),
@@ -85,7 +85,7 @@ module crush_uniform #(
     .out_i(valid[HASHED]),
     .data_o({shorts, row_hash, size_hash})
   );
-  crush_beside #(.WIDTH(LANES + 32), .STAGES(TARGETED)) i_counts (
+  crush_sideband_fifo #(.WIDTH(LANES + 32), .STAGES(TARGETED)) i_counts (
     .clk_i,
     .rst_ni,
     .in_i(valid_i),

@@ -1,10 +1,10 @@
-// The CRUSH unit: the rule machine, the draw engine with the kernels of the static region, and the
+// The CRUSH unit: the rule engine, the draw engine with the kernels of the static region, and the
 // memories of the loaded map. Outside are the queues of commands, card memory, and the
 // reconfigurable partition, which holds one of the other kernels.
 //
 //   commands, answers ---- crush_pe ---- card memory
 //                          |     |
-//                 crush_choose - crush_store
+//                 crush_choose - crush_map_memory
 //                          |
 //               reconfigurable partition
 //
@@ -137,14 +137,14 @@ module crush_unit
     .idle_o
   );
 
-  crush_store #(
+  crush_map_memory #(
     .LANES(LANES),
     .SLOT_ROWS(SLOT_ROWS),
     .BUCKETS(BUCKETS),
     .DEVICES(DEVICES),
     .RULES(RULES),
     .STEPS(STEPS)
-  ) i_store (
+  ) i_map_memory (
     .clk_i,
     .rst_ni,
     .load_valid_i     (load_valid),
@@ -210,7 +210,7 @@ module crush_unit
     .rp_drawn_i
   );
 
-  crush_watch i_watch (
+  crush_latency_counter i_latency_counter (
     .clk_i,
     .rst_ni,
     .begins_i      (choose_valid && choose_ready),

@@ -160,9 +160,9 @@ module qdma
   ending_t ending;
   logic [FUNCTIONS-1:0] has_free;
   slot_number_t free_number;
-  logic verdict_valid;
-  slot_t verdict_slot;
-  verdict_t verdict_found, verdict;
+  logic check_valid;
+  slot_t check_slot;
+  check_result_t new_check_result, check_result;
   copy_t copy;
   outcome_t outcome;
   links_t links;
@@ -180,7 +180,7 @@ module qdma
     .arrived_ring_i(arrived_ring),
     .ended_valid_i(ending_valid), .ended_ready_o(ending_ready), .ended_slot_i(ending.slot),
     .ended_ring_i(ended_ring),
-    .owner_o(owner), .free_number_i(free_number), .slot_o(slot), .verdict_i(verdict),
+    .owner_o(owner), .free_number_i(free_number), .slot_o(slot), .check_result_i(check_result),
     .outcome_i(outcome), .links_i(links),
     .fetch_room_i(fetch_room), .start_room_i(start_room), .completion_room_i(completion_room),
     .act_valid_o(act_valid), .act_slot_o(act_slot), .act_ring_o(act_ring), .act_o(act),
@@ -191,11 +191,11 @@ module qdma
   qdma_slots i_slots (
     .clk_i, .rst_ni, .cycles_i(cycles), .idle_o(slots_idle),
     .has_free_o(has_free), .owner_i(owner), .free_number_o(free_number),
-    .verdict_valid_i(verdict_valid), .verdict_slot_i(verdict_slot), .verdict_i(verdict_found),
+    .check_valid_i(check_valid), .check_slot_i(check_slot), .check_result_i(new_check_result),
     .ending_valid_i(ending_valid && ending_ready), .ending_i(ending),
     .arrived_slot_i(looked_slot), .arrived_ring_o(arrived_ring),
     .ended_slot_i(ending.slot), .ended_ring_o(ended_ring),
-    .slot_i(slot), .verdict_o(verdict), .outcome_o(outcome), .links_o(links),
+    .slot_i(slot), .check_result_o(check_result), .outcome_o(outcome), .links_o(links),
     .act_valid_i(act_valid), .act_slot_i(act_slot), .act_ring_i(act_ring), .act_i(act)
   );
 
@@ -218,7 +218,7 @@ module qdma
     .read_valid_o(read_valid[1]), .read_ready_i(read_ready[1]), .read_o(reads[1]),
     .data_valid_i(data_valid), .data_i(data),
     .looked_slot_o(looked_slot), .looked_ring_i(arrived_ring),
-    .verdict_valid_o(verdict_valid), .verdict_slot_o(verdict_slot), .verdict_o(verdict_found),
+    .check_valid_o(check_valid), .check_slot_o(check_slot), .check_result_o(new_check_result),
     .copy_o(copy),
     .arrived_valid_o(arrived_valid), .arrived_ready_i(arrived_ready), .arrived_slot_o(arrived_slot),
     .beat_slot_i(beat_slot), .beat_second_i(beat_second), .beat_o(beat)
@@ -231,7 +231,7 @@ module qdma
   qdma_dispatch i_dispatch (
     .clk_i, .rst_ni,
     .start_room_o(start_room), .start_valid_i(act_valid && act.start), .start_slot_i(act_slot),
-    .start_target_i(verdict.target), .start_status_i(act.start_status),
+    .start_target_i(check_result.target), .start_status_i(act.start_status),
     .start_detail_i(act.start_detail),
     .h2c_valid_o(h2c_valid), .h2c_ready_i(h2c_ready), .h2c_slot_o(h2c_slot),
     .c2h_valid_o(c2h_valid), .c2h_ready_i(c2h_ready), .c2h_slot_o(c2h_slot),
@@ -254,7 +254,7 @@ module qdma
 
   qdma_h2c i_h2c (
     .clk_i, .rst_ni,
-    .load_valid_i(verdict_valid && verdict_found.target == UNIT_H2C), .load_slot_i(verdict_slot),
+    .load_valid_i(check_valid && new_check_result.target == UNIT_H2C), .load_slot_i(check_slot),
     .load_i(copy),
     .start_valid_i(h2c_valid), .start_ready_o(h2c_ready), .start_slot_i(h2c_slot),
     .read_valid_o(read_valid[2]), .read_ready_i(read_ready[2]), .read_o(reads[2]),
@@ -274,7 +274,7 @@ module qdma
 
   qdma_c2h i_c2h (
     .clk_i, .rst_ni,
-    .load_valid_i(verdict_valid && verdict_found.target == UNIT_C2H), .load_slot_i(verdict_slot),
+    .load_valid_i(check_valid && new_check_result.target == UNIT_C2H), .load_slot_i(check_slot),
     .load_i(copy),
     .start_valid_i(c2h_valid), .start_ready_o(c2h_ready), .start_slot_i(c2h_slot),
     .read_valid_o(card_read_valid_o), .read_ready_i(card_read_ready_i), .read_o(card_read_data_o),

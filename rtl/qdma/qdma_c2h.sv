@@ -1,8 +1,8 @@
-// Copies from card memory to host memory. One turn of a copy is one burst of card memory. The beats
-// of the bursts come in order, wait in a buffer of 32 KiB, and go on to host memory. The unit
-// requests a burst only when the buffer has space for the whole burst, so a slow host does not hold
-// up card memory. If card memory answers a beat with an error, the unit writes the beat with no
-// byte selected, and the copy fails.
+// Copies from card memory to host memory. The unit reads card memory in bursts. The beats of the
+// bursts come in order, wait in a buffer of 32 KiB, and go on to host memory. The unit requests a
+// burst only when the buffer has space for the whole burst, so a slow host does not hold up card
+// memory. If card memory answers a beat with an error, the unit writes the beat with no byte
+// selected, and the copy fails.
 
 /* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
@@ -44,36 +44,38 @@ module qdma_c2h
 
   // ---- Bursts ---------------------------------------------------------------------------------
 
-  logic piece_valid, burst_room, space, ask;
-  piece_t piece, burst;
+  logic next_valid, burst_room, space, ask;
+  burst_t next_burst, burst;
   slot_t failed_slot;
-  qdma_turns i_turns (
+  qdma_round_robin i_round_robin (
     .clk_i, .rst_ni, .load_valid_i, .load_slot_i, .load_i,
     .start_valid_i, .start_ready_o, .start_slot_i,
     .failed_slot_o(failed_slot),
     .failed_i(host_failed_q[failed_slot] || card_failed_q[failed_slot]),
-    .piece_valid_o(piece_valid), .piece_ready_i(read_ready_i && burst_room && space), .piece_o(piece)
+    .burst_valid_o(next_valid), .burst_ready_i(read_ready_i && burst_room && space),
+    .burst_o(next_burst)
   );
-  assign read_valid_o = piece_valid && burst_room && space;
+  assign read_valid_o = next_valid && burst_room && space;
   assign ask = read_valid_o && read_ready_i;
   assign read_o = '{
-    owner: piece.slot.owner, address: piece.card, beats_minus_1: piece.beats_minus_1
+    owner: next_burst.slot.owner, address: next_burst.card, beats_minus_1: next_burst.beats_minus_1
   };
 
   logic burst_valid, burst_taken;
-  fs_fifo #(.WIDTH($bits(piece_t)), .DEPTH(BURSTS)) i_bursts (
+  fs_fifo #(.WIDTH($bits(burst_t)), .DEPTH(BURSTS)) i_bursts (
     .clk_i, .rst_ni,
-    .in_valid_i(ask), .in_ready_o(burst_room), .in_data_i(piece),
+    .in_valid_i(ask), .in_ready_o(burst_room), .in_data_i(next_burst),
     .out_valid_o(burst_valid), .out_ready_i(burst_taken), .out_data_o(burst), .level_o()
   );
 
   logic beat_valid, beat_ready;
   fs_pkg::card_data_t data;
   qdma_buffer #(
-    .WIDTH($bits(fs_pkg::card_data_t)), .DEPTH(BUFFER_BEATS), .RESERVE(TURN_BEATS)
+    .WIDTH($bits(fs_pkg::card_data_t)), .DEPTH(BUFFER_BEATS), .RESERVE(QUANTUM_BEATS)
   ) i_buffer (
     .clk_i, .rst_ni,
-    .reserve_ready_o(space), .reserve_valid_i(ask), .reserve_beats_i(7'(piece.beats_minus_1) + 1'b1),
+    .reserve_ready_o(space), .reserve_valid_i(ask),
+    .reserve_beats_i(7'(next_burst.beats_minus_1) + 1'b1),
     .in_valid_i(data_valid_i), .in_data_i(data_i),
     .out_valid_o(beat_valid), .out_ready_i(beat_ready), .out_data_o(data)
   );

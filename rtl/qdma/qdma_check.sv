@@ -1,8 +1,8 @@
 // Checks a descriptor: operation, permission, alignment, lengths, and whether all memory that it
 // names directly lies inside its function's windows. The unit checks one descriptor at a time. All
-// ranges share one comparator of windows, so a check takes about a dozen cycles. The verdict is the
-// first finding in the order below. Wide numbers are compared in one cycle, and the result is used
-// in the next.
+// ranges share one comparator of windows, so a check takes about a dozen cycles. The check result
+// is the first finding in the order below. Wide numbers are compared in one cycle, and the result
+// is used in the next.
 //
 // The engines check what only they know (their tables and the addresses in these tables). The
 // guards also check every access.
@@ -24,7 +24,7 @@ module qdma_check
   input  fs_pkg::beat_t      head_i,    // the descriptor's first beat
 
   output logic               done_o,
-  output verdict_t           verdict_o,
+  output check_result_t      check_result_o,
   output copy_t              copy_o
 );
   typedef enum logic [2:0] { IDLE, CLASSIFY, SHAPE, PICK, ADD, COMPARE, DONE } state_e;
@@ -45,7 +45,7 @@ module qdma_check
   fs_pkg::function_t owner_q;
   logic c2h_q, unread_q;
   head_t head_q;
-  verdict_t verdict_q;
+  check_result_t check_result_q;
 
   // ---- Decoding -------------------------------------------------------------------------------
 
@@ -77,12 +77,12 @@ module qdma_check
   // beginning of the engine's output; the next descriptor.
   logic is_copy, is_shared, has_destination;
   logic [3:0] ranges_q;
-  assign is_copy = verdict_q.target == UNIT_H2C || verdict_q.target == UNIT_C2H;
-  assign has_destination = (verdict_q.target == UNIT_PLACE && head_q.op == H2C_OP_PLACE)
-      || verdict_q.target == UNIT_CHECKSUM;
+  assign is_copy = check_result_q.target == UNIT_H2C || check_result_q.target == UNIT_C2H;
+  assign has_destination = (check_result_q.target == UNIT_PLACE && head_q.op == H2C_OP_PLACE)
+      || check_result_q.target == UNIT_CHECKSUM;
   // Only function 0 may change the state that all functions share.
-  assign is_shared = verdict_q.target == UNIT_RECONFIGURE
-      || (verdict_q.target == UNIT_PLACE && head_q.op == H2C_OP_LOAD_MAP);
+  assign is_shared = check_result_q.target == UNIT_RECONFIGURE
+      || (check_result_q.target == UNIT_PLACE && head_q.op == H2C_OP_LOAD_MAP);
 
   // ---- Shape: each number alone ---------------------------------------------------------------
 
@@ -124,9 +124,9 @@ module qdma_check
   end
 
   task automatic judge(input logic bad, input status_e status, input logic [63:0] detail);
-    if (bad && verdict_q.status == STATUS_OK) begin
-      verdict_q.status <= status;
-      verdict_q.detail <= detail;
+    if (bad && check_result_q.status == STATUS_OK) begin
+      check_result_q.status <= status;
+      check_result_q.detail <= detail;
     end
   endtask
 
@@ -144,7 +144,7 @@ module qdma_check
         end
 
         CLASSIFY: begin
-          verdict_q <= '{
+          check_result_q <= '{
             status: unread_q ? STATUS_HOST_ERROR : known ? STATUS_OK : STATUS_BAD_OP,
             detail: known ? '0 : 64'(head_q.op),
             target: target,
@@ -156,7 +156,8 @@ module qdma_check
           };
           if (unread_q) begin
             // The descriptor was not read, so no field of it is valid.
-            {verdict_q.detail, verdict_q.flags, verdict_q.cookie, verdict_q.next} <= '0;
+            {check_result_q.detail, check_result_q.flags} <= '0;
+            {check_result_q.cookie, check_result_q.next} <= '0;
           end
           shape_q <= '{
             source: head_q.source[5:0] != '0,
@@ -175,16 +176,18 @@ module qdma_check
         SHAPE: begin
           if (is_shared && shape_q.foreign) begin
             judge(1'b1, STATUS_NOT_PERMITTED, 64'(owner_q));
-          end else if (verdict_q.target != UNIT_NONE && shape_q.source) begin
+          end else if (check_result_q.target != UNIT_NONE && shape_q.source) begin
             judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.source);
           end else if (bad_destination) begin
             judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.destination);
           end else if (shape_q.next) begin
             judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.next);
-          end else if (verdict_q.target != UNIT_NONE && bad_length) begin
+          end else if (check_result_q.target != UNIT_NONE && bad_length) begin
             judge(1'b1, STATUS_BAD_LENGTH, head_q.length);
           end
-          ranges_q <= {shape_q.linked, has_destination, verdict_q.target != UNIT_NONE, is_copy};
+          ranges_q <= {
+            shape_q.linked, has_destination, check_result_q.target != UNIT_NONE, is_copy
+          };
           range_q <= 2'd0;
           {below_q, beyond_q} <= '0;
           count_q <= count;
@@ -205,7 +208,7 @@ module qdma_check
           window_q <= (range_q == 2'd0 || range_q == 2'd3) ? windows_q.host : '{
             base: 58'(windows_q.card.base), limit: 58'(windows_q.card.limit)
           };
-          if (verdict_q.status != STATUS_OK || ranges_q == '0) state_q <= DONE;
+          if (check_result_q.status != STATUS_OK || ranges_q == '0) state_q <= DONE;
           else if (ranges_q[0]) state_q <= ADD;
         end
 
@@ -228,7 +231,7 @@ module qdma_check
   end
 
   assign done_o = state_q == DONE;
-  assign verdict_o = verdict_q;
+  assign check_result_o = check_result_q;
   assign copy_o = '{
     host: c2h_q ? head_q.destination[63:6] : head_q.source[63:6],
     card: c2h_q ? head_q.source[39:6] : head_q.destination[39:6],

@@ -1,12 +1,12 @@
 // The state of all queue sets, and the events that change the state, one at a time.
 //
 // A queue set is one word of a memory (block or ultra RAM). Every event reads its word, computes
-// flags from it (qdma_look), applies the rules (qdma_event), computes the flags of the result,
+// flags from it (qdma_flags), applies the rules (qdma_event), computes the flags of the result,
 // lists the rings that may now fetch, and writes the word back. This takes six cycles. No other
 // event comes between the read and the write. A descriptor takes three events, so the engine does
 // up to one descriptor in eighteen cycles.
 //
-//   TAKE read - FETCH - LOOK - APPLY - RELOOK - WAKE write, choose - TAKE
+//   TAKE read - FETCH - FLAGS - APPLY - NEW_FLAGS - WAKE write, choose - TAKE
 //
 // The unit chooses the next event while the last one ends. The choice waits as one bit per source,
 // because a source holds its valid until its event is taken. The unit chooses an event only if
@@ -53,7 +53,7 @@ module qdma_context
   output fs_pkg::function_t  owner_o,  // the function that will take a slot
   input  slot_number_t       free_number_i,
   output slot_t              slot_o,
-  input  verdict_t           verdict_i,
+  input  check_result_t      check_result_i,
   input  outcome_t           outcome_i,
   input  links_t             links_i,
 
@@ -80,7 +80,7 @@ module qdma_context
     $error("QUEUE_SETS must be a power of two from 2 to %0d", fs_regs_pkg::MAX_QUEUE_SETS);
   end
 
-  typedef enum logic [2:0] { CLEAR, IDLE, TAKE, FETCH, LOOK, APPLY, RELOOK, WAKE } state_e;
+  typedef enum logic [2:0] { CLEAR, IDLE, TAKE, FETCH, FLAGS, APPLY, NEW_FLAGS, WAKE } state_e;
   state_e state_q;
 
   // ---- The next event -------------------------------------------------------------------------
@@ -172,14 +172,14 @@ module qdma_context
 
   // A separate copy of the event's ring, so the rules need no multiplexer between the two rings.
   ring_t ring_q;
-  look_t look, look_q;
-  qdma_look i_look (
-    .set_i    (set_q),
-    .ring_i   (ring_q),
-    .event_i  (event_q),
-    .verdict_i(verdict_i),
-    .outcome_i(outcome_i),
-    .look_o   (look)
+  flags_t flags, flags_q;
+  qdma_flags i_flags (
+    .set_i         (set_q),
+    .ring_i        (ring_q),
+    .event_i       (event_q),
+    .check_result_i(check_result_i),
+    .outcome_i     (outcome_i),
+    .flags_o       (flags)
   );
 
   doorbell_t doorbell;
@@ -191,31 +191,31 @@ module qdma_context
   queue_set_t applied;
   actions_t actions;
   qdma_event i_event (
-    .event_i      (event_q),
-    .set_i        (set_q),
-    .ring_i       (ring_q),
-    .look_i       (look_q),
-    .doorbell_i   (doorbell),
-    .context_i    (context_q),
-    .free_number_i(free_number_q),
-    .verdict_i    (verdict_i),
-    .outcome_i    (outcome_i),
-    .links_i      (links_i),
-    .set_o        (applied),
-    .actions_o    (actions)
+    .event_i       (event_q),
+    .set_i         (set_q),
+    .ring_i        (ring_q),
+    .flags_i       (flags_q),
+    .doorbell_i    (doorbell),
+    .context_i     (context_q),
+    .free_number_i (free_number_q),
+    .check_result_i(check_result_i),
+    .outcome_i     (outcome_i),
+    .links_i       (links_i),
+    .set_o         (applied),
+    .actions_o     (actions)
   );
   assign owner_o = set_q.owner;
   assign slot_o = event_q.slot;
 
   logic [1:0] wake;
   for (genvar r = 0; r < 2; r++) begin : gen_wake
-    assign wake[r] = look_q.may_fetch[r] && !set_q.rings[r].listed;
+    assign wake[r] = flags_q.may_fetch[r] && !set_q.rings[r].listed;
   end
 
   always_comb begin
     written = set_q;
     for (int unsigned r = 0; r < 2; r++) written.rings[r].listed = set_q.rings[r].listed || wake[r];
-    if (set_q.state == fs_regs_pkg::QUEUE_STATE_RESETTING && look_q.idle) begin
+    if (set_q.state == fs_regs_pkg::QUEUE_STATE_RESETTING && flags_q.idle) begin
       written.state = fs_regs_pkg::QUEUE_STATE_DISABLED;
     end
     if (state_q == CLEAR) written = '0;
@@ -231,7 +231,7 @@ module qdma_context
       ring_q <= read_q.rings[event_q.which[0]];
     end
     free_number_q <= free_number_i;
-    if (state_q == LOOK || state_q == RELOOK) look_q <= look;
+    if (state_q == FLAGS || state_q == NEW_FLAGS) flags_q <= flags;
     if (state_q == APPLY) begin
       set_q <= applied;
       act_o <= actions;
@@ -247,10 +247,10 @@ module qdma_context
         end
         IDLE, WAKE: state_q <= (choice != '0) ? TAKE : IDLE;
         TAKE: state_q <= FETCH;
-        FETCH: state_q <= LOOK;
-        LOOK: state_q <= APPLY;
-        APPLY: state_q <= RELOOK;
-        RELOOK: state_q <= WAKE;
+        FETCH: state_q <= FLAGS;
+        FLAGS: state_q <= APPLY;
+        APPLY: state_q <= NEW_FLAGS;
+        NEW_FLAGS: state_q <= WAKE;
         default: state_q <= CLEAR;
       endcase
     end
@@ -260,11 +260,12 @@ module qdma_context
 
   // ---- Actions --------------------------------------------------------------------------------
 
-  assign act_valid_o = state_q == RELOOK;
+  assign act_valid_o = state_q == NEW_FLAGS;
   assign act_slot_o = event_q.slot;
   assign act_ring_o = '{set: event_q.set, c2h: event_q.which[0]};
 
-  assign visiting_o = event_q.kind == EVENT_VISIT && state_q inside {FETCH, LOOK, APPLY, RELOOK, WAKE};
+  assign visiting_o = event_q.kind == EVENT_VISIT
+      && state_q inside {FETCH, FLAGS, APPLY, NEW_FLAGS, WAKE};
 
   logic is_mmio;
   assign is_mmio = event_q.kind inside {EVENT_DOORBELL, EVENT_ENABLE, EVENT_RESET, EVENT_READ};

@@ -22,12 +22,12 @@ module qdma_descriptor
   input  logic          data_valid_i,  // no back-pressure: always taken
   input  host_data_t    data_i,
 
-  // A descriptor has arrived. The verdict comes first, then the event.
+  // A descriptor has arrived. The check result comes first, then the event.
   output slot_t         looked_slot_o,  // the slot whose ring is looked up
   input  ring_number_t  looked_ring_i,
-  output logic          verdict_valid_o,
-  output slot_t         verdict_slot_o,
-  output verdict_t      verdict_o,
+  output logic          check_valid_o,
+  output slot_t         check_slot_o,
+  output check_result_t check_result_o,
   output copy_t         copy_o,
   output logic          arrived_valid_o,
   input  logic          arrived_ready_i,
@@ -100,10 +100,10 @@ module qdma_descriptor
     .clk_i, .rst_ni, .windows_i,
     .start_i(state_q == START), .owner_i(slot_q.owner), .c2h_i(c2h_q),
     .unread_i(unread_q), .head_i(head_q),
-    .done_o(checked), .verdict_o, .copy_o
+    .done_o(checked), .check_result_o, .copy_o
   );
-  assign verdict_valid_o = checked;
-  assign verdict_slot_o = slot_q;
+  assign check_valid_o = checked;
+  assign check_slot_o = slot_q;
   assign arrived_valid_o = state_q == REPORT;
   assign arrived_slot_o = slot_q;
   assign slot_taken = state_q == WAIT;

@@ -152,7 +152,7 @@ module qdma_dispatch
     };
   end
 
-  qdma_gather #(.STREAMS(3 + ENGINES), .WIDTH($bits(ending_t))) i_endings (
+  qdma_merge_slow #(.STREAMS(3 + ENGINES), .WIDTH($bits(ending_t))) i_endings (
     .clk_i, .rst_ni,
     .in_valid_i({answer_valid_i, copy_valid_i, now_valid}),
     .in_ready_o({answer_ready_o, copy_ready_o, now_ready}),

@@ -15,26 +15,26 @@ module qdma_doorbell
   // ---- The current index, and the bounds of the step --------------------------------------------
 
   logic [3:0] log2;
-  index_t origin, least, most;
+  index_t origin, min_moved, max_moved;
   always_comb begin
     log2 = set_i.rings[event_i.which[0]].log2;
     origin = set_i.rings[event_i.which[0]].started;
-    least = set_i.rings[event_i.which[0]].posted;
-    most = index_t'(1) << log2;
+    min_moved = set_i.rings[event_i.which[0]].posted;
+    max_moved = index_t'(1) << log2;
     if (event_i.which[1]) begin
       log2 = set_i.cq_log2;
       origin = set_i.cq_consumer;
-      least = '0;
-      most = set_i.cq_posted;
+      min_moved = '0;
+      max_moved = set_i.cq_posted;
     end
   end
 
-  index_t distance_q, mask_q, least_q, most_q;
+  index_t distance_q, mask_q, min_moved_q, max_moved_q;
   always_ff @(posedge clk_i) begin
     distance_q <= event_i.value[12:0] - origin;
     mask_q <= ~({13{1'b1}} << 1 << log2);
-    least_q <= least;
-    most_q <= most;
+    min_moved_q <= min_moved;
+    max_moved_q <= max_moved;
   end
 
   // ---- The step ---------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ module qdma_doorbell
   always_ff @(posedge clk_i) begin
     doorbell_o <= '{
       moved: moved,
-      well: (event_i.value & ~64'(mask_q)) == '0 && moved >= least_q && moved <= most_q
+      well: (event_i.value & ~64'(mask_q)) == '0 && moved >= min_moved_q && moved <= max_moved_q
     };
   end
 endmodule

@@ -27,13 +27,13 @@ module qdma_event
 (
   input  event_t        event_i,
   input  queue_set_t    set_i,
-  input  ring_t         ring_i,         // the event's ring
-  input  look_t         look_i,
+  input  ring_t         ring_i,          // the event's ring
+  input  flags_t        flags_i,
   input  doorbell_t     doorbell_i,
-  input  context_t      context_i,      // for EVENT_ENABLE
-  input  slot_number_t  free_number_i,  // for EVENT_VISIT: a free slot of the owner
-  input  verdict_t      verdict_i,      // for EVENT_ARRIVED and EVENT_ENDED: of the slot
-  input  outcome_t      outcome_i,      // for EVENT_ENDED
+  input  context_t      context_i,       // for EVENT_ENABLE
+  input  slot_number_t  free_number_i,   // for EVENT_VISIT: a free slot of the owner
+  input  check_result_t check_result_i,  // for EVENT_ARRIVED and EVENT_ENDED: of the slot
+  input  outcome_t      outcome_i,       // for EVENT_ENDED
   input  links_t        links_i,
 
   output queue_set_t    set_o,
@@ -50,15 +50,16 @@ module qdma_event
 
   logic starts_well, must_wait;
   logic [7:0] start_status;
-  assign starts_well = look_i.good && !look_i.bad_chain;
-  assign must_wait = starts_well && (look_i.fence_waits || look_i.after_waits);
-  assign start_status = (look_i.good && look_i.bad_chain) ? STATUS_BAD_CHAIN : verdict_i.status;
+  assign starts_well = flags_i.good && !flags_i.bad_chain;
+  assign must_wait = starts_well && (flags_i.fence_waits || flags_i.after_waits);
+  assign start_status = (flags_i.good && flags_i.bad_chain) ? STATUS_BAD_CHAIN
+                                                            : check_result_i.status;
 
   // ---- Ended: the completion ------------------------------------------------------------------
 
   logic writes_completion;
   assign writes_completion = set_i.state != QUEUE_STATE_RESETTING
-      && (look_i.failed || verdict_i.flags[DESCRIPTOR_FLAG_COMPLETE_BIT]);
+      && (flags_i.failed || check_result_i.flags[DESCRIPTOR_FLAG_COMPLETE_BIT]);
 
   index_t cq_mask;
   assign cq_mask = ~({13{1'b1}} << set_i.cq_log2);
@@ -69,11 +70,12 @@ module qdma_event
     entry.status = outcome_i.status;
     entry.flags[COMPLETION_FLAG_PHASE_BIT] = (set_i.cq_producer & ~cq_mask) == '0;
     entry.flags[COMPLETION_FLAG_C2H_BIT] = r;
-    entry.cookie = verdict_i.cookie;
+    entry.cookie = check_result_i.cookie;
     entry.index = ring_i.completed + 1'b1;
     entry.result = outcome_i.result;
-    if (!look_i.failed && (verdict_i.target == UNIT_H2C || verdict_i.target == UNIT_C2H)) begin
-      entry.result = 64'(verdict_i.copy_bytes);
+    if (!flags_i.failed
+        && (check_result_i.target == UNIT_H2C || check_result_i.target == UNIT_C2H)) begin
+      entry.result = 64'(check_result_i.copy_bytes);
     end
     entry.cycles = outcome_i.cycles;
     entry.detail = outcome_i.detail;
@@ -90,17 +92,18 @@ module qdma_event
     actions_o.follow_slot = event_i.slot;
     actions_o.link_from = event_i.slot;
     actions_o.start_status = start_status;
-    actions_o.start_detail = look_i.good ? verdict_i.next : verdict_i.detail;
+    actions_o.start_detail = flags_i.good ? check_result_i.next : check_result_i.detail;
     actions_o.completion = '{
       owner: set_i.owner,
-      interrupt_due: set_i.interrupts && (look_i.failed || verdict_i.flags[DESCRIPTOR_FLAG_INTERRUPT_BIT]),
+      interrupt_due: set_i.interrupts
+          && (flags_i.failed || check_result_i.flags[DESCRIPTOR_FLAG_INTERRUPT_BIT]),
       base: set_i.cq_base,
       index: 12'(set_i.cq_producer & cq_mask),
       entry: entry
     };
     actions_o.what.slot = '{owner: set_i.owner, number: free_number_i};
-    actions_o.what.base = look_i.linked ? ring_i.chain : ring_i.base;
-    actions_o.what.index = look_i.linked ? '0
+    actions_o.what.base = flags_i.linked ? ring_i.chain : ring_i.base;
+    actions_o.what.index = flags_i.linked ? '0
         : 12'((ring_i.started + index_t'(ring_i.fetches)) & ring_mask);
 
     unique case (event_i.kind)
@@ -148,7 +151,7 @@ module qdma_event
 
       EVENT_VISIT: begin
         set_o.rings[r].listed = 1'b0;
-        if (look_i.may_fetch[r] && mine) begin
+        if (flags_i.may_fetch[r] && mine) begin
           actions_o.take = 1'b1;
           actions_o.fetch = 1'b1;
           actions_o.link_fetch = ring_i.fetches != '0;
@@ -162,20 +165,20 @@ module qdma_event
       end
 
       EVENT_ARRIVED: begin
-        if (!look_i.first_fetch) begin
+        if (!flags_i.first_fetch) begin
           actions_o.hold = 1'b1;
         end else begin
           set_o.rings[r].fetches = ring_i.fetches - 1'b1;
           set_o.rings[r].fetch_head = links_i.fetch_next;
-          actions_o.follow = !look_i.only_fetch && links_i.fetch_next_held;
+          actions_o.follow = !flags_i.only_fetch && links_i.fetch_next_held;
           actions_o.follow_slot.number = links_i.fetch_next;
           if (!enabled || ring_i.flushing || must_wait) begin
             actions_o.give_back = 1'b1;
             set_o.cq_free = set_i.cq_free + 1'b1;
-            set_o.rings[r].flushing = !look_i.only_fetch;
+            set_o.rings[r].flushing = !flags_i.only_fetch;
             if (enabled && !ring_i.flushing) begin
-              set_o.rings[r].waits = look_i.fence_waits ? WAIT_FENCE : WAIT_AFTER;
-              if (!look_i.fence_waits) set_o.after = verdict_i.after;
+              set_o.rings[r].waits = flags_i.fence_waits ? WAIT_FENCE : WAIT_AFTER;
+              if (!flags_i.fence_waits) set_o.after = check_result_i.after;
             end
           end else begin
             actions_o.start = 1'b1;
@@ -187,32 +190,32 @@ module qdma_event
             if (!starts_well) begin
               set_o.state = QUEUE_STATE_STOPPED;
               set_o.status = start_status;
-            end else if (look_i.chain_ends) begin
+            end else if (flags_i.chain_ends) begin
               set_o.rings[r].chain = '0;
               set_o.rings[r].chained = '0;
               set_o.rings[r].started = (ring_i.started + 1'b1) & {ring_mask[11:0], 1'b1};
               set_o.rings[r].posted = ring_i.posted - 1'b1;
             end else begin
-              set_o.rings[r].chain = verdict_i.next[63:7];
+              set_o.rings[r].chain = check_result_i.next[63:7];
               set_o.rings[r].chained = ring_i.chained + 1'b1;
-              set_o.rings[r].flushing = !look_i.only_fetch;
+              set_o.rings[r].flushing = !flags_i.only_fetch;
             end
           end
         end
       end
 
       EVENT_ENDED: begin
-        if (look_i.failed && enabled) begin
+        if (flags_i.failed && enabled) begin
           set_o.state = QUEUE_STATE_STOPPED;
           set_o.status = outcome_i.status;
         end
-        if (!look_i.first_job) begin
+        if (!flags_i.first_job) begin
           actions_o.hold = 1'b1;
         end else begin
           set_o.rings[r].jobs = ring_i.jobs - 1'b1;
           set_o.rings[r].job_head = links_i.job_next;
           set_o.rings[r].completed = ring_i.completed + 1'b1;
-          actions_o.follow = !look_i.only_job && links_i.job_next_held;
+          actions_o.follow = !flags_i.only_job && links_i.job_next_held;
           actions_o.follow_slot.number = links_i.job_next;
           actions_o.give_back = 1'b1;
           if (writes_completion) begin

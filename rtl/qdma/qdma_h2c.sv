@@ -40,15 +40,15 @@ module qdma_h2c
 
   // ---- Requests -------------------------------------------------------------------------------
 
-  logic piece_valid, piece_ready;
-  piece_t piece, piece_q;
+  logic burst_valid, burst_ready;
+  burst_t burst, burst_q;
   slot_t failed_slot;
-  qdma_turns i_turns (
+  qdma_round_robin i_round_robin (
     .clk_i, .rst_ni, .load_valid_i, .load_slot_i, .load_i,
     .start_valid_i, .start_ready_o, .start_slot_i,
     .failed_slot_o(failed_slot),
     .failed_i(host_failed_q[failed_slot] || card_failed_q[failed_slot]),
-    .piece_valid_o(piece_valid), .piece_ready_i(piece_ready), .piece_o(piece)
+    .burst_valid_o(burst_valid), .burst_ready_i(burst_ready), .burst_o(burst)
   );
 
   // The reorder buffer's note for a request.
@@ -62,30 +62,30 @@ module qdma_h2c
   logic busy_q, two, final_request, place_ready, read_room, request, read_valid_q;
   logic [7:0] place;
   note_t note;
-  assign two = !piece_q.host[0] && piece_q.beats_minus_1 != '0;
-  assign final_request = piece_q.beats_minus_1 == 6'(two);
+  assign two = !burst_q.host[0] && burst_q.beats_minus_1 != '0;
+  assign final_request = burst_q.beats_minus_1 == 6'(two);
   assign note = '{
-    slot: piece_q.slot, card: piece_q.card, last: piece_q.last && final_request,
-    tail_bytes: piece_q.tail_bytes
+    slot: burst_q.slot, card: burst_q.card, last: burst_q.last && final_request,
+    tail_bytes: burst_q.tail_bytes
   };
   assign read_room = !read_valid_q || read_ready_i;
   assign request = busy_q && place_ready && read_room;
-  assign piece_ready = !busy_q || (request && final_request);
+  assign burst_ready = !busy_q || (request && final_request);
 
   always_ff @(posedge clk_i) begin
-    if (piece_valid && piece_ready) begin
-      piece_q <= piece;
+    if (burst_valid && burst_ready) begin
+      burst_q <= burst;
     end else if (request) begin
       // A request of one beat is at an odd address, or is the last one.
-      piece_q.host <= {piece_q.host[57:1] + 1'b1, 1'b0};
-      piece_q.card <= piece_q.card + (two ? 34'd2 : 34'd1);
-      piece_q.beats_minus_1 <= piece_q.beats_minus_1 - (two ? 6'd2 : 6'd1);
+      burst_q.host <= {burst_q.host[57:1] + 1'b1, 1'b0};
+      burst_q.card <= burst_q.card + (two ? 34'd2 : 34'd1);
+      burst_q.beats_minus_1 <= burst_q.beats_minus_1 - (two ? 6'd2 : 6'd1);
     end
     if (request) begin
       read_o <= '{
-        owner: piece_q.slot.owner,
+        owner: burst_q.slot.owner,
         tag: '{kind: READ_COPY, number: place},
-        address: piece_q.host,
+        address: burst_q.host,
         two: two
       };
     end
@@ -93,7 +93,7 @@ module qdma_h2c
       busy_q <= 1'b0;
       read_valid_q <= 1'b0;
     end else begin
-      if (piece_ready) busy_q <= piece_valid;
+      if (burst_ready) busy_q <= burst_valid;
       if (read_room) read_valid_q <= request;
     end
   end
@@ -184,7 +184,7 @@ module qdma_h2c
   assign ending_o = '{slot: ended_slot, status: ended_status, result: '0, detail: '0};
 
   assert property (@(posedge clk_i) disable iff (!rst_ni) !done_i.valid || pending_valid)
-  else $error("card memory answered a write that nobody made");
+  else $error("card memory answered a write that was not made");
   assert property (@(posedge clk_i) disable iff (!rst_ni) !ended_valid || ended_room)
   else $error("more endings than slots");
 endmodule

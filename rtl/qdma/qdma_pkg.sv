@@ -12,7 +12,7 @@ package qdma_pkg;
   localparam int unsigned FUNCTION_JOBS = 16;  // slots of one function
   localparam int unsigned SLOTS = FUNCTIONS * FUNCTION_JOBS;
   localparam int unsigned FETCH_AHEAD = 8;  // descriptors of one ring that are being fetched
-  localparam int unsigned TURN_BEATS = 64;  // beats that a copy moves before the next copy may go
+  localparam int unsigned QUANTUM_BEATS = 64;  // beats that a copy moves before the next one may go
 
   typedef logic [10:0] set_number_t;
   typedef logic [12:0] index_t;  // into a ring, modulo twice its size
@@ -192,7 +192,7 @@ package qdma_pkg;
     logic [63:0] value;  // the doorbell's number
   } event_t;
 
-  // Flags of a queue set, computed from its counters (qdma_look).
+  // Flags of a queue set, computed from its counters (qdma_flags).
   typedef struct packed {
     logic [1:0] may_fetch;
     logic idle;         // the device holds none of its descriptors
@@ -206,9 +206,9 @@ package qdma_pkg;
     logic after_waits;
     logic chain_ends;
     logic bad_chain;    // too long
-    logic good;         // from the verdict
+    logic good;         // from the check result
     logic failed;       // from the outcome
-  } look_t;
+  } flags_t;
 
   // A decoded doorbell (qdma_doorbell).
   typedef struct packed {
@@ -246,7 +246,7 @@ package qdma_pkg;
     logic [31:0] after;
     logic [63:0] next;
     logic [24:0] copy_bytes;
-  } verdict_t;
+  } check_result_t;
 
   // The parameters of a copy, or of its rest.
   typedef struct packed {
@@ -256,15 +256,15 @@ package qdma_pkg;
     logic [5:0] tail_bytes;  // of the last beat; 0 means all
   } copy_t;
 
-  // The part of a copy that one turn moves.
+  // The part of a copy that moves before the next copy may go: up to QUANTUM_BEATS.
   typedef struct packed {
     slot_t slot;
     host_beat_t host;
     fs_pkg::card_beat_t card;
     logic [5:0] beats_minus_1;
-    logic last;  // the copy's last piece
+    logic last;  // the copy's last burst
     logic [5:0] tail_bytes;
-  } piece_t;
+  } burst_t;
 
   // The end of a descriptor's job.
   typedef struct packed {

@@ -1,7 +1,7 @@
 // The slots of descriptors in the device. The unit keeps which slots are free, the function and the
-// queue of each slot, and its records: the verdict of its check, the time of its start, and its
-// job's outcome. The events of qdma_context write all of this one after the other, except verdicts
-// and outcomes. A verdict or outcome is written before its event.
+// queue of each slot, and its records: the result of its check, the time of its start, and its
+// job's outcome. The events of qdma_context write all of this one after the other, except check
+// results and outcomes. A check result or outcome is written before its event.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
@@ -18,9 +18,9 @@ module qdma_slots
   output slot_number_t         free_number_o,  // a free slot of owner_i
 
   // A descriptor has been checked, or a job has ended.
-  input  logic          verdict_valid_i,
-  input  slot_t         verdict_slot_i,
-  input  verdict_t      verdict_i,
+  input  logic          check_valid_i,
+  input  slot_t         check_slot_i,
+  input  check_result_t check_result_i,
   input  logic          ending_valid_i,
   input  ending_t       ending_i,
 
@@ -32,7 +32,7 @@ module qdma_slots
 
   // The records of the event's slot, two cycles after slot_i.
   input  slot_t         slot_i,
-  output verdict_t      verdict_o,
+  output check_result_t check_result_o,
   output outcome_t      outcome_o,
   output links_t        links_o,
 
@@ -45,7 +45,7 @@ module qdma_slots
   logic [FUNCTIONS-1:0][FUNCTION_JOBS-1:0] free_q;
   logic [SLOTS-1:0] held_q;  // arrived or ended out of order
 
-  verdict_t verdicts_q [SLOTS];
+  check_result_t check_results_q [SLOTS];
   outcome_t outcomes_q [SLOTS];
   logic [31:0] started_at_q [SLOTS];
   ring_number_t rings_q [SLOTS];
@@ -88,7 +88,7 @@ module qdma_slots
     if (act_valid_i && act_i.link_fetch) fetch_next_q[act_i.link_from] <= taken.number;
     if (act_valid_i && act_i.link_job) job_next_q[act_i.link_from] <= act_slot_i.number;
     if (act_valid_i && act_i.start) started_at_q[act_slot_i] <= cycles_i;
-    if (verdict_valid_i) verdicts_q[verdict_slot_i] <= verdict_i;
+    if (check_valid_i) check_results_q[check_slot_i] <= check_result_i;
     if (ending_valid_i) begin
       outcomes_q[ending_i.slot] <= '{
         status: ending_i.status,
@@ -105,7 +105,7 @@ module qdma_slots
   slot_number_t fetch_next_read_q, job_next_read_q;
   fs_pkg::function_t owner_read_q;
   always_ff @(posedge clk_i) begin
-    verdict_o <= verdicts_q[slot_i];
+    check_result_o <= check_results_q[slot_i];
     outcome_o <= outcomes_q[slot_i];
     owner_read_q <= slot_i.owner;
     fetch_next_read_q <= fetch_next_q[slot_i];

@@ -88,5 +88,5 @@ module qdma_write_guard
   end
 
   assert property (@(posedge clk_i) disable iff (!rst_ni) !host_done_i.valid || landed_room)
-  else $error("host memory answered a write that nobody made");
+  else $error("host memory answered a write that was not made");
 endmodule

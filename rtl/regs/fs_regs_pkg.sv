@@ -1,30 +1,31 @@
 // Written by `cargo run -p fieldstone-regs` from rtl/regs/device.toml; change that instead.
 //
-// What the host and the device share: registers, descriptors, completions, status codes.
+// Registers, descriptors, completions and status codes of the device.
 
 /* verilator lint_off UNUSEDPARAM */  // a package is used in parts
 
 package fs_regs_pkg;
-  localparam int unsigned IDENTIFICATION = 32'h46534130;  // What the ID register says: "FSA0".
-  localparam int unsigned VERSION = 1;  // Of this register map.
+  localparam int unsigned IDENTIFICATION = 32'h46534130;  // Value of the ID register: "FSA0".
+  localparam int unsigned VERSION = 1;  // Version of this register map.
   // One function's page of registers; function f's begins at f times this.
   localparam int unsigned PAGE_BYTES = 32'h00020000;
   localparam int unsigned DESCRIPTOR_BYTES = 128;  // Size of a descriptor.
   localparam int unsigned COMPLETION_BYTES = 32;  // Size of a completion.
-  // Of card memory and of the host data path; all addresses are multiples.
+  // Bytes of a beat of card memory and of the host data path; all addresses are multiples.
   localparam int unsigned BEAT_BYTES = 64;
   localparam int unsigned MAX_QUEUE_SETS = 2048;  // Queue sets of all functions together.
   localparam int unsigned MAX_FUNCTIONS = 16;  // Function 0 is the physical function.
   localparam int unsigned MAX_RING_LOG2 = 12;  // A ring has 2^0 to 2^12 entries.
   localparam int unsigned MAX_CHAIN = 32;  // Descriptors linked by NEXT behind one ring entry.
   localparam int unsigned H2C_REQUESTS = 256;  // Host reads in flight.
-  localparam int unsigned H2C_REQUEST_BYTES = 128;  // Of one host read, so the reorder buffer has 32 KiB.
-  localparam int unsigned PLACE_ROW_BYTES = 64;  // Of one placement: a count and up to 15 items.
-  localparam int unsigned MAX_WIDTH = 15;  // Items of one placement.
+  // Most bytes of one host read, so the reorder buffer has 32 KiB.
+  localparam int unsigned H2C_REQUEST_BYTES = 128;
+  localparam int unsigned PLACE_ROW_BYTES = 64;  // Bytes of one placement: a count and up to 15 items.
+  localparam int unsigned MAX_WIDTH = 15;  // Most items of one placement.
   localparam int unsigned MAX_COPY_BYTES = 32'h01000000;  // Largest LENGTH of a COPY.
   localparam int unsigned SLICE_BYTES = 4096;  // Largest slice of an element in the codes engine.
-  // After so many cycles an engine ends a CODE, PLACE or CHECKSUM with TOO_LONG: it is not one tenant's
-  // alone. 16 MiB of Reed-Solomon or of checksums need a fifteenth.
+  // After so many cycles an engine ends a CODE, PLACE or CHECKSUM with TOO_LONG, because all functions share
+  // the engine. 16 MiB of Reed-Solomon or of checksums need a fifteenth of these cycles.
   localparam int unsigned MAX_OPERATION_CYCLES = 32'h00400000;
   localparam int unsigned BITSTREAM_MAGIC = 32'h31425346;  // First word of a partial bitstream: "FSB1".
 
@@ -47,18 +48,18 @@ package fs_regs_pkg;
 
   // States of a queue set.
   typedef enum logic [3:0] {
-    // Nothing is fetched; doorbells are errors. Once a read of CONTROL says so, the device leaves the queue
-    // set's memory alone.
+    // Nothing is fetched; doorbells are errors. Once a read of CONTROL returns this state, the device no
+    // longer accesses the queue set's memory.
     QUEUE_STATE_DISABLED = 4'd0,
     QUEUE_STATE_ENABLED = 4'd1,  // At work.
     QUEUE_STATE_STOPPED = 4'd2,  // An error stopped it; reset it.
-    QUEUE_STATE_RESETTING = 4'd3  // Waits for what is in flight.
+    QUEUE_STATE_RESETTING = 4'd3  // Waits for the descriptors in flight.
   } queue_state_e;
 
   // Commands of a queue set's CONTROL.
   typedef enum logic [7:0] {
     QUEUE_COMMAND_ENABLE = 8'd1,  // Take over the context at CONTEXT_BASE, and begin.
-    QUEUE_COMMAND_RESET = 8'd2  // What is in flight ends without completions; then the state is DISABLED.
+    QUEUE_COMMAND_RESET = 8'd2  // Descriptors in flight end without completions; then the state is DISABLED.
   } queue_command_e;
 
   // Modules for the reconfigurable partition.
@@ -69,37 +70,39 @@ package fs_regs_pkg;
     RECONFIGURABLE_MODULE_TREE = 8'd3  // Kernel of tree buckets.
   } reconfigurable_module_e;
 
-  // What the reconfigurable partition is doing.
+  // States of the reconfigurable partition.
   typedef enum logic [3:0] {
-    PARTITION_STATE_RUNNING = 4'd0,  // Its module serves.
+    PARTITION_STATE_RUNNING = 4'd0,  // The module is in service.
     PARTITION_STATE_DRAINING = 4'd1,  // Jobs in flight end; new ones that need it are refused.
     PARTITION_STATE_LOADING = 4'd2,  // The bitstream comes in; the partition is decoupled.
     PARTITION_STATE_FAILED = 4'd3  // Decoupled until a good bitstream comes.
   } partition_state_e;
 
-  // How an operation ended.
+  // Results of operations.
   typedef enum logic [7:0] {
     STATUS_OK = 8'd0,  // Done.
     STATUS_BAD_OP = 8'd1,  // No such operation in this ring.
     STATUS_BAD_ALIGNMENT = 8'd2,  // An address is not a multiple of BEAT_BYTES.
-    STATUS_BAD_LENGTH = 8'd3,  // A length is zero, too long, or no multiple of what it must be.
+    STATUS_BAD_LENGTH = 8'd3,  // A length is zero, too long, or no multiple of the required unit.
     STATUS_HOST_FAULT = 8'd4,  // An address outside of the function's window of host memory.
     STATUS_CARD_FAULT = 8'd5,  // An address outside of the function's window of card memory.
     STATUS_BAD_CHAIN = 8'd6,  // More than MAX_CHAIN descriptors linked by NEXT.
     STATUS_BAD_PARAMETER = 8'd7,  // A parameter of the operation is out of its range.
     STATUS_NOT_PERMITTED = 8'd8,  // The operation is for function 0 only.
-    STATUS_STALE_EPOCH = 8'd9,  // The loaded map is another one.
+    STATUS_STALE_EPOCH = 8'd9,  // No map is loaded, or the loaded map has another epoch.
     STATUS_NOT_LOADED = 8'd10,  // The map needs a module that is not in the reconfigurable partition.
     STATUS_BAD_IMAGE = 8'd11,  // The map's image is damaged or does not fit.
     STATUS_BAD_PROGRAM = 8'd12,  // The program is damaged or does not fit.
     STATUS_BAD_BITSTREAM = 8'd13,  // Header, length or checksum of the bitstream is wrong.
     STATUS_HOST_ERROR = 8'd14,  // Host memory answered with an error.
-    STATUS_TOO_LONG = 8'd15  // It took more than MAX_OPERATION_CYCLES. What it had written by then stays.
+    // The operation took more than MAX_OPERATION_CYCLES. The data that it has written stays.
+    STATUS_TOO_LONG = 8'd15
   } status_e;
 
   // FLAGS of a descriptor.
-  localparam int unsigned DESCRIPTOR_FLAG_COMPLETE_BIT = 0;  // Write a completion. Errors always do.
-  // Start only when everything before it in its ring has completed.
+  // Write a completion. A descriptor that fails always writes one.
+  localparam int unsigned DESCRIPTOR_FLAG_COMPLETE_BIT = 0;
+  // Start only when all descriptors before it in its ring have completed.
   localparam int unsigned DESCRIPTOR_FLAG_FENCE_BIT = 1;
   // Raise the function's interrupt after the completion.
   localparam int unsigned DESCRIPTOR_FLAG_INTERRUPT_BIT = 2;
@@ -109,7 +112,7 @@ package fs_regs_pkg;
   localparam int unsigned CONTEXT_FLAG_INTERRUPTS_BIT = 0;
 
   // FLAGS of a completion.
-  // Flips with every turn of the ring, starting with 1.
+  // Starts with 1, and flips whenever the completion ring wraps around.
   localparam int unsigned COMPLETION_FLAG_PHASE_BIT = 0;
   localparam int unsigned COMPLETION_FLAG_C2H_BIT = 1;  // Of the C2H ring; else of the H2C ring.
 
@@ -118,7 +121,7 @@ package fs_regs_pkg;
   localparam logic [16:0] REG_VERSION = 17'h00008;  // ro: VERSION.
   // ro: The function whose page this is, and how many queue sets it has.
   localparam logic [16:0] REG_FUNCTION = 17'h00010;
-  // w1c: What this function did wrong outside of any queue. Writing ones clears.
+  // w1c: Errors of this function outside of any queue. Writing ones clears.
   localparam logic [16:0] REG_FUNCTION_ERRORS = 17'h00018;
   localparam logic [16:0] REG_CYCLES = 17'h00020;  // ro: Clock cycles since reset.
   localparam logic [16:0] REG_BUILD = 17'h00028;  // ro: How this device was built.
@@ -136,7 +139,7 @@ package fs_regs_pkg;
 
   typedef struct packed {
     logic [31:0]   unused_1;
-    logic [15:0]   queues;  // Queue sets that it has.
+    logic [15:0]   queues;  // Number of queue sets of the function.
     logic [7:0]    unused_0;
     logic [7:0]    number;  // Number of the function.
   } reg_function_t;
@@ -144,7 +147,7 @@ package fs_regs_pkg;
   typedef struct packed {
     logic [60:0]   unused_0;
     // An access to a register that does not exist, is read-only or belongs to function 0, or a value or
-    // command that it does not take.
+    // command that the register does not take.
     logic          register_access;
     logic          doorbell_state;  // A doorbell of a queue that is not enabled, or past the ring's size.
     // A doorbell or queue register of a queue that the function does not have.
@@ -163,8 +166,8 @@ package fs_regs_pkg;
   typedef struct packed {
     logic [31:0]   swaps;  // Successful reconfigurations since reset.
     logic [19:0]   unused_0;
-    logic [3:0]    state;  // partition_state: What the partition is doing.
-    logic [7:0]    module_id;  // reconfigurable_module: Which module is loaded.
+    logic [3:0]    state;  // partition_state: The state of the partition.
+    logic [7:0]    module_id;  // reconfigurable_module: The loaded module.
   } reg_rm_state_t;
 
   typedef struct packed {
@@ -174,25 +177,28 @@ package fs_regs_pkg;
 
   typedef struct packed {
     logic [15:0]   unused_0;
-    logic [15:0]   last_cycles;  // Cycles that the last one took, from its request to its answer.
-    logic [31:0]   count;  // How many.
+    logic [15:0]   last_cycles;  // Cycles of the last draw, from its request to its answer.
+    logic [31:0]   count;  // Number of draws.
   } reg_draws_t;
 
-  // FUNCTION_TABLE: What each function owns. Guards check every access of its queues and jobs against the
-  // windows. To take a window away: set its END to 0, reset the function's queue sets, and give it to others
-  // once they are DISABLED. Function 0 only.
+  // FUNCTION_TABLE: The resources of each function. Guards check every access of a function's queues and jobs
+  // against the function's windows. To take a window away: set its END to 0, reset the function's queue sets,
+  // and give the window to others once the sets are DISABLED. Function 0 only.
   localparam logic [16:0] FUNCTION_TABLE_BASE = 17'h01000;
   localparam int unsigned FUNCTION_TABLE_STRIDE = 64;
   localparam int unsigned FUNCTION_TABLE_COUNT = MAX_FUNCTIONS;
-  // rw: First byte of host memory it may reach: a multiple of BEAT_BYTES, others are refused.
+  // rw: First byte of host memory that the function may access: a multiple of BEAT_BYTES, other values are
+  // refused.
   localparam logic [5:0] FUNCTION_TABLE_REG_HOST_BASE = 6'd0;
   // rw: First byte past that window, rounded down to a multiple of BEAT_BYTES.
   localparam logic [5:0] FUNCTION_TABLE_REG_HOST_END = 6'd8;
-  // rw: First byte of card memory it may reach: a multiple of BEAT_BYTES, others are refused.
+  // rw: First byte of card memory that the function may access: a multiple of BEAT_BYTES, other values are
+  // refused.
   localparam logic [5:0] FUNCTION_TABLE_REG_CARD_BASE = 6'd16;
   // rw: First byte past that window, rounded down to a multiple of BEAT_BYTES.
   localparam logic [5:0] FUNCTION_TABLE_REG_CARD_END = 6'd24;
-  localparam logic [5:0] FUNCTION_TABLE_REG_QUEUES = 6'd32;  // rw: Its queue sets, and how it is interrupted.
+  // rw: The function's queue sets and interrupt vector.
+  localparam logic [5:0] FUNCTION_TABLE_REG_QUEUES = 6'd32;
 
   typedef struct packed {
     logic [23:0]   unused_0;
@@ -211,12 +217,12 @@ package fs_regs_pkg;
   localparam logic [4:0] QUEUE_REG_C2H_PRODUCER = 5'd8;  // wo: Doorbell of the C2H ring.
   // wo: Index after the last completion that the driver read, modulo twice the ring's size.
   localparam logic [4:0] QUEUE_REG_CQ_CONSUMER = 5'd16;
-  // rw: Enables and resets the queue set, and tells its state.
+  // rw: Enables and resets the queue set, and shows its state.
   localparam logic [4:0] QUEUE_REG_CONTROL = 5'd24;
 
   typedef struct packed {
     logic [47:0]   unused_1;
-    logic [7:0]    status;  // status: What stopped it.
+    logic [7:0]    status;  // status: The status that stopped the queue set.
     logic [3:0]    unused_0;
     logic [3:0]    state;  // queue_state: State of the queue set.
   } queue_control_read_t;
@@ -224,13 +230,13 @@ package fs_regs_pkg;
   typedef struct packed {
     // ENABLE: host address of the queue set's QUEUE_CONTEXT, divided by BEAT_BYTES.
     logic [55:0]   context_base;
-    logic [7:0]    command;  // queue_command: What to do.
+    logic [7:0]    command;  // queue_command: The command.
   } queue_control_write_t;
 
-  // What CONTROL's enable reads: where the rings of a queue set lie in host memory.
+  // The context that ENABLE reads: the places of the rings of a queue set in host memory.
   typedef struct packed {
     logic [287:0]  unused_0;
-    logic [7:0]    flags;  // context_flag: How the queue set works.
+    logic [7:0]    flags;  // context_flag: Options of the queue set.
     logic [7:0]    cq_log2;  // Entries of the ring, as a power of two.
     logic [7:0]    c2h_log2;  // Entries of the ring, as a power of two.
     logic [7:0]    h2c_log2;  // Entries of the ring, as a power of two.
@@ -241,19 +247,19 @@ package fs_regs_pkg;
 
   // One operation. The words from PARAMETERS on belong to the operation.
   typedef struct packed {
-    logic [703:0]  parameters;  // See the operation.
+    logic [703:0]  parameters;  // Parameters of the operation.
     // Host address of a descriptor to do next, before the ring's next, aligned to DESCRIPTOR_BYTES; 0 if
     // none.
     logic [63:0]   next;
     logic [63:0]   length;  // Bytes of data.
-    logic [63:0]   destination;  // Where data goes: host memory in C2H copies, else card memory.
-    logic [63:0]   source;  // Where data comes from: host memory in H2C copies, else card memory.
-    // C2H: starts when the H2C ring of its queue set has completed this many descriptors since it was enabled
-    // (modulo 2^32).
+    logic [63:0]   destination;  // Address of the output data: host memory in C2H copies, else card memory.
+    logic [63:0]   source;  // Address of the input data: host memory in H2C copies, else card memory.
+    // C2H: the descriptor starts when the H2C ring of its queue set has completed this many descriptors since
+    // the set was enabled (modulo 2^32).
     logic [31:0]   after;
-    logic [15:0]   cookie;  // Comes back in the completion.
-    logic [7:0]    flags;  // descriptor_flag: How to do it.
-    logic [7:0]    op;  // What to do: h2c_op or c2h_op, by the ring.
+    logic [15:0]   cookie;  // A number that the completion repeats.
+    logic [7:0]    flags;  // descriptor_flag: Options of the operation.
+    logic [7:0]    op;  // The operation: h2c_op or c2h_op, by the ring.
   } descriptor_t;
 
   // h2c_op PLACE: map LENGTH / 4 inputs (u32 each, at SOURCE) through the rule of the loaded map; one row of
@@ -262,7 +268,7 @@ package fs_regs_pkg;
     logic [639:0]  unused_0;
     logic [15:0]   rule;  // Slot of the rule in the image.
     logic [15:0]   width;  // Items wanted, 1 to MAX_WIDTH.
-    logic [31:0]   epoch;  // Must be that of the loaded map.
+    logic [31:0]   epoch;  // The epoch of the loaded map.
     logic [63:0]   next;
     logic [63:0]   length;
     logic [63:0]   destination;
@@ -277,7 +283,7 @@ package fs_regs_pkg;
   // are done. For function 0 only: all functions place with its map.
   typedef struct packed {
     logic [671:0]  unused_0;
-    logic [31:0]   epoch;  // The name under which placements ask for it.
+    logic [31:0]   epoch;  // The epoch by which placements name this map.
     logic [63:0]   next;
     logic [63:0]   length;
     logic [63:0]   destination;
@@ -297,7 +303,7 @@ package fs_regs_pkg;
     logic [63:0]   input_stride;  // Bytes from one input shard to the next.
     logic [63:0]   output_base;  // Card address of output shard 0.
     logic [63:0]   input_base;  // Card address of input shard 0.
-    logic [31:0]   batch;  // How many times, on stripes one behind the other; 1 for a single job.
+    logic [31:0]   batch;  // Number of stripes, one behind the other; 1 for a single job.
     logic [31:0]   element_bytes;  // Bytes of one element, a multiple of BEAT_BYTES.
     logic [63:0]   next;
     logic [63:0]   length;
@@ -339,16 +345,16 @@ package fs_regs_pkg;
     logic [7:0]    op;
   } reconfigure_descriptor_t;
 
-  // What the device writes when a descriptor with COMPLETE is done, or fails.
+  // The entry that the device writes when a descriptor with COMPLETE is done, or when a descriptor fails.
   typedef struct packed {
     logic [63:0]   detail;  // With an error: the address, length or number that was wrong.
     logic [31:0]   phases;  // Zero.
     logic [31:0]   cycles;  // Cycles from the descriptor's start to its end.
     logic [63:0]   result;  // By operation: bytes copied, placements, the last checksum.
     logic [31:0]   index;  // Descriptors that the ring has completed with this one since it was enabled.
-    logic [15:0]   cookie;  // The descriptor's.
-    logic [7:0]    flags;  // completion_flag: Which turn of the ring, and which ring.
-    logic [7:0]    status;  // status: What came of it.
+    logic [15:0]   cookie;  // The descriptor's COOKIE.
+    logic [7:0]    flags;  // completion_flag: The phase, and the ring of the descriptor.
+    logic [7:0]    status;  // status: The status of the descriptor.
   } completion_t;
 
   // Head of a partial bitstream. The frames follow; their content stands for the module's configuration and
@@ -359,7 +365,7 @@ package fs_regs_pkg;
     logic [31:0]   version;  // VERSION.
     logic [31:0]   frames_crc;  // CRC32C of the frames.
     logic [31:0]   frames_bytes;  // Bytes that follow, a multiple of 64.
-    logic [31:0]   module_id;  // reconfigurable_module: What it configures.
+    logic [31:0]   module_id;  // reconfigurable_module: The module that the bitstream configures.
     logic [31:0]   magic;  // BITSTREAM_MAGIC.
   } bitstream_t;
 endpackage

@@ -1,12 +1,12 @@
-//! What the host and the device share: registers, descriptors, completions, status codes.
+//! Registers, descriptors, completions and status codes of the device.
 //!
 //! Written by `cargo run -p fieldstone-regs` from rtl/regs/device.toml; change that instead.
 
 use crate::field::{Bits, Field};
 
-/// What the ID register says: "FSA0".
+/// Value of the ID register: "FSA0".
 pub const IDENTIFICATION: u64 = 0x46534130;
-/// Of this register map.
+/// Version of this register map.
 pub const VERSION: u64 = 1;
 /// One function's page of registers; function f's begins at f times this.
 pub const PAGE_BYTES: usize = 0x20000;
@@ -14,7 +14,7 @@ pub const PAGE_BYTES: usize = 0x20000;
 pub const DESCRIPTOR_BYTES: usize = 128;
 /// Size of a completion.
 pub const COMPLETION_BYTES: usize = 32;
-/// Of card memory and of the host data path; all addresses are multiples.
+/// Bytes of a beat of card memory and of the host data path; all addresses are multiples.
 pub const BEAT_BYTES: usize = 64;
 /// Queue sets of all functions together.
 pub const MAX_QUEUE_SETS: usize = 2048;
@@ -26,18 +26,19 @@ pub const MAX_RING_LOG2: usize = 12;
 pub const MAX_CHAIN: usize = 32;
 /// Host reads in flight.
 pub const H2C_REQUESTS: u64 = 256;
-/// Of one host read, so the reorder buffer has 32 KiB.
+/// Most bytes of one host read, so the reorder buffer has 32 KiB.
 pub const H2C_REQUEST_BYTES: usize = 128;
-/// Of one placement: a count and up to 15 items.
+/// Bytes of one placement: a count and up to 15 items.
 pub const PLACE_ROW_BYTES: usize = 64;
-/// Items of one placement.
+/// Most items of one placement.
 pub const MAX_WIDTH: usize = 15;
 /// Largest LENGTH of a COPY.
 pub const MAX_COPY_BYTES: usize = 0x1000000;
 /// Largest slice of an element in the codes engine.
 pub const SLICE_BYTES: usize = 4096;
-/// After so many cycles an engine ends a CODE, PLACE or CHECKSUM with TOO_LONG: it is not one
-/// tenant's alone. 16 MiB of Reed-Solomon or of checksums need a fifteenth.
+/// After so many cycles an engine ends a CODE, PLACE or CHECKSUM with TOO_LONG, because all
+/// functions share the engine. 16 MiB of Reed-Solomon or of checksums need a fifteenth of these
+/// cycles.
 pub const MAX_OPERATION_CYCLES: usize = 0x400000;
 /// First word of a partial bitstream: "FSB1".
 pub const BITSTREAM_MAGIC: u64 = 0x31425346;
@@ -54,16 +55,16 @@ pub mod register {
     pub const FUNCTION: u64 = 0x10;
     /// Number of the function.
     pub const FUNCTION_NUMBER: Bits = Bits { high: 7, low: 0 };
-    /// Queue sets that it has.
+    /// Number of queue sets of the function.
     pub const FUNCTION_QUEUES: Bits = Bits { high: 31, low: 16 };
-    /// What this function did wrong outside of any queue. Writing ones clears.
+    /// Errors of this function outside of any queue. Writing ones clears.
     pub const FUNCTION_ERRORS: u64 = 0x18;
     /// A doorbell or queue register of a queue that the function does not have.
     pub const FUNCTION_ERRORS_DOORBELL_RANGE: Bits = Bits { high: 0, low: 0 };
     /// A doorbell of a queue that is not enabled, or past the ring's size.
     pub const FUNCTION_ERRORS_DOORBELL_STATE: Bits = Bits { high: 1, low: 1 };
     /// An access to a register that does not exist, is read-only or belongs to function 0, or a
-    /// value or command that it does not take.
+    /// value or command that the register does not take.
     pub const FUNCTION_ERRORS_REGISTER_ACCESS: Bits = Bits { high: 2, low: 2 };
     /// Clock cycles since reset.
     pub const CYCLES: u64 = 0x20;
@@ -83,9 +84,9 @@ pub mod register {
     pub const BUILD_PROGRAM_OPS: Bits = Bits { high: 63, low: 48 };
     /// The reconfigurable partition. Function 0 only.
     pub const RM_STATE: u64 = 0x100;
-    /// Which module is loaded. One of reconfigurable_module.
+    /// The loaded module. One of reconfigurable_module.
     pub const RM_STATE_MODULE_ID: Bits = Bits { high: 7, low: 0 };
-    /// What the partition is doing. One of partition_state.
+    /// The state of the partition. One of partition_state.
     pub const RM_STATE_STATE: Bits = Bits { high: 11, low: 8 };
     /// Successful reconfigurations since reset.
     pub const RM_STATE_SWAPS: Bits = Bits { high: 63, low: 32 };
@@ -103,15 +104,15 @@ pub mod register {
     pub const CODE_BUSY: u64 = 0x120;
     /// Draws of one item of one bucket since reset. Function 0 only.
     pub const DRAWS: u64 = 0x128;
-    /// How many.
+    /// Number of draws.
     pub const DRAWS_COUNT: Bits = Bits { high: 31, low: 0 };
-    /// Cycles that the last one took, from its request to its answer.
+    /// Cycles of the last draw, from its request to its answer.
     pub const DRAWS_LAST_CYCLES: Bits = Bits { high: 47, low: 32 };
 }
 
-/// What each function owns. Guards check every access of its queues and jobs against the windows.
-/// To take a window away: set its END to 0, reset the function's queue sets, and give it to others
-/// once they are DISABLED. Function 0 only.
+/// The resources of each function. Guards check every access of a function's queues and jobs
+/// against the function's windows. To take a window away: set its END to 0, reset the function's
+/// queue sets, and give the window to others once the sets are DISABLED. Function 0 only.
 pub mod function_table {
     use super::Bits;
 
@@ -121,15 +122,17 @@ pub mod function_table {
     pub const STRIDE: u64 = 64;
     /// Entries.
     pub const COUNT: usize = super::MAX_FUNCTIONS;
-    /// First byte of host memory it may reach: a multiple of BEAT_BYTES, others are refused.
+    /// First byte of host memory that the function may access: a multiple of BEAT_BYTES, other
+    /// values are refused.
     pub const HOST_BASE: u64 = 0x0;
     /// First byte past that window, rounded down to a multiple of BEAT_BYTES.
     pub const HOST_END: u64 = 0x8;
-    /// First byte of card memory it may reach: a multiple of BEAT_BYTES, others are refused.
+    /// First byte of card memory that the function may access: a multiple of BEAT_BYTES, other
+    /// values are refused.
     pub const CARD_BASE: u64 = 0x10;
     /// First byte past that window, rounded down to a multiple of BEAT_BYTES.
     pub const CARD_END: u64 = 0x18;
-    /// Its queue sets, and how it is interrupted.
+    /// The function's queue sets and interrupt vector.
     pub const QUEUES: u64 = 0x20;
     /// First queue set.
     pub const QUEUES_FIRST: Bits = Bits { high: 15, low: 0 };
@@ -157,19 +160,19 @@ pub mod queue {
     pub const C2H_PRODUCER: u64 = 0x8;
     /// Index after the last completion that the driver read, modulo twice the ring's size.
     pub const CQ_CONSUMER: u64 = 0x10;
-    /// Enables and resets the queue set, and tells its state.
+    /// Enables and resets the queue set, and shows its state.
     pub const CONTROL: u64 = 0x18;
-    /// What to do. One of queue_command.
+    /// The command. One of queue_command.
     pub const CONTROL_COMMAND: Bits = Bits { high: 7, low: 0 };
     /// ENABLE: host address of the queue set's QUEUE_CONTEXT, divided by BEAT_BYTES.
     pub const CONTROL_CONTEXT_BASE: Bits = Bits { high: 63, low: 8 };
     /// State of the queue set. One of queue_state.
     pub const CONTROL_STATE: Bits = Bits { high: 3, low: 0 };
-    /// What stopped it. One of status.
+    /// The status that stopped the queue set. One of status.
     pub const CONTROL_STATUS: Bits = Bits { high: 15, low: 8 };
 }
 
-/// What CONTROL's enable reads: where the rings of a queue set lie in host memory.
+/// The context that ENABLE reads: the places of the rings of a queue set in host memory.
 pub mod queue_context {
     use super::Field;
 
@@ -187,7 +190,7 @@ pub mod queue_context {
     pub const C2H_LOG2: Field = Field { offset: 25, bytes: 1 };
     /// Entries of the ring, as a power of two.
     pub const CQ_LOG2: Field = Field { offset: 26, bytes: 1 };
-    /// How the queue set works. One of context_flag.
+    /// Options of the queue set. One of context_flag.
     pub const FLAGS: Field = Field { offset: 27, bytes: 1 };
 }
 
@@ -197,25 +200,25 @@ pub mod descriptor {
 
     /// Its size.
     pub const BYTES: usize = 128;
-    /// What to do: h2c_op or c2h_op, by the ring.
+    /// The operation: h2c_op or c2h_op, by the ring.
     pub const OP: Field = Field { offset: 0, bytes: 1 };
-    /// How to do it. One of descriptor_flag.
+    /// Options of the operation. One of descriptor_flag.
     pub const FLAGS: Field = Field { offset: 1, bytes: 1 };
-    /// Comes back in the completion.
+    /// A number that the completion repeats.
     pub const COOKIE: Field = Field { offset: 2, bytes: 2 };
-    /// C2H: starts when the H2C ring of its queue set has completed this many descriptors since it
-    /// was enabled (modulo 2^32).
+    /// C2H: the descriptor starts when the H2C ring of its queue set has completed this many
+    /// descriptors since the set was enabled (modulo 2^32).
     pub const AFTER: Field = Field { offset: 4, bytes: 4 };
-    /// Where data comes from: host memory in H2C copies, else card memory.
+    /// Address of the input data: host memory in H2C copies, else card memory.
     pub const SOURCE: Field = Field { offset: 8, bytes: 8 };
-    /// Where data goes: host memory in C2H copies, else card memory.
+    /// Address of the output data: host memory in C2H copies, else card memory.
     pub const DESTINATION: Field = Field { offset: 16, bytes: 8 };
     /// Bytes of data.
     pub const LENGTH: Field = Field { offset: 24, bytes: 8 };
     /// Host address of a descriptor to do next, before the ring's next, aligned to
     /// DESCRIPTOR_BYTES; 0 if none.
     pub const NEXT: Field = Field { offset: 32, bytes: 8 };
-    /// See the operation.
+    /// Parameters of the operation.
     pub const PARAMETERS: Field = Field { offset: 40, bytes: 88 };
 }
 
@@ -227,7 +230,7 @@ pub mod place {
 
     /// Its size.
     pub const BYTES: usize = 128;
-    /// Must be that of the loaded map.
+    /// The epoch of the loaded map.
     pub const EPOCH: Field = Field { offset: 40, bytes: 4 };
     /// Items wanted, 1 to MAX_WIDTH.
     pub const WIDTH: Field = Field { offset: 44, bytes: 2 };
@@ -242,7 +245,7 @@ pub mod load_map {
 
     /// Its size.
     pub const BYTES: usize = 128;
-    /// The name under which placements ask for it.
+    /// The epoch by which placements name this map.
     pub const EPOCH: Field = Field { offset: 40, bytes: 4 };
 }
 
@@ -254,7 +257,7 @@ pub mod code {
     pub const BYTES: usize = 128;
     /// Bytes of one element, a multiple of BEAT_BYTES.
     pub const ELEMENT_BYTES: Field = Field { offset: 40, bytes: 4 };
-    /// How many times, on stripes one behind the other; 1 for a single job.
+    /// Number of stripes, one behind the other; 1 for a single job.
     pub const BATCH: Field = Field { offset: 44, bytes: 4 };
     /// Card address of input shard 0.
     pub const INPUT_BASE: Field = Field { offset: 48, bytes: 8 };
@@ -289,17 +292,18 @@ pub mod reconfigure {
     pub const BYTES: usize = 128;
 }
 
-/// What the device writes when a descriptor with COMPLETE is done, or fails.
+/// The entry that the device writes when a descriptor with COMPLETE is done, or when a descriptor
+/// fails.
 pub mod completion {
     use super::Field;
 
     /// Its size.
     pub const BYTES: usize = 32;
-    /// What came of it. One of status.
+    /// The status of the descriptor. One of status.
     pub const STATUS: Field = Field { offset: 0, bytes: 1 };
-    /// Which turn of the ring, and which ring. One of completion_flag.
+    /// The phase, and the ring of the descriptor. One of completion_flag.
     pub const FLAGS: Field = Field { offset: 1, bytes: 1 };
-    /// The descriptor's.
+    /// The descriptor's COOKIE.
     pub const COOKIE: Field = Field { offset: 2, bytes: 2 };
     /// Descriptors that the ring has completed with this one since it was enabled.
     pub const INDEX: Field = Field { offset: 4, bytes: 4 };
@@ -322,7 +326,7 @@ pub mod bitstream {
     pub const BYTES: usize = 64;
     /// BITSTREAM_MAGIC.
     pub const MAGIC: Field = Field { offset: 0, bytes: 4 };
-    /// What it configures. One of reconfigurable_module.
+    /// The module that the bitstream configures. One of reconfigurable_module.
     pub const MODULE_ID: Field = Field { offset: 4, bytes: 4 };
     /// Bytes that follow, a multiple of 64.
     pub const FRAMES_BYTES: Field = Field { offset: 8, bytes: 4 };
@@ -417,14 +421,14 @@ impl C2hOp {
 /// States of a queue set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
-    /// Nothing is fetched; doorbells are errors. Once a read of CONTROL says so, the device leaves
-    /// the queue set's memory alone.
+    /// Nothing is fetched; doorbells are errors. Once a read of CONTROL returns this state, the
+    /// device no longer accesses the queue set's memory.
     Disabled = 0,
     /// At work.
     Enabled = 1,
     /// An error stopped it; reset it.
     Stopped = 2,
-    /// Waits for what is in flight.
+    /// Waits for the descriptors in flight.
     Resetting = 3,
 }
 
@@ -458,7 +462,7 @@ impl QueueState {
 pub enum QueueCommand {
     /// Take over the context at CONTEXT_BASE, and begin.
     Enable = 1,
-    /// What is in flight ends without completions; then the state is DISABLED.
+    /// Descriptors in flight end without completions; then the state is DISABLED.
     Reset = 2,
 }
 
@@ -521,10 +525,10 @@ impl ReconfigurableModule {
     }
 }
 
-/// What the reconfigurable partition is doing.
+/// States of the reconfigurable partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionState {
-    /// Its module serves.
+    /// The module is in service.
     Running = 0,
     /// Jobs in flight end; new ones that need it are refused.
     Draining = 1,
@@ -559,7 +563,7 @@ impl PartitionState {
     }
 }
 
-/// How an operation ended.
+/// Results of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Done.
@@ -568,7 +572,7 @@ pub enum Status {
     BadOp = 1,
     /// An address is not a multiple of BEAT_BYTES.
     BadAlignment = 2,
-    /// A length is zero, too long, or no multiple of what it must be.
+    /// A length is zero, too long, or no multiple of the required unit.
     BadLength = 3,
     /// An address outside of the function's window of host memory.
     HostFault = 4,
@@ -580,7 +584,7 @@ pub enum Status {
     BadParameter = 7,
     /// The operation is for function 0 only.
     NotPermitted = 8,
-    /// The loaded map is another one.
+    /// No map is loaded, or the loaded map has another epoch.
     StaleEpoch = 9,
     /// The map needs a module that is not in the reconfigurable partition.
     NotLoaded = 10,
@@ -592,7 +596,7 @@ pub enum Status {
     BadBitstream = 13,
     /// Host memory answered with an error.
     HostError = 14,
-    /// It took more than MAX_OPERATION_CYCLES. What it had written by then stays.
+    /// The operation took more than MAX_OPERATION_CYCLES. The data that it has written stays.
     TooLong = 15,
 }
 
@@ -647,9 +651,9 @@ impl Status {
 
 /// FLAGS of a descriptor.
 pub mod descriptor_flag {
-    /// Write a completion. Errors always do.
+    /// Write a completion. A descriptor that fails always writes one.
     pub const COMPLETE: u64 = 1;
-    /// Start only when everything before it in its ring has completed.
+    /// Start only when all descriptors before it in its ring have completed.
     pub const FENCE: u64 = 2;
     /// Raise the function's interrupt after the completion.
     pub const INTERRUPT: u64 = 4;
@@ -663,7 +667,7 @@ pub mod context_flag {
 
 /// FLAGS of a completion.
 pub mod completion_flag {
-    /// Flips with every turn of the ring, starting with 1.
+    /// Starts with 1, and flips whenever the completion ring wraps around.
     pub const PHASE: u64 = 1;
     /// Of the C2H ring; else of the H2C ring.
     pub const C2H: u64 = 2;

@@ -269,7 +269,7 @@ pub enum CheckError {
 }
 
 /// The range of an entry.
-struct Extent {
+struct EntryRange {
     name: String,
     begin: u64,
     end: u64,
@@ -302,10 +302,10 @@ fn page(description: &Description) -> Result<(), CheckError> {
     };
     let page_bytes =
         description.constant("PAGE_BYTES").ok_or_else(|| unknown("constants", "PAGE_BYTES"))?;
-    let mut extents = Vec::new();
+    let mut ranges = Vec::new();
     for register in &description.registers {
         one_register(description, "page", register)?;
-        extents.push(Extent {
+        ranges.push(EntryRange {
             name: register.name.clone(),
             begin: register.offset,
             end: register.offset + REGISTER_BYTES,
@@ -315,28 +315,28 @@ fn page(description: &Description) -> Result<(), CheckError> {
         let count =
             description.constant(&array.count).ok_or_else(|| unknown(&array.name, &array.count))?;
         one_array(description, array)?;
-        extents.push(Extent {
+        ranges.push(EntryRange {
             name: array.name.clone(),
             begin: array.offset,
             end: array.offset.saturating_add(array.stride.saturating_mul(count)),
         });
     }
-    apart("page", extents, page_bytes)
+    apart("page", ranges, page_bytes)
 }
 
 fn one_array(description: &Description, array: &Array) -> Result<(), CheckError> {
     upper_name("page", &array.name)?;
     aligned(&array.name, array.offset, array.stride.max(1))?;
-    let mut extents = Vec::new();
+    let mut ranges = Vec::new();
     for register in &array.registers {
         one_register(description, &array.name, register)?;
-        extents.push(Extent {
+        ranges.push(EntryRange {
             name: register.name.clone(),
             begin: register.offset,
             end: register.offset + 8,
         });
     }
-    apart(&array.name, extents, array.stride)
+    apart(&array.name, ranges, array.stride)
 }
 
 fn one_register(
@@ -351,16 +351,16 @@ fn one_register(
     // The view for reads and the view for writes may differ.
     for view in [Access::reads as fn(Access) -> bool, Access::writes] {
         let fields = register.fields.iter().filter(|field| view(field_access(register, field)));
-        let mut extents = Vec::new();
+        let mut ranges = Vec::new();
         for field in fields {
             one_bit_field(description, &place, register, field)?;
-            extents.push(Extent {
+            ranges.push(EntryRange {
                 name: field.name.clone(),
                 begin: u64::from(field.bits.1),
                 end: u64::from(field.bits.0) + 1,
             });
         }
-        apart(&place, extents, 64)?;
+        apart(&place, ranges, 64)?;
     }
     Ok(())
 }
@@ -409,7 +409,7 @@ fn one_layout(description: &Description, layout: &Layout) -> Result<(), CheckErr
             }
         }
     }
-    let mut extents = Vec::new();
+    let mut ranges = Vec::new();
     for field in description.layout_fields(layout) {
         upper_name(&layout.name, &field.name)?;
         let place = format!("{}.{}", layout.name, field.name);
@@ -417,13 +417,13 @@ fn one_layout(description: &Description, layout: &Layout) -> Result<(), CheckErr
         let alignment = if field.bytes.is_power_of_two() { field.bytes.min(8) } else { 8 };
         aligned(&place, field.offset, alignment)?;
         holds(description, &place, field.kind.as_deref(), 8 * field.bytes)?;
-        extents.push(Extent {
+        ranges.push(EntryRange {
             name: field.name.clone(),
             begin: field.offset,
             end: field.offset + field.bytes,
         });
     }
-    apart(&layout.name, extents, description.layout_bytes(layout))
+    apart(&layout.name, ranges, description.layout_bytes(layout))
 }
 
 /// Checks that an enumeration's values fit into the field that holds it.
@@ -461,10 +461,10 @@ fn enumeration(found: &Enumeration, flags: bool) -> Result<(), CheckError> {
     Ok(())
 }
 
-fn apart(place: &str, mut extents: Vec<Extent>, limit: u64) -> Result<(), CheckError> {
-    distinct(place, extents.iter().map(|extent| extent.name.as_str()))?;
-    extents.sort_by_key(|extent| extent.begin);
-    for pair in extents.windows(2) {
+fn apart(place: &str, mut ranges: Vec<EntryRange>, limit: u64) -> Result<(), CheckError> {
+    distinct(place, ranges.iter().map(|range| range.name.as_str()))?;
+    ranges.sort_by_key(|range| range.begin);
+    for pair in ranges.windows(2) {
         if pair[0].end > pair[1].begin {
             return Err(CheckError::Overlap {
                 place: place.to_owned(),
@@ -473,7 +473,7 @@ fn apart(place: &str, mut extents: Vec<Extent>, limit: u64) -> Result<(), CheckE
             });
         }
     }
-    match extents.last() {
+    match ranges.last() {
         Some(last) if last.end > limit => Err(CheckError::TooLarge {
             place: format!("{place}.{}", last.name),
             end: last.end,

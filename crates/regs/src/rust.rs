@@ -14,7 +14,7 @@ const WIDTH: usize = 100;
 #[must_use]
 pub fn module(description: &Description) -> String {
     let mut out = String::from(
-        "//! What the host and the device share: registers, descriptors, completions, status codes.
+        "//! Registers, descriptors, completions and status codes of the device.
 //!
 //! Written by `cargo run -p fieldstone-regs` from rtl/regs/device.toml; change that instead.
 

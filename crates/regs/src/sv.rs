@@ -28,7 +28,7 @@ pub fn package(description: &Description) -> String {
         "// Written by `cargo run -p fieldstone-regs` from rtl/regs/device.toml; change that \
 instead.
 //
-// What the host and the device share: registers, descriptors, completions, status codes.
+// Registers, descriptors, completions and status codes of the device.
 
 /* verilator lint_off UNUSEDPARAM */  // a package is used in parts
 

@@ -14,12 +14,12 @@ use rand_chacha::ChaCha8Rng;
 use crate::{Model, Port};
 
 /// A seeded random generator.
-pub type Dice = ChaCha8Rng;
+pub type SeededRng = ChaCha8Rng;
 
 /// The generator with this seed.
 #[must_use]
-pub fn dice(seed: u64) -> Dice {
-    Dice::seed_from_u64(seed)
+pub fn seeded_rng(seed: u64) -> SeededRng {
+    SeededRng::seed_from_u64(seed)
 }
 
 /// Bits `at..at + count` (up to 64) of a value in little-endian bytes.
@@ -81,9 +81,14 @@ impl Clock {
     }
 
     /// Runs one cycle with these streams.
-    pub fn cycle(&mut self, model: &mut Model, dice: &mut Dice, streams: &mut [&mut dyn Stream]) {
+    pub fn cycle(
+        &mut self,
+        model: &mut Model,
+        rng: &mut SeededRng,
+        streams: &mut [&mut dyn Stream],
+    ) {
         for stream in streams.iter_mut() {
-            stream.drive(model, dice);
+            stream.drive(model, rng);
         }
         self.settle(model);
         for stream in streams.iter_mut() {
@@ -96,7 +101,7 @@ impl Clock {
 /// The bench's end of a stream.
 pub trait Stream {
     /// Drives the inputs for this cycle.
-    fn drive(&mut self, model: &mut Model, dice: &mut Dice);
+    fn drive(&mut self, model: &mut Model, rng: &mut SeededRng);
     /// Records the beat that moves in this cycle, which ends at edge number `cycle`.
     fn sample(&mut self, model: &Model, cycle: u64);
 }
@@ -162,8 +167,8 @@ impl Source {
 }
 
 impl Stream for Source {
-    fn drive(&mut self, model: &mut Model, dice: &mut Dice) {
-        if !self.offering && !self.queue.is_empty() && !dice.random_bool(self.stall) {
+    fn drive(&mut self, model: &mut Model, rng: &mut SeededRng) {
+        if !self.offering && !self.queue.is_empty() && !rng.random_bool(self.stall) {
             self.offering = true;
         }
         model.set(self.valid, u64::from(self.offering));
@@ -225,9 +230,9 @@ impl Sink {
 }
 
 impl Stream for Sink {
-    fn drive(&mut self, model: &mut Model, dice: &mut Dice) {
+    fn drive(&mut self, model: &mut Model, rng: &mut SeededRng) {
         if let Some(ready) = self.ready {
-            model.set(ready, u64::from(!dice.random_bool(self.stall)));
+            model.set(ready, u64::from(!rng.random_bool(self.stall)));
         }
     }
 

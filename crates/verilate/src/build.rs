@@ -233,7 +233,7 @@ fn ports(header: &str) -> Vec<HeaderPort> {
 
 /// This number changes whenever the shim or the flags change, so that old libraries are not used
 /// for new ones.
-const SHIM_VERSION: u32 = 3;
+const SHIM_VERSION: u32 = 4;
 
 fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
     let name = &entry.name;
@@ -248,7 +248,7 @@ fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
     let coverage = if entry.is_checked() {
         format!(
             "void {name}_write_coverage(void* raw, const char* path) {{
-    static_cast<Model*>(raw)->context.coveragep()->write(path);
+    static_cast<GeneratedModel*>(raw)->context.coveragep()->write(path);
 }}"
         )
     } else {
@@ -258,11 +258,11 @@ fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
         (
             "#include \"verilated_fst_c.h\"",
             "VerilatedFstC waves;",
-            "    auto* model = static_cast<Model*>(raw);
+            "    auto* model = static_cast<GeneratedModel*>(raw);
     model->top.trace(&model->waves, 99);
     model->waves.open(path);
     return model->waves.isOpen();",
-            "    static_cast<Model*>(raw)->waves.dump(time);",
+            "    static_cast<GeneratedModel*>(raw)->waves.dump(time);",
         )
     } else {
         ("", "", "    (void)raw; (void)path; return 0;", "    (void)raw; (void)time;")
@@ -281,11 +281,11 @@ fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
 static_assert(std::endian::native == std::endian::little);
 
 namespace {{
-struct Model {{
+struct GeneratedModel {{
     VerilatedContext context;
     {prefix} top;
     {trace_member}
-    Model() : top(prepare()) {{}}
+    GeneratedModel() : top(prepare()) {{}}
     VerilatedContext* prepare() {{
         context.randReset(2);
         context.randSeed(1);
@@ -294,7 +294,7 @@ struct Model {{
         return &context;
     }}
 }};
-struct Port {{
+struct GeneratedPort {{
     const char* name;
     void* data;
     uint32_t bits;
@@ -303,17 +303,17 @@ struct Port {{
 }}
 
 extern \"C\" {{
-void* {name}_new() {{ return new (std::nothrow) Model; }}
+void* {name}_new() {{ return new (std::nothrow) GeneratedModel; }}
 void {name}_free(void* raw) {{
-    auto* model = static_cast<Model*>(raw);
+    auto* model = static_cast<GeneratedModel*>(raw);
     model->top.final();
     {trace_close}
     delete model;
 }}
-void {name}_eval(void* raw) {{ static_cast<Model*>(raw)->top.eval(); }}
-void {name}_assert_on(void* raw) {{ static_cast<Model*>(raw)->context.assertOn(true); }}
-int {name}_get_port(void* raw, int index, Port* port) {{
-    auto* model = static_cast<Model*>(raw);
+void {name}_eval(void* raw) {{ static_cast<GeneratedModel*>(raw)->top.eval(); }}
+void {name}_assert_on(void* raw) {{ static_cast<GeneratedModel*>(raw)->context.assertOn(true); }}
+int {name}_get_port(void* raw, int index, GeneratedPort* port) {{
+    auto* model = static_cast<GeneratedModel*>(raw);
     switch (index) {{
 {list}    default: return 0;
     }}

@@ -73,8 +73,8 @@ pub struct Design {
     pub dump_trace: ffi::DumpTrace,
 }
 
-/// A port of one model. Any other model refuses it, even a model that was made at the same address
-/// after this one's end: a port is an address, and carries its model's number.
+/// A port of one model. Every other model refuses the port, also a later model at the same address,
+/// because a port stores the number of its model.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     data: *mut u8,

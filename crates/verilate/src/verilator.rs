@@ -96,8 +96,8 @@ impl Verilator {
 
     fn candidates() -> Vec<PathBuf> {
         let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-        let beside = out.ancestors().map(|folder| folder.join("hdl/bin/verilator"));
-        let mut candidates: Vec<PathBuf> = beside.filter(|path| path.exists()).collect();
+        let bundled = out.ancestors().map(|folder| folder.join("hdl/bin/verilator"));
+        let mut candidates: Vec<PathBuf> = bundled.filter(|path| path.exists()).collect();
         candidates.push(PathBuf::from("verilator"));
         candidates
     }

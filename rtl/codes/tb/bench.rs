@@ -1,10 +1,12 @@
-//! An engine with a card memory, and jobs for it.
+//! An engine with a card memory, and cases for it.
 
 use fieldstone_fpga::program::{EngineShape, Program};
 use fieldstone_gf::LinearMap;
 use fieldstone_rtl_codes as designs;
 use fieldstone_rtl_common::card::{BEAT_BYTES, CardMemory};
-use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, Stream, bits, dice, set_bits};
+use fieldstone_verilate::bench::{
+    Clock, SeededRng, Sink, Source, Stream, bits, seeded_rng, set_bits,
+};
 use fieldstone_verilate::{Design, Model, Port};
 use rand::{Rng, RngCore};
 
@@ -48,7 +50,7 @@ pub mod status {
 
 /// The fields of a CODE descriptor.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Descriptor {
+pub struct CommandFields {
     pub op: u64,
     pub source: u64,
     pub length: u64,
@@ -62,7 +64,7 @@ pub struct Descriptor {
     pub output_batch: u64,
 }
 
-impl Descriptor {
+impl CommandFields {
     fn bytes(&self) -> [u8; 128] {
         let mut bytes = [0; 128];
         let mut put = |at: usize, len: usize, value: u64| {
@@ -83,9 +85,9 @@ impl Descriptor {
     }
 }
 
-/// The engine's answer, and its counts for the job.
+/// The engine's response, and its counts for the job.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
+pub struct Response {
     pub status: u64,
     pub result: u64,
     pub detail: u64,
@@ -98,11 +100,11 @@ pub struct Answer {
 type Counters = [u64; 3];
 
 /// An engine with its memory.
-pub struct Bench {
+pub struct Testbench {
     pub built: Built,
     pub model: Model,
     pub memory: CardMemory,
-    pub dice: Dice,
+    pub rng: SeededRng,
     clock: Clock,
     commands: Source,
     answers: Sink,
@@ -110,7 +112,7 @@ pub struct Bench {
     jobs: u16,
 }
 
-impl Bench {
+impl Testbench {
     /// A new engine. Every stream pauses with the chance `stall`.
     pub fn new(built: Built, seed: u64, stall: f64) -> Self {
         let mut model = Model::new(built.design);
@@ -121,15 +123,15 @@ impl Bench {
         let counters =
             ["read_beats_o", "write_beats_o", "busy_cycles_o"].map(|name| model.port(name));
         let clock = Clock::reset(&mut model);
-        let dice = dice(seed);
-        Self { built, model, memory, dice, clock, commands, answers, counters, jobs: 0 }
+        let rng = seeded_rng(seed);
+        Self { built, model, memory, rng, clock, commands, answers, counters, jobs: 0 }
     }
 
     fn counters(&self) -> Counters {
         self.counters.map(|port| self.model.get(port))
     }
 
-    fn push(&mut self, descriptor: &Descriptor) {
+    fn push(&mut self, descriptor: &CommandFields) {
         self.jobs += 1;
         let mut command = vec![0; 131];
         command[..128].copy_from_slice(&descriptor.bytes());
@@ -141,12 +143,12 @@ impl Bench {
     fn cycle(&mut self) {
         let streams: &mut [&mut dyn Stream] =
             &mut [&mut self.commands, &mut self.answers, &mut self.memory];
-        self.clock.cycle(&mut self.model, &mut self.dice, streams);
+        self.clock.cycle(&mut self.model, &mut self.rng, streams);
     }
 
     /// Resets the engine a number of cycles after a job has begun. The memory also forgets its
     /// pending answers.
-    pub fn interrupt(&mut self, descriptor: &Descriptor, cycles: u64) {
+    pub fn interrupt(&mut self, descriptor: &CommandFields, cycles: u64) {
         self.push(descriptor);
         (0..cycles).for_each(|_| self.cycle());
         self.clock.pulse_reset(&mut self.model);
@@ -158,7 +160,7 @@ impl Bench {
     }
 
     /// Runs one job, from its command to its answer.
-    pub fn run(&mut self, descriptor: &Descriptor) -> Answer {
+    pub fn run(&mut self, descriptor: &CommandFields) -> Response {
         let before = self.counters();
         self.push(descriptor);
         let limit = self.clock.cycles + 2_000_000;
@@ -171,7 +173,7 @@ impl Bench {
         let answer = &answer[0];
         assert_eq!(bits(answer, 136, 16), u64::from(self.jobs), "the answer's tag");
         let after = self.counters();
-        Answer {
+        Response {
             status: bits(answer, 128, 8),
             result: bits(answer, 64, 64),
             detail: bits(answer, 0, 64),
@@ -184,43 +186,43 @@ impl Bench {
 
 /// A map with random inputs, and its layout in card memory: program, inputs, outputs, and gaps
 /// between.
-pub struct Job {
+pub struct CodeCase {
     pub map: LinearMap,
     pub program: Program,
     pub element_beats: usize,
     pub batch: usize,
-    pub descriptor: Descriptor,
+    pub descriptor: CommandFields,
     /// The memory's content before the job.
     pub bytes: Vec<u8>,
     /// The content after it.
     pub expected: Vec<u8>,
 }
 
-impl Job {
+impl CodeCase {
     /// `None` if the map does not fit into the engine.
     pub fn new(
         map: &LinearMap,
         built: &Built,
         element_beats: usize,
         batch: usize,
-        dice: &mut Dice,
+        rng: &mut SeededRng,
     ) -> Option<Self> {
         let program = Program::compile(map, &built.shape).ok()?;
         let element_bytes = element_beats * BEAT_BYTES;
-        let shard_beats = |elements: &[u32], dice: &mut Dice| {
+        let shard_beats = |elements: &[u32], rng: &mut SeededRng| {
             let most = elements.iter().max().map_or(0, |&n| n as usize);
-            most * element_beats + dice.random_range(0..3)
+            most * element_beats + rng.random_range(0..3)
         };
         let (inputs, outputs) = (map.inputs(), map.outputs());
-        let input_stride = shard_beats(&map.shape().input_elements, dice);
-        let output_stride = shard_beats(&map.shape().output_elements, dice);
-        let input_batch = input_stride * inputs + dice.random_range(0..3);
-        let output_batch = output_stride * outputs + dice.random_range(0..3);
-        let source = dice.random_range(0..4);
-        let input = source + program.bytes().len() / BEAT_BYTES + dice.random_range(0..4);
-        let output = input + input_batch * batch + dice.random_range(0..4);
+        let input_stride = shard_beats(&map.shape().input_elements, rng);
+        let output_stride = shard_beats(&map.shape().output_elements, rng);
+        let input_batch = input_stride * inputs + rng.random_range(0..3);
+        let output_batch = output_stride * outputs + rng.random_range(0..3);
+        let source = rng.random_range(0..4);
+        let input = source + program.bytes().len() / BEAT_BYTES + rng.random_range(0..4);
+        let output = input + input_batch * batch + rng.random_range(0..4);
         let mut bytes = vec![0; (output + output_batch * batch) * BEAT_BYTES];
-        dice.fill_bytes(&mut bytes);
+        rng.fill_bytes(&mut bytes);
         bytes[source * BEAT_BYTES..][..program.bytes().len()].copy_from_slice(program.bytes());
 
         let mut expected = bytes.clone();
@@ -242,7 +244,7 @@ impl Job {
             map.execute(&shards, &mut targets).expect("lengths are those of the shape");
         }
         let at = |beats: usize| (beats * BEAT_BYTES) as u64;
-        let descriptor = Descriptor {
+        let descriptor = CommandFields {
             op: 4,
             source: at(source),
             length: program.bytes().len() as u64,
@@ -272,7 +274,7 @@ impl Job {
 
     /// Bytes from the first output to the end of the last.
     pub fn output_end(&self) -> u64 {
-        let Descriptor { output_stride, output_batch, element_bytes, .. } = self.descriptor;
+        let CommandFields { output_stride, output_batch, element_bytes, .. } = self.descriptor;
         let outputs = &self.map.shape().output_elements;
         let last = *outputs.last().expect("a job has outputs");
         (self.batch as u64 - 1) * output_batch
@@ -281,7 +283,7 @@ impl Job {
     }
 
     /// Runs the job, and checks every byte of the memory and every counter.
-    pub fn run(&self, bench: &mut Bench) -> Answer {
+    pub fn run(&self, bench: &mut Testbench) -> Response {
         bench.memory.bytes.clone_from(&self.bytes);
         let answer = bench.run(&self.descriptor);
         assert_eq!(answer.status, status::OK, "{:?}", self.map);

@@ -1,6 +1,6 @@
 //! Many random programs; only run on demand.
 
-use crate::bench::{Bench, one_unit, two_units};
+use crate::bench::{Testbench, one_unit, two_units};
 use crate::engine::random_jobs;
 
 /// The number of programs.
@@ -21,7 +21,7 @@ fn campaign_of_random_programs() {
         }
         let built = if seed % 2 == 0 { one_unit() } else { two_units() };
         let stall = [0.0, 0.1, 0.4][seed as usize % 3];
-        random_jobs(&mut Bench::new(built, seed, stall), count);
+        random_jobs(&mut Testbench::new(built, seed, stall), count);
         done += count;
         println!("{done} of {programs} programs");
     }

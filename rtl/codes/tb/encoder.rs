@@ -3,7 +3,7 @@
 use fieldstone_codes::Profile;
 use fieldstone_rtl_codes as designs;
 use fieldstone_verilate::Model;
-use fieldstone_verilate::bench::{Clock, Sink, Source, dice};
+use fieldstone_verilate::bench::{Clock, Sink, Source, seeded_rng};
 use rand::RngCore;
 
 const K: usize = 8;
@@ -26,20 +26,20 @@ fn parities(sources: &[u8]) -> Vec<u8> {
 #[test]
 fn parities_are_those_of_the_cpu_and_come_at_once() {
     for (seed, stalls) in [(1, (0.0, 0.0)), (2, (0.4, 0.1)), (3, (0.1, 0.6))] {
-        let mut dice = dice(seed);
+        let mut rng = seeded_rng(seed);
         let mut model = Model::new(&designs::RS_ENCODER);
         let mut source = Source::new(&model, "in", &["in_data_i"], stalls.0);
         let mut sink = Sink::new(&model, "out", &["out_data_o"], stalls.1);
         let mut expected = Vec::new();
         for _ in 0..BEATS {
             let mut sources = vec![0; 64 * K];
-            dice.fill_bytes(&mut sources);
+            rng.fill_bytes(&mut sources);
             source.push_bytes(&[&sources]);
             expected.push(parities(&sources));
         }
         let mut clock = Clock::reset(&mut model);
         while sink.beats.len() < BEATS {
-            clock.cycle(&mut model, &mut dice, &mut [&mut source, &mut sink]);
+            clock.cycle(&mut model, &mut rng, &mut [&mut source, &mut sink]);
             assert!(clock.cycles < 10_000, "wedged");
         }
         assert!(sink.beats.iter().map(|beat| &beat[0]).eq(&expected));

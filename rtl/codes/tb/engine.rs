@@ -2,20 +2,20 @@
 
 use fieldstone_codes::Profile;
 use fieldstone_gf::{Element, LinearMap, Row, Shape, Target, Term};
-use fieldstone_verilate::bench::Dice;
+use fieldstone_verilate::bench::SeededRng;
 use rand::Rng;
 
-use crate::bench::{Bench, Job, one_unit, two_units};
+use crate::bench::{CodeCase, Testbench, one_unit, two_units};
 
 /// A random map: shards of different sizes, up to three steps, zero and repeated terms, rows
 /// without terms.
-pub fn random_map(dice: &mut Dice) -> LinearMap {
-    let shards = |dice: &mut Dice, most: usize| -> Vec<u32> {
-        (0..dice.random_range(1..=most)).map(|_| dice.random_range(1..=3)).collect()
+pub fn random_map(rng: &mut SeededRng) -> LinearMap {
+    let shards = |rng: &mut SeededRng, most: usize| -> Vec<u32> {
+        (0..rng.random_range(1..=most)).map(|_| rng.random_range(1..=3)).collect()
     };
-    let (input_elements, output_elements) = (shards(dice, 12), shards(dice, 4));
-    let scratch_elements: u32 = if dice.random_bool(0.5) { dice.random_range(1..=6) } else { 0 };
-    let step_count = if scratch_elements > 0 { dice.random_range(2..=3) } else { 1 };
+    let (input_elements, output_elements) = (shards(rng, 12), shards(rng, 4));
+    let scratch_elements: u32 = if rng.random_bool(0.5) { rng.random_range(1..=6) } else { 0 };
+    let step_count = if scratch_elements > 0 { rng.random_range(2..=3) } else { 1 };
     let mut targets: Vec<Target> = output_elements
         .iter()
         .enumerate()
@@ -29,21 +29,18 @@ pub fn random_map(dice: &mut Dice) -> LinearMap {
         let mut written = Vec::new();
         let is_last = step + 1 == step_count;
         for at in (0..targets.len()).rev() {
-            if is_last || dice.random_bool(0.5) {
+            if is_last || rng.random_bool(0.5) {
                 let target = targets.swap_remove(at);
                 if let Target::Scratch(index) = target {
                     written.push(index);
                 }
-                let terms = (0..dice.random_range(0..=18)).map(|_| {
-                    let coefficient = if dice.random_bool(0.2) { 0 } else { dice.random() };
-                    if !ready.is_empty() && dice.random_bool(0.4) {
-                        return Term::scratch(
-                            ready[dice.random_range(0..ready.len())],
-                            coefficient,
-                        );
+                let terms = (0..rng.random_range(0..=18)).map(|_| {
+                    let coefficient = if rng.random_bool(0.2) { 0 } else { rng.random() };
+                    if !ready.is_empty() && rng.random_bool(0.4) {
+                        return Term::scratch(ready[rng.random_range(0..ready.len())], coefficient);
                     }
-                    let shard = dice.random_range(0..input_elements.len());
-                    let index = dice.random_range(0..input_elements[shard]);
+                    let shard = rng.random_range(0..input_elements.len());
+                    let index = rng.random_range(0..input_elements[shard]);
                     Term::input(shard as u16, index, coefficient)
                 });
                 rows.push(Row { target, terms: terms.collect() });
@@ -56,22 +53,22 @@ pub fn random_map(dice: &mut Dice) -> LinearMap {
 }
 
 /// Runs `count` random jobs on one engine.
-pub fn random_jobs(bench: &mut Bench, count: u64) {
+pub fn random_jobs(bench: &mut Testbench, count: u64) {
     let mut done = 0;
     while done < count {
-        let map = random_map(&mut bench.dice);
+        let map = random_map(&mut bench.rng);
         // Lengths around those of slices, and short ones, for which hazards are most likely.
-        let element_beats = match bench.dice.random_range(0..4) {
+        let element_beats = match bench.rng.random_range(0..4) {
             0 => 1,
-            1 => bench.dice.random_range(1..=8),
-            2 => bench.dice.random_range(60..=70),
-            _ => bench.dice.random_range(1..=40),
+            1 => bench.rng.random_range(1..=8),
+            2 => bench.rng.random_range(60..=70),
+            _ => bench.rng.random_range(1..=40),
         };
-        let batch = bench.dice.random_range(1..=3);
+        let batch = bench.rng.random_range(1..=3);
         let built = bench.built;
-        if let Some(job) = Job::new(&map, &built, element_beats, batch, &mut bench.dice) {
-            bench.memory.latency_cycles = bench.dice.random_range(1..=60);
-            bench.memory.owner = bench.dice.random_range(0..3);
+        if let Some(job) = CodeCase::new(&map, &built, element_beats, batch, &mut bench.rng) {
+            bench.memory.latency_cycles = bench.rng.random_range(1..=60);
+            bench.memory.owner = bench.rng.random_range(0..3);
             job.run(bench);
             done += 1;
         }
@@ -81,20 +78,20 @@ pub fn random_jobs(bench: &mut Bench, count: u64) {
 #[test]
 fn random_maps_on_one_unit() {
     for (seed, stall) in [(1, 0.0), (2, 0.3)] {
-        random_jobs(&mut Bench::new(one_unit(), seed, stall), 15);
+        random_jobs(&mut Testbench::new(one_unit(), seed, stall), 15);
     }
 }
 
 #[test]
 fn random_maps_on_two_units() {
     for (seed, stall) in [(3, 0.0), (4, 0.3)] {
-        random_jobs(&mut Bench::new(two_units(), seed, stall), 25);
+        random_jobs(&mut Testbench::new(two_units(), seed, stall), 25);
     }
 }
 
 #[test]
 fn codes_encode_and_rebuild() {
-    let mut bench = Bench::new(one_unit(), 5, 0.05);
+    let mut bench = Testbench::new(one_unit(), 5, 0.05);
     let profiles = [
         "rs:8+4",
         "rs:4+2",
@@ -109,13 +106,13 @@ fn codes_encode_and_rebuild() {
     for profile in profiles {
         let profile: Profile = profile.parse().expect("a profile");
         let code = profile.code();
-        let lost = bench.dice.random_range(0..profile.shards());
+        let lost = bench.rng.random_range(0..profile.shards());
         let available: Vec<usize> = (0..profile.shards()).filter(|&shard| shard != lost).collect();
         let plan = code.repair(&[lost], &available).expect("one loss");
         for map in [code.encode(), &plan.map] {
-            let elements = bench.dice.random_range(1..=20);
+            let elements = bench.rng.random_range(1..=20);
             let built = bench.built;
-            let job = Job::new(map, &built, elements, 2, &mut bench.dice).expect("it fits");
+            let job = CodeCase::new(map, &built, elements, 2, &mut bench.rng).expect("it fits");
             job.run(&mut bench);
         }
     }
@@ -123,12 +120,12 @@ fn codes_encode_and_rebuild() {
 
 #[test]
 fn a_program_is_loaded_once() {
-    let mut bench = Bench::new(one_unit(), 6, 0.0);
+    let mut bench = Testbench::new(one_unit(), 6, 0.0);
     let code = Profile::rs(4, 2).expect("a profile").code();
     let built = bench.built;
-    let job = Job::new(code.encode(), &built, 3, 1, &mut bench.dice).expect("it fits");
+    let job = CodeCase::new(code.encode(), &built, 3, 1, &mut bench.rng).expect("it fits");
     let program_beats = job.descriptor.length / 64;
-    let loaded = |bench: &mut Bench| job.run(bench).read_beats - job.input_beats();
+    let loaded = |bench: &mut Testbench| job.run(bench).read_beats - job.input_beats();
     assert_eq!(loaded(&mut bench), program_beats);
     assert_eq!(loaded(&mut bench), 1);
     // The same address with another function is another program.
@@ -138,7 +135,7 @@ fn a_program_is_loaded_once() {
     // Another map at the same address, of the same length.
     let parity = Profile::rs(4, 2).expect("a profile").code();
     let plan = parity.repair(&[0, 1], &[2, 3, 4, 5]).expect("two losses");
-    let mut other = Job::new(&plan.map, &built, 3, 1, &mut bench.dice).expect("it fits");
+    let mut other = CodeCase::new(&plan.map, &built, 3, 1, &mut bench.rng).expect("it fits");
     assert_eq!(other.descriptor.length, job.descriptor.length);
     other.bytes.drain(..other.descriptor.source as usize);
     other.expected.drain(..other.descriptor.source as usize);

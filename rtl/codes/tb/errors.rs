@@ -5,41 +5,47 @@ use fieldstone_accel::crc32c;
 use fieldstone_codes::Profile;
 use rand::Rng;
 
-use crate::bench::{BRIEF_CYCLES, Bench, Descriptor, Job, brief, one_unit, status, two_units};
+use crate::bench::{
+    BRIEF_CYCLES, CodeCase, CommandFields, Testbench, brief, one_unit, status, two_units,
+};
 use crate::engine::random_map;
 
-fn job(bench: &mut Bench, profile: &str, element_beats: usize, batch: usize) -> Job {
+fn job(bench: &mut Testbench, profile: &str, element_beats: usize, batch: usize) -> CodeCase {
     let profile: Profile = profile.parse().expect("a profile");
     let built = bench.built;
-    Job::new(profile.code().encode(), &built, element_beats, batch, &mut bench.dice)
+    CodeCase::new(profile.code().encode(), &built, element_beats, batch, &mut bench.rng)
         .expect("it fits")
 }
 
 #[test]
 fn bad_descriptors_are_answered() {
-    let mut bench = Bench::new(one_unit(), 1, 0.1);
+    let mut bench = Testbench::new(one_unit(), 1, 0.1);
     let job = job(&mut bench, "rs:4+2", 2, 1);
     let good = job.descriptor;
     let over = 1 << 40;
-    let cases: Vec<(Descriptor, u64, u64)> = vec![
-        (Descriptor { op: 5, ..good }, status::BAD_OP, 5),
-        (Descriptor { source: good.source + 8, ..good }, status::BAD_ALIGNMENT, good.source + 8),
-        (Descriptor { input: good.input + 1, ..good }, status::BAD_ALIGNMENT, good.input + 1),
-        (Descriptor { output: good.output + 32, ..good }, status::BAD_ALIGNMENT, good.output + 32),
-        (Descriptor { length: 0, ..good }, status::BAD_LENGTH, 0),
-        (Descriptor { length: good.length + 1, ..good }, status::BAD_LENGTH, good.length + 1),
-        (Descriptor { length: 1 << 20, ..good }, status::BAD_LENGTH, 1 << 20),
-        (Descriptor { element_bytes: 0, ..good }, status::BAD_LENGTH, 0),
-        (Descriptor { element_bytes: 65, ..good }, status::BAD_LENGTH, 65),
-        (Descriptor { batch: 0, ..good }, status::BAD_PARAMETER, 0),
-        (Descriptor { input_stride: 1, ..good }, status::BAD_PARAMETER, 1),
-        (Descriptor { output_stride: over, ..good }, status::BAD_PARAMETER, over),
-        (Descriptor { input_batch: over + 1, ..good }, status::BAD_PARAMETER, over + 1),
-        (Descriptor { output_batch: 63, ..good }, status::BAD_PARAMETER, 63),
-        (Descriptor { source: over, ..good }, status::CARD_FAULT, over),
-        (Descriptor { source: over - 64, ..good }, status::CARD_FAULT, over - 64),
-        (Descriptor { input: over, ..good }, status::CARD_FAULT, over),
-        (Descriptor { output: over * 2, ..good }, status::CARD_FAULT, over * 2),
+    let cases: Vec<(CommandFields, u64, u64)> = vec![
+        (CommandFields { op: 5, ..good }, status::BAD_OP, 5),
+        (CommandFields { source: good.source + 8, ..good }, status::BAD_ALIGNMENT, good.source + 8),
+        (CommandFields { input: good.input + 1, ..good }, status::BAD_ALIGNMENT, good.input + 1),
+        (
+            CommandFields { output: good.output + 32, ..good },
+            status::BAD_ALIGNMENT,
+            good.output + 32,
+        ),
+        (CommandFields { length: 0, ..good }, status::BAD_LENGTH, 0),
+        (CommandFields { length: good.length + 1, ..good }, status::BAD_LENGTH, good.length + 1),
+        (CommandFields { length: 1 << 20, ..good }, status::BAD_LENGTH, 1 << 20),
+        (CommandFields { element_bytes: 0, ..good }, status::BAD_LENGTH, 0),
+        (CommandFields { element_bytes: 65, ..good }, status::BAD_LENGTH, 65),
+        (CommandFields { batch: 0, ..good }, status::BAD_PARAMETER, 0),
+        (CommandFields { input_stride: 1, ..good }, status::BAD_PARAMETER, 1),
+        (CommandFields { output_stride: over, ..good }, status::BAD_PARAMETER, over),
+        (CommandFields { input_batch: over + 1, ..good }, status::BAD_PARAMETER, over + 1),
+        (CommandFields { output_batch: 63, ..good }, status::BAD_PARAMETER, 63),
+        (CommandFields { source: over, ..good }, status::CARD_FAULT, over),
+        (CommandFields { source: over - 64, ..good }, status::CARD_FAULT, over - 64),
+        (CommandFields { input: over, ..good }, status::CARD_FAULT, over),
+        (CommandFields { output: over * 2, ..good }, status::CARD_FAULT, over * 2),
     ];
     bench.memory.bytes.clone_from(&job.bytes);
     for (descriptor, status, detail) in cases {
@@ -53,7 +59,7 @@ fn bad_descriptors_are_answered() {
 
 #[test]
 fn bad_programs_are_answered_and_nothing_is_written() {
-    let mut bench = Bench::new(one_unit(), 2, 0.1);
+    let mut bench = Testbench::new(one_unit(), 2, 0.1);
     let built = bench.built;
     let mut job = job(&mut bench, "clay:4+2", 1, 1);
     let fills = job.program.fills();
@@ -105,7 +111,7 @@ fn bad_programs_are_answered_and_nothing_is_written() {
     // A length that differs from the program's.
     for length in [64, job.descriptor.length - 64, job.descriptor.length + 64] {
         bench.memory.bytes.clone_from(&job.bytes);
-        let answer = bench.run(&Descriptor { length, ..job.descriptor });
+        let answer = bench.run(&CommandFields { length, ..job.descriptor });
         assert_eq!(answer.status, status::BAD_PROGRAM, "{length} bytes");
     }
     job.run(&mut bench);
@@ -124,14 +130,14 @@ fn bad_programs_are_answered_and_nothing_is_written() {
 #[test]
 fn memory_that_refuses_ends_the_job_and_only_the_job() {
     for (built, seed) in [(one_unit(), 3), (two_units(), 4)] {
-        let mut bench = Bench::new(built, seed, 0.1);
+        let mut bench = Testbench::new(built, seed, 0.1);
         for profile in ["rs:4+2", "zigzag:3+2"] {
             let job = job(&mut bench, profile, 40, 2);
             let beats = job.bytes.len() / 64;
             for _ in 0..12 {
                 bench.memory.bytes.clone_from(&job.bytes);
                 // Memory fails from a random beat on: in the program, the inputs or the outputs.
-                bench.memory.broken_from = bench.dice.random_range(0..beats);
+                bench.memory.broken_from = bench.rng.random_range(0..beats);
                 let end = job.descriptor.output + job.output_end();
                 let is_hit = (bench.memory.broken_from as u64) < end / 64;
                 let answer = bench.run(&job.descriptor);
@@ -147,17 +153,17 @@ fn memory_that_refuses_ends_the_job_and_only_the_job() {
 
 #[test]
 fn addresses_past_the_card_are_faults() {
-    let mut bench = Bench::new(one_unit(), 5, 0.0);
+    let mut bench = Testbench::new(one_unit(), 5, 0.0);
     let job = job(&mut bench, "rs:4+2", 4, 3);
     let far = (1 << 40) - 64;
     let good = job.descriptor;
     for descriptor in [
-        Descriptor { input_stride: far, ..good },
-        Descriptor { output_stride: far, ..good },
-        Descriptor { input_batch: far, ..good },
-        Descriptor { output_batch: far, ..good },
-        Descriptor { input: far, ..good },
-        Descriptor { output: far, ..good },
+        CommandFields { input_stride: far, ..good },
+        CommandFields { output_stride: far, ..good },
+        CommandFields { input_batch: far, ..good },
+        CommandFields { output_batch: far, ..good },
+        CommandFields { input: far, ..good },
+        CommandFields { output: far, ..good },
     ] {
         bench.memory.bytes.clone_from(&job.bytes);
         let answer = bench.run(&descriptor);
@@ -173,11 +179,15 @@ const UNDER_WAY_CYCLES: u64 = 4000;
 #[test]
 fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
     for (seed, stall) in [(9, 0.0), (10, 0.3)] {
-        let mut bench = Bench::new(brief(), seed, stall);
+        let mut bench = Testbench::new(brief(), seed, stall);
         let (small, large) = (job(&mut bench, "rs:4+2", 3, 2), job(&mut bench, "rs:4+2", 8192, 1));
         // The same stripe without end, and a stripe that is long by itself: their passes differ.
-        let endless =
-            Descriptor { batch: 0xffff_ffff, input_batch: 0, output_batch: 0, ..small.descriptor };
+        let endless = CommandFields {
+            batch: 0xffff_ffff,
+            input_batch: 0,
+            output_batch: 0,
+            ..small.descriptor
+        };
         for owner in 0..4 {
             bench.memory.owner = owner;
             for (job, descriptor) in [(&small, &endless), (&large, &large.descriptor)] {
@@ -214,7 +224,7 @@ fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
 
 #[test]
 fn a_job_cannot_compute_on_what_another_function_left() {
-    let mut bench = Bench::new(one_unit(), 6, 0.0);
+    let mut bench = Testbench::new(one_unit(), 6, 0.0);
     let built = bench.built;
     // The first function fills every lane.
     job(&mut bench, "rs:8+4", 64, 1).run(&mut bench);
@@ -232,8 +242,8 @@ fn a_job_cannot_compute_on_what_another_function_left() {
     spy.expected[source..end].copy_from_slice(&spy.bytes[source..end]);
     spy.run(&mut bench);
     // A function may compute on its own data, in any order.
-    let map = random_map(&mut bench.dice);
-    if let Some(job) = Job::new(&map, &built, 5, 2, &mut bench.dice) {
+    let map = random_map(&mut bench.rng);
+    if let Some(job) = CodeCase::new(&map, &built, 5, 2, &mut bench.rng) {
         job.run(&mut bench);
     }
 }
@@ -241,11 +251,11 @@ fn a_job_cannot_compute_on_what_another_function_left() {
 #[test]
 fn a_reset_in_mid_flight_leaves_nothing_behind() {
     for (built, seed) in [(one_unit(), 7), (two_units(), 8)] {
-        let mut bench = Bench::new(built, seed, 0.1);
+        let mut bench = Testbench::new(built, seed, 0.1);
         let job = job(&mut bench, "zigzag:3+2", 40, 2);
         for _ in 0..10 {
             bench.memory.bytes.clone_from(&job.bytes);
-            let cycles = bench.dice.random_range(1..3000);
+            let cycles = bench.rng.random_range(1..3000);
             bench.interrupt(&job.descriptor, cycles);
             job.run(&mut bench);
         }

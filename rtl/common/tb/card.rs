@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fieldstone_verilate::bench::{Dice, Stream, bits, set_bits};
+use fieldstone_verilate::bench::{SeededRng, Stream, bits, set_bits};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
@@ -27,7 +27,7 @@ pub struct CardMemory {
     /// Beats read and written so far.
     pub beats: (u64, u64),
     cycle: u64,
-    owed: VecDeque<Owed>,
+    pending: VecDeque<PendingBeat>,
     /// Writes without an answer: the cycle of the answer, and whether it is an error.
     landing: VecDeque<(u64, bool)>,
     offering: bool,
@@ -79,7 +79,7 @@ impl Held {
 }
 
 #[derive(Debug)]
-struct Owed {
+struct PendingBeat {
     from_cycle: u64,
     beat: usize,
     last: bool,
@@ -102,7 +102,7 @@ impl CardMemory {
             owner: 0,
             beats: (0, 0),
             cycle: 0,
-            owed: VecDeque::new(),
+            pending: VecDeque::new(),
             landing: VecDeque::new(),
             offering: false,
             read: ["read_valid_o", "read_ready_i", "read_o"].map(port),
@@ -116,7 +116,7 @@ impl CardMemory {
     /// True if no answer is pending.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.owed.is_empty() && self.landing.is_empty()
+        self.pending.is_empty() && self.landing.is_empty()
     }
 
     fn is_error(&self, beat: usize) -> bool {
@@ -125,13 +125,13 @@ impl CardMemory {
 }
 
 impl Stream for CardMemory {
-    fn drive(&mut self, model: &mut Model, dice: &mut Dice) {
-        model.set(self.read[1], u64::from(!dice.random_bool(self.stall)));
-        let due = self.owed.front().is_some_and(|owed| owed.from_cycle <= self.cycle);
-        self.offering = due && (self.offering || !dice.random_bool(self.stall));
+    fn drive(&mut self, model: &mut Model, rng: &mut SeededRng) {
+        model.set(self.read[1], u64::from(!rng.random_bool(self.stall)));
+        let due = self.pending.front().is_some_and(|pending| pending.from_cycle <= self.cycle);
+        self.offering = due && (self.offering || !rng.random_bool(self.stall));
         model.set(self.data[0], u64::from(self.offering));
         if self.offering {
-            let Owed { beat, last, .. } = self.owed[0];
+            let PendingBeat { beat, last, .. } = self.pending[0];
             let mut data = vec![0; BEAT_BYTES + 1];
             if let Some(bytes) = self.bytes.get(beat * BEAT_BYTES..(beat + 1) * BEAT_BYTES) {
                 data[..BEAT_BYTES].copy_from_slice(bytes);
@@ -141,9 +141,9 @@ impl Stream for CardMemory {
             model.set_bytes(self.data[2], &data);
         }
         if let Some([_, ready, _, done]) = self.write {
-            model.set(ready, u64::from(!dice.random_bool(self.stall)));
+            model.set(ready, u64::from(!rng.random_bool(self.stall)));
             let landed = self.landing.front().filter(|(from_cycle, _)| *from_cycle <= self.cycle);
-            let landed = landed.copied().filter(|_| !dice.random_bool(self.stall));
+            let landed = landed.copied().filter(|_| !rng.random_bool(self.stall));
             model.set(done, landed.map_or(0, |(_, error)| 2 | u64::from(error)));
             if landed.is_some() {
                 self.landing.pop_front();
@@ -160,7 +160,7 @@ impl Stream for CardMemory {
         }
         let [valid, ready, _] = self.data;
         if model.is_set(valid) && model.is_set(ready) {
-            self.owed.pop_front();
+            self.pending.pop_front();
             self.offering = false;
             self.beats.0 += 1;
         }
@@ -170,9 +170,12 @@ impl Stream for CardMemory {
             assert_eq!(bits(request, 40, 4), self.owner, "a read for another function");
             let (first, beats) = (bits(request, 6, 34) as usize, bits(request, 0, 6) as usize + 1);
             let from_cycle = self.cycle + self.latency_cycles;
-            let owed =
-                (0..beats).map(|at| Owed { from_cycle, beat: first + at, last: at + 1 == beats });
-            self.owed.extend(owed);
+            let pending = (0..beats).map(|at| PendingBeat {
+                from_cycle,
+                beat: first + at,
+                last: at + 1 == beats,
+            });
+            self.pending.extend(pending);
         }
         let Some([valid, ready, request, _]) = self.write else { return };
         if model.is_set(valid) && model.is_set(ready) {

@@ -2,7 +2,7 @@
 #![cfg(feature = "verilator")]
 
 use fieldstone_rtl_common as designs;
-use fieldstone_verilate::bench::{Clock, Sink, Source, dice};
+use fieldstone_verilate::bench::{Clock, Sink, Source, seeded_rng};
 use fieldstone_verilate::{Design, Model};
 use rand::Rng;
 
@@ -11,17 +11,17 @@ mod crossbar;
 
 /// All beats leave a FIFO once and in order, with stalls on both sides.
 fn fifo_keeps_order(design: &'static Design, seed: u64, stalls: (f64, f64)) {
-    let mut dice = dice(seed);
+    let mut rng = seeded_rng(seed);
     let mut model = Model::new(design);
     let mut source = Source::new(&model, "in", &["in_data_i"], stalls.0);
     let mut sink = Sink::new(&model, "out", &["out_data_o"], stalls.1);
     let width_bytes = model.port("in_data_i").bits() as usize / 8;
     let beats: Vec<Vec<u8>> =
-        (0..500).map(|_| (0..width_bytes).map(|_| dice.random()).collect()).collect();
+        (0..500).map(|_| (0..width_bytes).map(|_| rng.random()).collect()).collect();
     beats.iter().for_each(|beat| source.push_bytes(&[beat]));
     let mut clock = Clock::reset(&mut model);
     while sink.beats.len() < beats.len() {
-        clock.cycle(&mut model, &mut dice, &mut [&mut source, &mut sink]);
+        clock.cycle(&mut model, &mut rng, &mut [&mut source, &mut sink]);
         assert!(clock.cycles < 20_000, "wedged");
     }
     let out: Vec<Vec<u8>> = sink.beats.iter().map(|beat| beat[0].clone()).collect();
@@ -40,7 +40,7 @@ fn fifos_keep_order_under_stalls() {
 #[test]
 fn arbiter_is_fair() {
     const COUNT: usize = 5;
-    let mut dice = dice(7);
+    let mut rng = seeded_rng(7);
     let mut model = Model::new(&designs::ARBITER_5);
     let ports = ["request_i", "valid_o", "index_o", "served_i"].map(|name| model.port(name));
     let [request, valid, index, served] = ports;
@@ -50,12 +50,12 @@ fn arbiter_is_fair() {
     let mut wins = [0; COUNT];
     for cycle in 0..5000 {
         let chance = if cycle < 2500 { 0.2 } else { 1.0 };
-        (0..COUNT).for_each(|i| requests |= u64::from(dice.random_bool(chance)) << i);
+        (0..COUNT).for_each(|i| requests |= u64::from(rng.random_bool(chance)) << i);
         model.set(request, requests);
         model.set(served, 0);
         clock.settle(&mut model);
         assert_eq!(model.is_set(valid), requests != 0);
-        if model.is_set(valid) && dice.random_bool(0.7) {
+        if model.is_set(valid) && rng.random_bool(0.7) {
             let winner = model.get(index) as usize;
             assert!(requests >> winner & 1 == 1, "{winner} did not ask");
             model.set(served, 1);

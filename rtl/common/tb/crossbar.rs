@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fieldstone_rtl_common::CROSSBAR;
 use fieldstone_rtl_common::card::Held;
-use fieldstone_verilate::bench::{Clock, Dice, bits, dice, set_bits};
+use fieldstone_verilate::bench::{Clock, SeededRng, bits, seeded_rng, set_bits};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
@@ -39,10 +39,10 @@ fn is_inside(request: &Request) -> bool {
     })
 }
 
-struct Bench {
+struct Testbench {
     model: Model,
     clock: Clock,
-    dice: Dice,
+    rng: SeededRng,
     ports: BTreeMap<&'static str, Port>,
     /// The content of the memory, and the content that it must have at the end.
     memory: Vec<u64>,
@@ -54,7 +54,7 @@ struct Bench {
     held: [Held; 2],
 }
 
-impl Bench {
+impl Testbench {
     fn new(seed: u64) -> Self {
         let mut model = Model::new(&CROSSBAR);
         let clock = Clock::reset(&mut model);
@@ -73,7 +73,7 @@ impl Bench {
         Self {
             model,
             clock,
-            dice: dice(seed),
+            rng: seeded_rng(seed),
             ports,
             memory,
             bursts: VecDeque::new(),
@@ -93,32 +93,27 @@ impl Bench {
     }
 
     fn request(&mut self) -> Request {
-        let owner = self.dice.random_range(0..=FUNCTIONS);
-        let beats = self.dice.random_range(1..=64);
-        Request {
-            owner,
-            address: self.dice.random_range(0..BEATS),
-            beats,
-            value: self.dice.random(),
-        }
+        let owner = self.rng.random_range(0..=FUNCTIONS);
+        let beats = self.rng.random_range(1..=64);
+        Request { owner, address: self.rng.random_range(0..BEATS), beats, value: self.rng.random() }
     }
 
     fn drive_memory(&mut self) {
-        let ready = u64::from(self.dice.random_bool(0.7));
+        let ready = u64::from(self.rng.random_bool(0.7));
         self.set("mem_read_ready_i", ready);
-        let ready = u64::from(self.dice.random_bool(0.7));
+        let ready = u64::from(self.rng.random_bool(0.7));
         self.set("mem_write_ready_i", ready);
         let offered = self
             .bursts
             .front()
             .copied()
-            .filter(|_| self.get("mem_data_valid_i") == 1 || self.dice.random_bool(0.8));
+            .filter(|_| self.get("mem_data_valid_i") == 1 || self.rng.random_bool(0.8));
         self.set("mem_data_valid_i", u64::from(offered.is_some()));
         if let Some((address, _)) = offered {
             let data = beat(self.memory[address as usize]);
             self.model.set_bytes(self.ports["mem_data_i"], &data);
         }
-        let landed = self.landing > 0 && self.dice.random_bool(0.5);
+        let landed = self.landing > 0 && self.rng.random_bool(0.5);
         self.landing -= u64::from(landed);
         self.set("mem_write_done_i", u64::from(landed));
     }
@@ -166,7 +161,7 @@ impl Bench {
 /// use the lower half and writes the upper half, so the data of reads is known.
 #[test]
 fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
-    let mut bench = Bench::new(11);
+    let mut bench = Testbench::new(11);
     let mut read_queues: Vec<VecDeque<Request>> = vec![VecDeque::new(); READERS];
     let mut write_queues: Vec<VecDeque<Request>> = vec![VecDeque::new(); WRITERS];
     let mut expected = bench.memory.clone();
@@ -211,7 +206,7 @@ fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
         let mut writes = vec![0; (WRITERS * WRITE_BITS).div_ceil(8)];
         let (mut read_valid, mut write_valid, mut data_ready) = (0u64, 0u64, 0u64);
         for client in 0..READERS {
-            offered_reads[client] |= bench.dice.random_bool(0.5);
+            offered_reads[client] |= bench.rng.random_bool(0.5);
             if let (true, Some(request)) = (offered_reads[client], read_queues[client].front()) {
                 read_valid |= 1 << client;
                 let at = client * READ_BITS;
@@ -219,10 +214,10 @@ fn answers_are_right_and_in_order_and_nothing_outside_is_touched() {
                 set_bits(&mut reads, at + 6, ADDRESS_BITS, request.address);
                 set_bits(&mut reads, at + 40, 4, request.owner as u64);
             }
-            data_ready |= u64::from(bench.dice.random_bool(0.8)) << client;
+            data_ready |= u64::from(bench.rng.random_bool(0.8)) << client;
         }
         for client in 0..WRITERS {
-            offered_writes[client] |= bench.dice.random_bool(0.5);
+            offered_writes[client] |= bench.rng.random_bool(0.5);
             if let (true, Some(request)) = (offered_writes[client], write_queues[client].front()) {
                 write_valid |= 1 << client;
                 let at = client * WRITE_BITS;
@@ -289,7 +284,7 @@ fn a_beat_per_cycle_each_way() {
     const CYCLES: u64 = 1000;
     let request = Request { owner: 0, address: 8, beats: BURST, value: 0 };
     for (asking_reads, asking_writes) in [(0b001, 0b10), (0b111, 0b11)] {
-        let mut bench = Bench::new(12);
+        let mut bench = Testbench::new(12);
         let mut reads = vec![0; (READERS * READ_BITS).div_ceil(8)];
         let mut writes = vec![0; (WRITERS * WRITE_BITS).div_ceil(8)];
         for client in 0..READERS {

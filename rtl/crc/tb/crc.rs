@@ -4,7 +4,7 @@
 use fieldstone_accel::crc32c;
 use fieldstone_rtl_crc as designs;
 use fieldstone_verilate::Model;
-use fieldstone_verilate::bench::{Clock, Sink, Source, dice};
+use fieldstone_verilate::bench::{Clock, Sink, Source, seeded_rng};
 use rand::Rng;
 
 /// `crc32c_pkg::LATENCY`.
@@ -25,7 +25,7 @@ fn push(source: &mut Source, message: &[u8]) {
 #[test]
 fn sums_are_those_of_the_cpu_at_every_length_and_pace() {
     for (seed, stall) in [(1, 0.0), (2, 0.4)] {
-        let mut dice = dice(seed);
+        let mut rng = seeded_rng(seed);
         let mut model = Model::new(&designs::CRC32C);
         let ports = ["in_data_i", "in_last_i", "in_bytes_i"];
         let mut source = Source::new(&model, "in", &ports, stall);
@@ -33,16 +33,16 @@ fn sums_are_those_of_the_cpu_at_every_length_and_pace() {
         let mut sums = Vec::new();
         let mut last_beats = Vec::new();
         let mut lengths: Vec<usize> = (0..=260).collect();
-        lengths.extend((0..60).map(|_| dice.random_range(0..5000)));
+        lengths.extend((0..60).map(|_| rng.random_range(0..5000)));
         for length in lengths {
-            let message: Vec<u8> = (0..length).map(|_| dice.random()).collect();
+            let message: Vec<u8> = (0..length).map(|_| rng.random()).collect();
             push(&mut source, &message);
             last_beats.push(source.queue.len() - 1);
             sums.push(u64::from(crc32c(&message)));
         }
         let mut clock = Clock::reset(&mut model);
         while sink.beats.len() < sums.len() {
-            clock.cycle(&mut model, &mut dice, &mut [&mut source, &mut sink]);
+            clock.cycle(&mut model, &mut rng, &mut [&mut source, &mut sink]);
             assert!(clock.cycles < 20_000, "wedged");
         }
         for (index, &sum) in sums.iter().enumerate() {

@@ -4,7 +4,7 @@
 use fieldstone_accel::crc32c;
 use fieldstone_rtl_common::card::{BEAT_BYTES, CardMemory};
 use fieldstone_rtl_crc as designs;
-use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, bits, dice, set_bits};
+use fieldstone_verilate::bench::{Clock, SeededRng, Sink, Source, bits, seeded_rng, set_bits};
 use fieldstone_verilate::{Design, Model};
 use rand::{Rng, RngCore};
 
@@ -20,7 +20,7 @@ mod status {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Descriptor {
+struct CommandFields {
     op: u64,
     source: u64,
     destination: u64,
@@ -29,24 +29,24 @@ struct Descriptor {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Answer {
+struct Response {
     status: u64,
     result: u64,
     detail: u64,
     cycles: u64,
 }
 
-struct Bench {
+struct Testbench {
     model: Model,
     memory: CardMemory,
-    dice: Dice,
+    rng: SeededRng,
     clock: Clock,
     commands: Source,
     answers: Sink,
     jobs: u16,
 }
 
-impl Bench {
+impl Testbench {
     fn new(seed: u64, stall: f64) -> Self {
         Self::of(&designs::CRC_ENGINE, seed, stall)
     }
@@ -57,10 +57,10 @@ impl Bench {
         let commands = Source::new(&model, "command", &["command_i"], stall);
         let answers = Sink::new(&model, "answer", &["answer_o"], stall);
         let clock = Clock::reset(&mut model);
-        Self { model, memory, dice: dice(seed), clock, commands, answers, jobs: 0 }
+        Self { model, memory, rng: seeded_rng(seed), clock, commands, answers, jobs: 0 }
     }
 
-    fn run(&mut self, descriptor: &Descriptor) -> Answer {
+    fn run(&mut self, descriptor: &CommandFields) -> Response {
         self.jobs += 1;
         let mut command = vec![0; 131];
         command[0] = descriptor.op as u8;
@@ -75,14 +75,14 @@ impl Bench {
         while self.answers.beats.is_empty() {
             let streams: &mut [&mut dyn fieldstone_verilate::bench::Stream] =
                 &mut [&mut self.commands, &mut self.answers, &mut self.memory];
-            self.clock.cycle(&mut self.model, &mut self.dice, streams);
+            self.clock.cycle(&mut self.model, &mut self.rng, streams);
             assert!(self.clock.cycles < began + 1_000_000, "wedged: {descriptor:?}");
         }
         assert!(self.memory.is_idle(), "an answer before memory was done");
         let answer = self.answers.beats.pop_front().expect("waited for");
         let answer = &answer[0];
         assert_eq!(bits(answer, 136, 16), u64::from(self.jobs), "the answer's tag");
-        Answer {
+        Response {
             status: bits(answer, 128, 8),
             result: bits(answer, 64, 64),
             detail: bits(answer, 0, 64),
@@ -92,14 +92,14 @@ impl Bench {
 
     /// Runs a job on `length` bytes in blocks. Checks every byte of the memory, the result, and the
     /// beats read.
-    fn check(&mut self, length: usize, block_bytes: usize) -> Answer {
+    fn check(&mut self, length: usize, block_bytes: usize) -> Response {
         let run_beats = length.div_ceil(BEAT_BYTES);
-        let source = self.dice.random_range(0..4);
-        let destination = source + run_beats + self.dice.random_range(0..4);
+        let source = self.rng.random_range(0..4);
+        let destination = source + run_beats + self.rng.random_range(0..4);
         let sums = length.div_ceil(block_bytes);
         let beats = destination + (4 * sums).div_ceil(BEAT_BYTES) + 2;
         let mut bytes = vec![0; beats * BEAT_BYTES];
-        self.dice.fill_bytes(&mut bytes);
+        self.rng.fill_bytes(&mut bytes);
         let run = &bytes[source * BEAT_BYTES..][..length];
         let sums: Vec<u32> = run.chunks(block_bytes).map(crc32c).collect();
         let mut expected = bytes.clone();
@@ -107,7 +107,7 @@ impl Bench {
         expected[destination * BEAT_BYTES..][..packed.len()].copy_from_slice(&packed);
         self.memory.bytes = bytes;
         self.memory.beats = (0, 0);
-        let answer = self.run(&Descriptor {
+        let answer = self.run(&CommandFields {
             op: 5,
             source: (source * BEAT_BYTES) as u64,
             destination: (destination * BEAT_BYTES) as u64,
@@ -126,17 +126,17 @@ impl Bench {
 #[test]
 fn sums_of_blocks_are_those_of_the_cpu() {
     for (seed, stall) in [(1, 0.0), (2, 0.2), (3, 0.6)] {
-        let mut bench = Bench::new(seed, stall);
+        let mut bench = Testbench::new(seed, stall);
         for (length, block_bytes) in
             [(1, 1), (1, 4096), (64, 64), (65, 64), (100, 100), (5000, 7000)]
         {
             bench.check(length, block_bytes);
         }
         for _ in 0..30 {
-            let length = bench.dice.random_range(1..40_000);
-            let block_bytes = 64 * bench.dice.random_range(1..=80);
-            bench.memory.latency_cycles = bench.dice.random_range(1..60);
-            bench.memory.owner = bench.dice.random_range(0..16);
+            let length = bench.rng.random_range(1..40_000);
+            let block_bytes = 64 * bench.rng.random_range(1..=80);
+            bench.memory.latency_cycles = bench.rng.random_range(1..60);
+            bench.memory.owner = bench.rng.random_range(0..16);
             bench.check(length, block_bytes);
         }
     }
@@ -144,7 +144,7 @@ fn sums_of_blocks_are_those_of_the_cpu() {
 
 #[test]
 fn a_beat_per_cycle_whatever_the_blocks() {
-    let mut bench = Bench::new(4, 0.0);
+    let mut bench = Testbench::new(4, 0.0);
     bench.memory.latency_cycles = 40;
     for block_bytes in [64, 512, 4096, 1 << 20] {
         let beats = 4096;
@@ -156,24 +156,24 @@ fn a_beat_per_cycle_whatever_the_blocks() {
 
 #[test]
 fn bad_descriptors_and_broken_memory_are_answered() {
-    let mut bench = Bench::new(5, 0.2);
+    let mut bench = Testbench::new(5, 0.2);
     bench.memory.bytes = vec![7; 100 * BEAT_BYTES];
-    let good = Descriptor { op: 5, source: 0, destination: 5120, length: 4096, block_bytes: 64 };
+    let good = CommandFields { op: 5, source: 0, destination: 5120, length: 4096, block_bytes: 64 };
     let over = 1 << 40;
     let cases = [
-        (Descriptor { op: 4, ..good }, status::BAD_OP, 4),
-        (Descriptor { source: 1, ..good }, status::BAD_ALIGNMENT, 1),
-        (Descriptor { destination: 68, ..good }, status::BAD_ALIGNMENT, 68),
-        (Descriptor { length: 0, ..good }, status::BAD_LENGTH, 0),
-        (Descriptor { length: over, ..good }, status::BAD_LENGTH, over),
-        (Descriptor { block_bytes: 0, ..good }, status::BAD_PARAMETER, 0),
-        (Descriptor { block_bytes: 100, ..good }, status::BAD_PARAMETER, 100),
-        (Descriptor { source: over, ..good }, status::CARD_FAULT, over),
-        (Descriptor { source: over - 64, ..good }, status::CARD_FAULT, over - 64),
-        (Descriptor { destination: over, ..good }, status::CARD_FAULT, over),
+        (CommandFields { op: 4, ..good }, status::BAD_OP, 4),
+        (CommandFields { source: 1, ..good }, status::BAD_ALIGNMENT, 1),
+        (CommandFields { destination: 68, ..good }, status::BAD_ALIGNMENT, 68),
+        (CommandFields { length: 0, ..good }, status::BAD_LENGTH, 0),
+        (CommandFields { length: over, ..good }, status::BAD_LENGTH, over),
+        (CommandFields { block_bytes: 0, ..good }, status::BAD_PARAMETER, 0),
+        (CommandFields { block_bytes: 100, ..good }, status::BAD_PARAMETER, 100),
+        (CommandFields { source: over, ..good }, status::CARD_FAULT, over),
+        (CommandFields { source: over - 64, ..good }, status::CARD_FAULT, over - 64),
+        (CommandFields { destination: over, ..good }, status::CARD_FAULT, over),
         // Errors of memory: for a read, and for a write.
-        (Descriptor { source: 6400 - 64, ..good }, status::CARD_FAULT, 6400 - 64),
-        (Descriptor { destination: 6400, ..good }, status::CARD_FAULT, 6400),
+        (CommandFields { source: 6400 - 64, ..good }, status::CARD_FAULT, 6400 - 64),
+        (CommandFields { destination: 6400, ..good }, status::CARD_FAULT, 6400),
     ];
     for (descriptor, status, detail) in cases {
         let answer = bench.run(&descriptor);
@@ -184,12 +184,12 @@ fn bad_descriptors_and_broken_memory_are_answered() {
     // Errors anywhere in the run; the next job succeeds.
     for _ in 0..20 {
         bench.memory.bytes = vec![7; 1000 * BEAT_BYTES];
-        bench.memory.broken_from = bench.dice.random_range(0..900);
+        bench.memory.broken_from = bench.rng.random_range(0..900);
         let length = 900 * BEAT_BYTES as u64;
-        let answer = bench.run(&Descriptor { destination: 950 * 64, length, ..good });
+        let answer = bench.run(&CommandFields { destination: 950 * 64, length, ..good });
         assert_eq!(answer.status, status::CARD_FAULT);
         bench.memory.broken_from = usize::MAX;
-        let length = bench.dice.random_range(1..10_000);
+        let length = bench.rng.random_range(1..10_000);
         bench.check(length, 256);
     }
 }
@@ -203,15 +203,15 @@ const UNDER_WAY_CYCLES: u64 = 600;
 #[test]
 fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
     for (seed, stall) in [(6, 0.0), (7, 0.3)] {
-        let mut bench = Bench::of(&designs::CRC_ENGINE_BRIEF, seed, stall);
+        let mut bench = Testbench::of(&designs::CRC_ENGINE_BRIEF, seed, stall);
         for block_bytes in [64, 256, 1 << 20, 0xffff_ffc0] {
             // First sums: the job asks for far more bytes than there is memory.
             let source = 0x8000;
             let mut bytes = vec![0; source + 64 * 6000];
-            bench.dice.fill_bytes(&mut bytes);
+            bench.rng.fill_bytes(&mut bytes);
             bench.memory.bytes.clone_from(&bytes);
             let (source, length) = (source as u64, 1 << 39);
-            let descriptor = Descriptor { op: 5, source, destination: 0, length, block_bytes };
+            let descriptor = CommandFields { op: 5, source, destination: 0, length, block_bytes };
             let answer = bench.run(&descriptor);
             assert_eq!((answer.status, answer.result, answer.detail), (status::TOO_LONG, 0, 0));
             let late = answer.cycles - BRIEF_CYCLES;
@@ -231,8 +231,13 @@ fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
         }
         // An error of memory has priority.
         bench.memory.bytes = vec![7; 64 * 500];
-        let descriptor =
-            Descriptor { op: 5, source: 0, destination: 0, length: 1 << 39, block_bytes: 1 << 20 };
+        let descriptor = CommandFields {
+            op: 5,
+            source: 0,
+            destination: 0,
+            length: 1 << 39,
+            block_bytes: 1 << 20,
+        };
         assert_eq!(bench.run(&descriptor).status, status::CARD_FAULT);
     }
 }

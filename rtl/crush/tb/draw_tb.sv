@@ -49,7 +49,7 @@ module draw_tb
   logic [SLOT_BITS-1:0] slot_index;
   slot_t slot;
 
-  crush_store #(.LANES(LANES), .SLOT_ROWS(SLOT_ROWS)) i_store (
+  crush_map_memory #(.LANES(LANES), .SLOT_ROWS(SLOT_ROWS)) i_map_memory (
     .clk_i,
     .rst_ni,
     .load_valid_i,

@@ -4,14 +4,14 @@
 use fieldstone_crush::hash::{hash2, hash3, hash4};
 use fieldstone_crush::ln::crush_ln;
 use fieldstone_rtl_crush as designs;
-use fieldstone_verilate::bench::{Clock, Sink, Source, dice};
+use fieldstone_verilate::bench::{Clock, Sink, Source, seeded_rng};
 use fieldstone_verilate::{Design, Model};
 use rand::Rng;
 
 /// Random words, with gaps between the beats. Every hash has the same latency.
 fn hashes(design: &'static Design, args: usize, cycles: u64, hash: fn(&[u32]) -> u32) {
     for (seed, stall) in [(1, 0.0), (2, 0.4)] {
-        let mut dice = dice(seed);
+        let mut rng = seeded_rng(seed);
         let mut model = Model::new(design);
         let mut clock = Clock::reset(&mut model);
         let mut source = Source::new(&model, "", &["args_i"], stall);
@@ -20,14 +20,14 @@ fn hashes(design: &'static Design, args: usize, cycles: u64, hash: fn(&[u32]) ->
         for beat in 0..2000 {
             // Negative numbers are also items; zeros and ones come early.
             let words: Vec<u32> = (0..args)
-                .map(|_| if beat < 20 { dice.random_range(0..2) } else { dice.random() })
+                .map(|_| if beat < 20 { rng.random_range(0..2) } else { rng.random() })
                 .collect();
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             source.push_bytes(&[&bytes]);
             expected.push(u64::from(hash(&words)));
         }
         while sink.beats.len() < expected.len() {
-            clock.cycle(&mut model, &mut dice, &mut [&mut source, &mut sink]);
+            clock.cycle(&mut model, &mut rng, &mut [&mut source, &mut sink]);
             assert!(clock.cycles < 20_000, "wedged");
         }
         for (&start, &end) in source.moved_at.iter().zip(&sink.moved_at) {

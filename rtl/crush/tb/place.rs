@@ -4,7 +4,9 @@ use fieldstone_crush::{AlgorithmKind, ChooseArgs, ItemId, Kernel, Map, RuleId};
 use fieldstone_fpga::image::{Image, ImageError};
 use fieldstone_fpga::regs::{H2cOp, Status, descriptor, load_map, place};
 use fieldstone_rtl_common::card::CardMemory;
-use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, Stream, bits, dice, set_bits};
+use fieldstone_verilate::bench::{
+    Clock, SeededRng, Sink, Source, Stream, bits, seeded_rng, set_bits,
+};
 use fieldstone_verilate::{Design, Model};
 use rand::Rng;
 
@@ -52,7 +54,7 @@ impl Compiled {
     }
 
     /// The rows of a job, computed by the CPU.
-    pub fn rows(&self, job: &Job, xs: &[u32]) -> Vec<Vec<u32>> {
+    pub fn rows(&self, job: &PlacementCase, xs: &[u32]) -> Vec<Vec<u32>> {
         let rule = self.map.rule(RuleId(job.rule as u32)).expect("it is one of the map's");
         let rule = rule.with_choose_args(self.args.as_ref());
         let expected = rule.map_rows_with(Kernel::Scalar, xs, job.width as usize, &self.reweights);
@@ -73,9 +75,9 @@ impl Compiled {
     }
 }
 
-/// A placement.
+/// A PLACE command.
 #[derive(Clone, Copy, Debug)]
-pub struct Job {
+pub struct PlacementCase {
     pub source: u64,
     pub destination: u64,
     pub length: u64,
@@ -84,9 +86,9 @@ pub struct Job {
     pub rule: u64,
 }
 
-/// The answer to a command.
+/// The response to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     pub tag: u64,
     pub status: u64,
     pub result: u64,
@@ -97,7 +99,7 @@ pub struct Answer {
 pub struct Bench {
     pub model: Model,
     pub clock: Clock,
-    pub dice: Dice,
+    pub rng: SeededRng,
     pub commands: Source,
     pub answers: Sink,
     pub memory: CardMemory,
@@ -116,7 +118,7 @@ impl Bench {
             answers: Sink::new(&model, "answer", &["answer_o"], stall),
             memory,
             clock,
-            dice: dice(seed),
+            rng: seeded_rng(seed),
             model,
             next_tag: 0x1234,
         }
@@ -129,7 +131,7 @@ impl Bench {
         for other in others.iter_mut() {
             streams.push(&mut **other);
         }
-        self.clock.cycle(&mut self.model, &mut self.dice, &mut streams);
+        self.clock.cycle(&mut self.model, &mut self.rng, &mut streams);
     }
 
     /// Queues a descriptor. Returns the tag of its answer.
@@ -144,7 +146,7 @@ impl Bench {
     }
 
     /// Queues a placement.
-    pub fn place(&mut self, job: &Job) -> u64 {
+    pub fn place(&mut self, job: &PlacementCase) -> u64 {
         let mut bytes = vec![0; descriptor::BYTES];
         descriptor::OP.put(&mut bytes, H2cOp::Place as u64);
         descriptor::SOURCE.put(&mut bytes, job.source);
@@ -168,7 +170,7 @@ impl Bench {
 
     /// Waits for a number of answers. A mapping that cannot be filled may take very long, but not
     /// for ever: from time to time, a beat must move to or from the memory.
-    pub fn wait(&mut self, answers: usize, others: &mut [&mut dyn Stream]) -> Vec<Answer> {
+    pub fn wait(&mut self, answers: usize, others: &mut [&mut dyn Stream]) -> Vec<Response> {
         let mut moved = (self.clock.cycles, self.memory.beats);
         while self.answers.beats.len() < answers {
             self.cycle(others);
@@ -179,7 +181,7 @@ impl Bench {
         }
         let beats = self.answers.beats.drain(..answers);
         beats
-            .map(|beat| Answer {
+            .map(|beat| Response {
                 tag: bits(&beat[0], 136, 16),
                 status: bits(&beat[0], 128, 8),
                 result: bits(&beat[0], 64, 64),
@@ -190,9 +192,9 @@ impl Bench {
 
     /// Writes random inputs to the memory at `at`.
     pub fn write_inputs(&mut self, at: u64, inputs: usize) -> Vec<u32> {
-        let from: u32 = self.dice.random();
+        let from: u32 = self.rng.random();
         let xs: Vec<u32> = (0..inputs as u32)
-            .map(|x| if x % 2 == 0 { from.wrapping_add(x) } else { self.dice.random() })
+            .map(|x| if x % 2 == 0 { from.wrapping_add(x) } else { self.rng.random() })
             .collect();
         for (index, x) in xs.iter().enumerate() {
             self.memory.bytes[at as usize + 4 * index..][..4].copy_from_slice(&x.to_le_bytes());
@@ -208,7 +210,7 @@ impl Bench {
     }
 
     /// Compares the results of a job with those of the CPU.
-    pub fn check(&self, compiled: &Compiled, job: &Job, xs: &[u32], what: &str) {
+    pub fn check(&self, compiled: &Compiled, job: &PlacementCase, xs: &[u32], what: &str) {
         for (index, row) in compiled.rows(job, xs).into_iter().enumerate() {
             let (found, x) = (self.row(job.destination, index), xs[index]);
             assert_eq!(found, row, "{what}, {job:?}, input {index}: {x:#x}");
@@ -230,10 +232,10 @@ impl Bench {
         let mut jobs = Vec::new();
         let (mut source, mut destination) = (inputs_at, rows_at);
         for (rule, _) in compiled.map.rules() {
-            let width = [1, 2, 3, 3, 4, 6, 8, 15][self.dice.random_range(0..8)];
-            let inputs = self.dice.random_range(1..=most_inputs);
+            let width = [1, 2, 3, 3, 4, 6, 8, 15][self.rng.random_range(0..8)];
+            let inputs = self.rng.random_range(1..=most_inputs);
             let (length, rule_slot) = (4 * inputs as u64, rule.0.into());
-            let job = Job { source, destination, length, epoch, width, rule: rule_slot };
+            let job = PlacementCase { source, destination, length, epoch, width, rule: rule_slot };
             let after = (destination + 64 * inputs as u64) as usize;
             self.memory.bytes[after..after + 64].fill(0xa5);
             let xs = self.write_inputs(source, inputs);

@@ -1,4 +1,4 @@
-//! The whole unit: rule machine, draw engine, kernels and memories, with images that the host's
+//! The whole unit: rule engine, draw engine, kernels and memories, with images that the host's
 //! compiler made; and the cycles of mappings.
 #![cfg(feature = "verilator")]
 
@@ -11,7 +11,7 @@ use fieldstone_crush::{
 use fieldstone_fpga::regs::Status;
 use fieldstone_rtl_crush as designs;
 use fieldstone_verilate::Port;
-use place::{Bench, Compiled, Job};
+use place::{Bench, Compiled, PlacementCase};
 
 const IMAGE: u64 = 0;
 const INPUTS: u64 = 0x10_0000;
@@ -19,7 +19,7 @@ const ROWS: u64 = 0x20_0000;
 const END: usize = 0x60_0000;
 
 /// The unit and its card memory.
-struct World {
+struct Testbench {
     bench: Bench,
     module: Port,
     busy: Port,
@@ -27,7 +27,7 @@ struct World {
     epoch: u64,
 }
 
-impl World {
+impl Testbench {
     fn new(seed: u64, stall: f64) -> Self {
         let mut bench = Bench::new(&designs::UNIT, seed, stall);
         bench.memory.bytes.resize(END, 0);
@@ -63,7 +63,7 @@ impl World {
     /// and the draws.
     fn measure(&mut self, compiled: &Compiled, rule: u64, width: u64, inputs: usize) -> (u64, u64) {
         let (source, destination, length) = (INPUTS, ROWS, 4 * inputs as u64);
-        let job = Job { source, destination, length, epoch: self.epoch, width, rule };
+        let job = PlacementCase { source, destination, length, epoch: self.epoch, width, rule };
         let xs = self.bench.write_inputs(source, inputs);
         let draws = self.bench.model.get(self.draws);
         self.bench.place(&job);
@@ -76,16 +76,21 @@ impl World {
 }
 
 /// Compares random maps until the given number of mappings is reached.
-fn random_maps(world: &mut World, kinds: Option<AlgorithmKind>, mappings: u64, most_inputs: usize) {
+fn random_maps(
+    tb: &mut Testbench,
+    kinds: Option<AlgorithmKind>,
+    mappings: u64,
+    most_inputs: usize,
+) {
     let mut done = 0;
     for number in 0.. {
-        let dice = &mut world.bench.dice;
-        let algorithms = kinds.map_or_else(|| maps::algorithms(dice), |kind| vec![kind]);
-        let map = maps::random(dice, &algorithms);
-        let reweights = maps::reweights(dice, &map);
+        let rng = &mut tb.bench.rng;
+        let algorithms = kinds.map_or_else(|| maps::algorithms(rng), |kind| vec![kind]);
+        let map = maps::random(rng, &algorithms);
+        let reweights = maps::reweights(rng, &map);
         if let Ok(compiled) = Compiled::new(map, None, reweights) {
-            world.load(&compiled);
-            done += world.check_rules(&compiled, most_inputs, &format!("map {number}"));
+            tb.load(&compiled);
+            done += tb.check_rules(&compiled, most_inputs, &format!("map {number}"));
         }
         if done >= mappings {
             return;
@@ -95,21 +100,21 @@ fn random_maps(world: &mut World, kinds: Option<AlgorithmKind>, mappings: u64, m
 
 #[test]
 fn random_maps_give_what_the_cpu_gives() {
-    random_maps(&mut World::new(1, 0.0), None, 2_500, 80);
-    random_maps(&mut World::new(2, 0.4), None, 1_000, 60);
+    random_maps(&mut Testbench::new(1, 0.0), None, 2_500, 80);
+    random_maps(&mut Testbench::new(2, 0.4), None, 1_000, 60);
 }
 
 #[test]
 fn golden_maps_give_what_the_cpu_gives() {
-    let mut world = World::new(3, 0.1);
+    let mut tb = Testbench::new(3, 0.1);
     let (mut mappings, mut left_out) = (0, Vec::new());
     for (name, map) in maps::golden() {
-        let reweights = maps::reweights(&mut world.bench.dice, &map);
+        let reweights = maps::reweights(&mut tb.bench.rng, &map);
         let args = map.choose_args_for_pool(0).cloned();
         match Compiled::new(map, args, reweights) {
             Ok(compiled) if compiled.fits_partition() => {
-                world.load(&compiled);
-                mappings += world.check_rules(&compiled, 16, &name);
+                tb.load(&compiled);
+                mappings += tb.check_rules(&compiled, 16, &name);
             }
             Ok(_) => left_out.push(format!("{name}: more than one module")),
             Err(error) => left_out.push(format!("{name}: {error}")),
@@ -122,8 +127,8 @@ fn golden_maps_give_what_the_cpu_gives() {
 /// Images with a right checksum and wrong content: placements with them end, and the partition may
 /// be swapped whenever no job uses it.
 #[test]
-fn damaged_images_hold_up_nobody() {
-    let mut world = World::new(5, 0.1);
+fn damaged_images_do_not_delay_other_work() {
+    let mut tb = Testbench::new(5, 0.1);
     let map = cluster(AlgorithmKind::Uniform, 2, 3, 5);
     let compiled = Compiled::new(map, None, vec![WEIGHT_ONE; 30]).expect("the map fits");
     let image = compiled.image.bytes().to_vec();
@@ -142,36 +147,36 @@ fn damaged_images_hold_up_nobody() {
     for slot in bytes[slots..slots + 256 * rows].chunks_mut(16) {
         slot[8..15].fill(0);
     }
-    world.load_image(&with_sum(bytes), compiled.module());
-    world.bench.write_inputs(INPUTS, 50);
-    let job = |world: &World| Job {
+    tb.load_image(&with_sum(bytes), compiled.module());
+    tb.bench.write_inputs(INPUTS, 50);
+    let job = |tb: &Testbench| PlacementCase {
         source: INPUTS,
         destination: ROWS,
         length: 200,
-        epoch: world.epoch,
+        epoch: tb.epoch,
         width: 6,
         rule: 1,
     };
-    let damaged = job(&world);
-    world.bench.place(&damaged);
-    assert_eq!(world.bench.wait(1, &mut [])[0].status, Status::NotLoaded as u64);
+    let damaged = job(&tb);
+    tb.bench.place(&damaged);
+    assert_eq!(tb.bench.wait(1, &mut [])[0].status, Status::NotLoaded as u64);
 
     // The header names no algorithm of the partition, so a swap does not wait for the placement's
     // end.
     let mut bytes = image.clone();
     bytes[6] &= !(1 << AlgorithmKind::Uniform as u8);
-    world.load_image(&with_sum(bytes), compiled.module());
-    let damaged = job(&world);
-    world.bench.place(&damaged);
+    tb.load_image(&with_sum(bytes), compiled.module());
+    let damaged = job(&tb);
+    tb.bench.place(&damaged);
     for _ in 0..300 {
-        world.bench.cycle(&mut []);
-        assert!(!world.bench.model.is_set(world.busy));
+        tb.bench.cycle(&mut []);
+        assert!(!tb.bench.model.is_set(tb.busy));
     }
-    world.bench.model.set(world.module, 0);
-    assert_eq!(world.bench.wait(1, &mut [])[0].status, Status::NotLoaded as u64);
+    tb.bench.model.set(tb.module, 0);
+    assert_eq!(tb.bench.wait(1, &mut [])[0].status, Status::NotLoaded as u64);
 
-    world.load(&compiled);
-    world.check_rules(&compiled, 60, "after damaged images");
+    tb.load(&compiled);
+    tb.check_rules(&compiled, 60, "after damaged images");
 }
 
 /// A map of racks, hosts and devices, with various weights.
@@ -205,16 +210,16 @@ fn cluster(algorithm: AlgorithmKind, racks: i32, hosts: i32, osds: i32) -> Map {
 fn a_mapping_takes_this_many_cycles() {
     for (racks, hosts, osds, most_single, most_each) in [(4, 8, 8, 510, 17), (16, 32, 20, 510, 17)]
     {
-        let mut world = World::new(4, 0.0);
+        let mut tb = Testbench::new(4, 0.0);
         let map = cluster(AlgorithmKind::Straw2, racks, hosts, osds);
         let reweights = vec![WEIGHT_ONE; (racks * hosts * osds) as usize];
         let compiled = Compiled::new(map, None, reweights).expect("the map fits");
-        world.load(&compiled);
+        tb.load(&compiled);
         for (rule, width, name) in [(0, 3, "chooseleaf firstn 3"), (1, 6, "chooseleaf indep 6")] {
-            let singles = (0..20).map(|_| world.measure(&compiled, rule, width, 1).0);
+            let singles = (0..20).map(|_| tb.measure(&compiled, rule, width, 1).0);
             let single = singles.sum::<u64>() / 20;
-            let (few, few_draws) = world.measure(&compiled, rule, width, 100);
-            let (many, many_draws) = world.measure(&compiled, rule, width, 600);
+            let (few, few_draws) = tb.measure(&compiled, rule, width, 100);
+            let (many, many_draws) = tb.measure(&compiled, rule, width, 600);
             let each = (many - few) as f64 / 500.0;
             let draws = (many_draws - few_draws) as f64 / 500.0;
             println!(
@@ -236,8 +241,8 @@ fn campaign() {
     let mappings = std::env::var("CRUSH_UNIT_MAPPINGS")
         .map_or(1_000_000, |value| value.parse().expect("a number"));
     for kind in AlgorithmKind::ALL {
-        let mut world = World::new(100 + kind as u64, 0.05);
-        random_maps(&mut world, Some(kind), mappings, 500);
-        println!("{}: {mappings} mappings, {} cycles", kind.word(), world.bench.clock.cycles);
+        let mut tb = Testbench::new(100 + kind as u64, 0.05);
+        random_maps(&mut tb, Some(kind), mappings, 500);
+        println!("{}: {mappings} mappings, {} cycles", kind.word(), tb.bench.clock.cycles);
     }
 }

@@ -5,7 +5,7 @@
 
 use fieldstone_fpga::regs::ReconfigurableModule;
 use fieldstone_rtl_dfx::PARTITION_4;
-use fieldstone_verilate::bench::{Clock, bits, dice, set_bits};
+use fieldstone_verilate::bench::{Clock, bits, seeded_rng, set_bits};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
@@ -20,7 +20,7 @@ const DRAWN_TAG_AT: usize = 16;
 /// More cycles than the latency of any kernel.
 const PATIENCE: u64 = 60;
 
-struct Bench {
+struct Testbench {
     model: Model,
     clock: Clock,
     module: Port,
@@ -31,7 +31,7 @@ struct Bench {
     drawn: Port,
 }
 
-impl Bench {
+impl Testbench {
     fn new() -> Self {
         let mut model = Model::new(&PARTITION_4);
         let port = |model: &Model, name| model.port(name);
@@ -98,15 +98,15 @@ impl Bench {
 
 #[test]
 fn the_configured_module_answers_and_a_decoupled_partition_is_silent() {
-    let mut bench = Bench::new();
+    let mut bench = Testbench::new();
     assert_eq!(bench.model.port("beat_i").bits() as usize, FIRST_AT + 1);
-    let mut dice = dice(9);
+    let mut rng = seeded_rng(9);
     let modules =
         [ReconfigurableModule::Uniform, ReconfigurableModule::List, ReconfigurableModule::Tree];
     for _ in 0..12 {
-        bench.configure(modules[dice.random_range(0..3)]);
+        bench.configure(modules[rng.random_range(0..3)]);
         for _ in 0..5 {
-            let tag = dice.random_range(0..1 << TAG_BITS);
+            let tag = rng.random_range(0..1 << TAG_BITS);
             assert_eq!(bench.draw(tag), Some(tag));
         }
     }

@@ -9,7 +9,7 @@ use fieldstone_fpga::regs::{
     descriptor, descriptor_flag, queue, queue_context,
 };
 
-use crate::world::{CARD_WINDOW, HOST_WINDOW, World};
+use crate::testbench::{CARD_WINDOW, HOST_WINDOW, Testbench};
 
 /// Number of queue sets of a function; its windows are divided among them.
 pub const SETS: u64 = 4;
@@ -29,25 +29,25 @@ pub enum Check {
 }
 
 impl Check {
-    pub fn holds(&self, world: &World) -> bool {
+    pub fn holds(&self, tb: &Testbench) -> bool {
         match self {
             Self::Nothing => true,
-            Self::Card(at, bytes) => world.card.bytes[*at as usize..][..bytes.len()] == bytes[..],
-            Self::Host(at, bytes) => world.host.bytes[*at as usize..][..bytes.len()] == bytes[..],
+            Self::Card(at, bytes) => tb.card.bytes[*at as usize..][..bytes.len()] == bytes[..],
+            Self::Host(at, bytes) => tb.host.bytes[*at as usize..][..bytes.len()] == bytes[..],
         }
     }
 }
 
 /// A descriptor, and its expected result.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct DescriptorCase {
     pub bytes: [u8; DESCRIPTOR_BYTES],
     pub status: u64,
     pub result: u64,
     pub check: Check,
 }
 
-impl Job {
+impl DescriptorCase {
     pub fn new(op: u64, flags: u64) -> Self {
         let bytes = [0; DESCRIPTOR_BYTES];
         Self { bytes, status: 0, result: 0, check: Check::Nothing }
@@ -85,7 +85,7 @@ impl Job {
 /// entry.
 pub struct Posted {
     pub number: u32,
-    pub job: Job,
+    pub job: DescriptorCase,
     ends_entry: bool,
 }
 
@@ -161,8 +161,8 @@ impl Queue {
     }
 
     /// State and status.
-    pub fn control(&self, world: &mut World) -> (u64, u64) {
-        let value = world.read(self.function, self.register(queue::CONTROL));
+    pub fn control(&self, tb: &mut Testbench) -> (u64, u64) {
+        let value = tb.read(self.function, self.register(queue::CONTROL));
         (queue::CONTROL_STATE.of(value), queue::CONTROL_STATUS.of(value))
     }
 
@@ -181,34 +181,34 @@ impl Queue {
     }
 
     /// Enables the queue set with that context. Returns state and status.
-    pub fn enable_with(&self, world: &mut World, context: &[u8]) -> (u64, u64) {
+    pub fn enable_with(&self, tb: &mut Testbench, context: &[u8]) -> (u64, u64) {
         let at = self.context as usize;
-        world.host.bytes[at..at + context.len()].copy_from_slice(context);
+        tb.host.bytes[at..at + context.len()].copy_from_slice(context);
         let command = queue::CONTROL_COMMAND.with(QueueCommand::Enable as u64)
             | queue::CONTROL_CONTEXT_BASE.with(self.context / 64);
-        world.write(self.function, self.register(queue::CONTROL), command);
-        self.control(world)
+        tb.write(self.function, self.register(queue::CONTROL), command);
+        self.control(tb)
     }
 
     /// Enables the queue set, with empty rings.
-    pub fn enable(&mut self, world: &mut World, interrupts: bool) {
+    pub fn enable(&mut self, tb: &mut Testbench, interrupts: bool) {
         let cq = self.cq_base as usize;
-        world.host.bytes[cq..cq + (32 << self.cq_log2)].fill(0);
+        tb.host.bytes[cq..cq + (32 << self.cq_log2)].fill(0);
         for ring in &mut self.rings {
             (ring.producer, ring.count, ring.used) = (0, 0, 0);
             ring.posted.clear();
         }
         self.consumer = 0;
-        let state = self.enable_with(world, &self.context_bytes(interrupts));
+        let state = self.enable_with(tb, &self.context_bytes(interrupts));
         assert_eq!(state, (QueueState::Enabled as u64, 0));
     }
 
     /// Resets the queue set and waits until it is disabled.
-    pub fn reset(&self, world: &mut World) {
+    pub fn reset(&self, tb: &mut Testbench) {
         let command = queue::CONTROL_COMMAND.with(QueueCommand::Reset as u64);
-        world.write(self.function, self.register(queue::CONTROL), command);
+        tb.write(self.function, self.register(queue::CONTROL), command);
         for _ in 0..10_000 {
-            if self.control(world) == (QueueState::Disabled as u64, 0) {
+            if self.control(tb) == (QueueState::Disabled as u64, 0) {
                 return;
             }
         }
@@ -222,7 +222,7 @@ impl Queue {
 
     /// Puts descriptors into the next entry of a ring: the first into the ring, the others linked
     /// behind it.
-    pub fn post(&mut self, world: &mut World, r: usize, mut jobs: Vec<Job>) {
+    pub fn post(&mut self, tb: &mut Testbench, r: usize, mut jobs: Vec<DescriptorCase>) {
         let links: Vec<u64> = (1..jobs.len())
             .map(|_| {
                 self.next_link = (self.next_link + 1) % 256;
@@ -241,7 +241,7 @@ impl Queue {
                 descriptor::NEXT.put(&mut job.bytes, links[i]);
             }
             let at = if i == 0 { entry } else { links[i - 1] } as usize;
-            world.host.bytes[at..at + DESCRIPTOR_BYTES].copy_from_slice(&job.bytes);
+            tb.host.bytes[at..at + DESCRIPTOR_BYTES].copy_from_slice(&job.bytes);
             ring.posted.push_back(Posted { number: ring.count, job, ends_entry: i + 1 == count });
         }
         ring.used += 1;
@@ -249,22 +249,22 @@ impl Queue {
     }
 
     /// Tells the device of new descriptors.
-    pub fn ring(&self, world: &mut World, r: usize) {
+    pub fn ring(&self, tb: &mut Testbench, r: usize) {
         let offset = [queue::H2C_PRODUCER, queue::C2H_PRODUCER][r];
-        world.write(self.function, self.register(offset), self.rings[r].producer.into());
+        tb.write(self.function, self.register(offset), self.rings[r].producer.into());
     }
 
     /// Tells the device of completions read.
-    pub fn consumed(&self, world: &mut World) {
+    pub fn consumed(&self, tb: &mut Testbench) {
         let register = self.register(queue::CQ_CONSUMER);
-        world.write(self.function, register, self.consumer.into());
+        tb.write(self.function, register, self.consumer.into());
     }
 
     /// Reads the next completion, if there is one, and compares it with the expected one.
-    pub fn poll(&mut self, world: &World) -> Option<Completion> {
+    pub fn poll(&mut self, tb: &Testbench) -> Option<Completion> {
         let size = 1 << self.cq_log2;
         let at = self.cq_base as usize + (self.consumer % size) as usize * completion::BYTES;
-        let entry = &world.host.bytes[at..at + completion::BYTES];
+        let entry = &tb.host.bytes[at..at + completion::BYTES];
         let flags = completion::FLAGS.get(entry);
         let phase = u64::from((self.consumer / size).is_multiple_of(2));
         if flags & completion_flag::PHASE != phase * completion_flag::PHASE {
@@ -280,7 +280,7 @@ impl Queue {
             let posted = ring.posted.pop_front().unwrap_or_else(|| panic!("{who}: nothing posted"));
             let job = &posted.job;
             ring.used -= u32::from(posted.ends_entry);
-            assert!(posted.job.check.holds(world), "{who}: wrong data of {}", posted.number);
+            assert!(posted.job.check.holds(tb), "{who}: wrong data of {}", posted.number);
             if posted.number != number {
                 assert!(posted.number < number, "{who}: completed twice, or out of order");
                 assert!(!job.completes(), "{who}: no completion of {}", posted.number);
@@ -289,7 +289,7 @@ impl Queue {
             assert_eq!(completion::COOKIE.get(entry), descriptor::COOKIE.get(&job.bytes), "{who}");
             assert_eq!(status, job.status, "{who}: status");
             assert_eq!(completion::RESULT.get(entry), job.result, "{who}: result");
-            assert!(job.completes(), "{who}: a completion that nobody asked for");
+            assert!(job.completes(), "{who}: a completion that no descriptor asked for");
             break;
         }
         let (cycles, detail) = (completion::CYCLES.get(entry), completion::DETAIL.get(entry));
@@ -297,21 +297,21 @@ impl Queue {
     }
 
     /// Waits for a completion, and tells the device that the driver has read it.
-    pub fn wait(&mut self, world: &mut World) -> Completion {
+    pub fn wait(&mut self, tb: &mut Testbench) -> Completion {
         for _ in 0..200_000 {
-            if let Some(completion) = self.poll(world) {
-                self.consumed(world);
+            if let Some(completion) = self.poll(tb) {
+                self.consumed(tb);
                 return completion;
             }
-            world.cycle();
+            tb.cycle();
         }
         panic!("function {} queue {}: no completion", self.function, self.number);
     }
 
     /// Posts one descriptor and waits for its completion.
-    pub fn run(&mut self, world: &mut World, ring: usize, job: Job) -> Completion {
-        self.post(world, ring, vec![job]);
-        self.ring(world, ring);
-        self.wait(world)
+    pub fn run(&mut self, tb: &mut Testbench, ring: usize, job: DescriptorCase) -> Completion {
+        self.post(tb, ring, vec![job]);
+        self.ring(tb, ring);
+        self.wait(tb)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 use fieldstone_fpga::regs::{Status, descriptor};
 use fieldstone_verilate::Model;
-use fieldstone_verilate::bench::{Dice, Sink, Source};
+use fieldstone_verilate::bench::{SeededRng, Sink, Source};
 use rand::Rng;
 
 use crate::bits;
@@ -22,7 +22,7 @@ pub const FAIL_AT: usize = 104;
 
 /// An action of an engine, with the descriptor.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum EngineEvent {
     Took { engine: usize, owner: u64, descriptor: Vec<u8> },
     Answered { descriptor: Vec<u8> },
 }
@@ -50,7 +50,7 @@ impl Engine {
         }
     }
 
-    pub fn before(&mut self, now: u64, log: &mut Vec<Event>) {
+    pub fn before(&mut self, now: u64, log: &mut Vec<EngineEvent>) {
         while !self.hung && self.due.peek().is_some_and(|Reverse((due, _))| *due <= now) {
             let Some(Reverse((_, command))) = self.due.pop() else { break };
             let bytes = &command[..128];
@@ -63,16 +63,22 @@ impl Engine {
             let tag = bits::get(&command, 1028, 16);
             let answer = [(detail, 64), (result, 64), (status, 8), (tag, 16)];
             self.answers.push_bytes(&[&bits::pack(&answer)]);
-            log.push(Event::Answered { descriptor: bytes.to_vec() });
+            log.push(EngineEvent::Answered { descriptor: bytes.to_vec() });
         }
     }
 
-    pub fn after(&mut self, now: u64, dice: &mut Dice, engine: usize, log: &mut Vec<Event>) {
+    pub fn after(
+        &mut self,
+        now: u64,
+        rng: &mut SeededRng,
+        engine: usize,
+        log: &mut Vec<EngineEvent>,
+    ) {
         while let Some(mut beat) = self.commands.beats.pop_front() {
             let command = beat.remove(0);
             let owner = bits::get(&command, 1024, 4);
-            log.push(Event::Took { engine, owner, descriptor: command[..128].to_vec() });
-            self.due.push(Reverse((now + dice.random_range(1..=self.slowness), command)));
+            log.push(EngineEvent::Took { engine, owner, descriptor: command[..128].to_vec() });
+            self.due.push(Reverse((now + rng.random_range(1..=self.slowness), command)));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
 
 use fieldstone_fpga::regs::{BEAT_BYTES, MAX_FUNCTIONS};
-use fieldstone_verilate::bench::{Dice, Sink, Source};
+use fieldstone_verilate::bench::{SeededRng, Sink, Source};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
@@ -16,14 +16,15 @@ use crate::bits;
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     /// Fewest cycles.
-    pub least: u64,
+    pub min_cycles: u64,
     /// Most additional cycles, at random.
-    pub jitter: u64,
+    pub jitter_cycles: u64,
 }
 
 impl Latency {
-    fn roll(self, dice: &mut Dice) -> u64 {
-        self.least + if self.jitter == 0 { 0 } else { dice.random_range(0..=self.jitter) }
+    fn roll(self, rng: &mut SeededRng) -> u64 {
+        self.min_cycles
+            + if self.jitter_cycles == 0 { 0 } else { rng.random_range(0..=self.jitter_cycles) }
     }
 }
 
@@ -58,9 +59,10 @@ impl Landing {
     }
 }
 
-/// A beat to answer with. The smallest is the earliest; among equals, the first that was requested.
+/// A beat of read data that is due. The smallest is the earliest; among equals, the first that was
+/// requested.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Answer {
+struct ReadBeat {
     due: u64,
     sequence: u64,
     tag: u64,
@@ -69,7 +71,7 @@ struct Answer {
 }
 
 /// Host memory.
-pub struct Host {
+pub struct HostMemory {
     pub bytes: Vec<u8>,
     pub latency: Latency,
     /// The window of every function, as the bench told the device.
@@ -85,12 +87,12 @@ pub struct Host {
     pub in_flight: usize,
     pub most_in_flight: usize,
     done: Port,
-    due: BinaryHeap<Reverse<Answer>>,
+    due: BinaryHeap<Reverse<ReadBeat>>,
     sequence: u64,
     landing: Landing,
 }
 
-impl Host {
+impl HostMemory {
     pub fn new(model: &Model, bytes: usize, latency: Latency, stall: f64) -> Self {
         Self {
             bytes: vec![0; bytes],
@@ -121,7 +123,7 @@ impl Host {
         while self.answers.queue.len() < 2
             && self.due.peek().is_some_and(|Reverse(answer)| answer.due <= now)
         {
-            let Some(Reverse(Answer { tag, at, last, .. })) = self.due.pop() else { break };
+            let Some(Reverse(ReadBeat { tag, at, last, .. })) = self.due.pop() else { break };
             let error = self.broken.contains(&at);
             let beat = &self.bytes[at as usize..at as usize + BEAT_BYTES];
             let fields = [(u64::from(last), 1), (u64::from(error), 1), (tag, 10)];
@@ -131,18 +133,18 @@ impl Host {
     }
 
     /// After a cycle: takes requests.
-    pub fn after(&mut self, now: u64, dice: &mut Dice) {
+    pub fn after(&mut self, now: u64, rng: &mut SeededRng) {
         while let Some(beat) = self.reads.beats.pop_front() {
             let request = &beat[0];
             let (two, at) = (bits::get(request, 0, 1), bits::get(request, 1, 58) * 64);
             let (tag, owner) = (bits::get(request, 59, 10), bits::get(request, 69, 4));
-            let mut due = now + self.latency.roll(dice);
+            let mut due = now + self.latency.roll(rng);
             for i in 0..=two {
                 self.assert_inside(owner, at + 64 * i);
                 self.sequence += 1;
                 let (sequence, at, last) = (self.sequence, at + 64 * i, i == two);
-                self.due.push(Reverse(Answer { due, sequence, tag, at, last }));
-                due += dice.random_range(0..=self.latency.jitter / 4);
+                self.due.push(Reverse(ReadBeat { due, sequence, tag, at, last }));
+                due += rng.random_range(0..=self.latency.jitter_cycles / 4);
             }
             self.in_flight += 1;
             self.most_in_flight = self.most_in_flight.max(self.in_flight);
@@ -153,7 +155,7 @@ impl Host {
             self.assert_inside(owner, at);
             self.written_at.push(now);
             self.landing.0.push_back(Write {
-                due: now + self.latency.roll(dice),
+                due: now + self.latency.roll(rng),
                 at: at as usize,
                 strobe: bits::get(write, 512, 64),
                 beat: write[..64].to_vec(),
@@ -164,7 +166,7 @@ impl Host {
 }
 
 /// Card memory, with its guard.
-pub struct Card {
+pub struct CardMemory {
     pub bytes: Vec<u8>,
     pub latency: Latency,
     /// The window of every function. The guard answers an access outside it with an error.
@@ -181,7 +183,7 @@ pub struct Card {
     landing: Landing,
 }
 
-impl Card {
+impl CardMemory {
     pub fn new(model: &Model, bytes: usize, latency: Latency, stall: f64) -> Self {
         Self {
             bytes: vec![0; bytes],
@@ -219,12 +221,12 @@ impl Card {
     }
 
     /// After a cycle: takes requests.
-    pub fn after(&mut self, now: u64, dice: &mut Dice) {
+    pub fn after(&mut self, now: u64, rng: &mut SeededRng) {
         while let Some(beat) = self.reads.beats.pop_front() {
             let request = &beat[0];
             let (beats, at) = (bits::get(request, 0, 6), bits::get(request, 6, 34) * 64);
             let owner = bits::get(request, 40, 4);
-            let due = now + self.latency.roll(dice);
+            let due = now + self.latency.roll(rng);
             for i in 0..=beats {
                 let refused = self.refuses(owner, at + 64 * i);
                 self.due.push_back((due, at + 64 * i, i == beats, refused));
@@ -236,7 +238,7 @@ impl Card {
             let error = self.refuses(owner, at);
             self.written_at.push(now);
             self.landing.0.push_back(Write {
-                due: now + self.latency.roll(dice),
+                due: now + self.latency.roll(rng),
                 at: at as usize,
                 strobe: bits::get(write, 512, 64),
                 beat: write[..64].to_vec(),

@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use fieldstone_fpga::regs::{C2hOp, H2cOp, descriptor, descriptor_flag};
 use rand::Rng;
 
-use crate::driver::{C2H, Check, H2C, Job, Queue, TAG};
-use crate::engines::{self, Event};
-use crate::world::World;
+use crate::driver::{C2H, Check, DescriptorCase, H2C, Queue, TAG};
+use crate::engines::{self, EngineEvent};
+use crate::testbench::Testbench;
 
 const CELLS: u64 = 8;
 const CELL_BYTES: u64 = 0x4000;
@@ -48,12 +48,12 @@ impl Traffic {
     }
 
     /// The driver's actions in one cycle.
-    pub fn step(&mut self, world: &mut World) {
+    pub fn step(&mut self, tb: &mut Testbench) {
         if !self.by_interrupt || self.interrupted {
             let mut read = false;
             // When the device reports idle, all rung descriptors are done.
-            let idle = world.is_idle();
-            while let Some(completion) = self.queue.poll(world) {
+            let idle = tb.is_idle();
+            while let Some(completion) = self.queue.poll(tb) {
                 self.seen[completion.ring] = completion.number;
                 read = true;
             }
@@ -61,16 +61,16 @@ impl Traffic {
             assert!(!idle || !posted.any(|posted| posted.job.completes()), "idle with work to do");
             self.interrupted = false;
             if read {
-                self.queue.consumed(world);
+                self.queue.consumed(tb);
             }
         }
-        if self.rounds > 0 && world.dice.random_bool(0.02) {
-            self.begin(world);
+        if self.rounds > 0 && tb.rng.random_bool(0.02) {
+            self.begin(tb);
         }
     }
 
     /// Begins a round, if there is room for it.
-    fn begin(&mut self, world: &mut World) {
+    fn begin(&mut self, tb: &mut Testbench) {
         let free = [self.queue.free(H2C), self.queue.free(C2H)];
         if free[H2C] == 0 || free[C2H] == 0 {
             return;
@@ -79,96 +79,98 @@ impl Traffic {
         // The descriptor in the last free entry asks for a completion, so that entries become free
         // again.
         let sure = last || self.by_interrupt;
-        let flags = |world: &mut World, sure: bool| {
+        let flags = |tb: &mut Testbench, sure: bool| {
             let mut flags = 0;
-            if sure || world.dice.random_bool(0.7) {
+            if sure || tb.rng.random_bool(0.7) {
                 flags |= descriptor_flag::COMPLETE;
             }
-            if world.dice.random_bool(0.15) {
+            if tb.rng.random_bool(0.15) {
                 flags |= descriptor_flag::FENCE;
             }
-            if self.by_interrupt || world.dice.random_bool(0.2) {
+            if self.by_interrupt || tb.rng.random_bool(0.2) {
                 flags |= descriptor_flag::INTERRUPT;
             }
             flags
         };
-        let links = if world.dice.random_bool(0.2) { world.dice.random_range(1..4) } else { 0 };
+        let links = if tb.rng.random_bool(0.2) { tb.rng.random_range(1..4) } else { 0 };
         let mut jobs = Vec::new();
         for _ in 0..links {
-            let flags = flags(world, sure);
-            jobs.push(self.engine_job(world, flags, jobs.len() as u32));
+            let flags = flags(tb, sure);
+            jobs.push(self.engine_job(tb, flags, jobs.len() as u32));
         }
         let seen = self.seen;
         let is_free = |cell: &[u32; 2]| cell[H2C] <= seen[H2C] && cell[C2H] <= seen[C2H];
         let cell = self.cells.iter().position(is_free).map(|cell| cell as u64);
-        let end_flags = flags(world, sure || free[H2C] == 1);
+        let end_flags = flags(tb, sure || free[H2C] == 1);
         match cell {
-            Some(cell) if world.dice.random_bool(0.6) || last => {
-                let back_flags = flags(world, sure || free[C2H] == 1);
-                let (there, back) = self.copies(world, cell, end_flags, back_flags);
+            Some(cell) if tb.rng.random_bool(0.6) || last => {
+                let back_flags = flags(tb, sure || free[C2H] == 1);
+                let (there, back) = self.copies(tb, cell, end_flags, back_flags);
                 jobs.push(there);
                 let after = self.queue.rings[H2C].count + jobs.len() as u32;
-                self.queue.post(world, H2C, jobs);
-                self.queue.post(world, C2H, vec![back.with(descriptor::AFTER, after.into())]);
+                self.queue.post(tb, H2C, jobs);
+                self.queue.post(tb, C2H, vec![back.with(descriptor::AFTER, after.into())]);
                 self.cells[cell as usize] = [after, self.queue.rings[C2H].count];
-                self.queue.ring(world, C2H);
+                self.queue.ring(tb, C2H);
             }
             _ if last => return,
             _ => {
-                jobs.push(self.engine_job(world, end_flags, jobs.len() as u32));
-                self.queue.post(world, H2C, jobs);
+                jobs.push(self.engine_job(tb, end_flags, jobs.len() as u32));
+                self.queue.post(tb, H2C, jobs);
             }
         }
-        self.queue.ring(world, H2C);
+        self.queue.ring(tb, H2C);
         self.rounds -= 1;
     }
 
     /// A copy of random bytes to the card, and the copy back to another place.
-    fn copies(&self, world: &mut World, cell: u64, flags: u64, back_flags: u64) -> (Job, Job) {
-        let long = world.dice.random_bool(0.5);
-        let length = world.dice.random_range(1..=if long { MAX_COPY } else { 200 });
-        let shift = 64 * world.dice.random_range(0..16u64);
+    fn copies(
+        &self,
+        tb: &mut Testbench,
+        cell: u64,
+        flags: u64,
+        back_flags: u64,
+    ) -> (DescriptorCase, DescriptorCase) {
+        let long = tb.rng.random_bool(0.5);
+        let length = tb.rng.random_range(1..=if long { MAX_COPY } else { 200 });
+        let shift = 64 * tb.rng.random_range(0..16u64);
         let source = self.queue.host + cell * CELL_BYTES + shift;
-        let card = self.queue.card + cell * CELL_BYTES + 64 * world.dice.random_range(0..16u64);
+        let card = self.queue.card + cell * CELL_BYTES + 64 * tb.rng.random_range(0..16u64);
         let back =
-            self.queue.host + (CELLS + cell) * CELL_BYTES + 64 * world.dice.random_range(0..16u64);
-        let bytes: Vec<u8> = (0..length).map(|_| world.dice.random()).collect();
-        world.host.bytes[source as usize..][..length as usize].copy_from_slice(&bytes);
+            self.queue.host + (CELLS + cell) * CELL_BYTES + 64 * tb.rng.random_range(0..16u64);
+        let bytes: Vec<u8> = (0..length).map(|_| tb.rng.random()).collect();
+        tb.host.bytes[source as usize..][..length as usize].copy_from_slice(&bytes);
         // The bytes behind the copy must not change.
-        world.card.bytes[card as usize..][..length as usize + 64].fill(0x5a);
-        world.host.bytes[back as usize..][..length as usize + 64].fill(0xa5);
+        tb.card.bytes[card as usize..][..length as usize + 64].fill(0x5a);
+        tb.host.bytes[back as usize..][..length as usize + 64].fill(0xa5);
         let behind = |filler: u8| [&bytes[..], &[filler; 64]].concat();
-        let there = Job::new(H2cOp::Copy as u64, flags).moving(source, card, length).expect(
-            0,
-            length,
-            Check::Card(card, behind(0x5a)),
-        );
-        let back = Job::new(C2hOp::Copy as u64, back_flags).moving(card, back, length).expect(
-            0,
-            length,
-            Check::Host(back, behind(0xa5)),
-        );
+        let there = DescriptorCase::new(H2cOp::Copy as u64, flags)
+            .moving(source, card, length)
+            .expect(0, length, Check::Card(card, behind(0x5a)));
+        let back = DescriptorCase::new(C2hOp::Copy as u64, back_flags)
+            .moving(card, back, length)
+            .expect(0, length, Check::Host(back, behind(0xa5)));
         (there, back)
     }
 
     /// A job of a random engine, or a NOP. `ahead`: number of jobs that will be posted before it.
-    fn engine_job(&self, world: &mut World, flags: u64, ahead: u32) -> Job {
+    fn engine_job(&self, tb: &mut Testbench, flags: u64, ahead: u32) -> DescriptorCase {
         let ops = [H2cOp::Nop, H2cOp::Place, H2cOp::Code, H2cOp::Checksum, H2cOp::LoadMap];
         let ops = &ops[..if self.queue.function == 0 { 5 } else { 4 }];
-        let op = ops[world.dice.random_range(0..ops.len())];
+        let op = ops[tb.rng.random_range(0..ops.len())];
         if op == H2cOp::Nop {
-            return Job::new(op as u64, flags);
+            return DescriptorCase::new(op as u64, flags);
         }
-        let length = world.dice.random_range(1..5000u64);
+        let length = tb.rng.random_range(1..5000u64);
         let number = u64::from(self.queue.rings[H2C].count + 1 + ahead);
-        Job::new(op as u64, flags)
+        DescriptorCase::new(op as u64, flags)
             .moving(self.queue.card, self.queue.card + 0x1000, length)
             .with(TAG, number)
     }
 
     /// An engine has taken a command of this queue set. Checks the order, and that a command behind
     /// a fence has no open job before it.
-    pub fn engine_took(&mut self, world: &World, engine: usize, bytes: &[u8]) {
+    pub fn engine_took(&mut self, tb: &Testbench, engine: usize, bytes: &[u8]) {
         let number = TAG.get(bytes);
         assert!(number > self.started[engine], "an engine got descriptors out of order");
         self.started[engine] = number;
@@ -181,7 +183,7 @@ impl Traffic {
             }
             let tag = TAG.get(&posted.job.bytes);
             assert!(tag == 0 || self.answered.contains(&tag), "a fence was passed by {number}");
-            assert!(posted.job.check.holds(world), "a fence was passed by {number}");
+            assert!(posted.job.check.holds(tb), "a fence was passed by {number}");
         }
     }
 
@@ -196,44 +198,44 @@ impl Traffic {
 }
 
 /// Handles the actions of engines since the last call.
-fn listen(world: &mut World, all: &mut [Traffic]) {
-    for event in std::mem::take(&mut world.log) {
-        let (Event::Took { descriptor: bytes, .. } | Event::Answered { descriptor: bytes }) =
-            &event;
+fn listen(tb: &mut Testbench, all: &mut [Traffic]) {
+    for event in std::mem::take(&mut tb.log) {
+        let (EngineEvent::Took { descriptor: bytes, .. }
+        | EngineEvent::Answered { descriptor: bytes }) = &event;
         // Every queue set has its own card memory, which identifies its commands.
         let source = descriptor::SOURCE.get(bytes);
         let Some(traffic) = all.iter_mut().find(|traffic| traffic.queue.card == source) else {
             continue;
         };
         match &event {
-            Event::Answered { .. } => traffic.engine_answered(bytes),
-            Event::Took { engine, owner, .. } => {
+            EngineEvent::Answered { .. } => traffic.engine_answered(bytes),
+            EngineEvent::Took { engine, owner, .. } => {
                 assert_eq!(*owner, traffic.queue.function, "a command of another function");
-                traffic.engine_took(world, *engine, bytes);
+                traffic.engine_took(tb, *engine, bytes);
             }
         }
     }
 }
 
-/// One cycle of the world and of all this traffic.
-pub fn cycle(world: &mut World, all: &mut [Traffic]) {
+/// One cycle of the testbench and of all this traffic.
+pub fn cycle(tb: &mut Testbench, all: &mut [Traffic]) {
     // The bench may have run cycles without this traffic.
-    listen(world, all);
-    all.iter_mut().for_each(|traffic| traffic.step(world));
-    world.cycle();
-    listen(world, all);
-    while let Some(vector) = world.interrupts.pop() {
+    listen(tb, all);
+    all.iter_mut().for_each(|traffic| traffic.step(tb));
+    tb.cycle();
+    listen(tb, all);
+    while let Some(vector) = tb.interrupts.pop() {
         for traffic in all.iter_mut() {
-            traffic.interrupted |= crate::world::vector(traffic.queue.function) == vector[0];
+            traffic.interrupted |= crate::testbench::vector(traffic.queue.function) == vector[0];
         }
     }
 }
 
 /// Runs until all traffic is done.
-pub fn finish(world: &mut World, all: &mut [Traffic]) {
-    let start = world.clock.cycles;
+pub fn finish(tb: &mut Testbench, all: &mut [Traffic]) {
+    let start = tb.clock.cycles;
     while !all.iter().all(Traffic::is_done) {
-        cycle(world, all);
-        assert!(world.clock.cycles - start < 1_000_000, "wedged");
+        cycle(tb, all);
+        assert!(tb.clock.cycles - start < 1_000_000, "wedged");
     }
 }

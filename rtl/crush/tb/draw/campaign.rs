@@ -19,7 +19,7 @@ fn a_million_draws_per_algorithm() {
         let mut left = draws;
         let start = std::time::Instant::now();
         while left > 0 {
-            let map = buckets::map(&mut engine.dice, 200, 100);
+            let map = buckets::map(&mut engine.rng, 200, 100);
             let own: Vec<u16> = (0..200)
                 .filter(|&n| {
                     let bucket = map.bucket(BucketId(-1 - i32::from(n)));
@@ -27,15 +27,15 @@ fn a_million_draws_per_algorithm() {
                 })
                 .collect();
             let args =
-                engine.dice.random_bool(0.3).then(|| buckets::choose_args(&mut engine.dice, &map));
+                engine.rng.random_bool(0.3).then(|| buckets::choose_args(&mut engine.rng, &map));
             let image = Image::compile(&map, &[], args.as_ref()).expect("the map fits");
             assert!(engine.load(image.bytes()));
-            let mut dice = engine.dice.clone();
-            let _: u64 = engine.dice.random();
+            let mut rng = engine.rng.clone();
+            let _: u64 = engine.rng.random();
             let now = left.min(20_000);
             let choose = |_| {
-                let bucket = own[dice.random_range(0..own.len())];
-                Choose::random(&mut dice, bucket)
+                let bucket = own[rng.random_range(0..own.len())];
+                Choose::random(&mut rng, bucket)
             };
             engine.check(&map, args.as_ref(), (0..now).map(choose));
             left -= now;

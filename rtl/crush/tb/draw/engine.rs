@@ -6,14 +6,14 @@ use fieldstone_crush::{AlgorithmKind, BucketId, ChooseArgs, ItemId, Map};
 use fieldstone_fpga::image::Image;
 use fieldstone_fpga::regs::BEAT_BYTES;
 use fieldstone_rtl_crush as designs;
-use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, dice};
+use fieldstone_verilate::bench::{Clock, SeededRng, Sink, Source, seeded_rng};
 use fieldstone_verilate::{Design, Model};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
 use crate::buckets;
 
-/// A draw as the rule machine requests it.
+/// A draw as the rule engine requests it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choose {
     pub x: u32,
@@ -27,15 +27,15 @@ pub struct Choose {
 
 impl Choose {
     /// A random draw from a bucket.
-    pub fn random(dice: &mut Dice, bucket: u16) -> Self {
+    pub fn random(rng: &mut SeededRng, bucket: u16) -> Self {
         Self {
-            x: dice.random(),
-            r_base: if dice.random_bool(0.9) { dice.random_range(0..12) } else { dice.random() },
-            ftotal: if dice.random_bool(0.7) { 0 } else { dice.random_range(0..200) },
-            is_indep: dice.random(),
-            numrep: dice.random_range(1..32),
+            x: rng.random(),
+            r_base: if rng.random_bool(0.9) { rng.random_range(0..12) } else { rng.random() },
+            ftotal: if rng.random_bool(0.7) { 0 } else { rng.random_range(0..200) },
+            is_indep: rng.random(),
+            numrep: rng.random_range(1..32),
             bucket,
-            position: dice.random_range(0..15),
+            position: rng.random_range(0..15),
         }
     }
 
@@ -114,7 +114,7 @@ impl Chosen {
 pub struct Engine {
     pub model: Model,
     pub clock: Clock,
-    pub dice: Dice,
+    pub rng: SeededRng,
     pub chooses: Source,
     pub answers: Sink,
     load: Source,
@@ -128,13 +128,13 @@ impl Engine {
         let chooses = Source::new(&model, "choose", &["choose_i"], stalls.0);
         let answers = Sink::new(&model, "chosen", &["chosen_o"], stalls.1);
         let clock = Clock::reset(&mut model);
-        Self { model, clock, dice: dice(seed), chooses, answers, load, module: 0 }
+        Self { model, clock, rng: seeded_rng(seed), chooses, answers, load, module: 0 }
     }
 
     pub fn cycle(&mut self) {
         let streams: &mut [&mut dyn fieldstone_verilate::bench::Stream] =
             &mut [&mut self.chooses, &mut self.answers, &mut self.load];
-        self.clock.cycle(&mut self.model, &mut self.dice, streams);
+        self.clock.cycle(&mut self.model, &mut self.rng, streams);
     }
 
     /// Changes the partition's module.
@@ -211,22 +211,22 @@ fn draws_are_those_of_the_software(
 ) {
     let mut engine = Engine::new(design, seed, stalls);
     for round in 0..4u64 {
-        let map = buckets::map(&mut engine.dice, 150, 120);
-        let args = (round % 2 == 1).then(|| buckets::choose_args(&mut engine.dice, &map));
+        let map = buckets::map(&mut engine.rng, 150, 120);
+        let args = (round % 2 == 1).then(|| buckets::choose_args(&mut engine.rng, &map));
         let image = Image::compile(&map, &[], args.as_ref()).expect("the map fits");
         assert!(engine.load(image.bytes()));
         for module in [1, 2, 3, 0] {
             engine.set_module(module, round != 2 || module != 1);
-            let mut dice = dice(seed << 8 | round << 4 | module);
+            let mut rng = seeded_rng(seed << 8 | round << 4 | module);
             // Buckets past the last exist in no image. Most draws use buckets of the partition's
             // module.
             let mine: Vec<u16> = (0..155).filter(|n| n % 5 == module as u16 || n % 5 > 2).collect();
             let choose = |_| {
-                let bucket = match dice.random_range(0..10) {
-                    0 => dice.random_range(0..155),
-                    _ => *mine.choose(&mut dice).expect("it is not empty"),
+                let bucket = match rng.random_range(0..10) {
+                    0 => rng.random_range(0..155),
+                    _ => *mine.choose(&mut rng).expect("it is not empty"),
                 };
-                Choose::random(&mut dice, bucket)
+                Choose::random(&mut rng, bucket)
             };
             engine.check(&map, args.as_ref(), (0..draws).map(choose).collect::<Vec<_>>());
         }

@@ -58,7 +58,7 @@ fn settings(engine: &Engine) -> u128 {
 fn memories_hold_what_the_image_has() {
     let mut engine = Engine::new(&designs::DRAW_16, 1, (0.0, 0.0));
     let map = map(Tunables { chooseleaf_vary_r: 3, choose_total_tries: 77, ..Tunables::FIREFLY });
-    let reweights: Vec<u32> = (0..400).map(|_| engine.dice.random()).collect();
+    let reweights: Vec<u32> = (0..400).map(|_| engine.rng.random()).collect();
     let image = Image::compile(&map, &reweights, None).expect("the map fits");
     assert!(engine.load(image.bytes()));
 
@@ -92,7 +92,7 @@ fn damaged_images_are_refused_and_leave_no_buckets() {
     let mut engine = Engine::new(&designs::DRAW_16, 2, (0.0, 0.0));
     let map = map(Tunables::JEWEL);
     let good = Image::compile(&map, &[0x1_0000; 340], None).expect("the map fits").bytes().to_vec();
-    let draws: Vec<Choose> = (0..40).map(|_| Choose::random(&mut engine.dice, 3)).collect();
+    let draws: Vec<Choose> = (0..40).map(|_| Choose::random(&mut engine.rng, 3)).collect();
     let nothing = Map::new(fieldstone_crush::Parts::default()).expect("it is sound");
 
     let edited = |at: usize, value: u8| {
@@ -114,7 +114,7 @@ fn damaged_images_are_refused_and_leave_no_buckets() {
         bad.push(("more entries than beats", with_sum(edited(8 + 4 * section + 1, 0x02))));
     }
     for _ in 0..10 {
-        let (at, bit) = (engine.dice.random_range(0..good.len()), engine.dice.random_range(0..8));
+        let (at, bit) = (engine.rng.random_range(0..good.len()), engine.rng.random_range(0..8));
         bad.push(("a bit flipped", edited(at, good[at] ^ 1 << bit)));
     }
     for (what, bytes) in bad {
@@ -160,8 +160,8 @@ fn wrong_reciprocals_end_in_bad_draws() {
         engine.set_module(AlgorithmKind::Uniform as u64, true);
         let draws: Vec<Choose> = (0..600)
             .map(|at| {
-                let mut draw = Choose::random(&mut engine.dice, at % 5);
-                draw.r_base = engine.dice.random_range(20..60_000);
+                let mut draw = Choose::random(&mut engine.rng, at % 5);
+                draw.r_base = engine.rng.random_range(20..60_000);
                 draw.ftotal = 0;
                 draw
             })
@@ -170,7 +170,7 @@ fn wrong_reciprocals_end_in_bad_draws() {
         // With the right reciprocal all draws are right.
         assert!(engine.load(image.bytes()));
         let draws: Vec<Choose> =
-            (0..100).map(|at| Choose::random(&mut engine.dice, 3 * (at % 2))).collect();
+            (0..100).map(|at| Choose::random(&mut engine.rng, 3 * (at % 2))).collect();
         engine.check(&map, None, draws);
     }
 }
@@ -189,12 +189,12 @@ fn buckets_of_algorithms_that_the_header_does_not_name_are_bad() {
         for module in [unnamed as u64, 1] {
             engine.set_module(module, true);
             let draws: Vec<Choose> =
-                (0..100).map(|at| Choose::random(&mut engine.dice, at % 5)).collect();
+                (0..100).map(|at| Choose::random(&mut engine.rng, at % 5)).collect();
             engine.check(&one_of_each(Some(unnamed)), None, draws);
         }
     }
     assert!(engine.load(&good));
-    let draws: Vec<Choose> = (0..100).map(|at| Choose::random(&mut engine.dice, at % 5)).collect();
+    let draws: Vec<Choose> = (0..100).map(|at| Choose::random(&mut engine.rng, at % 5)).collect();
     engine.check(&map, None, draws);
 }
 
@@ -202,10 +202,10 @@ fn buckets_of_algorithms_that_the_header_does_not_name_are_bad() {
 fn random_maps_replace_each_other() {
     let mut engine = Engine::new(&designs::DRAW_4, 3, (0.0, 0.0));
     for buckets in [100, 3, 60] {
-        let map = buckets::map(&mut engine.dice, buckets, 20);
+        let map = buckets::map(&mut engine.rng, buckets, 20);
         assert!(engine.load(Image::compile(&map, &[], None).expect("it fits").bytes()));
         let draws: Vec<Choose> =
-            (0..100).map(|bucket| Choose::random(&mut engine.dice, bucket)).collect();
+            (0..100).map(|bucket| Choose::random(&mut engine.rng, bucket)).collect();
         engine.check(&map, None, draws);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use fieldstone_crush::{Algorithm, AlgorithmKind, BucketId, ItemId, TypeId};
 use fieldstone_fpga::image::{BucketSlots, SLOT_BYTES};
 use fieldstone_rtl_crush as designs;
-use fieldstone_verilate::bench::{Clock, Dice, Source, Stream, dice};
+use fieldstone_verilate::bench::{Clock, SeededRng, Source, Stream, seeded_rng};
 use fieldstone_verilate::{Design, Model, Port};
 use rand::Rng;
 
@@ -31,7 +31,7 @@ const DRAWN_BITS: u32 = 46;
 const TAG_BITS: u32 = 30;
 
 impl Stream for Checker {
-    fn drive(&mut self, _: &mut Model, _: &mut Dice) {}
+    fn drive(&mut self, _: &mut Model, _: &mut SeededRng) {}
 
     fn sample(&mut self, model: &Model, _: u64) {
         let valid = model.get(self.valid);
@@ -57,23 +57,23 @@ impl Stream for Checker {
 
 /// A random draw from a random bucket: gives its beats to the source, and its result to the
 /// checker.
-fn draw(dice: &mut Dice, lanes: usize, source: &mut Source, checker: &mut Checker) {
-    let algorithm = AlgorithmKind::ALL[dice.random_range(0..5)];
-    let items = buckets::size(dice, algorithm, 300);
-    let items: Vec<ItemId> = (0..items).map(|_| ItemId(dice.random())).collect();
-    let id = BucketId(-1 - dice.random_range(0..4096));
-    let bucket = buckets::bucket(dice, id, TypeId(1), algorithm, &items);
+fn draw(rng: &mut SeededRng, lanes: usize, source: &mut Source, checker: &mut Checker) {
+    let algorithm = AlgorithmKind::ALL[rng.random_range(0..5)];
+    let items = buckets::size(rng, algorithm, 300);
+    let items: Vec<ItemId> = (0..items).map(|_| ItemId(rng.random())).collect();
+    let id = BucketId(-1 - rng.random_range(0..4096));
+    let bucket = buckets::bucket(rng, id, TypeId(1), algorithm, &items);
     let slots = BucketSlots::new(&bucket, None, &|_| 0).expect("the weights fit");
     let slots = &slots.sets[0];
     let size = match &bucket.algorithm {
         Algorithm::Tree { node_weights } => node_weights.len() / 2,
         _ => items.len(),
     };
-    for _ in 0..dice.random_range(1..8) {
-        let x: u32 = dice.random();
-        let r: u32 = if dice.random_bool(0.8) { dice.random_range(0..20) } else { dice.random() };
+    for _ in 0..rng.random_range(1..8) {
+        let x: u32 = rng.random();
+        let r: u32 = if rng.random_bool(0.8) { rng.random_range(0..20) } else { rng.random() };
         let r = if algorithm == AlgorithmKind::Uniform { r % size as u32 } else { r };
-        let tag = dice.random_range(0..1 << TAG_BITS);
+        let tag = rng.random_range(0..1 << TAG_BITS);
         let position = bucket.choose(x, r, None, 0).map(|index| match algorithm {
             AlgorithmKind::List => items.len() - 1 - index,
             _ => index,
@@ -100,7 +100,7 @@ fn draw(dice: &mut Dice, lanes: usize, source: &mut Source, checker: &mut Checke
             let mask = ((1u64 << row.len()) - 1).to_le_bytes();
             let mut data = row.concat();
             // Bytes after a bucket's slots must not matter.
-            data.resize_with(lanes * SLOT_BYTES, || dice.random());
+            data.resize_with(lanes * SLOT_BYTES, || rng.random());
             source.push_bytes(&[&[algorithm as u8], &beat, &mask[..lanes.div_ceil(8)], &data]);
         }
     }
@@ -108,7 +108,7 @@ fn draw(dice: &mut Dice, lanes: usize, source: &mut Source, checker: &mut Checke
 
 fn kernels_draw_as_the_software(design: &'static Design, seed: u64, draws: usize) {
     for stall in [0.0, 0.3] {
-        let mut dice = dice(seed);
+        let mut rng = seeded_rng(seed);
         let mut model = Model::new(design);
         let lanes = model.port("mask_i").bits() as usize;
         let ports = ["kernel_i", "beat_i", "mask_i", "slots_i"];
@@ -121,16 +121,16 @@ fn kernels_draw_as_the_software(design: &'static Design, seed: u64, draws: usize
         };
         let mut clock = Clock::reset(&mut model);
         for _ in 0..draws {
-            draw(&mut dice, lanes, &mut source, &mut checker);
+            draw(&mut rng, lanes, &mut source, &mut checker);
             while source.queue.len() > 64 {
-                clock.cycle(&mut model, &mut dice, &mut [&mut source, &mut checker]);
+                clock.cycle(&mut model, &mut rng, &mut [&mut source, &mut checker]);
             }
         }
         while !source.is_done() {
-            clock.cycle(&mut model, &mut dice, &mut [&mut source, &mut checker]);
+            clock.cycle(&mut model, &mut rng, &mut [&mut source, &mut checker]);
         }
         for _ in 0..64 {
-            clock.cycle(&mut model, &mut dice, &mut [&mut source, &mut checker]);
+            clock.cycle(&mut model, &mut rng, &mut [&mut source, &mut checker]);
         }
         assert!(checker.expected.iter().all(VecDeque::is_empty), "draws are missing");
         assert!(checker.checked >= draws);

@@ -5,6 +5,6 @@
 mod buckets;
 mod campaign;
 mod engine;
-mod figures;
 mod image;
 mod kernels;
+mod latency;

@@ -1,21 +1,21 @@
 //! The queue engine with its surroundings: host memory, card memory, engines, and interrupts.
 
 use fieldstone_fpga::regs::{MAX_FUNCTIONS, PAGE_BYTES, function_table, register};
-use fieldstone_verilate::bench::{Clock, Dice, Sink, Source, dice};
+use fieldstone_verilate::bench::{Clock, SeededRng, Sink, Source, seeded_rng};
 use fieldstone_verilate::{Design, Model, Port};
 
 use crate::bits;
-use crate::engines::{Engine, Event};
-use crate::memory::{Card, Host, Latency};
+use crate::engines::{Engine, EngineEvent};
+use crate::memory::{CardMemory, HostMemory, Latency};
 
-/// Host memory of each function.
+/// Bytes of host memory of each function.
 pub const HOST_WINDOW: u64 = 4 << 20;
-/// Card memory of each function.
+/// Bytes of card memory of each function.
 pub const CARD_WINDOW: u64 = 2 << 20;
 
-/// The latencies and stalls of the world.
+/// The latencies and stalls of the testbench.
 #[derive(Clone, Copy, Debug)]
-pub struct Weather {
+pub struct Timing {
     pub seed: u64,
     /// Chance of a stall, on every stream.
     pub stall: f64,
@@ -23,51 +23,58 @@ pub struct Weather {
     pub card: Latency,
 }
 
-impl Weather {
+impl Timing {
     /// No stalls, and a constant 250 cycles to the host and back.
-    pub fn calm(seed: u64) -> Self {
-        let (host, card) = (Latency { least: 250, jitter: 0 }, Latency { least: 60, jitter: 0 });
+    pub fn constant(seed: u64) -> Self {
+        let (host, card) = (
+            Latency { min_cycles: 250, jitter_cycles: 0 },
+            Latency { min_cycles: 60, jitter_cycles: 0 },
+        );
         Self { seed, stall: 0.0, host, card }
     }
 
     /// Stalls on every stream, and random latencies.
-    pub fn rough(seed: u64, stall: f64) -> Self {
-        let (host, card) = (Latency { least: 5, jitter: 200 }, Latency { least: 3, jitter: 40 });
+    pub fn random(seed: u64, stall: f64) -> Self {
+        let (host, card) = (
+            Latency { min_cycles: 5, jitter_cycles: 200 },
+            Latency { min_cycles: 3, jitter_cycles: 40 },
+        );
         Self { seed, stall, host, card }
     }
 }
 
-pub struct World {
+pub struct Testbench {
     pub model: Model,
     pub clock: Clock,
-    pub dice: Dice,
-    pub host: Host,
-    pub card: Card,
+    pub rng: SeededRng,
+    pub host: HostMemory,
+    pub card: CardMemory,
     /// Place, code, checksum, reconfigure.
     pub engines: Vec<Engine>,
     /// Actions of engines since the log was last taken.
-    pub log: Vec<Event>,
+    pub log: Vec<EngineEvent>,
     pub interrupts: Sink,
     mmio: Source,
     idle: Port,
     answers: Sink,
 }
 
-impl World {
-    /// A world in which function f has window number f, and `sets` queue sets from f * `sets` on.
-    pub fn new(design: &'static Design, weather: Weather, sets: u64) -> Self {
+impl Testbench {
+    /// A testbench in which function f has window number f, and `sets` queue sets from f * `sets`
+    /// on.
+    pub fn new(design: &'static Design, timing: Timing, sets: u64) -> Self {
         let mut model = Model::new(design);
-        let Weather { seed, stall, .. } = weather;
+        let Timing { seed, stall, .. } = timing;
         let functions = MAX_FUNCTIONS as u64;
         let host_bytes = (functions * HOST_WINDOW) as usize;
         let card_bytes = (functions * CARD_WINDOW) as usize;
         let engines = ["place", "code", "checksum", "reconfigure"];
         let clock = Clock::reset(&mut model);
-        let mut world = Self {
+        let mut tb = Self {
             clock,
-            dice: dice(seed),
-            host: Host::new(&model, host_bytes, weather.host, stall),
-            card: Card::new(&model, card_bytes, weather.card, stall),
+            rng: seeded_rng(seed),
+            host: HostMemory::new(&model, host_bytes, timing.host, stall),
+            card: CardMemory::new(&model, card_bytes, timing.card, stall),
             engines: engines.map(|name| Engine::new(&model, name, stall)).into(),
             log: Vec::new(),
             interrupts: Sink::new(&model, "interrupt", &["interrupt_data_o"], stall),
@@ -77,19 +84,19 @@ impl World {
             model,
         };
         for f in 0..functions {
-            world.set_host_window(f, f * HOST_WINDOW, (f + 1) * HOST_WINDOW);
-            world.set_card_window(f, f * CARD_WINDOW, (f + 1) * CARD_WINDOW);
+            tb.set_host_window(f, f * HOST_WINDOW, (f + 1) * HOST_WINDOW);
+            tb.set_card_window(f, f * CARD_WINDOW, (f + 1) * CARD_WINDOW);
             let queues = function_table::QUEUES_FIRST.with(f * sets)
                 | function_table::QUEUES_COUNT.with(sets)
                 | function_table::QUEUES_VECTOR.with(vector(f));
-            world.write(0, table(f) + function_table::QUEUES, queues);
+            tb.write(0, table(f) + function_table::QUEUES, queues);
         }
-        // Inputs that no part of the world drives begin at random.
-        let status = world.model.port("device_i");
+        // Inputs that no part of the testbench drives begin at random.
+        let status = tb.model.port("device_i");
         let bytes = vec![0; status.bits().div_ceil(8) as usize];
-        world.model.set_bytes(status, &bytes);
-        world.settle();
-        world
+        tb.model.set_bytes(status, &bytes);
+        tb.settle();
+        tb
     }
 
     /// Sets the function's window of host memory, from the next cycles on.
@@ -129,11 +136,11 @@ impl World {
             streams.push(&mut engine.commands);
             streams.push(&mut engine.answers);
         }
-        self.clock.cycle(&mut self.model, &mut self.dice, &mut streams);
-        self.host.after(now, &mut self.dice);
-        self.card.after(now, &mut self.dice);
+        self.clock.cycle(&mut self.model, &mut self.rng, &mut streams);
+        self.host.after(now, &mut self.rng);
+        self.card.after(now, &mut self.rng);
         for (number, engine) in self.engines.iter_mut().enumerate() {
-            engine.after(now, &mut self.dice, number, &mut self.log);
+            engine.after(now, &mut self.rng, number, &mut self.log);
         }
     }
 
@@ -182,7 +189,7 @@ impl World {
     }
 }
 
-/// The interrupt vector of a function in this world.
+/// The interrupt vector of a function in this testbench.
 pub fn vector(function: u64) -> u64 {
     0x40 + function
 }

@@ -1,9 +1,10 @@
-// Selects the first of COUNT findings about a descriptor, for an engine's answer.
+// Priority select: the first wrong one of COUNT findings about a descriptor, for an engine's
+// answer.
 //
-// A finding may be a long comparison, and the selection among many findings is long, too. Each of
-// the two ends in registers, so the outputs show the inputs of two cycles before.
+// A finding may be a long comparison, and the selection among many findings is long, too. Both the
+// comparison and the selection end in registers, so the outputs follow the inputs after two cycles.
 
-module fs_findings
+module fs_priority_select
   import fs_pkg::*;
 #(
   parameter int unsigned COUNT = 8

@@ -1,7 +1,7 @@
 // The passes of a job: every slice of every stripe, in the order of their addresses. The module
 // loads the job while it is in reset, and offers the passes after the reset.
 
-module codes_passes
+module codes_pass_generator
   import fs_pkg::*;
   import codes_pkg::*;
 (

@@ -4,16 +4,16 @@
 use fieldstone_codes::Profile;
 use fieldstone_gf::LinearMap;
 
-use crate::bench::{Bench, Built, Job, one_unit, two_units};
+use crate::bench::{Built, CodeCase, Testbench, one_unit, two_units};
 
 /// The share for objects of `object_bytes` bytes, `batch` objects in one job. An earlier job has
 /// wiped the lanes; the program is loaded.
 fn share(built: Built, map: &LinearMap, shard_bytes: usize, elements: u32, batch: usize) -> f64 {
-    let mut bench = Bench::new(built, 1, 0.0);
+    let mut bench = Testbench::new(built, 1, 0.0);
     let warm = LinearMap::new(1, 1, 1, vec![vec![]]).expect("a valid map");
-    Job::new(&warm, &built, 1, 1, &mut bench.dice).expect("it fits").run(&mut bench);
+    CodeCase::new(&warm, &built, 1, 1, &mut bench.rng).expect("it fits").run(&mut bench);
     let element_beats = shard_bytes / 64 / elements as usize;
-    let job = Job::new(map, &built, element_beats, batch, &mut bench.dice).expect("it fits");
+    let job = CodeCase::new(map, &built, element_beats, batch, &mut bench.rng).expect("it fits");
     let answer = job.run(&mut bench);
     let beats = answer.read_beats.max(answer.write_beats);
     beats as f64 / answer.busy_cycles as f64

@@ -1,10 +1,11 @@
-// Lets copies of one direction alternate. A copy moves up to TURN_BEATS beats, then goes to the end
-// of the queue with the rest, so a long copy does not delay short ones. A copy that has failed gets
-// one more beat, marked as its last, so it ends in the usual way.
+// Time-slices the copies of one direction, round robin. A copy moves one burst of up to
+// QUANTUM_BEATS beats. Then the rest of the copy goes to the end of the queue, so a long copy does
+// not delay short ones. A copy that has failed gets one more beat, marked as its last, so the copy
+// ends in the usual way.
 
 /* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
-module qdma_turns
+module qdma_round_robin
   import qdma_pkg::*;
 (
   input  logic    clk_i,
@@ -21,9 +22,9 @@ module qdma_turns
   output slot_t   failed_slot_o,
   input  logic    failed_i,  // copy failed_slot_o has failed
 
-  output logic    piece_valid_o,
-  input  logic    piece_ready_i,
-  output piece_t  piece_o
+  output logic    burst_valid_o,
+  input  logic    burst_ready_i,
+  output burst_t  burst_o
 );
   typedef enum logic [2:0] { WAIT, READ, CUT, OFFER, STORE } state_e;
   state_e state_q;
@@ -43,31 +44,32 @@ module qdma_turns
     .out_valid_o(line_valid), .out_ready_i(state_q == WAIT), .out_data_o(line_slot), .level_o()
   );
 
-  logic fits;  // the rest fits into one turn
-  assign fits = read_q.beats <= 19'(TURN_BEATS);
+  logic fits;  // the rest fits into one burst
+  assign fits = read_q.beats <= 19'(QUANTUM_BEATS);
 
   // The memory has one write port.
   logic store;
   assign store = state_q == STORE && !load_valid_i;
-  assign back = store && !piece_o.last;
+  assign back = store && !burst_o.last;
 
   assign failed_slot_o = slot_q;
-  assign piece_valid_o = state_q == OFFER;
+  assign burst_valid_o = state_q == OFFER;
 
   always_ff @(posedge clk_i) begin
     if (load_valid_i || back) copies_q[load_valid_i ? load_slot_i : slot_q] <= load_valid_i ? load_i : rest_q;
     if (state_q == READ) {read_q, failed_q} <= {copies_q[slot_q], failed_i};
     if (state_q == CUT) begin
-      piece_o.slot <= slot_q;
-      piece_o.host <= read_q.host;
-      piece_o.card <= read_q.card;
-      piece_o.tail_bytes <= read_q.tail_bytes;
-      piece_o.last <= failed_q || fits;
-      piece_o.beats_minus_1 <= failed_q ? '0 : fits ? 6'(read_q.beats - 1'b1) : 6'(TURN_BEATS - 1);
+      burst_o.slot <= slot_q;
+      burst_o.host <= read_q.host;
+      burst_o.card <= read_q.card;
+      burst_o.tail_bytes <= read_q.tail_bytes;
+      burst_o.last <= failed_q || fits;
+      burst_o.beats_minus_1 <= failed_q ? '0
+          : fits ? 6'(read_q.beats - 1'b1) : 6'(QUANTUM_BEATS - 1);
       rest_q <= '{
-        host: read_q.host + 58'(TURN_BEATS),
-        card: read_q.card + 34'(TURN_BEATS),
-        beats: read_q.beats - 19'(TURN_BEATS),
+        host: read_q.host + 58'(QUANTUM_BEATS),
+        card: read_q.card + 34'(QUANTUM_BEATS),
+        beats: read_q.beats - 19'(QUANTUM_BEATS),
         tail_bytes: read_q.tail_bytes
       };
     end
@@ -81,7 +83,7 @@ module qdma_turns
         end
         READ: state_q <= CUT;
         CUT: state_q <= OFFER;
-        OFFER: if (piece_ready_i) state_q <= STORE;
+        OFFER: if (burst_ready_i) state_q <= STORE;
         STORE: if (store) state_q <= WAIT;
         default: state_q <= WAIT;
       endcase

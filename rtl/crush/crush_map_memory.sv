@@ -11,7 +11,7 @@
 // While an image is loading, and after a refused image, there are no buckets and no rules: the
 // counts are 0.
 
-module crush_store #(
+module crush_map_memory #(
   parameter int unsigned LANES = 16,
   parameter int unsigned SLOT_ROWS = 2048,  // rows of 16 slots
   parameter int unsigned BUCKETS = 4096,

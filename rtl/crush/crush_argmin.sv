@@ -1,11 +1,12 @@
-// Finds the smallest key of a draw; among equal keys the first wins. A tournament finds the
-// smallest key of a beat, one level per stage. The last stage compares it with the best beat so
-// far. The result is valid STAGES cycles after the draw's last beat.
+// Finds the position of the smallest key of a draw; among equal keys the first wins. A comparator
+// tree finds the smallest key of a beat, one level per stage. The last stage compares this key with
+// the smallest key of the earlier beats. The result is valid STAGES cycles after the draw's last
+// beat.
 //
 // A later key wins only if it is less. Lanes without a slot come after those with one, so they may
 // carry the greatest key.
 
-module crush_least #(
+module crush_argmin #(
   parameter int unsigned LANES = 16,
   parameter int unsigned KEY_BITS = 48,
   localparam int unsigned STAGES = $clog2(LANES) + 1
@@ -23,34 +24,34 @@ module crush_least #(
     $error("LANES must be a power of two");
   end
 
-  // After level l (0 is the input), LANES >> l keys are left.
+  // Level l of the tree (0 is the input) has LANES >> l nodes, each with a key and its lane.
   for (genvar level = 0; level <= LEVELS; level++) begin : gen_level
-    localparam int unsigned PLAYERS = LANES >> level;
-    typedef logic [KEY_BITS-1:0] keys_t [PLAYERS];
-    typedef logic [LANE_BITS-1:0] lanes_t [PLAYERS];
+    localparam int unsigned NODES = LANES >> level;
+    typedef logic [KEY_BITS-1:0] keys_t [NODES];
+    typedef logic [LANE_BITS-1:0] lanes_t [NODES];
     keys_t key;
     lanes_t lane;
     if (level == 0) begin : gen_input
       assign key = keys_i;
-      for (genvar player = 0; player < PLAYERS; player++) begin : gen_lane
-        assign lane[player] = LANE_BITS'(player);
+      for (genvar node = 0; node < NODES; node++) begin : gen_lane
+        assign lane[node] = LANE_BITS'(node);
       end
-    end else begin : gen_matches
+    end else begin : gen_compare
       keys_t key_q;
       lanes_t lane_q;
       always_ff @(posedge clk_i) begin
         if (valid_i[level-1]) begin
-          automatic keys_t winner;
-          automatic lanes_t winner_lane;
+          automatic keys_t lesser;
+          automatic lanes_t lesser_lane;
           automatic logic right;
           // verilator unroll_disable
-          for (int unsigned player = 0; player < PLAYERS; player++) begin
-            right = gen_level[level-1].key[2*player+1] < gen_level[level-1].key[2*player];
-            winner[player] = gen_level[level-1].key[2*player+32'(right)];
-            winner_lane[player] = gen_level[level-1].lane[2*player+32'(right)];
+          for (int unsigned node = 0; node < NODES; node++) begin
+            right = gen_level[level-1].key[2*node+1] < gen_level[level-1].key[2*node];
+            lesser[node] = gen_level[level-1].key[2*node+32'(right)];
+            lesser_lane[node] = gen_level[level-1].lane[2*node+32'(right)];
           end
-          key_q <= winner;
-          lane_q <= winner_lane;
+          key_q <= lesser;
+          lane_q <= lesser_lane;
         end
       end
       assign key = key_q;

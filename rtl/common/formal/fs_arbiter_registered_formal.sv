@@ -1,8 +1,8 @@
-// Properties of fs_token, for a solver. The holder is one-hot. A requester waits for at most
-// COUNT-1 services of others. If there are requests but the holder makes none, a requester holds
-// the token in the next cycle.
+// Properties of fs_arbiter_registered, for a solver. The holder is one-hot. A requester waits for
+// at most COUNT-1 services of others. If there are requests but the holder makes none, a requester
+// holds the grant in the next cycle.
 
-module fs_token_formal #(
+module fs_arbiter_registered_formal #(
   parameter int unsigned COUNT = 4
 ) (
   input  logic              clk_i,
@@ -21,7 +21,7 @@ module fs_token_formal #(
 
   assign served = ready_i ? request_q & holder : '0;
 
-  fs_token #(.COUNT(COUNT)) i_token (
+  fs_arbiter_registered #(.COUNT(COUNT)) i_arbiter (
     .clk_i, .rst_ni, .request_i(request_q), .ready_i, .holder_o(holder)
   );
 
@@ -36,8 +36,8 @@ module fs_token_formal #(
     end else begin
       request_q <= (request_q & ~served) | new_i;
       holder_q <= holder;
-      // A holder that requests and is not served keeps the token. A holder without a request passes
-      // the token on.
+      // A holder that requests and is not served keeps the grant. A holder without a request passes
+      // the grant on.
       stayed_q <= (request_q & holder) != '0 && !ready_i;
       was_idle_q <= (request_q & holder) == '0 && request_q != '0;
       if (!request_q[watch_q] || served[watch_q]) waited_q <= '0;

@@ -1,8 +1,8 @@
-// A delay line beside a pipeline of STAGES stages that never stalls: data goes in when a beat
-// enters the pipeline, and comes out when the beat leaves. The module is a ring buffer, so the data
-// does not move.
+// A FIFO for side-band data of a pipeline of STAGES stages that never stalls: the data of a beat
+// goes in when the beat enters the pipeline, and comes out when the beat leaves. The module is a
+// ring buffer, so the data does not move.
 
-module crush_beside #(
+module crush_sideband_fifo #(
   parameter int unsigned WIDTH = 32,
   parameter int unsigned STAGES = 16  // most beats between in_i and out_i
 ) (

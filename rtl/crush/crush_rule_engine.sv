@@ -1,8 +1,8 @@
-// The rule machine: runs CRUSH rules for up to CONTEXTS inputs at once.
+// The rule engine: runs CRUSH rules for up to CONTEXTS inputs at once.
 //
 // **Events.** A context works on one mapping and waits for one thing at a time: a draw's answer, a
-// hash, or only its next pass through the machine. When that thing has come, an event of the
-// context goes through the machine once, in six stages. At the end the context waits again. One
+// hash, or only its next pass through the rule engine. When that thing has come, an event of the
+// context goes through the rule engine once, in six stages. At the end the context waits again. One
 // event enters per cycle. A context is never in two stages, so the stages need no forwarding
 // between each other:
 //
@@ -14,15 +14,15 @@
 //   5  write state and items; queue the context's next request
 //
 // **Memories.** The state of a context (context_t), three vectors in three memories (so that a
-// stage can read them before their roles are known), and the result. The machine writes an item to
-// its place before it is certain that the item is taken; masks say which items are valid.
+// stage can read them before their roles are known), and the result. The rule engine writes an item
+// to its place before it decides whether to take the item; masks say which items are valid.
 //
-// **Queues** have a place for every context, so nothing in the machine waits for room.
+// **Queues** have a place for every context, so nothing in the rule engine waits for space.
 
 /* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
-module crush_machine
+module crush_rule_engine
   import crush_pkg::*;
   import crush_pe_pkg::*;
 #(
@@ -89,17 +89,17 @@ module crush_machine
     tag_t         index;
     logic         is_block;
     logic [15:0]  step;
-  } turn_t;
-  logic turn_valid, turn_ready;
-  turn_t turn;
+  } pass_t;
+  logic pass_valid, pass_ready;
+  pass_t pass;
 
   logic event_valid;
   event_t event_d;
 
-  assign turn_ready = !judged_valid;
-  assign chosen_ready_o = !judged_valid && !turn_valid;
+  assign pass_ready = !judged_valid;
+  assign chosen_ready_o = !judged_valid && !pass_valid;
   assign start_ready_o = chosen_ready_o && !chosen_valid_i;
-  assign event_valid = judged_valid || turn_valid || chosen_valid_i || start_valid_i;
+  assign event_valid = judged_valid || pass_valid || chosen_valid_i || start_valid_i;
 
   always_comb begin
     event_d = '0;
@@ -108,10 +108,10 @@ module crush_machine
       event_d.kind = EVENT_JUDGED;
       event_d.index = judged_index;
       event_d.is_out = judged_is_out;
-    end else if (turn_valid) begin
-      event_d.kind = turn.is_block ? EVENT_BLOCK : EVENT_STEP;
-      event_d.index = turn.index;
-      event_d.step = turn.step;
+    end else if (pass_valid) begin
+      event_d.kind = pass.is_block ? EVENT_BLOCK : EVENT_STEP;
+      event_d.index = pass.index;
+      event_d.step = pass.step;
     end else if (chosen_valid_i) begin
       event_d.kind = EVENT_CHOSEN;
       event_d.index = chosen_i.tag;
@@ -239,11 +239,11 @@ module crush_machine
 
   // ---- Stages 2 and 3: the verdict ----
 
-  facts_t facts_q4;
+  evaluation_t evaluation_q4;
   logic is_new_item_q4;
   logic [31:0] w_item_q4;
   row_t emit_row_q4;
-  crush_facts i_facts (
+  crush_evaluate i_evaluate (
     .clk_i,
     .valid_i       (valid_q[2]),
     .event_i       (event_q2),
@@ -255,7 +255,7 @@ module crush_machine
     .row_i         (row_q2),
     .is_in_i       (is_in_q2),
     .is_out_i      (is_out_q2),
-    .facts_o       (facts_q4),
+    .evaluation_o  (evaluation_q4),
     .is_new_item_o (is_new_item_q4),
     .w_item_o      (w_item_q4),
     .emit_row_o    (emit_row_q4)
@@ -294,7 +294,7 @@ module crush_machine
   action_e action_d5;
   crush_transition i_transition (
     .context_i      (context_q4),
-    .facts_i        (facts_q4),
+    .evaluation_i   (evaluation_q4),
     .width_i        (mapping_q4.width),
     .step_i         (step_q4),
     .descend_once_i (settings_i.descend_once),
@@ -306,9 +306,9 @@ module crush_machine
   // A found item goes to o, or, if it is a leaf, to c. A device that is its own leaf goes to both.
   logic is_take, to_o, to_c;
   mask_t [2:0] row_write_d5;
-  assign is_take = facts_q4.verdict == VERDICT_STEP && step_q4.op == STEP_TAKE;
+  assign is_take = evaluation_q4.verdict == VERDICT_STEP && step_q4.op == STEP_TAKE;
   assign to_o = is_new_item_q4 && !context_q4.in_leaf;
-  assign to_c = is_new_item_q4 && (context_q4.in_leaf || facts_q4.leaf_is_item);
+  assign to_c = is_new_item_q4 && (context_q4.in_leaf || evaluation_q4.leaf_is_item);
   always_comb begin
     for (int unsigned m = 0; m < 3; m++) begin
       row_write_d5[m] = '0;
@@ -332,10 +332,10 @@ module crush_machine
       action_q5 <= action_d5;
       reweight_q5 <= reweight_q4;
       item_q5 <= is_take ? step_q4.argument : item_q4;
-      is_bad_q5 <= facts_q4.verdict == VERDICT_BAD;
+      is_bad_q5 <= evaluation_q4.verdict == VERDICT_BAD;
       is_bad_draw_q5 <= is_bad_draw_q4;
       row_write_q5 <= row_write_d5;
-      if (is_emit_q4 && facts_q4.verdict == VERDICT_STEP) begin
+      if (is_emit_q4 && evaluation_q4.verdict == VERDICT_STEP) begin
         result_write_q5 <= context_d5.result_mask & ~context_q4.result_mask;
         result_data_q5 <= emit_row_q4;
       end
@@ -384,20 +384,20 @@ module crush_machine
     .level_o     ()
   );
 
-  turn_t turn_d;
-  assign turn_d = '{index: index_q5, is_block: action_q5 == ACTION_BLOCK, step: context_q5.step};
+  pass_t pass_d;
+  assign pass_d = '{index: index_q5, is_block: action_q5 == ACTION_BLOCK, step: context_q5.step};
   fs_fifo #(
-    .WIDTH($bits(turn_t)),
+    .WIDTH($bits(pass_t)),
     .DEPTH(CONTEXTS)
-  ) i_turns (
+  ) i_passes (
     .clk_i,
     .rst_ni,
     .in_valid_i  (wants[1]),
     .in_ready_o  (has_room[1]),
-    .in_data_i   (turn_d),
-    .out_valid_o (turn_valid),
-    .out_ready_i (turn_ready),
-    .out_data_o  (turn),
+    .in_data_i   (pass_d),
+    .out_valid_o (pass_valid),
+    .out_ready_i (pass_ready),
+    .out_data_o  (pass),
     .level_o     ()
   );
 

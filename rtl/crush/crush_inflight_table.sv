@@ -1,15 +1,16 @@
-// The table of placements in flight: the mappings and rows that each still waits for, and its
-// errors. A job ends when the reader has used all of its inputs and every mapping has landed. Then
-// it offers its answer.
+// The table of the jobs (placements) in flight: the mappings and rows that each job still waits
+// for, and its errors. A job ends when crush_inputs has used all of its inputs and every row has
+// landed. Then the module offers the job's answer.
 //
 // **Time.** Jobs run in the order in which they came, and later jobs get only the capacity that the
 // first one leaves. So the module counts cycles only for the oldest job, from when it becomes the
-// oldest. When that job has used MAX_CYCLES, it is stopped: the reader and the machine end the
-// mappings that it has begun, and it is answered like other jobs.
+// oldest. When that job has used MAX_CYCLES, the module stops the job: crush_inputs starts no more
+// of its mappings, crush_rule_engine ends those that have begun, and the module answers the job
+// like other jobs.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
-module crush_jobs
+module crush_inflight_table
   import crush_pe_pkg::*;
 #(
   parameter int unsigned ROWS = 64,  // most mappings and rows in flight

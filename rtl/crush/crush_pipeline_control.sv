@@ -1,7 +1,7 @@
 // The control of a kernel's pipeline: valid, first and last of every stage, and the tag of the draw
 // whose last beat has passed all stages.
 
-module crush_flow #(
+module crush_pipeline_control #(
   parameter int unsigned STAGES = 16
 ) (
   input  logic                   clk_i,
@@ -32,7 +32,7 @@ module crush_flow #(
   assign last_o = {last_q, last_i};
   assign drawn_o = valid_o[STAGES] && last_o[STAGES];
 
-  crush_beside #(.WIDTH($bits(crush_pkg::draw_tag_t)), .STAGES(STAGES)) i_tags (
+  crush_sideband_fifo #(.WIDTH($bits(crush_pkg::draw_tag_t)), .STAGES(STAGES)) i_tags (
     .clk_i,
     .rst_ni,
     .in_i(valid_i && last_i),

@@ -1,12 +1,12 @@
-// Stages 2 and 3 of the rule machine: compute what an event means for its context.
+// Stages 2 and 3 of the rule engine: evaluate an event for its context.
 //
-// Stage 2 compares and adds, before it is known which results matter. Stage 3 gives the verdict.
-// The vector `row_i` is the one that the event concerns: for draws the one in which collisions
-// count, else w.
+// Stage 2 makes all comparisons and sums, also those that the event does not need. Stage 3 gives
+// the verdict. The vector `row_i` is the one that the event concerns: for draws, the vector whose
+// items the new item may collide with, else w.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
-module crush_facts
+module crush_evaluate
   import crush_pkg::*;
   import crush_pe_pkg::*;
 (
@@ -25,14 +25,14 @@ module crush_facts
   input  logic         is_out_i,      // the reweight is 0, or the device is past the table
 
   // Stage 4
-  output facts_t       facts_o,
+  output evaluation_t  evaluation_o,
   output logic         is_new_item_o, // an item of the wanted type that is not in the vector yet
   output logic [31:0]  w_item_o,      // BLOCK: the first bucket of w
   output row_t         emit_row_o     // EMIT: w, shifted to its place in the result
 );
   // ---- Stage 2 ----
 
-  facts_t facts_d3;
+  evaluation_t evaluation_d3;
   logic is_draw, is_device, is_found, is_descent;
   logic [7:0] wanted;
   assign wanted = context_i.in_leaf ? '0 : context_i.kind;
@@ -68,27 +68,27 @@ module crush_facts
   assign later_open = other_open & ~below(context_i.pos);
   assign block_end = 6'(context_i.base) + 6'(context_i.numrep);
   always_comb begin
-    facts_d3 = '0;
-    facts_d3.is_last_level = context_i.level == 6'(MAX_LEVELS - 1);
-    facts_d3.has_more_tries = 17'(context_i.ftotal) + 17'd1 < 17'(context_i.choose_tries);
-    facts_d3.has_more_leaf_tries = 17'(context_i.leaf_ftotal) + 17'd1 < 17'(context_i.leaf_limit);
-    facts_d3.is_last_rep = context_i.rep + 5'd1 == context_i.numrep;
-    facts_d3.is_last_pos = context_i.pos + 4'd1 == width_i;
-    facts_d3.has_later_open = later_open != '0;
-    facts_d3.later_open = first_of(later_open);
-    facts_d3.first_open = first_of(context_i.open);
-    facts_d3.has_other_open = other_open != '0;
-    facts_d3.first_other_open = first_of(other_open);
-    facts_d3.item = ~event_i.chosen.item[15:0];
-    facts_d3.w_first = first_of(context_i.w_buckets);
-    facts_d3.block_end = block_end > 6'(width_i) ? width_i : block_end[3:0];
-    facts_d3.emitted = 5'(context_i.w_count) + 5'(context_i.result_count);
+    evaluation_d3 = '0;
+    evaluation_d3.is_last_level = context_i.level == 6'(MAX_LEVELS - 1);
+    evaluation_d3.has_more_tries = 17'(context_i.ftotal) + 17'd1 < 17'(context_i.choose_tries);
+    evaluation_d3.has_more_leaf_tries = 17'(context_i.leaf_ftotal) + 17'd1 < 17'(context_i.leaf_limit);
+    evaluation_d3.is_last_rep = context_i.rep + 5'd1 == context_i.numrep;
+    evaluation_d3.is_last_pos = context_i.pos + 4'd1 == width_i;
+    evaluation_d3.has_later_open = later_open != '0;
+    evaluation_d3.later_open = first_of(later_open);
+    evaluation_d3.first_open = first_of(context_i.open);
+    evaluation_d3.has_other_open = other_open != '0;
+    evaluation_d3.first_other_open = first_of(other_open);
+    evaluation_d3.item = ~event_i.chosen.item[15:0];
+    evaluation_d3.w_first = first_of(context_i.w_buckets);
+    evaluation_d3.block_end = block_end > 6'(width_i) ? width_i : block_end[3:0];
+    evaluation_d3.emitted = 5'(context_i.w_count) + 5'(context_i.result_count);
   end
 
   // ---- Stage 3 ----
 
   logic valid_q3;
-  facts_t facts_q3;
+  evaluation_t evaluation_q3;
   event_e kind_q3;
   logic is_stopped_q3, is_bad_q3, is_out_hash_q3;
   logic is_found_q3, is_descent_q3, is_nowhere_q3, is_device_q3, is_in_q3, is_out_q3;
@@ -103,7 +103,7 @@ module crush_facts
   always_ff @(posedge clk_i) begin
     valid_q3 <= valid_i;
     if (valid_i) begin
-      facts_q3 <= facts_d3;
+      evaluation_q3 <= evaluation_d3;
       kind_q3 <= event_i.kind;
       is_stopped_q3 <= is_stopped_i;
       is_bad_q3 <= event_i.chosen.is_bad;
@@ -136,53 +136,53 @@ module crush_facts
     end
   end
 
-  // A row whose items move up by that number of positions.
+  // The row with its items moved up by `by` positions.
   function automatic row_t moved(input row_t row, input logic [3:0] by);
     for (int unsigned i = 0; i < ROW_ITEMS; i++) moved[i] = 4'(i) >= by ? row[4'(i)-by] : '0;
   endfunction
 
-  facts_t facts_d4;
+  evaluation_t evaluation_d4;
   logic is_new_item;
   assign is_new_item = is_found_q3 && (equal_q3 & collides_with_q3) == '0;
 
   always_comb begin
-    facts_d4 = facts_q3;
-    facts_d4.leaf_is_item = kind_q3 == EVENT_CHOSEN && is_new_item && is_device_q3
+    evaluation_d4 = evaluation_q3;
+    evaluation_d4.leaf_is_item = kind_q3 == EVENT_CHOSEN && is_new_item && is_device_q3
                             && is_leaf_q3 && !in_leaf_q3;
-    facts_d4.is_nothing = numrep_q3 <= 0;
-    facts_d4.numrep = numrep_q3[4:0];
-    facts_d4.leaf_r = (varies_q3 ? 23'(outer_r_q3 >> vary_shift_q3) : '0) + 23'(leaf_rep_q3);
-    if (is_indep_q3) facts_d4.leaf_r = 23'(outer_r_q3) + 23'(rep_q3);
+    evaluation_d4.is_nothing = numrep_q3 <= 0;
+    evaluation_d4.numrep = numrep_q3[4:0];
+    evaluation_d4.leaf_r = (varies_q3 ? 23'(outer_r_q3 >> vary_shift_q3) : '0) + 23'(leaf_rep_q3);
+    if (is_indep_q3) evaluation_d4.leaf_r = 23'(outer_r_q3) + 23'(rep_q3);
 
     unique case (kind_q3)
       EVENT_NEW, EVENT_STEP: begin
-        if (!has_steps_q3) facts_d4.verdict = VERDICT_END;
-        else if (is_choose_q3 && numrep_q3 > 31) facts_d4.verdict = VERDICT_BAD;
-        else facts_d4.verdict = VERDICT_STEP;
+        if (!has_steps_q3) evaluation_d4.verdict = VERDICT_END;
+        else if (is_choose_q3 && numrep_q3 > 31) evaluation_d4.verdict = VERDICT_BAD;
+        else evaluation_d4.verdict = VERDICT_STEP;
       end
-      EVENT_BLOCK: facts_d4.verdict = has_block_q3 ? VERDICT_BLOCK : VERDICT_CHOSEN;
-      EVENT_JUDGED: facts_d4.verdict = is_out_hash_q3 ? VERDICT_FAIL : VERDICT_TAKE;
+      EVENT_BLOCK: evaluation_d4.verdict = has_block_q3 ? VERDICT_BLOCK : VERDICT_CHOSEN;
+      EVENT_JUDGED: evaluation_d4.verdict = is_out_hash_q3 ? VERDICT_FAIL : VERDICT_TAKE;
       default: begin
-        if (is_bad_q3) facts_d4.verdict = VERDICT_BAD;
+        if (is_bad_q3) evaluation_d4.verdict = VERDICT_BAD;
         else if (is_descent_q3) begin
-          facts_d4.verdict = facts_q3.is_last_level ? VERDICT_BAD : VERDICT_DESCEND;
+          evaluation_d4.verdict = evaluation_q3.is_last_level ? VERDICT_BAD : VERDICT_DESCEND;
         end
-        else if (is_nowhere_q3) facts_d4.verdict = VERDICT_NOWHERE;
-        else if (!is_new_item) facts_d4.verdict = VERDICT_FAIL;
-        else if (!is_device_q3) facts_d4.verdict = is_leaf_q3 ? VERDICT_LEAF : VERDICT_TAKE;
-        else if (is_out_q3) facts_d4.verdict = VERDICT_FAIL;
-        else if (is_in_q3) facts_d4.verdict = VERDICT_TAKE;
-        else facts_d4.verdict = VERDICT_JUDGE;
+        else if (is_nowhere_q3) evaluation_d4.verdict = VERDICT_NOWHERE;
+        else if (!is_new_item) evaluation_d4.verdict = VERDICT_FAIL;
+        else if (!is_device_q3) evaluation_d4.verdict = is_leaf_q3 ? VERDICT_LEAF : VERDICT_TAKE;
+        else if (is_out_q3) evaluation_d4.verdict = VERDICT_FAIL;
+        else if (is_in_q3) evaluation_d4.verdict = VERDICT_TAKE;
+        else evaluation_d4.verdict = VERDICT_JUDGE;
       end
     endcase
-    if (is_stopped_q3) facts_d4.verdict = VERDICT_STOPPED;
+    if (is_stopped_q3) evaluation_d4.verdict = VERDICT_STOPPED;
   end
 
   always_ff @(posedge clk_i) begin
     if (valid_q3) begin
-      facts_o <= facts_d4;
+      evaluation_o <= evaluation_d4;
       is_new_item_o <= is_new_item && kind_q3 == EVENT_CHOSEN;
-      if (kind_q3 == EVENT_BLOCK) w_item_o <= row_q3[facts_q3.w_first];
+      if (kind_q3 == EVENT_BLOCK) w_item_o <= row_q3[evaluation_q3.w_first];
       if (kind_q3 == EVENT_STEP) emit_row_o <= moved(row_q3, {result_count_q3[3:2], 2'd0});
     end
   end

@@ -1,7 +1,7 @@
-// Counts draws, and the cycles of the last one: from the cycle in which the draw engine took it to
-// the cycle in which its answer was at the output. Tags identify the draws.
+// Counts draws, and the latency of the last draw in cycles: from the cycle in which the draw engine
+// took the draw to the cycle in which the answer left the output. Tags identify the draws.
 
-module crush_watch
+module crush_latency_counter
   import crush_pkg::*;
 (
   input  logic         clk_i,

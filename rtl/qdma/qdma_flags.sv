@@ -3,21 +3,21 @@
 // Combinational; qdma_context registers the result.
 //
 // A ring may fetch under four conditions. Its set is enabled. A place of the completion ring is
-// free. The event that it waits for has come. There is a descriptor: the linked one alone, or the
-// next entries, up to FETCH_AHEAD at once.
+// free. The event that the ring waits for has come. There is a descriptor: the linked one alone, or
+// the next entries, up to FETCH_AHEAD at once.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
-module qdma_look
+module qdma_flags
   import qdma_pkg::*;
   import fs_regs_pkg::*;
 (
-  input  queue_set_t set_i,
-  input  ring_t      ring_i,     // the event's ring
-  input  event_t     event_i,
-  input  verdict_t   verdict_i,  // for EVENT_ARRIVED and EVENT_ENDED: of the slot
-  input  outcome_t   outcome_i,  // for EVENT_ENDED
-  output look_t      look_o
+  input  queue_set_t    set_i,
+  input  ring_t         ring_i,          // the event's ring
+  input  event_t        event_i,
+  input  check_result_t check_result_i,  // for EVENT_ARRIVED and EVENT_ENDED: of the slot
+  input  outcome_t      outcome_i,       // for EVENT_ENDED
+  output flags_t        flags_o
 );
   logic [31:0] beyond;
   assign beyond = set_i.rings[0].completed - set_i.after;
@@ -46,12 +46,12 @@ module qdma_look
 
   // The difference of two counts wraps around, as the counts do.
   logic [31:0] missing;
-  assign missing = set_i.rings[0].completed - verdict_i.after;
+  assign missing = set_i.rings[0].completed - check_result_i.after;
 
   logic chain_ends;
-  assign chain_ends = verdict_i.next == '0;
+  assign chain_ends = check_result_i.next == '0;
 
-  assign look_o = '{
+  assign flags_o = '{
     may_fetch: may_fetch,
     idle: busy == '0,
     first_fetch: ring_i.fetch_head == event_i.slot.number,
@@ -59,11 +59,11 @@ module qdma_look
     first_job: ring_i.job_head == event_i.slot.number,
     only_job: ring_i.jobs == 5'd1,
     linked: ring_i.chain != '0,
-    fence_waits: verdict_i.flags[DESCRIPTOR_FLAG_FENCE_BIT] && ring_i.jobs != '0,
+    fence_waits: check_result_i.flags[DESCRIPTOR_FLAG_FENCE_BIT] && ring_i.jobs != '0,
     after_waits: event_i.which[0] && missing[31],
     chain_ends: chain_ends,
     bad_chain: !chain_ends && ring_i.chained == 6'(MAX_CHAIN),
-    good: verdict_i.status == STATUS_OK,
+    good: check_result_i.status == STATUS_OK,
     failed: outcome_i.status != STATUS_OK
   };
 endmodule

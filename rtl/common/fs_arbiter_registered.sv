@@ -1,9 +1,9 @@
-// Round robin among COUNT requesters, decided one cycle ahead: the requester that holds the token
-// is a register, and only the holder is served. The token stays while no other requester requests,
-// so a lone requester is served in every cycle. Otherwise the token leaves a holder that was
-// served, or that does not request, and goes to the next requester.
+// Round robin among COUNT requesters with a registered grant, decided one cycle ahead. Only the
+// holder of the grant is served. The grant stays while no other requester requests, so a lone
+// requester is served in every cycle. Otherwise the grant leaves a holder that was served, or that
+// does not request, and goes to the next requester.
 
-module fs_token #(
+module fs_arbiter_registered #(
   parameter int unsigned COUNT = 4
 ) (
   input  logic              clk_i,

@@ -3,7 +3,7 @@
 use fieldstone_crush::{Algorithm, AlgorithmKind, BucketId, ItemId, Map, Parts, TypeId};
 use fieldstone_fpga::image::Image;
 use fieldstone_rtl_crush as designs;
-use fieldstone_verilate::bench::dice;
+use fieldstone_verilate::bench::seeded_rng;
 use rand::Rng;
 
 use crate::buckets;
@@ -20,9 +20,9 @@ const REACH: [(AlgorithmKind, u64); 5] = [
 
 /// One bucket of 64 devices.
 fn map(algorithm: AlgorithmKind) -> Map {
-    let mut dice = dice(64);
+    let mut rng = seeded_rng(64);
     let items: Vec<ItemId> = (0..64).map(ItemId).collect();
-    let mut bucket = buckets::bucket(&mut dice, BucketId(-1), TypeId(1), algorithm, &items);
+    let mut bucket = buckets::bucket(&mut rng, BucketId(-1), TypeId(1), algorithm, &items);
     if let Algorithm::List { weights, sums } = &mut bucket.algorithm {
         // The first item takes the draws that the others leave, so the last row matters.
         weights.fill(1);
@@ -74,8 +74,8 @@ fn uniform_draws_past_the_size_take_a_little_longer() {
     assert_eq!(latency(15), first);
     assert_eq!(latency(63), first + 3, "three rows more");
     assert_eq!(latency(64), first + 8, "the remainder");
-    let mut dice = dice(9);
+    let mut rng = seeded_rng(9);
     for _ in 0..50 {
-        assert!(latency(dice.random()) <= first + 11);
+        assert!(latency(rng.random()) <= first + 11);
     }
 }

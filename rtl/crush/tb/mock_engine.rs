@@ -1,11 +1,11 @@
-//! Simulates the draw engine and the memories of the image. The bench computes draws with the CPU
+//! A mock of the draw engine and of the memories of the image. The mock computes draws with the CPU
 //! crate's buckets, and answers them after random times and in random order.
 
 use std::ops::Range;
 
 use fieldstone_crush::{AlgorithmKind, BucketId, TypeId};
 use fieldstone_rtl_common::card::Held;
-use fieldstone_verilate::bench::{Dice, Stream, bits, set_bits};
+use fieldstone_verilate::bench::{SeededRng, Stream, bits, set_bits};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
@@ -13,7 +13,7 @@ use crate::place::Compiled;
 
 /// Faults of draws that do not happen with a sound map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     None,
     /// Sometimes a kernel is missing.
     MissingKernel,
@@ -22,23 +22,28 @@ pub enum Fault {
 }
 
 /// A memory whose data comes one cycle after its address.
-struct Memory {
+struct SyncRam {
     read: Port,
     index: Port,
     data: Port,
     pending: Option<usize>,
 }
 
-impl Memory {
+impl SyncRam {
     fn new(model: &Model, name: &str) -> Self {
         let port = |suffix: &str| model.port(&format!("{name}_{suffix}"));
         Self { read: port("read_o"), index: port("index_o"), data: port("i"), pending: None }
     }
 
-    /// The port has a random value in all cycles without a read before.
-    fn drive(&self, model: &mut Model, dice: &mut Dice, content: impl Fn(usize) -> Option<u64>) {
+    /// The port has a random value in every cycle that does not follow a read.
+    fn drive(
+        &self,
+        model: &mut Model,
+        rng: &mut SeededRng,
+        content: impl Fn(usize) -> Option<u64>,
+    ) {
         let mask = u64::MAX >> (64 - self.data.bits());
-        let value = self.pending.and_then(content).unwrap_or_else(|| dice.random());
+        let value = self.pending.and_then(content).unwrap_or_else(|| rng.random());
         model.set(self.data, value & mask);
     }
 
@@ -47,13 +52,13 @@ impl Memory {
     }
 }
 
-/// The simulated parts.
-pub struct Played {
+/// The mock of the draw engine and of the memories.
+pub struct MockEngine {
     pub compiled: Compiled,
     /// `rule_t` of every rule, and the steps of all rules, from the image.
     pub rules: Vec<u64>,
     pub steps: Vec<u64>,
-    pub fault: Fault,
+    pub fault: InjectedFault,
     /// Cycles from a draw to its answer.
     pub delay_cycles: Range<u64>,
     pub stall: f64,
@@ -69,24 +74,24 @@ pub struct Played {
     pending: Vec<(u64, [u8; 7])>,
     offered: Option<[u8; 7]>,
     is_loaded: bool,
-    memories: [Memory; 3],
+    memories: [SyncRam; 3],
     choose: [Port; 3],
     chosen: [Port; 3],
     load: [Port; 4],
-    load_verdict: [Port; 2],
+    load_result: [Port; 2],
     settings_port: Port,
     held_choose: Held,
     held_load: [Held; 2],
 }
 
-impl Played {
+impl MockEngine {
     pub fn new(model: &Model, contexts: u64, compiled: Compiled) -> Self {
         let ports = |names: [&str; 3]| names.map(|name| model.port(name));
-        let mut played = Self {
+        let mut mock = Self {
             compiled,
             rules: Vec::new(),
             steps: Vec::new(),
-            fault: Fault::None,
+            fault: InjectedFault::None,
             delay_cycles: 0..60,
             stall: 0.2,
             accepts: true,
@@ -98,18 +103,18 @@ impl Played {
             pending: Vec::new(),
             offered: None,
             is_loaded: false,
-            memories: ["rule", "step", "reweight"].map(|name| Memory::new(model, name)),
+            memories: ["rule", "step", "reweight"].map(|name| SyncRam::new(model, name)),
             choose: ports(["choose_valid_o", "choose_ready_i", "choose_o"]),
             chosen: ports(["chosen_valid_i", "chosen_ready_o", "chosen_i"]),
             load: ["load_valid_o", "load_ready_i", "load_beat_o", "load_last_o"]
                 .map(|name| model.port(name)),
-            load_verdict: ["load_done_i", "load_ok_i"].map(|name| model.port(name)),
+            load_result: ["load_done_i", "load_ok_i"].map(|name| model.port(name)),
             settings_port: model.port("settings_i"),
             held_choose: Held::new("choose_o"),
             held_load: ["load_beat_o", "load_last_o"].map(Held::new),
         };
-        played.describe();
-        played
+        mock.describe();
+        mock
     }
 
     /// Sets another map, for the next load.
@@ -156,7 +161,7 @@ impl Played {
         self.settings = settings;
     }
 
-    fn answer(&mut self, request: &[u8], dice: &mut Dice) -> [u8; 7] {
+    fn answer(&mut self, request: &[u8], rng: &mut SeededRng) -> [u8; 7] {
         let (tag, x, r_base) =
             (bits(request, 110, 8), bits(request, 78, 32), bits(request, 46, 32) as u32);
         let (ftotal, numrep) = (bits(request, 30, 16) as u32, bits(request, 24, 5) as u32);
@@ -165,7 +170,7 @@ impl Played {
         self.draws += 1;
         let mut answer = [0; 7];
         set_bits(&mut answer, 43, 8, tag);
-        if self.fault == Fault::MissingKernel && dice.random_bool(0.01) {
+        if self.fault == InjectedFault::MissingKernel && rng.random_bool(0.01) {
             set_bits(&mut answer, 41, 1, 1);
             return answer;
         }
@@ -187,7 +192,7 @@ impl Played {
         set_bits(&mut answer, 32, 8, u64::from(kind.0));
         set_bits(&mut answer, 40, 1, u64::from(is_stretched));
         set_bits(&mut answer, 42, 1, u64::from(size == 0));
-        if self.fault == Fault::Cycle {
+        if self.fault == InjectedFault::Cycle {
             set_bits(&mut answer, 0, 32, u64::from(bucket.id.0 as u32));
             set_bits(&mut answer, 32, 8, 0xff);
             set_bits(&mut answer, 42, 1, 0);
@@ -196,18 +201,18 @@ impl Played {
     }
 }
 
-impl Stream for Played {
-    fn drive(&mut self, model: &mut Model, dice: &mut Dice) {
-        model.set(self.choose[1], u64::from(!dice.random_bool(self.stall)));
-        model.set(self.load[1], u64::from(!dice.random_bool(self.stall)));
-        model.set(self.load_verdict[0], u64::from(self.is_loaded));
-        model.set(self.load_verdict[1], u64::from(self.accepts));
+impl Stream for MockEngine {
+    fn drive(&mut self, model: &mut Model, rng: &mut SeededRng) {
+        model.set(self.choose[1], u64::from(!rng.random_bool(self.stall)));
+        model.set(self.load[1], u64::from(!rng.random_bool(self.stall)));
+        model.set(self.load_result[0], u64::from(self.is_loaded));
+        model.set(self.load_result[1], u64::from(self.accepts));
         self.is_loaded = false;
-        if self.offered.is_none() && !dice.random_bool(self.stall) {
+        if self.offered.is_none() && !rng.random_bool(self.stall) {
             let due: Vec<usize> =
                 (0..self.pending.len()).filter(|&at| self.pending[at].0 <= self.cycle).collect();
             if !due.is_empty() {
-                let at = due[dice.random_range(0..due.len())];
+                let at = due[rng.random_range(0..due.len())];
                 self.offered = Some(self.pending.swap_remove(at).1);
             }
         }
@@ -217,14 +222,14 @@ impl Stream for Played {
         }
         let [rules, steps, reweights] = &self.memories;
         let weight = |at| self.compiled.reweights.get(at).copied().map(u64::from);
-        rules.drive(model, dice, |at| self.rules.get(at).copied());
-        steps.drive(model, dice, |at| self.steps.get(at).copied());
-        reweights.drive(model, dice, weight);
+        rules.drive(model, rng, |at| self.rules.get(at).copied());
+        steps.drive(model, rng, |at| self.steps.get(at).copied());
+        reweights.drive(model, rng, weight);
         model.set_bytes(self.settings_port, &self.settings);
-        // The answers are made here, because this function has the dice.
+        // The answers are made here, because this function has the generator.
         for at in 0..self.pending.len() {
             if self.pending[at].0 == u64::MAX {
-                self.pending[at].0 = self.cycle + dice.random_range(self.delay_cycles.clone());
+                self.pending[at].0 = self.cycle + rng.random_range(self.delay_cycles.clone());
             }
         }
     }
@@ -239,8 +244,8 @@ impl Stream for Played {
         let [valid, ready, request] = self.choose;
         if model.is_set(valid) && model.is_set(ready) {
             let request = model.bytes(request).to_vec();
-            let mut dice = fieldstone_verilate::bench::dice(cycle);
-            let answer = self.answer(&request, &mut dice);
+            let mut rng = fieldstone_verilate::bench::seeded_rng(cycle);
+            let answer = self.answer(&request, &mut rng);
             let tag = bits(&answer, 43, 8);
             let waits = self.pending.iter().map(|(_, other)| other).chain(&self.offered);
             assert!(waits.clone().all(|other| bits(other, 43, 8) != tag), "two draws at a time");

@@ -1,7 +1,7 @@
-// Delays words of LANES lanes beside a pipeline of STAGES stages; a stage moves only when a beat is
-// before it.
+// Delays words of LANES lanes by STAGES stages, in step with a pipeline. A stage moves only when a
+// beat is before the stage.
 
-module crush_delay_lanes #(
+module crush_delay_line #(
   parameter int unsigned LANES = 16,
   parameter int unsigned WIDTH = 32,
   parameter int unsigned STAGES = 3
