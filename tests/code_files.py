@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Files as shards: pipes, bounded memory, crashes, lost and damaged shards, folders of strangers, and
-what is refused."""
+"""Files as shards: pipes, bounded memory, crashes, lost and damaged shards, untrusted shard
+folders, and refusals.
+"""
 
 import json
 import os
@@ -119,7 +120,7 @@ def repair_bytes(world, big):
 
 def crashes(world, big):
     """kill -9 at any moment leaves the whole, or nothing that looks like it."""
-    dice, shards, out = random.Random(4), world.file("killed"), world.file("out")
+    rng, shards, out = random.Random(4), world.file("killed"), world.file("out")
     began = time.monotonic()
     fieldstone("code", "encode", big, "--code", world.case.code, "--out", shards)
     took = time.monotonic() - began
@@ -133,7 +134,7 @@ def crashes(world, big):
             env=ENVIRONMENT,
         )
         wait_until("shards are written", lambda: shards.exists() or process.poll() is not None, 30, 0.001)
-        time.sleep(dice.uniform(0, took))
+        time.sleep(rng.uniform(0, took))
         process.kill()
         process.wait()
         names = sorted(path.name for path in shards.iterdir())
@@ -155,11 +156,11 @@ def crashes(world, big):
     check(partial > 0, f"no encode was killed in time: {whole} were whole")
     # What is left over is not in the way of the next.
     fieldstone("code", "encode", big, "--code", world.case.code, "--out", shards)
-    killed_repairs(shards, dice)
+    killed_repairs(shards, rng)
     shutil.rmtree(shards)
 
 
-def killed_repairs(shards, dice):
+def killed_repairs(shards, rng):
     """A shard is there and whole after a repair was killed, or not there at all."""
     lost = shards / "shard.2"
     original = lost.rename(shards / "original")
@@ -171,7 +172,7 @@ def killed_repairs(shards, dice):
         process = subprocess.Popen(
             [FIELDSTONE, "code", "repair", str(shards)], stdout=subprocess.DEVNULL, env=ENVIRONMENT
         )
-        time.sleep(dice.uniform(0, took))
+        time.sleep(rng.uniform(0, took))
         process.kill()
         process.wait()
         if lost.exists():

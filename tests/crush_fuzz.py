@@ -127,9 +127,9 @@ def decompiled(folder, binary):
     same_binaries(folder, printed, "the text crushtool prints")
 
 
-def mapped(dice, theirs, mine, made):
+def mapped(rng, theirs, mine, made):
     """One run with random options on both sides; how many lines it printed."""
-    options = [*random_options(dice, made), *dice.choice(SHOWS)]
+    options = [*random_options(rng, made), *rng.choice(SHOWS)]
     out = ours("map", "-i", mine, *options)
     if out is not None:
         # crushtool has this line on stderr.
@@ -146,15 +146,15 @@ def mapped(dice, theirs, mine, made):
 def try_map(seed, folder):
     """All that is tried with one map; counts of lines compared."""
     folder.mkdir()
-    dice = random.Random(seed)
-    made = RandomMap(dice)
+    rng = random.Random(seed)
+    made = RandomMap(rng)
     text = folder / "map.txt"
     text.write_text(made.text)
     binaries = same_binaries(folder, text, "the map")
     if binaries is None:
         return "refused", 0
     decompiled(folder, binaries[1])
-    return "same", sum(mapped(dice, *binaries, made) for _ in range(2))
+    return "same", sum(mapped(rng, *binaries, made) for _ in range(2))
 
 
 def outcome(seed, world):

@@ -98,7 +98,7 @@ def superblocks(world):
     path.write_text(text)
 
 
-def strangers(world):
+def foreign_folders(world):
     """A folder of another pool, and two folders of this one in each other's place."""
     pool, other = fresh(world, "here"), world.pool(name="there")
     kept = world.file("kept")
@@ -295,7 +295,7 @@ def too_many_missing(world):
 
 def scenario(world):
     superblocks(world)
-    strangers(world)
+    foreign_folders(world)
     newer_root(world)
     newer_record(world)
     data_files(world)

@@ -40,17 +40,17 @@ def load(ledger, uri, seconds):
 
 
 def scenario(world):
-    dice = random.Random(5)
+    rng = random.Random(5)
     pool = world.pool("768M")
     pool.create_volume("v", SIZE)
     server = pool.serve("v")
     ledger = Ledger(SIZE // BLOCK, 5)
     for turn in range(3):
-        lost = dice.sample(range(pool.count), 2)
+        lost = rng.sample(range(pool.count), 2)
         finish = load(ledger, server.uri("v"), 4)
-        time.sleep(dice.uniform(0.3, 1.0))
+        time.sleep(rng.uniform(0.3, 1.0))
         pool.kill_nodes(lost[:1])
-        time.sleep(dice.uniform(0.0, 0.5))
+        time.sleep(rng.uniform(0.0, 0.5))
         pool.kill_nodes(lost[1:])
         finish()
         written = ledger.writes

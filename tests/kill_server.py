@@ -58,30 +58,30 @@ class Fio:
         check("verify:" not in text and "bad magic" not in text, text)
 
 
-def one_round(world, pool, server, ledger, dice, number):
+def one_round(world, pool, server, ledger, rng, number):
     fio = Fio(world, server.uri("fio"), number)
-    moment = dice.uniform(0.05, 1.5)
+    moment = rng.uniform(0.05, 1.5)
     killer = threading.Timer(moment, server.process.kill)
     killer.start()
     try:
-        died = ledger.load(server.uri("v"), dice.choice([1, 8, 32]), stop=lambda: False)
+        died = ledger.load(server.uri("v"), rng.choice([1, 8, 32]), stop=lambda: False)
     finally:
         killer.cancel()
         server.process.kill()
         fio.end()
     check(died, "the writer ended by itself")
     server.process.wait()
-    misfortune = dice.choice(["none", "none", "processes", "folders"])
+    misfortune = rng.choice(["none", "none", "processes", "folders"])
     lost = []
     if misfortune == "processes":
         pool.kill_nodes()
     if misfortune == "folders":
-        lost = dice.sample(range(pool.count), dice.randint(1, pool.case.tolerance))
+        lost = rng.sample(range(pool.count), rng.randint(1, pool.case.tolerance))
         for index in lost:
             pool.delete_node(index)
     pool.start_missing_nodes()
     # Direct appends take a while, so large writes gather and go around the journal.
-    direct = ["--direct"] if pool.case.nodes == "inside" and dice.random() < 0.5 else []
+    direct = ["--direct"] if pool.case.nodes == "inside" and rng.random() < 0.5 else []
     server = pool.serve("v", "fio", options=direct)
     ledger.verify(server.uri("v"))
     pool.wait_until_whole("v", "fio")
@@ -97,7 +97,7 @@ def one_round(world, pool, server, ledger, dice, number):
 
 def scenario(world, options):
     need("fio")
-    dice = random.Random(options.seed)
+    rng = random.Random(options.seed)
     pool = world.pool("768M")
     pool.create_volume("v", LEDGER_BYTES)
     pool.create_volume("fio", "48M")
@@ -105,7 +105,7 @@ def scenario(world, options):
     server = pool.serve("v", "fio")
     began = time.monotonic()
     for number in range(options.rounds):
-        server = one_round(world, pool, server, ledger, dice, number)
+        server = one_round(world, pool, server, ledger, rng, number)
     # An orderly end, and everything once more.
     server.stop()
     server = pool.serve("v", "fio")

@@ -77,24 +77,24 @@ def hand_made():
     yield "a thousand reads and no reader", [flags, go(), request(0, 0, 65536) * 1000]
 
 
-def random_session(dice):
+def random_session(rng):
     """A valid beginning with some bytes changed, or no sense at all."""
-    parts = [struct.pack(">I", dice.choice([0, 1, 2, 3]))]
-    for _ in range(dice.randrange(4)):
-        parts.append(option(dice.randrange(12), dice.randbytes(dice.randrange(64))))
+    parts = [struct.pack(">I", rng.choice([0, 1, 2, 3]))]
+    for _ in range(rng.randrange(4)):
+        parts.append(option(rng.randrange(12), rng.randbytes(rng.randrange(64))))
     parts.append(option(OPT_STRUCTURED))
     parts.append(go())
-    for turn in range(dice.randrange(20)):
-        length = dice.choice([0, 1, 512, 4096, 65536])
-        command = dice.choice([0, 3, 4, 5, 6, 7, dice.randrange(1 << 16)])
-        flags = dice.choice([0, 1, 2, 4, 8, 16, dice.randrange(1 << 16)])
+    for turn in range(rng.randrange(20)):
+        length = rng.choice([0, 1, 512, 4096, 65536])
+        command = rng.choice([0, 3, 4, 5, 6, 7, rng.randrange(1 << 16)])
+        flags = rng.choice([0, 1, 2, 4, 8, 16, rng.randrange(1 << 16)])
         # Only the second half may be hit, the first is compared at the end.
-        parts.append(request(command, (32 << 20) + dice.randrange(32 << 20), length, flags, turn))
+        parts.append(request(command, (32 << 20) + rng.randrange(32 << 20), length, flags, turn))
     data = bytearray(b"".join(parts))
-    for _ in range(dice.randrange(6)):
-        data[dice.randrange(4, len(data))] = dice.randrange(256)
-    if dice.random() < 0.2:
-        data = bytearray(dice.randbytes(dice.randrange(1, 5000)))
+    for _ in range(rng.randrange(6)):
+        data[rng.randrange(4, len(data))] = rng.randrange(256)
+    if rng.random() < 0.2:
+        data = bytearray(rng.randbytes(rng.randrange(1, 5000)))
     return bytes(data)
 
 
@@ -115,10 +115,10 @@ def scenario(world):
         check(got[:16] == b"NBDMAGICIHAVEOPT" or not got, f"{what}: greeted with {got[:16]}")
         check(witness.pread(4096, 0) == data[:4096], f"{what}: another connection suffers")
 
-    dice = random.Random(20)
+    rng = random.Random(20)
     changed = 0
     for turn in range(400):
-        session = random_session(dice)
+        session = random_session(rng)
         # A random write header could hit the first half: such a session is left out.
         if b"\x25\x60\x95\x13\x00\x00\x00\x01" in session:
             changed += 1

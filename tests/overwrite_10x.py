@@ -21,13 +21,13 @@ SPAN = 4
 PAUSE_NS_MAX = 5_000_000_000
 
 
-def overwrite(uri, dice, newest, version, total):
+def overwrite(uri, rng, newest, version, total):
     """Random writes of `total` bytes, 32 in flight; each block has one writer at a time."""
     handle = connect(uri)
     blocks, running, busy, written = len(newest), {}, set(), 0
     while written < total or running:
         while written < total and len(running) < 32:
-            first = dice.randrange(blocks // SPAN) * SPAN
+            first = rng.randrange(blocks // SPAN) * SPAN
             if first in busy:
                 continue
             busy.add(first)
@@ -63,7 +63,7 @@ def used_bytes(pool):
 
 
 def scenario(world):
-    dice = random.Random(9)
+    rng = random.Random(9)
     case = world.case
     nodes = 6 if case.code.startswith("rs") else 3
     node_size = int(SIZE * case.overhead * ROOM / nodes)
@@ -74,7 +74,7 @@ def scenario(world):
     newest, version = [0] * (SIZE // BLOCK), 0
     peaks = []
     for _ in range(10):
-        version = overwrite(server.uri("v"), dice, newest, version, SIZE)
+        version = overwrite(server.uri("v"), rng, newest, version, SIZE)
         peaks.append(used_bytes(pool))
     verify(server.uri("v"), newest)
     status = pool.volume_status("v")

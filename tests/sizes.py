@@ -137,9 +137,9 @@ def idle_room(world):
     server = pool.serve("a")
     handle = connect(server.uri("a"))
     # Scattered writes: segments die slowly, and collection that begins early moves much.
-    dice = random.Random(14)
+    rng = random.Random(14)
     for turn in range(4000):
-        handle.pwrite(noise(SMALL_BYTES, f"idle {turn}"), dice.randrange(768) * SMALL_BYTES)
+        handle.pwrite(noise(SMALL_BYTES, f"idle {turn}"), rng.randrange(768) * SMALL_BYTES)
     handle.flush()
     left = unreserved_bytes(pool)
     volume = pool.status()["volumes"][0]

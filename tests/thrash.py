@@ -59,47 +59,47 @@ PART = 0.25
 class Cycle:
     """What happens in one cycle, as drawn."""
 
-    def __init__(self, dice, case, hurt, quick):
-        self.seconds = dice.uniform(0.3, 1.2)
-        self.depth = dice.choice([1, 4, 16, 32])
-        self.flush = dice.random() < 0.7
+    def __init__(self, rng, case, faulty, quick):
+        self.seconds = rng.uniform(0.3, 1.2)
+        self.depth = rng.choice([1, 4, 16, 32])
+        self.flush = rng.random() < 0.7
         # Servers that are killed while they open: after so many seconds.
-        self.openings = [dice.uniform(0.01, 0.5) for _ in range(dice.choice([0, 0, 0, 1, 2]))]
+        self.openings = [rng.uniform(0.01, 0.5) for _ in range(rng.choice([0, 0, 0, 1, 2]))]
         # The server opens while the faults last.
-        self.opens_hurt = dice.random() < (0.0 if quick else 0.1)
+        self.opens_faulty = rng.random() < (0.0 if quick else 0.1)
         # Rebuild ends before the next cycle.
-        self.waits = dice.random() < 0.6
+        self.waits = rng.random() < 0.6
         self.plans = []
-        free = case.tolerance - len(hurt)
+        free = case.tolerance - len(faulty)
         taken = set()
-        for _ in range(dice.choice([1, 1, 2, 2, 3])):
-            plan, new = self._draw(dice, case, hurt - taken, free, taken, quick)
+        for _ in range(rng.choice([1, 1, 2, 2, 3])):
+            plan, new = self._draw(rng, case, faulty - taken, free, taken, quick)
             if plan is not None:
                 self.plans.append(plan)
                 taken |= set(plan.nodes)
                 free -= new
         self.plans.sort(key=lambda plan: plan.at)
 
-    def _draw(self, dice, case, hurt, free, taken, quick):
-        """A fault that at most `free` nodes are hurt by which are not hurt already."""
+    def _draw(self, rng, case, faulty, free, taken, quick):
+        """A fault that makes at most `free` more nodes faulty."""
         chosen = [
             kind for kind, (fault, _) in KINDS.items()
             if (case.nodes == "processes" or not fault.needs_processes)
             and all(plan.kind != kind for plan in self.plans)
         ]
-        kind = dice.choices(chosen, [KINDS[kind][1] for kind in chosen])[0]
+        kind = rng.choices(chosen, [KINDS[kind][1] for kind in chosen])[0]
         fault = KINDS[kind][0]
-        at, seed = dice.random() * self.seconds, dice.randrange(1 << 32)
-        seconds = dice.uniform(0.2, 3.0) if fault.stalls else 0
-        if fault.stalls and not quick and dice.random() < 0.1:
-            seconds = dice.uniform(10, 14)
+        at, seed = rng.random() * self.seconds, rng.randrange(1 << 32)
+        seconds = rng.uniform(0.2, 3.0) if fault.stalls else 0
+        if fault.stalls and not quick and rng.random() < 0.1:
+            seconds = rng.uniform(10, 14)
         nodes, new = (), 0
         if fault.takes != "none":
-            known, others = sorted(hurt), sorted(set(range(case.node_count)) - hurt - taken)
-            dice.shuffle(known)
-            dice.shuffle(others)
-            wanted = 1 if fault.takes == "one" else dice.choice([1, 1, case.tolerance])
-            if dice.random() < 0.3:
+            known, others = sorted(faulty), sorted(set(range(case.node_count)) - faulty - taken)
+            rng.shuffle(known)
+            rng.shuffle(others)
+            wanted = 1 if fault.takes == "one" else rng.choice([1, 1, case.tolerance])
+            if rng.random() < 0.3:
                 nodes = known[:wanted]
             more = others[: min(free, wanted - len(nodes))]
             nodes, new = sorted([*nodes, *more]), len(more)
@@ -116,12 +116,12 @@ class Chapter:
 
     def __init__(self, world, options, number, with_disks):
         self.options, self.number = options, number
-        self.dice = random.Random(f"{options.seed}:{number}")
-        shape = Shape(world.case, self.dice, options.room)
+        self.rng = random.Random(f"{options.seed}:{number}")
+        shape = Shape(world.case, self.rng, options.room)
         print(f"chapter {number}, seed {options.seed}: {shape}", flush=True)
         self.log = open(world.file("thrash.log"), "w")
         self.rig = Rig(world, shape, with_disks, self.tell)
-        self.hurt = set()
+        self.faulty = set()
         self.counts = collections.Counter()
         self.failed = False
         # Before the disks are taken down.
@@ -144,7 +144,7 @@ class Chapter:
             if over():
                 break
             began = time.monotonic()
-            cycle = Cycle(self.dice, self.rig.case, self.hurt, self.options.quick)
+            cycle = Cycle(self.rng, self.rig.case, self.faulty, self.options.quick)
             self.rig.notes.clear()
             label = f"seed {self.options.seed} chapter {self.number} cycle {number}"
             print(f"{label}: {cycle}", file=self.log, flush=True)
@@ -172,14 +172,14 @@ class Chapter:
                 continue
             self.counts[plan.kind] += 1
             if fault.hurts:
-                self.hurt |= set(plan.nodes)
+                self.faulty |= set(plan.nodes)
             yield fault(plan)
 
     def _cycle(self, cycle, number):
         rig, full = self.rig, {name: ledger.full for name, ledger in self.rig.ledgers.items()}
         rooms = rig.room()
         faults = list(self._faults(cycle))
-        hurt = set(self.hurt)
+        faulty = set(self.faulty)
         for fault in faults:
             fault.prepare(rig)
         self._under_load(cycle, faults)
@@ -187,7 +187,7 @@ class Chapter:
             for ledger in rig.ledgers.values():
                 ledger.power_failed()
         everywhere = {"kill_all", "power_all"} & {plan.kind for plan in cycle.plans}
-        if cycle.opens_hurt and not everywhere:
+        if cycle.opens_faulty and not everywhere:
             # The nodes that are left are enough.
             rig.open()
             rig.verify(PART, cycle.flush)
@@ -204,14 +204,14 @@ class Chapter:
         rig.verify(1.0 if everything else PART, cycle.flush)
         if rig.damaged:
             rig.mend()
-            self.hurt.clear()
-        elif hurt and (cycle.waits or len(hurt) == rig.case.tolerance):
+            self.faulty.clear()
+        elif faulty and (cycle.waits or len(faulty) == rig.case.tolerance):
             rig.wait_until_whole()
-            self.hurt.clear()
-        if hurt and not self.hurt:
+            self.faulty.clear()
+        if faulty and not self.faulty:
             # Once more, from what was rebuilt.
             rig.verify(PART, cycle.flush)
-        self._check_full(full, rooms, hurt)
+        self._check_full(full, rooms, faulty)
 
     def _under_load(self, cycle, faults):
         """Faults begin while clients are at work; those end whom a fault has left a server."""
@@ -219,7 +219,7 @@ class Chapter:
         # A full disk counts as a full pool; and where nodes are lost, each of the others has to take
         # more shards than a volume reserves there.
         full = any(fault.plan.kind == "full_disk" for fault in faults)
-        full = full or (bool(self.hurt) and rig.case.has_spare_nodes)
+        full = full or (bool(self.faulty) and rig.case.has_spare_nodes)
         clients = Clients(rig, cycle.depth, full)
         began = time.monotonic()
         killed = False
@@ -233,14 +233,14 @@ class Chapter:
             time.sleep(max(0, began + cycle.seconds - time.monotonic()))
         for fault in faults:
             # A short stall is over before the clients stop. A long one shows what they wait for.
-            if fault.plan.kind == "stall_nodes" and not cycle.opens_hurt:
+            if fault.plan.kind == "stall_nodes" and not cycle.opens_faulty:
                 fault.end(rig)
         died = clients.finish()
         check(killed or not died, f"connections broke:\n{rig.server.errors()[-4000:]}")
 
-    def _check_full(self, full, rooms, hurt):
-        """ENOSPC on the thin volume is right if the pool is tight, nodes were `hurt`, or the volume
-        is nearly full."""
+    def _check_full(self, full, rooms, faulty):
+        """ENOSPC on the thin volume is right if the pool is tight, nodes were `faulty`, or the
+        volume is nearly full."""
         rig = self.rig
         for name, ledger in rig.ledgers.items():
             refusals = ledger.full - full[name]
@@ -250,11 +250,11 @@ class Chapter:
             capacities, free = rig.room()
             live = ledger.live_blocks() * BLOCK
             check(
-                min(free, rooms[1]) < TIGHT_BYTES or live > rooms[0][name] / 2 or hurt,
+                min(free, rooms[1]) < TIGHT_BYTES or live > rooms[0][name] / 2 or faulty,
                 f"{name}: {refusals} times ENOSPC with {live} of {capacities[name]} bytes live "
                 f"and {free} bytes free on each node",
             )
-            if not self.hurt:
+            if not self.faulty:
                 rig.make_room(name)
                 self.counts["trims for room"] += 1
 

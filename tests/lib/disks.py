@@ -100,12 +100,12 @@ class Disk:
             os.close(handle)
         self.powered = False
 
-    def write_back_some(self, dice):
+    def write_back_some(self, rng):
         """Some of what is not synced reaches the disk all the same, as it does on any machine."""
         files = sorted(entry for entry in self.folder.iterdir() if entry.is_file())
-        for _ in range(dice.randrange(12)):
-            path, part = dice.choice(files), dice.random()
-            length = dice.choice([4096, 65536, MIB, 0])
+        for _ in range(rng.randrange(12)):
+            path, part = rng.choice(files), rng.random()
+            length = rng.choice([4096, 65536, MIB, 0])
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 start = int(path.stat().st_size * part) // 4096 * 4096
                 LIBC.sync_file_range(

@@ -47,7 +47,7 @@ class Fault:
 
     def __init__(self, plan):
         self.plan, self.nodes = plan, plan.nodes
-        self.dice = random.Random(plan.seed)
+        self.rng = random.Random(plan.seed)
         self.began = None
 
     def prepare(self, rig):
@@ -139,7 +139,7 @@ class FailNodes(Fault):
     needs_processes = needs_disks = True
 
     def begin(self, rig):
-        rig.lose_power(self.nodes, self.dice)
+        rig.lose_power(self.nodes, self.rng)
 
     def end(self, rig):
         rig.remount(self.nodes)
@@ -152,7 +152,7 @@ class FailAll(Fault):
     hurts, ends_server, needs_disks, takes = False, True, True, "none"
 
     def begin(self, rig):
-        rig.lose_power(range(rig.pool.count), self.dice)
+        rig.lose_power(range(rig.pool.count), self.rng)
 
     def end(self, rig):
         rig.remount(range(rig.pool.count))
@@ -208,7 +208,7 @@ class DamageFile(Fault):
 
     def __init__(self, plan):
         super().__init__(plan)
-        self.how = self.dice.choice(HARM)
+        self.how = self.rng.choice(HARM)
         self.copy, self.path = None, None
 
     def _choose(self, rig):
@@ -217,7 +217,7 @@ class DamageFile(Fault):
         for entry in sorted(rig.pool.node_path(self.nodes[0]).iterdir()):
             if entry.is_file() and entry.name not in ("lock", "ballast"):
                 kinds.setdefault(entry.name.split(".")[0], []).append(entry)
-        return self.dice.choice(kinds[self.dice.choice(sorted(kinds))]) if kinds else None
+        return self.rng.choice(kinds[self.rng.choice(sorted(kinds))]) if kinds else None
 
     def prepare(self, rig):
         if self.how == "stale" and (path := self._choose(rig)):
@@ -241,7 +241,7 @@ class DamageFile(Fault):
         if self.how == "stale":
             shutil.copyfile(self.copy, self.path)
         elif self.how == "cut":
-            os.truncate(self.path, int(self.path.stat().st_size * self.dice.random()))
+            os.truncate(self.path, int(self.path.stat().st_size * self.rng.random()))
         else:
             self._flip()
         rig.note(f"{self.how} {self.path.parent.name}/{self.path.name}")
@@ -250,18 +250,18 @@ class DamageFile(Fault):
         """Flips some bits of one place that holds data."""
         with open(self.path, "r+b") as file:
             size = self.path.stat().st_size
-            reach = min(size, HEAD_BYTES) if self.dice.random() < 0.5 else size
+            reach = min(size, HEAD_BYTES) if self.rng.random() < 0.5 else size
             if reach == 0:
                 return
-            at = self.dice.randrange(reach)
+            at = self.rng.randrange(reach)
             try:
                 at = min(os.lseek(file.fileno(), at, os.SEEK_DATA), size - 1)
             except OSError:
-                at = self.dice.randrange(min(size, HEAD_BYTES))
-            length = self.dice.choice([1, 1, 8, 512])
+                at = self.rng.randrange(min(size, HEAD_BYTES))
+            length = self.rng.choice([1, 1, 8, 512])
             file.seek(at)
             old = file.read(length)
-            mask = 1 << self.dice.randrange(8)
+            mask = 1 << self.rng.randrange(8)
             file.seek(at)
             file.write(bytes(byte ^ mask for byte in old))
 

@@ -86,7 +86,7 @@ class Ledger:
 
     def __init__(self, blocks, seed):
         self.blocks, self.seed = blocks, seed
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.next_version = 1
         # Version 0 is a block of zeroes, as at first and after zeroing. A zeroing has a version of
         # its own here, and `zeroed` says which versions read as zeroes.
@@ -150,15 +150,15 @@ class Ledger:
             check(waited - stalled < late, f"no answer to a {oldest} for {waited:.0f} s")
 
     def _issue(self, handle, busy, running, mix):
-        dice = self.dice.random()
-        if dice < mix.flush:
+        draw = self.rng.random()
+        if draw < mix.flush:
             # Covers what has been acknowledged before it is sent.
             running[handle.aio_flush()] = Request("flush", before=list(self.acknowledged))
             return
-        reads = dice < mix.flush + mix.read
-        span = self.dice.choice([1, 1, 1, 2, 4, SPAN_MAX])
+        reads = draw < mix.flush + mix.read
+        span = self.rng.choice([1, 1, 1, 2, 4, SPAN_MAX])
         for _ in range(20):
-            first = self.dice.randrange(self.blocks - span + 1)
+            first = self.rng.randrange(self.blocks - span + 1)
             numbers = range(first, first + span)
             if reads or busy.isdisjoint(numbers):
                 break
@@ -194,9 +194,9 @@ class Ledger:
                 self.issued.pop(number, None)
 
     def _change(self, handle, numbers, mix):
-        kind = self.dice.random()
+        kind = self.rng.random()
         version = self.begin(numbers, zeroes=kind < mix.trim + mix.zero)
-        fua = self.dice.random() < mix.fua
+        fua = self.rng.random() < mix.fua
         flags = nbd.CMD_FLAG_FUA if fua else 0
         at, length = numbers[0] * BLOCK, len(numbers) * BLOCK
         if kind < mix.trim + mix.zero:
@@ -261,7 +261,7 @@ class Ledger:
         """Reads a part of the device twice; afterwards what was read is what must stay. The flush
         at the end makes it stable."""
         handle = connect(uri, seconds=ANSWER_SECONDS)
-        places = [at for at in range(0, self.blocks, READ_BLOCKS) if self.dice.random() < part]
+        places = [at for at in range(0, self.blocks, READ_BLOCKS) if self.rng.random() < part]
         read = {at: self._read(handle, at) for at in places}
         for at, versions in read.items():
             for number, version in enumerate(versions, at):

@@ -31,17 +31,17 @@ THIN = Mix(flush=0.02, read=0.10, trim=0.12, zero=0.04, fua=0.05)
 class Shape:
     """What is drawn for a pool: sizes and options."""
 
-    def __init__(self, case, dice, more_mib=None):
+    def __init__(self, case, rng, more_mib=None):
         copies = case.code.startswith("copies")
         # Barely enough, a little more, or plenty.
         least = 38 if copies else 32
-        drawn = dice.choice([0, 1, 2, 4, 8, 12, 32, 48])
+        drawn = rng.choice([0, 1, 2, 4, 8, 12, 32, 48])
         self.node_mib = least + (drawn if more_mib is None else more_mib)
         thick, thin = (8, 12) if copies else (16, 24)
         self.volumes = [("a", thick, False), ("b", thick, False), ("thin", thin, True)]
-        self.file_system = dice.choice(["ext4", "xfs"])
-        self.options = ["--cores", str(dice.choice([1, 1, 2]))]
-        self.seed = dice.randrange(1 << 24)
+        self.file_system = rng.choice(["ext4", "xfs"])
+        self.options = ["--cores", str(rng.choice([1, 1, 2]))]
+        self.seed = rng.randrange(1 << 24)
 
     def __str__(self):
         sizes = " + ".join(f"{size}M{' thin' if thin else ''}" for _, size, thin in self.volumes)
@@ -162,7 +162,7 @@ class Rig:
         else:
             self.kill_server()
 
-    def lose_power(self, indices, dice):
+    def lose_power(self, indices, rng):
         """Nodes, or everything, stop at one moment; what was not synced is lost."""
         everything = len(indices) == self.pool.count
         processes = [self.pool.nodes[index] for index in indices if index in self.pool.nodes]
@@ -174,7 +174,7 @@ class Rig:
         for index in indices:
             disk = self.disks[index]
             if disk.mounted and disk.powered:
-                disk.write_back_some(dice)
+                disk.write_back_some(rng)
                 disk.lose_power()
         for process in processes:
             process.kill()

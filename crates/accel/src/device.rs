@@ -1,6 +1,6 @@
 //! The interface to accelerators.
 
-use crate::{Job, JobError, JobId, JobOutput, QueueId};
+use crate::{Job, JobError, JobId, JobOutput, SubmissionQueueId};
 
 /// A finished job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub trait Device: Send {
     fn takes(&self, job: &Job) -> bool;
 
     /// Accepts a job, or returns it because the queue is full.
-    fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job>;
+    fn submit(&mut self, queue: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job>;
 
     /// The longest time that a job takes on the device, with the wait for the jobs before it. An
     /// engine repeats a job in software after that.
@@ -39,5 +39,5 @@ pub trait Device: Send {
 
     /// Appends the jobs of `queue` that have finished since the last call. Never blocks. A
     /// simulated device may use the call to make progress.
-    fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>);
+    fn poll(&mut self, queue: SubmissionQueueId, completions: &mut Vec<JobCompletion>);
 }

@@ -6,7 +6,8 @@ use std::ops::RangeInclusive;
 
 use crate::verify::Verifier;
 use crate::{
-    Counters, Device, Job, JobCompletion, JobId, JobKind, QueueId, SoftwareEngine, execute,
+    Counters, Device, Job, JobCompletion, JobId, JobKind, SoftwareEngine, SubmissionQueueId,
+    execute,
 };
 
 /// Wrong results and delays after which the engine gives the device up.
@@ -35,7 +36,7 @@ pub struct Engine {
     device: Option<Box<dyn Device>>,
     software: SoftwareEngine,
     /// Jobs on the device. The engine keeps them so that software can repeat them.
-    on_device: BTreeMap<(QueueId, JobId), OnDevice>,
+    on_device: BTreeMap<(SubmissionQueueId, JobId), OnDevice>,
     /// Coding jobs that wait for room on the device, in order.
     waiting: VecDeque<Waiting>,
     /// Results of the device in the present poll; kept to reuse the memory.
@@ -56,7 +57,7 @@ pub struct Engine {
 
 /// A job that waits for room on the device.
 struct Waiting {
-    queue: QueueId,
+    queue: SubmissionQueueId,
     id: JobId,
     job: Job,
     since_ns: u64,
@@ -73,7 +74,7 @@ struct OnDevice {
 }
 
 /// The keys of all jobs of a queue.
-fn of_queue(queue: QueueId) -> RangeInclusive<(QueueId, JobId)> {
+fn of_queue(queue: SubmissionQueueId) -> RangeInclusive<(SubmissionQueueId, JobId)> {
     (queue, JobId(0))..=(queue, JobId(u64::MAX))
 }
 
@@ -138,7 +139,13 @@ impl Engine {
     /// Accepts a job, or returns it because the queue holds too many completions: poll first. A
     /// queue never gets the same number again, because the result of a late job may come at any
     /// time.
-    pub fn submit(&mut self, now_ns: u64, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+    pub fn submit(
+        &mut self,
+        now_ns: u64,
+        queue: SubmissionQueueId,
+        id: JobId,
+        job: Job,
+    ) -> Result<(), Job> {
         let (kind, bytes) = (job.kind(), job.input_bytes());
         let behind = kind == JobKind::Code && !self.waiting.is_empty();
         let refused = match behind && !self.may_overtake(bytes) {
@@ -149,13 +156,13 @@ impl Engine {
             self.waiting.iter_mut().for_each(|waiting| waiting.overtaken += 1);
         }
         if let Err(job) = refused {
-            let room = self.device.as_ref().filter(|device| device.takes(&job));
-            let room = room.map_or(0, |device| device.backlog());
-            if kind == JobKind::Code && self.waiting.len() < room {
+            let device = self.device.as_ref().filter(|device| device.takes(&job));
+            let backlog = device.map_or(0, |device| device.backlog());
+            if kind == JobKind::Code && self.waiting.len() < backlog {
                 let waiting = Waiting { queue, id, job, since_ns: now_ns, overtaken: 0 };
                 self.waiting.push_back(waiting);
             } else {
-                if kind == JobKind::Code && room > 0 {
+                if kind == JobKind::Code && backlog > 0 {
                     self.counters.kind_mut(kind).device_full += 1;
                 }
                 self.software.submit(queue, id, job)?;
@@ -169,7 +176,12 @@ impl Engine {
 
     /// Appends the jobs of `queue` that have finished. Software does the jobs that the device is
     /// late with.
-    pub fn poll(&mut self, now_ns: u64, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+    pub fn poll(
+        &mut self,
+        now_ns: u64,
+        queue: SubmissionQueueId,
+        completions: &mut Vec<JobCompletion>,
+    ) {
         self.software.poll(queue, completions);
         let Some(device) = &mut self.device else { return };
         let mut arrived = std::mem::take(&mut self.arrived);
@@ -200,7 +212,7 @@ impl Engine {
 
     /// Gives waiting jobs to the device, as far as there is room. Software does those that the
     /// device does not take any more, and those that have waited for too long.
-    fn send_waiting(&mut self, now_ns: u64, queue: QueueId) {
+    fn send_waiting(&mut self, now_ns: u64, queue: SubmissionQueueId) {
         if self.waiting.is_empty() {
             return;
         }
@@ -214,7 +226,7 @@ impl Engine {
             let Waiting { queue, id, job, since_ns, overtaken } = waiting;
             let bytes = job.input_bytes();
             let may_pass = passed.iter().all(|job| job.overtaken < OVERTAKEN_MAX);
-            let refused = match may_pass && self.refused_bytes.is_none_or(|least| bytes < least) {
+            let refused = match may_pass && self.refused_bytes.is_none_or(|min| bytes < min) {
                 true => self.submit_to_device(now_ns, queue, id, job),
                 false => Err(job),
             };
@@ -257,10 +269,15 @@ impl Engine {
     }
 
     /// Does the jobs of `queue` in software that the device is late with.
-    fn repeat_late(&mut self, now_ns: u64, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+    fn repeat_late(
+        &mut self,
+        now_ns: u64,
+        queue: SubmissionQueueId,
+        completions: &mut Vec<JobCompletion>,
+    ) {
         let late =
             self.on_device.range(of_queue(queue)).filter(|(_, sent)| sent.until_ns <= now_ns);
-        let late: Vec<(QueueId, JobId)> = late.map(|(key, _)| *key).collect();
+        let late: Vec<(SubmissionQueueId, JobId)> = late.map(|(key, _)| *key).collect();
         let mut last_ns = None;
         for key in late {
             let Some(sent) = self.on_device.remove(&key) else { continue };
@@ -298,7 +315,7 @@ impl Engine {
     fn submit_to_device(
         &mut self,
         now_ns: u64,
-        queue: QueueId,
+        queue: SubmissionQueueId,
         id: JobId,
         job: Job,
     ) -> Result<(), Job> {
@@ -309,8 +326,7 @@ impl Engine {
         let (copy, bytes) = (job.clone(), job.input_bytes());
         if let Err(job) = device.submit(queue, id, job) {
             if job.kind() == JobKind::Code {
-                self.refused_bytes =
-                    Some(self.refused_bytes.map_or(bytes, |least| least.min(bytes)));
+                self.refused_bytes = Some(self.refused_bytes.map_or(bytes, |min| min.min(bytes)));
             }
             counters.device_full += u64::from(device.backlog() == 0 || job.kind() != JobKind::Code);
             return Err(job);

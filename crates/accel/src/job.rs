@@ -11,9 +11,9 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
-/// A submission queue with its own completions: usually one per core.
+/// The number of a submission queue with its own completions: usually one queue per core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueueId(pub u16);
+pub struct SubmissionQueueId(pub u16);
 
 /// The kinds of jobs, for counters and for devices that do only some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -33,5 +33,5 @@ mod verify;
 pub use counters::{Counters, KindCounters};
 pub use device::{Device, JobCompletion};
 pub use engine::{Engine, MAX_DEVICE_FAULTS};
-pub use job::{Job, JobError, JobId, JobKind, JobOutput, QueueId, Shard};
+pub use job::{Job, JobError, JobId, JobKind, JobOutput, Shard, SubmissionQueueId};
 pub use software::{MAX_WAITING_COMPLETIONS, SoftwareEngine, crc32c, execute};

@@ -8,7 +8,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use fieldstone_buf::AlignedBuf;
 use fieldstone_gf::{LinearMap, ShapeError};
 
-use crate::{Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId, Shard};
+use crate::{Device, Job, JobCompletion, JobError, JobId, JobOutput, Shard, SubmissionQueueId};
 
 /// The largest number of finished jobs that one queue holds until its next poll.
 pub const MAX_WAITING_COMPLETIONS: usize = 1024;
@@ -57,7 +57,7 @@ fn code(map: &Arc<LinearMap>, inputs: &[Bytes]) -> Result<Vec<Bytes>, ShapeError
 /// Executes each job at its submission, and completes it when its queue is polled.
 #[derive(Debug, Default)]
 pub struct SoftwareEngine {
-    finished: BTreeMap<QueueId, VecDeque<JobCompletion>>,
+    finished: BTreeMap<SubmissionQueueId, VecDeque<JobCompletion>>,
 }
 
 impl SoftwareEngine {
@@ -68,7 +68,7 @@ impl SoftwareEngine {
     }
 
     /// Executes a job, regardless of its queue's bound.
-    pub(crate) fn finish(&mut self, queue: QueueId, id: JobId, job: &Job) {
+    pub(crate) fn finish(&mut self, queue: SubmissionQueueId, id: JobId, job: &Job) {
         let completion = JobCompletion { job: id, result: execute(job) };
         self.finished.entry(queue).or_default().push_back(completion);
     }
@@ -83,7 +83,7 @@ impl Device for SoftwareEngine {
         true
     }
 
-    fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+    fn submit(&mut self, queue: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
         let waiting = self.finished.get(&queue).map_or(0, VecDeque::len);
         if waiting >= MAX_WAITING_COMPLETIONS {
             return Err(job);
@@ -92,7 +92,7 @@ impl Device for SoftwareEngine {
         Ok(())
     }
 
-    fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+    fn poll(&mut self, queue: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
         if let Some(finished) = self.finished.get_mut(&queue) {
             completions.extend(finished.drain(..));
         }

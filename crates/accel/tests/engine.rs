@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use fieldstone_accel::{
     Device, Engine, Job, JobCompletion, JobError, JobId, JobKind, JobOutput, MAX_DEVICE_FAULTS,
-    MAX_WAITING_COMPLETIONS, QueueId, Shard, SoftwareEngine, crc32c, execute,
+    MAX_WAITING_COMPLETIONS, Shard, SoftwareEngine, SubmissionQueueId, crc32c, execute,
 };
 use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{CrushError, NodeWeight, OsdId, Osds, PoolMap, RuleId, WEIGHT_ONE};
@@ -22,7 +22,7 @@ struct Moody {
     rng: ChaCha8Rng,
     /// Some of its results are wrong.
     lies: bool,
-    waiting: BTreeMap<QueueId, Vec<JobCompletion>>,
+    waiting: BTreeMap<SubmissionQueueId, Vec<JobCompletion>>,
 }
 
 impl Device for Moody {
@@ -34,7 +34,7 @@ impl Device for Moody {
         job.kind() != JobKind::Place || self.lies
     }
 
-    fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+    fn submit(&mut self, queue: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
         if self.rng.random_bool(0.2) {
             return Err(job);
         }
@@ -51,7 +51,7 @@ impl Device for Moody {
         Ok(())
     }
 
-    fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+    fn poll(&mut self, queue: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
         let waiting = self.waiting.entry(queue).or_default();
         waiting.shuffle(&mut self.rng);
         let ready = self.rng.random_range(0..=waiting.len());
@@ -135,7 +135,7 @@ proptest! {
         let mut expected = BTreeMap::new();
         let mut done = Vec::new();
         for number in 0..60u64 {
-            let queue = QueueId(rng.random_range(0..3));
+            let queue = SubmissionQueueId(rng.random_range(0..3));
             let job = random_job(&mut rng, &*code, &pool);
             // Equal numbers on different queues are different jobs.
             let id = JobId(number / 2);
@@ -144,13 +144,13 @@ proptest! {
             }
             expected.insert((queue, id), execute(&job));
             engine.submit(0, queue, id, job).expect("the queues are far from full");
-            collect(&mut engine, QueueId(rng.random_range(0..3)), &mut done);
+            collect(&mut engine, SubmissionQueueId(rng.random_range(0..3)), &mut done);
         }
         if dies {
             engine.abandon_device();
         }
         for _ in 0..1000 {
-            (0..3).for_each(|queue| collect(&mut engine, QueueId(queue), &mut done));
+            (0..3).for_each(|queue| collect(&mut engine, SubmissionQueueId(queue), &mut done));
         }
         prop_assert_eq!(done.len(), expected.len());
         for (key, result) in done {
@@ -159,9 +159,9 @@ proptest! {
     }
 }
 
-type Done = ((QueueId, JobId), Result<JobOutput, JobError>);
+type Done = ((SubmissionQueueId, JobId), Result<JobOutput, JobError>);
 
-fn collect(engine: &mut Engine, queue: QueueId, done: &mut Vec<Done>) {
+fn collect(engine: &mut Engine, queue: SubmissionQueueId, done: &mut Vec<Done>) {
     let mut completions = Vec::new();
     engine.poll(0, queue, &mut completions);
     done.extend(completions.into_iter().map(|one| ((queue, one.job), one.result)));
@@ -170,9 +170,9 @@ fn collect(engine: &mut Engine, queue: QueueId, done: &mut Vec<Done>) {
 /// Does a job to its end.
 fn run(engine: &mut Engine, job: Job) -> Result<JobOutput, JobError> {
     let mut completions = Vec::new();
-    engine.submit(0, QueueId(0), JobId(0), job).expect("no other job waits");
+    engine.submit(0, SubmissionQueueId(0), JobId(0), job).expect("no other job waits");
     loop {
-        engine.poll(0, QueueId(0), &mut completions);
+        engine.poll(0, SubmissionQueueId(0), &mut completions);
         if let Some(done) = completions.pop() {
             return done.result;
         }
@@ -192,7 +192,7 @@ impl Device for Keeper {
         true
     }
 
-    fn submit(&mut self, _: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+    fn submit(&mut self, _: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
         let completion = JobCompletion { job: id, result: execute(&job) };
         self.0.lock().expect("no panic").push(completion);
         Ok(())
@@ -202,7 +202,7 @@ impl Device for Keeper {
         100
     }
 
-    fn poll(&mut self, _: QueueId, completions: &mut Vec<JobCompletion>) {
+    fn poll(&mut self, _: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
         if self.1.load(std::sync::atomic::Ordering::Relaxed) {
             completions.append(&mut self.0.lock().expect("no panic"));
         }
@@ -212,7 +212,7 @@ impl Device for Keeper {
 #[test]
 fn software_does_a_late_job_and_the_late_result_is_dropped() {
     let job = || Job::Checksum { data: Bytes::from_static(b"123456789"), block_bytes: 9 };
-    let (queue, device) = (QueueId(3), Keeper::default());
+    let (queue, device) = (SubmissionQueueId(3), Keeper::default());
     let mut engine = Engine::with_device(Box::new(device.clone()));
     let mut completions = Vec::new();
     let mut poll = |engine: &mut Engine, now_ns| {
@@ -264,7 +264,7 @@ impl Device for Narrow {
         true
     }
 
-    fn submit(&mut self, _: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+    fn submit(&mut self, _: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
         match self.0 {
             Some(_) => Err(job),
             None => {
@@ -282,7 +282,7 @@ impl Device for Narrow {
         2
     }
 
-    fn poll(&mut self, _: QueueId, completions: &mut Vec<JobCompletion>) {
+    fn poll(&mut self, _: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
         completions.extend(self.0.take());
     }
 }
@@ -292,7 +292,7 @@ fn coding_jobs_wait_for_room_and_other_jobs_do_not() {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let (code, _) = code_and_pool();
     let mut engine = Engine::with_device(Box::new(Narrow::default()));
-    let queue = QueueId(0);
+    let queue = SubmissionQueueId(0);
     let coding = |rng: &mut ChaCha8Rng| {
         let inputs = (0..4).map(|_| random_bytes(rng, 512)).collect();
         Job::code(Arc::clone(code.encode()), inputs)
@@ -339,7 +339,7 @@ impl Device for Memory {
         true
     }
 
-    fn submit(&mut self, _: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+    fn submit(&mut self, _: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
         self.tries.fetch_add(1, Ordering::Relaxed);
         if job.input_bytes() > self.free_bytes {
             return Err(job);
@@ -357,7 +357,7 @@ impl Device for Memory {
         100
     }
 
-    fn poll(&mut self, _: QueueId, completions: &mut Vec<JobCompletion>) {
+    fn poll(&mut self, _: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
         if !self.jobs.is_empty() {
             let (id, job) = self.jobs.remove(0);
             self.free_bytes += job.input_bytes();
@@ -380,7 +380,7 @@ fn coding(input_bytes: usize) -> Job {
 
 fn finished(engine: &mut Engine, now_ns: u64) -> Vec<u64> {
     let mut completions = Vec::new();
-    engine.poll(now_ns, QueueId(0), &mut completions);
+    engine.poll(now_ns, SubmissionQueueId(0), &mut completions);
     completions.iter().map(|done| done.job.0).collect()
 }
 
@@ -388,7 +388,7 @@ fn finished(engine: &mut Engine, now_ns: u64) -> Vec<u64> {
 fn a_job_that_fits_overtakes_one_that_waits_for_memory_but_not_for_ever() {
     let (mut engine, tries) = with_memory(1000);
     let submit = |engine: &mut Engine, id, bytes| {
-        engine.submit(0, QueueId(0), JobId(id), coding(bytes)).expect("room");
+        engine.submit(0, SubmissionQueueId(0), JobId(id), coding(bytes)).expect("room");
         tries.load(Ordering::Relaxed)
     };
     assert_eq!(submit(&mut engine, 0, 800), 1);
@@ -424,7 +424,7 @@ fn a_job_that_fits_overtakes_one_that_waits_for_memory_but_not_for_ever() {
 #[test]
 fn software_does_the_jobs_of_a_device_that_stays_full() {
     let (mut engine, tries) = with_memory(100);
-    let queue = QueueId(0);
+    let queue = SubmissionQueueId(0);
     let rounds = 2 * MAX_DEVICE_FAULTS;
     for round in 0..rounds {
         let since_ns = 10_000 * round;
@@ -499,12 +499,12 @@ fn placements_are_those_of_the_map_and_unknown_rules_are_errors() {
 fn a_full_queue_gives_the_job_back_and_polling_makes_room() {
     let job = || Job::Checksum { data: Bytes::from_static(b"abc"), block_bytes: 3 };
     let mut engine = SoftwareEngine::new();
-    let queue = QueueId(1);
+    let queue = SubmissionQueueId(1);
     for number in 0..MAX_WAITING_COMPLETIONS as u64 {
         assert!(engine.submit(queue, JobId(number), job()).is_ok());
     }
     assert!(engine.submit(queue, JobId(7777), job()).is_err());
-    assert!(engine.submit(QueueId(2), JobId(7777), job()).is_ok());
+    assert!(engine.submit(SubmissionQueueId(2), JobId(7777), job()).is_ok());
     let mut completions = Vec::new();
     engine.poll(queue, &mut completions);
     let ids: Vec<u64> = completions.iter().map(|done| done.job.0).collect();
@@ -523,7 +523,7 @@ fn counters_tell_where_jobs_went() {
         fn takes(&self, _: &Job) -> bool {
             true
         }
-        fn submit(&mut self, _: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+        fn submit(&mut self, _: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
             self.0 += 1;
             let result = match self.0 % 3 {
                 0 => return Err(job),
@@ -533,7 +533,7 @@ fn counters_tell_where_jobs_went() {
             self.1.push(JobCompletion { job: id, result });
             Ok(())
         }
-        fn poll(&mut self, _: QueueId, completions: &mut Vec<JobCompletion>) {
+        fn poll(&mut self, _: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
             completions.append(&mut self.1);
         }
     }
@@ -560,7 +560,7 @@ fn a_device_with_wrong_results_is_given_up() {
         fn takes(&self, _: &Job) -> bool {
             true
         }
-        fn submit(&mut self, _: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+        fn submit(&mut self, _: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
             let mut result = execute(&job);
             if let Ok(JobOutput::Code(shards)) = &mut result {
                 for shard in shards {
@@ -572,7 +572,7 @@ fn a_device_with_wrong_results_is_given_up() {
             self.0.push(JobCompletion { job: id, result });
             Ok(())
         }
-        fn poll(&mut self, _: QueueId, completions: &mut Vec<JobCompletion>) {
+        fn poll(&mut self, _: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
             completions.append(&mut self.0);
         }
     }

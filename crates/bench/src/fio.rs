@@ -64,7 +64,7 @@ pub struct Load {
     pub depth: u32,
 }
 
-/// What fio reads and writes.
+/// The target of fio's reads and writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FioTarget {
     /// The default export of an NBD server on a unix socket.

@@ -54,14 +54,14 @@ pub struct Args {
 }
 
 /// One benchmark: its name, a description and its function.
-struct Bench {
+struct Benchmark {
     name: &'static str,
     about: &'static str,
     run: fn(&Args) -> anyhow::Result<()>,
 }
 
 /// The benchmarks of `fieldstone bench`.
-const BENCHES: &[Bench] = &[Bench {
+const BENCHES: &[Benchmark] = &[Benchmark {
     name: "nbd",
     about: "our NBD servers against nbdkit, qemu-nbd and the raw disk; \
             --sweep for the papers' grid",

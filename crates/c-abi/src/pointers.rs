@@ -2,7 +2,7 @@
 
 use std::slice;
 
-/// What is wrong with a pointer.
+/// An error of a pointer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PointerError {
     /// The pointer is null, but must not be.

@@ -1,7 +1,7 @@
 //! The `fieldstone` command: protected block devices over NBD, and the tools for them.
 //!
 //! This crate reads arguments and prints results. `command/` has one file per subcommand. The
-//! modules beside it have the tables and progress bars that several subcommands share. The work of
+//! other modules have the tables and progress bars that several subcommands share. The work of
 //! the commands is in `fieldstone-server`, that of the benchmarks in `fieldstone-bench`.
 //!
 //! Exit codes: 0: done. 1: an error; the message on stderr says what happened, to which thing, and

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
 
 use fieldstone_c_abi::{Error, reference, write};
-use fieldstone_codes::lent::Lent;
+use fieldstone_codes::foreign_buffers::ForeignBuffers;
 use fieldstone_codes::{Code as Codes, Profile, Verdict, stripe};
 
 use crate::pointers::{array, read_all, write_all};
@@ -155,11 +155,11 @@ pub unsafe extern "C" fn fieldstone_code_encode(
         // SAFETY: as above.
         let (data, parity) =
             unsafe { (array("data", data, code.k())?, array("parity", parity, code.m())?) };
-        let mut lent = Lent::default();
-        read_all(&mut lent, "data", data, shard_bytes)?;
-        write_all(&mut lent, "parity", parity, shard_bytes)?;
+        let mut buffers = ForeignBuffers::default();
+        read_all(&mut buffers, "data", data, shard_bytes)?;
+        write_all(&mut buffers, "parity", parity, shard_bytes)?;
         // SAFETY: the header requires buffers of this length that no other thread writes.
-        let (data, mut parity) = unsafe { lent.slices() }?;
+        let (data, mut parity) = unsafe { buffers.slices() }?;
         Ok(stripe::encode(&**code, &data, &mut parity)?)
     };
     // SAFETY: the header requires null or room for an error.
@@ -185,18 +185,18 @@ pub unsafe extern "C" fn fieldstone_code_decode(
         // SAFETY: as above.
         let (shards, present) =
             unsafe { (array("shards", shards, count)?, array("present", present, count)?) };
-        let mut lent = Lent::default();
+        let mut buffers = ForeignBuffers::default();
         let mut lost = Vec::new();
         for (at, (&shard, &present)) in shards.iter().zip(present).enumerate() {
             if present != 0 {
-                lent.read("shards", Some(at), shard, shard_bytes)?;
+                buffers.read("shards", Some(at), shard, shard_bytes)?;
             } else if !shard.is_null() {
-                lent.write("shards", Some(at), shard, shard_bytes)?;
+                buffers.write("shards", Some(at), shard, shard_bytes)?;
                 lost.push(at);
             }
         }
         // SAFETY: the header requires buffers of this length that no other thread writes.
-        let (given, mut outputs) = unsafe { lent.slices() }?;
+        let (given, mut outputs) = unsafe { buffers.slices() }?;
         let mut given = given.into_iter();
         let take = |&present: &u8| if present == 0 { None } else { given.next() };
         let there: Vec<Option<&[u8]>> = present.iter().map(take).collect();
@@ -236,12 +236,12 @@ pub unsafe extern "C" fn fieldstone_code_update(
         let change = unsafe { reference("change", change) }?;
         // SAFETY: as above.
         let parity = unsafe { array("parity", parity, code.m()) }?;
-        let mut lent = Lent::default();
-        lent.read("old_bytes", None, change.old_bytes, change.len_bytes)?;
-        lent.read("new_bytes", None, change.new_bytes, change.len_bytes)?;
-        write_all(&mut lent, "parity", parity, shard_bytes)?;
+        let mut buffers = ForeignBuffers::default();
+        buffers.read("old_bytes", None, change.old_bytes, change.len_bytes)?;
+        buffers.read("new_bytes", None, change.new_bytes, change.len_bytes)?;
+        write_all(&mut buffers, "parity", parity, shard_bytes)?;
         // SAFETY: the header requires buffers of this length that no other thread writes.
-        let (contents, mut parity) = unsafe { lent.slices() }?;
+        let (contents, mut parity) = unsafe { buffers.slices() }?;
         let (shard, offset_bytes) = (change.shard, change.offset_bytes);
         let (old, new) = (contents[0], contents[1]);
         Ok(stripe::update(&**code, shard, offset_bytes, old, new, &mut parity)?)
@@ -261,10 +261,10 @@ unsafe fn stripe_of<'a>(
 ) -> Result<Vec<&'a [u8]>, Failure> {
     // SAFETY: the header requires these pointers.
     let shards = unsafe { array("shards", shards, code.k() + code.m()) }?;
-    let mut lent = Lent::default();
-    read_all(&mut lent, "shards", shards, shard_bytes)?;
+    let mut buffers = ForeignBuffers::default();
+    read_all(&mut buffers, "shards", shards, shard_bytes)?;
     // SAFETY: the header requires buffers of this length that no thread writes.
-    let (shards, _) = unsafe { lent.slices() }?;
+    let (shards, _) = unsafe { buffers.slices() }?;
     Ok(shards)
 }
 

@@ -3,7 +3,7 @@
 //! The header is the documentation for users; this crate implements it. Every function
 //!
 //! - checks its pointers, and all properties of buffers that an address shows: null, too long,
-//!   overlapping ([`fieldstone_codes::lent`]), and every number and length
+//!   overlapping ([`fieldstone_codes::foreign_buffers`]), and every number and length
 //!   ([`fieldstone_codes::stripe`]);
 //! - returns a [status](status::Status), and on request writes a message into the caller's memory,
 //!   so no thread gets another thread's error;
@@ -18,8 +18,8 @@
 //!
 //! [`fieldstone_c_abi`] makes references of pointers and keeps panics from C.
 //!
-//! What a pointer must point to, who owns it and how long it must live is said once, in the header,
-//! and holds for all functions: `# Safety` sections here say only what is particular.
+//! The header states for each pointer its target, its owner and its lifetime. `# Safety` sections
+//! here add only the particular requirements of a function.
 
 mod code;
 mod pointers;

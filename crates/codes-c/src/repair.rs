@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use fieldstone_c_abi::{Error, reference, write};
-use fieldstone_codes::lent::Lent;
+use fieldstone_codes::foreign_buffers::ForeignBuffers;
 use fieldstone_codes::{Code as Codes, RepairPlan, ShardRead, StripeError, stripe};
 
 use crate::code::Code;
@@ -182,14 +182,14 @@ pub unsafe extern "C" fn fieldstone_repair_execute(
                 array("outputs", outputs, plan.lost.len())?,
             )
         };
-        let mut lent = Lent::default();
+        let mut buffers = ForeignBuffers::default();
         for (at, (&input, read)) in inputs.iter().zip(&plan.reads).enumerate() {
             let len_bytes = stripe::read_bytes(&**code, read, shard_bytes);
-            lent.read("inputs", Some(at), input, len_bytes)?;
+            buffers.read("inputs", Some(at), input, len_bytes)?;
         }
-        write_all(&mut lent, "outputs", outputs, shard_bytes)?;
+        write_all(&mut buffers, "outputs", outputs, shard_bytes)?;
         // SAFETY: the header requires buffers of these lengths that no other thread writes.
-        let (inputs, mut outputs) = unsafe { lent.slices() }?;
+        let (inputs, mut outputs) = unsafe { buffers.slices() }?;
         Ok(stripe::repair(&**code, plan, &inputs, &mut outputs)?)
     };
     // SAFETY: the header requires null or room for an error.

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use fieldstone_c_abi::{Error, PointerError};
-use fieldstone_codes::lent::LentError;
+use fieldstone_codes::foreign_buffers::BufferError;
 use fieldstone_codes::{CodeError, ProfileError, StripeError};
 
 /// The results of calls: `enum fieldstone_status` of the header.
@@ -121,12 +121,12 @@ impl From<StripeError> for Failure {
     }
 }
 
-impl From<LentError> for Failure {
-    fn from(error: LentError) -> Self {
+impl From<BufferError> for Failure {
+    fn from(error: BufferError) -> Self {
         let status = match error {
-            LentError::Null(_) => Status::Null,
-            LentError::TooLong(_) => Status::BadLength,
-            LentError::Overlap { .. } => Status::Overlap,
+            BufferError::Null(_) => Status::Null,
+            BufferError::TooLong(_) => Status::BadLength,
+            BufferError::Overlap { .. } => Status::Overlap,
         };
         Self::new(status, error.to_string())
     }
@@ -143,6 +143,6 @@ pub(crate) unsafe fn guarded(
     error: *mut Error,
     body: impl FnOnce() -> Result<(), Failure>,
 ) -> c_int {
-    // SAFETY: the caller vouches for the memory.
+    // SAFETY: the caller guarantees the memory.
     unsafe { fieldstone_c_abi::guarded(error, body) }
 }

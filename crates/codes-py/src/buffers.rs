@@ -5,7 +5,7 @@
 //! released. As with every such library, a call gives undefined results if another thread writes
 //! its buffers during the call.
 
-use fieldstone_codes::lent::{Lent, Slices};
+use fieldstone_codes::foreign_buffers::{ForeignBuffers, Slices};
 use pyo3::buffer::{ElementType, PyUntypedBuffer};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use crate::{CodeError, refused};
 #[derive(Default)]
 pub(crate) struct Buffers {
     held: Vec<PyUntypedBuffer>,
-    lent: Lent,
+    foreign: ForeignBuffers,
 }
 
 impl Buffers {
@@ -29,7 +29,7 @@ impl Buffers {
     ) -> PyResult<usize> {
         let buffer = take(&name(argument, index), object)?;
         let (start, len_bytes) = (buffer.buf_ptr().cast(), buffer.len_bytes());
-        self.lent.read(argument, index, start, len_bytes).map_err(|error| refused(&error))?;
+        self.foreign.read(argument, index, start, len_bytes).map_err(|error| refused(&error))?;
         self.held.push(buffer);
         Ok(len_bytes)
     }
@@ -47,7 +47,7 @@ impl Buffers {
             return Err(CodeError::new_err(format!("{name} is read-only")));
         }
         let (start, len_bytes) = (buffer.buf_ptr().cast(), buffer.len_bytes());
-        self.lent.write(argument, index, start, len_bytes).map_err(|error| refused(&error))?;
+        self.foreign.write(argument, index, start, len_bytes).map_err(|error| refused(&error))?;
         self.held.push(buffer);
         Ok(len_bytes)
     }
@@ -81,7 +81,7 @@ impl Buffers {
         // SAFETY: the buffers are held until after this call, so their memory stays where it is.
         // They are contiguous, and writable where they must be. The documentation requires callers
         // to let no other thread use them meanwhile.
-        let slices = unsafe { self.lent.slices() }.map_err(|error| refused(&error))?;
+        let slices = unsafe { self.foreign.slices() }.map_err(|error| refused(&error))?;
         py.detach(|| work(slices)).map_err(|error| refused(&error))
     }
 }

@@ -3,7 +3,7 @@
 //! `fieldstone_codes.pyi`, which type checkers and editors also read, describes the interface. This
 //! side does three things. It takes any object with the buffer protocol (`bytes`, `bytearray`,
 //! `memoryview`, `mmap`, NumPy arrays) without copying a byte. It checks the properties that types
-//! do not express (contiguous, writable, not overlapping; [`fieldstone_codes::lent`] and
+//! do not express (contiguous, writable, not overlapping; [`fieldstone_codes::foreign_buffers`] and
 //! [`fieldstone_codes::stripe`] do the rest). It lets other Python threads run while it computes.
 //!
 //! It is built for Python's stable ABI from 3.11 on, the first version with the buffer protocol, so

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fieldstone_gf::{LinearMap, Matrix};
 
 use crate::cache::PlanKey;
-use crate::planned::Construction;
+use crate::construction::Construction;
 use crate::{RepairPlan, ShardRead};
 
 /// n identical shards.

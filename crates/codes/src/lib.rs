@@ -19,9 +19,9 @@
 //! | [`plan`]    | the reads and the map of a repair, and of an update |
 //! | [`check`]   | is a stripe consistent, and which shard is wrong |
 //! | [`stripe`]  | whole stripes in memory: encode, decode, update, with every argument checked |
-//! | [`lent`]    | buffers that other languages lend, for bindings |
+//! | [`foreign_buffers`] | borrowed buffers of other languages, for bindings |
 //! | `chunks`    | the lengths of an object's shards, by the rules of Ceph's plugins |
-//! | `planned`   | the common parts of all codes: checks, caches, updates |
+//! | `construction` | the common parts of all codes: checks, caches, updates |
 //! | `cache`     | keeps a bounded number of plans, because inverting costs more than coding |
 //! | `delta`     | the parity update of any code, computed from its encoder |
 //! | `program`   | building maps of several steps |
@@ -36,14 +36,14 @@ mod cache;
 pub mod check;
 mod chunks;
 mod clay;
+mod construction;
 mod copies;
 mod delta;
+pub mod foreign_buffers;
 mod isa;
 mod jerasure;
 pub mod layout;
-pub mod lent;
 pub mod plan;
-mod planned;
 pub mod profile;
 mod program;
 mod rs;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use fieldstone_gf::{LinearMap, Matrix};
 
 use crate::cache::PlanKey;
+use crate::construction::{Construction, data_first};
 use crate::jerasure::WordMatrix;
-use crate::planned::{Construction, data_first};
 use crate::{RepairPlan, ShardRead};
 
 /// A Reed-Solomon code over bytes.

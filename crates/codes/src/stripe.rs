@@ -203,10 +203,10 @@ pub fn update(
         }
     }
     let delta: Vec<u8> = old.iter().zip(new).map(|(old, new)| old ^ new).collect();
-    for piece in pieces(code, shard_bytes, offset_bytes..end) {
-        let plan = code.delta(shard, piece.elements.clone())?;
-        let delta = &delta[piece.bytes.start - offset_bytes..piece.bytes.end - offset_bytes];
-        add(code, &plan, &piece, delta, parities);
+    for part in delta_parts(code, shard_bytes, offset_bytes..end) {
+        let plan = code.delta(shard, part.elements.clone())?;
+        let delta = &delta[part.bytes.start - offset_bytes..part.bytes.end - offset_bytes];
+        add(code, &plan, &part, delta, parities);
     }
     Ok(())
 }
@@ -230,7 +230,7 @@ pub fn locate(code: &dyn Code, shards: &[&[u8]]) -> Result<Verdict, StripeError>
 }
 
 /// A part of a write that one delta plan covers.
-struct Piece {
+struct DeltaPart {
     /// The bytes in the shard.
     bytes: Range<usize>,
     /// The elements of these bytes.
@@ -243,9 +243,9 @@ struct Piece {
     columns: Range<usize>,
 }
 
-/// Cuts a range of a shard into pieces of whole elements, or of one part of one element. In a code
-/// over words, every element has bits in the whole range, so the range is one piece.
-fn pieces(code: &dyn Code, shard_bytes: usize, mut range: Range<usize>) -> Vec<Piece> {
+/// Cuts a range of a shard into parts: each has whole elements, or bytes of one element. In a code
+/// over words, every element has bits in the whole range, so the range is one part.
+fn delta_parts(code: &dyn Code, shard_bytes: usize, mut range: Range<usize>) -> Vec<DeltaPart> {
     let elements = code.elements();
     let block_bytes = match code.layout() {
         Layout::Contiguous => shard_bytes,
@@ -254,11 +254,11 @@ fn pieces(code: &dyn Code, shard_bytes: usize, mut range: Range<usize>) -> Vec<P
         Layout::Words { .. } => {
             let (bytes, columns) = (range.clone(), range);
             let (elements, origin_bytes, stride_bytes) = (0..elements, 0, shard_bytes);
-            return vec![Piece { bytes, elements, origin_bytes, stride_bytes, columns }];
+            return vec![DeltaPart { bytes, elements, origin_bytes, stride_bytes, columns }];
         }
     };
     let stride_bytes = block_bytes / elements as usize;
-    let mut pieces = Vec::new();
+    let mut parts = Vec::new();
     while !range.is_empty() {
         let origin_bytes = range.start / block_bytes * block_bytes;
         let end = range.end.min(origin_bytes + block_bytes);
@@ -275,15 +275,21 @@ fn pieces(code: &dyn Code, shard_bytes: usize, mut range: Range<usize>) -> Vec<P
         let bytes = range.start..range.start + count * columns.len();
         range.start = bytes.end;
         let elements = element as u32..(element + count) as u32;
-        pieces.push(Piece { bytes, elements, origin_bytes, stride_bytes, columns });
+        parts.push(DeltaPart { bytes, elements, origin_bytes, stride_bytes, columns });
     }
-    pieces
+    parts
 }
 
-/// Adds the effect of a piece's delta to the parities.
-fn add(code: &dyn Code, plan: &DeltaPlan, piece: &Piece, delta: &[u8], parities: &mut [&mut [u8]]) {
+/// Adds the effect of a part's delta to the parities.
+fn add(
+    code: &dyn Code,
+    plan: &DeltaPlan,
+    part: &DeltaPart,
+    delta: &[u8],
+    parities: &mut [&mut [u8]],
+) {
     let words = matches!(code.layout(), Layout::Words { .. });
-    let width = piece.columns.len();
+    let width = part.columns.len();
     // A shard of words is one range for any elements.
     let parts = |write: &ShardRead| if words { 1 } else { write.element_count() as usize };
     let mut deltas: Vec<Vec<u8>> =
@@ -291,7 +297,7 @@ fn add(code: &dyn Code, plan: &DeltaPlan, piece: &Piece, delta: &[u8], parities:
     let mut outputs: Vec<&mut [u8]> = deltas.iter_mut().map(Vec::as_mut_slice).collect();
     let done = match code.layout() {
         Layout::Words { .. } => code.layout().execute(&plan.map, &[delta], &mut outputs),
-        // The piece has equally many bytes of each of its elements, so it is a stripe of equal
+        // The part has equally many bytes of each of its elements, so it is a stripe of equal
         // parts.
         Layout::Contiguous | Layout::Packets { .. } => plan.map.execute(&[delta], &mut outputs),
     };
@@ -300,8 +306,8 @@ fn add(code: &dyn Code, plan: &DeltaPlan, piece: &Piece, delta: &[u8], parities:
         let parity = &mut parities[write.shard - code.k()];
         let elements = write.elements.iter().cloned().flatten();
         for (element, delta) in elements.zip(delta.chunks_exact(width)) {
-            let at = piece.origin_bytes + element as usize * piece.stride_bytes;
-            let place = &mut parity[at + piece.columns.start..at + piece.columns.end];
+            let at = part.origin_bytes + element as usize * part.stride_bytes;
+            let place = &mut parity[at + part.columns.start..at + part.columns.end];
             place.iter_mut().zip(delta).for_each(|(byte, delta)| *byte ^= delta);
         }
     }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use fieldstone_gf::{LinearMap, Term, WordField};
 
 use crate::cache::PlanKey;
+use crate::construction::{Construction, data_first};
 use crate::jerasure::WordMatrix;
-use crate::planned::{Construction, data_first};
 use crate::{Layout, RepairPlan, ShardRead};
 
 /// A code over the bits of words.

@@ -324,7 +324,7 @@ fn two_wrong_shards_are_not_taken_for_one() {
 fn updates_touch_no_more_parity_elements_than_they_must() {
     // Parity elements that change with one element: minimum, maximum, and the sum over a shard's
     // elements and the data shards.
-    for (name, least, most, sum) in [
+    for (name, min, max, sum) in [
         ("rs:8+3", 3, 3, 8 * 3),
         ("zigzag:4+2", 2, 2, 32 * 2),
         ("zigzag:6+3,n=9", 3, 3, 54 * 3),
@@ -340,7 +340,7 @@ fn updates_touch_no_more_parity_elements_than_they_must() {
             })
             .collect();
         let range = (touched.iter().min().copied(), touched.iter().max().copied());
-        assert_eq!(range, (Some(least), Some(most)), "{name}");
+        assert_eq!(range, (Some(min), Some(max)), "{name}");
         assert_eq!(touched.iter().sum::<u32>(), sum, "{name}");
     }
 }

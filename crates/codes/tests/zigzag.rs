@@ -107,7 +107,7 @@ fn every_data_shard_is_rebuilt_with_the_promised_reads() {
     let mut rng = ChaCha8Rng::seed_from_u64(648);
     // Elements, and elements read: for the cheapest data shard, for the most expensive, and for
     // all.
-    for (name, n, least, most, sum) in [
+    for (name, n, min, max, sum) in [
         ("zigzag:2+2", 2, 3, 3, 6),
         ("zigzag:4+2", 8, 20, 20, 80),
         ("zigzag:4+2,n=4", 4, 10, 12, 44),
@@ -136,7 +136,7 @@ fn every_data_shard_is_rebuilt_with_the_promised_reads() {
             })
             .collect();
         let range = (reads.iter().min().copied(), reads.iter().max().copied());
-        assert_eq!(range, (Some(least), Some(most)), "{name}: {reads:?}");
+        assert_eq!(range, (Some(min), Some(max)), "{name}: {reads:?}");
         assert_eq!(reads.iter().sum::<u64>(), sum, "{name}: {reads:?}");
     }
 }

@@ -32,7 +32,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How many times `PATIENCE` a message waits until the thread takes its text. A busy machine may
 /// run the thread late, although the reader is ready.
-const TURNS_MAX: u32 = 30;
+const WAITS_MAX: u32 = 30;
 
 static STDERR: OnceLock<Arc<Lines>> = OnceLock::new();
 
@@ -139,7 +139,7 @@ impl Lines {
     fn wait(&self, patience: Duration) {
         let mut buffer = self.lock();
         let last = if buffer.text.is_empty() { buffer.current - 1 } else { buffer.current };
-        for _ in 0..TURNS_MAX {
+        for _ in 0..WAITS_MAX {
             let waits = |buffer: &mut Buffer| buffer.done < last && !buffer.is_stuck;
             let waited = self.gone.wait_timeout_while(buffer, patience, waits);
             buffer = waited.unwrap_or_else(PoisonError::into_inner).0;

@@ -21,7 +21,7 @@ use crate::{ItemId, OsdId};
 
 /// The shards of one pool on one device: held, received and sent, in shards of placement groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flow {
+pub struct Movement {
     /// Shards before.
     pub before: u64,
     /// Shards after.
@@ -47,9 +47,9 @@ pub struct PoolDiff {
     pub holes: u64,
     /// The smallest number of shards that had to move, by weight; `None` if the rule does not
     /// define shares.
-    pub least: Option<f64>,
+    pub min_moved: Option<f64>,
     /// The devices that have or had a shard.
-    pub osds: BTreeMap<OsdId, Flow>,
+    pub osds: BTreeMap<OsdId, Movement>,
 }
 
 /// Compares one pool in two maps; `threads` map placement groups.
@@ -75,13 +75,13 @@ pub fn diff_pool(
         diff.holes += usize::from(after.pool.size).saturating_sub(held) as u64;
         diff.moved += received.len() as u64;
         diff.pgs_changed += u64::from(!(received.is_empty() && sent.is_empty()));
-        let mut count = |osd: OsdId, add: fn(&mut Flow)| add(diff.osds.entry(osd).or_default());
-        was.into_iter().flatten().for_each(|osd| count(osd, |flow| flow.before += 1));
-        is.into_iter().flatten().for_each(|osd| count(osd, |flow| flow.after += 1));
-        received.into_iter().for_each(|osd| count(osd, |flow| flow.received += 1));
-        sent.into_iter().for_each(|osd| count(osd, |flow| flow.sent += 1));
+        let mut count = |osd: OsdId, add: fn(&mut Movement)| add(diff.osds.entry(osd).or_default());
+        was.into_iter().flatten().for_each(|osd| count(osd, |movement| movement.before += 1));
+        is.into_iter().flatten().for_each(|osd| count(osd, |movement| movement.after += 1));
+        received.into_iter().for_each(|osd| count(osd, |movement| movement.received += 1));
+        sent.into_iter().for_each(|osd| count(osd, |movement| movement.sent += 1));
     }
-    diff.least = least(&before, &after, &diff);
+    diff.min_moved = min_moved(&before, &after, &diff);
     Ok(diff)
 }
 
@@ -112,11 +112,12 @@ impl<'m> Side<'m> {
     }
 
     /// The share of each device in all shards together.
-    fn targets(&self, shards: impl Fn(&Flow) -> u64, diff: &PoolDiff) -> Option<Vec<f64>> {
+    fn targets(&self, shards: impl Fn(&Movement) -> u64, diff: &PoolDiff) -> Option<Vec<f64>> {
         let (_, rule) = self.map.crush.rules().find(|&(id, _)| id == self.pool.rule)?;
         let reach = Reach::new(&self.map.crush, rule).ok()?;
         let held = (0..self.map.weights.len() as u32).map(|osd| diff.osds.get(&OsdId(osd)));
-        let held: Vec<u32> = held.map(|flow| flow.map_or(0, |f| shards(f) as u32)).collect();
+        let held: Vec<u32> =
+            held.map(|movement| movement.map_or(0, |f| shards(f) as u32)).collect();
         Some(reach::targets(&reach, &self.map.weights, &held))
     }
 }
@@ -132,9 +133,9 @@ fn lacking(these: &[Option<OsdId>], those: &[Option<OsdId>], is_set: bool) -> Ve
 }
 
 /// The sum of the increases of the devices' shares.
-fn least(before: &Side<'_>, after: &Side<'_>, diff: &PoolDiff) -> Option<f64> {
-    let was = before.targets(|flow| flow.before, diff)?;
-    let is = after.targets(|flow| flow.after, diff)?;
+fn min_moved(before: &Side<'_>, after: &Side<'_>, diff: &PoolDiff) -> Option<f64> {
+    let was = before.targets(|movement| movement.before, diff)?;
+    let is = after.targets(|movement| movement.after, diff)?;
     let had = |osd: usize| was.get(osd).copied().unwrap_or(0.0);
     Some(is.iter().enumerate().map(|(osd, target)| (target - had(osd)).max(0.0)).sum())
 }

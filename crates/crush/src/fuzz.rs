@@ -24,7 +24,7 @@ use crate::{AlgorithmKind, WEIGHT_ONE};
 
 /// The stages that an input has passed, so that a test can judge its inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct Coverage {
     /// The input was a map.
     pub map: bool,
     /// The map's text was a map again.
@@ -37,8 +37,8 @@ pub struct Survey {
 ///
 /// # Panics
 /// If a property does not hold: that is the finding.
-pub fn binary(input: &[u8]) -> Survey {
-    let Ok(map) = format::decode(input) else { return Survey::default() };
+pub fn binary(input: &[u8]) -> Coverage {
+    let Ok(map) = format::decode(input) else { return Coverage::default() };
     check(&map)
 }
 
@@ -46,28 +46,28 @@ pub fn binary(input: &[u8]) -> Survey {
 ///
 /// # Panics
 /// If a property does not hold: that is the finding.
-pub fn text(input: &[u8]) -> Survey {
-    let Ok(input) = std::str::from_utf8(input) else { return Survey::default() };
+pub fn text(input: &[u8]) -> Coverage {
+    let Ok(input) = std::str::from_utf8(input) else { return Coverage::default() };
     match language::parse(input) {
         Ok(map) => check(&map),
         Err(error) => {
             // The place is in the text, or directly after it.
             let lines = input.split('\n').count();
             assert!(error.line as usize <= lines && error.column > 0, "{error}");
-            Survey::default()
+            Coverage::default()
         }
     }
 }
 
-fn check(map: &Map) -> Survey {
-    let release = Release::least_for(map);
+fn check(map: &Map) -> Coverage {
+    let release = Release::min_for(map);
     let bytes = format::encode(map, release);
     let again = format::decode(&bytes).expect("what was encoded is a map");
     if release == Release::V16 {
         assert_eq!(&again, map, "encoding changed the map");
     }
     assert_eq!(format::encode(&again, release), bytes, "encoding changes the map every time");
-    Survey { map: true, text: survives_text(map), rules: run(map) }
+    Coverage { map: true, text: survives_text(map), rules: run(map) }
 }
 
 /// Checks whether the printed map can be read.

@@ -27,8 +27,8 @@
 //! | [`builder`] | builds maps in code |
 //! | [`binary`]  | maps as Ceph stores them |
 //! | [`text`]    | maps as people write them |
-//! | [`fuzz`]    | what must hold of the formats, whatever comes in |
-//! | `kept`      | what others have made of a map |
+//! | [`fuzz`]    | the properties of the formats, for any input |
+//! | `derived_cache` | cache of data derived from a map |
 //! | `shadow`    | the trees that stand for classes of devices |
 //! | `rule_ref`  | a rule, ready to map inputs |
 //! | `mapper`    | runs rules: firstn and indep |
@@ -48,10 +48,10 @@ pub mod bucket;
 pub mod builder;
 pub mod check;
 pub mod choose_args;
+mod derived_cache;
 pub mod diff;
 pub mod fuzz;
 pub mod hash;
-mod kept;
 mod ll_table;
 pub mod ln;
 pub mod map;
@@ -155,7 +155,7 @@ impl TypeId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u32);
 
-/// A question that a map cannot answer.
+/// An error of a look-up in a map.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CrushError {
     /// No rule of that number.

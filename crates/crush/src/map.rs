@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::check::{self, BuildError};
 use crate::choose_args::{ChooseArgs, ChooseArgsId};
-use crate::kept::Kept;
+use crate::derived_cache::DerivedCache;
 use crate::names::{Classes, Names};
 use crate::rule::Rule;
 use crate::tunables::Tunables;
@@ -49,7 +49,7 @@ pub struct Map {
     names: Names,
     classes: Classes,
     max_devices: u32,
-    kept: Kept,
+    derived: DerivedCache,
 }
 
 impl Map {
@@ -78,7 +78,7 @@ impl Map {
             names: parts.names,
             classes: parts.classes,
             max_devices,
-            kept: Kept::default(),
+            derived: DerivedCache::default(),
         };
         check::map(&map)?;
         Ok(map)
@@ -131,16 +131,17 @@ impl Map {
         &self.tunables
     }
 
-    /// What is made of the map with these weights, kept for the next one who asks. See [`Kept`].
-    pub(crate) fn kept<T: Any + Send + Sync>(
+    /// Returns the cached data that a module derived from the map with these weights. Makes the
+    /// data if the cache does not have it. See [`DerivedCache`].
+    pub(crate) fn derived<T: Any + Send + Sync>(
         &self,
         choose_args: Option<&ChooseArgs>,
         make: impl Fn() -> T,
     ) -> Arc<T> {
-        let Some(given) = choose_args else { return self.kept.get(None, make) };
+        let Some(given) = choose_args else { return self.derived.get(None, make) };
         match self.choose_args.values().position(|own| ptr::eq(own, given)) {
-            Some(place) => self.kept.get(Some(place), make),
-            // What is made with weights from elsewhere is not kept.
+            Some(index) => self.derived.get(Some(index), make),
+            // The map does not cache data that was derived with foreign weights.
             None => Arc::new(make()),
         }
     }

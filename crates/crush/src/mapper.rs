@@ -21,8 +21,8 @@
 //! position twice) are Ceph's; any change of them changes placements.
 //!
 //! This is the plain mapper, one input at a time: the definition that the batch mapper and the
-//! hardware are compared with. So it uses nothing of theirs. Who can make draws faster is told of
-//! each choose step and asked before each draw ([`Drawer`]).
+//! hardware are compared with. So it uses nothing of theirs. A faster implementation of draws is a
+//! [`Drawer`]: the mapper announces each choose step to the drawer, and asks it before each draw.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -121,8 +121,8 @@ pub(crate) struct Choose<'a> {
     pub(crate) settings: &'a Tries,
 }
 
-/// The end of one draw of firstn.
-enum Draw {
+/// The outcome of one draw of firstn.
+enum DrawOutcome {
     Taken(ItemId),
     Collided,
     Rejected,
@@ -144,7 +144,7 @@ pub(crate) enum Next<'m> {
 /// the input and the attempt number alone (and on the position, where weights do).
 pub(crate) trait Drawer: Sized {
     /// A choose step begins. So many attempts will be made from `choose.bucket`, at least.
-    fn begin(&self, run: &Run<'_, Self>, choose: &Choose<'_>, attempts: usize, indep: bool);
+    fn begin(&self, mapping: &Mapping<'_, Self>, choose: &Choose<'_>, attempts: usize, indep: bool);
     /// The index of the item that an attempt draws in a bucket; `None` if the plain mapper is to
     /// draw.
     fn draw(&self, bucket: &Bucket, r: u32) -> Option<usize>;
@@ -154,15 +154,15 @@ pub(crate) trait Drawer: Sized {
 pub(crate) struct NoDrawer;
 
 impl Drawer for NoDrawer {
-    fn begin(&self, _: &Run<'_, Self>, _: &Choose<'_>, _: usize, _: bool) {}
+    fn begin(&self, _: &Mapping<'_, Self>, _: &Choose<'_>, _: usize, _: bool) {}
 
     fn draw(&self, _: &Bucket, _: u32) -> Option<usize> {
         None
     }
 }
 
-/// One mapping.
-pub(crate) struct Run<'m, D = NoDrawer> {
+/// One mapping: the input, and the parameters of its rule run.
+pub(crate) struct Mapping<'m, D = NoDrawer> {
     pub(crate) map: &'m Map,
     pub(crate) choose_args: Option<&'m ChooseArgs>,
     pub(crate) x: u32,
@@ -174,7 +174,7 @@ pub(crate) struct Run<'m, D = NoDrawer> {
     pub(crate) tries: Option<&'m TriesHistogram>,
 }
 
-impl<D: Drawer> Run<'_, D> {
+impl<D: Drawer> Mapping<'_, D> {
     /// Runs an ordinary rule.
     pub(crate) fn rule(&self, rule: &Rule) -> Items {
         let mut tries = Tries::new(self.map);
@@ -293,7 +293,7 @@ impl<D: Drawer> Run<'_, D> {
                     && local_failures >= bucket.items.len() as u32 / 2
                     && local_failures > settings.local_fallback;
                 let draw = if bucket.items.is_empty() {
-                    Draw::Rejected
+                    DrawOutcome::Rejected
                 } else {
                     let index = if by_permutation {
                         Some(bucket.draw_by_permutation(self.x, r))
@@ -308,17 +308,17 @@ impl<D: Drawer> Run<'_, D> {
                         Next::Found(item) => {
                             self.firstn_judge(choose, item, r, items, leaves, filled)
                         }
-                        Next::Nowhere => Draw::Hopeless,
+                        Next::Nowhere => DrawOutcome::Hopeless,
                     }
                 };
                 let collided = match draw {
-                    Draw::Taken(item) => {
+                    DrawOutcome::Taken(item) => {
                         self.count_tries(failures);
                         return Some(item);
                     }
-                    Draw::Hopeless => return None,
-                    Draw::Collided => true,
-                    Draw::Rejected => false,
+                    DrawOutcome::Hopeless => return None,
+                    DrawOutcome::Collided => true,
+                    DrawOutcome::Rejected => false,
                 };
                 failures += 1;
                 local_failures += 1;
@@ -345,9 +345,9 @@ impl<D: Drawer> Run<'_, D> {
         items: &[ItemId],
         leaves: &mut [ItemId],
         filled: usize,
-    ) -> Draw {
+    ) -> DrawOutcome {
         if items[..filled].contains(&item) {
-            return Draw::Collided;
+            return DrawOutcome::Collided;
         }
         if let Some(leaf_tries) = choose.leaf_tries {
             match item.bucket().and_then(|id| self.map.bucket(id)) {
@@ -362,16 +362,16 @@ impl<D: Drawer> Run<'_, D> {
                         settings: choose.settings,
                     };
                     if self.firstn(&inner, leaves, &mut [], filled) <= filled {
-                        return Draw::Rejected;
+                        return DrawOutcome::Rejected;
                     }
                 }
                 None => leaves[filled] = item,
             }
         }
         if item.osd().is_some_and(|osd| self.is_out(osd)) {
-            return Draw::Rejected;
+            return DrawOutcome::Rejected;
         }
-        Draw::Taken(item)
+        DrawOutcome::Taken(item)
     }
 
     /// Fills the positions of `items`, which are numbered from `first` on, in rounds.

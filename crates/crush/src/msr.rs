@@ -19,7 +19,7 @@
 
 use std::ops::Range;
 
-use crate::mapper::{Drawer, NONE, Run};
+use crate::mapper::{Drawer, Mapping, NONE};
 use crate::rule::{Rule, RuleKind, RuleStep};
 use crate::{Bucket, ItemId, TypeId};
 
@@ -33,8 +33,8 @@ struct Level {
 
 /// Runs a rule of one of the two kinds. A rule of another shape than the blocks above gives
 /// nothing.
-pub(crate) fn run<D: Drawer>(run: &Run<'_, D>, rule: &Rule) -> Vec<ItemId> {
-    let tunables = run.map.tunables();
+pub(crate) fn run<D: Drawer>(mapping: &Mapping<'_, D>, rule: &Rule) -> Vec<ItemId> {
+    let tunables = mapping.map.tunables();
     let (mut descents, mut collision_tries) = (tunables.msr_descents, tunables.msr_collision_tries);
     let mut steps = rule.steps.as_slice();
     while let [first, rest @ ..] = steps {
@@ -45,26 +45,26 @@ pub(crate) fn run<D: Drawer>(run: &Run<'_, D>, rule: &Rule) -> Vec<ItemId> {
         }
         steps = rest;
     }
-    let Some(blocks) = blocks(steps, run.width) else { return Vec::new() };
+    let Some(blocks) = blocks(steps, mapping.width) else { return Vec::new() };
     let indep = rule.kind == RuleKind::MsrIndep;
     let mut output =
-        Output { items: if indep { vec![NONE; run.width] } else { Vec::new() }, indep };
+        Output { items: if indep { vec![NONE; mapping.width] } else { Vec::new() }, indep };
     let mut start = 0;
     for (taken, levels) in blocks {
         if levels.is_empty() {
-            if taken.osd().is_some() && start < run.width {
+            if taken.osd().is_some() && start < mapping.width {
                 output.put(start, taken);
                 start += 1;
             }
             continue;
         }
         let total = levels.iter().fold(1usize, |total, level| total.saturating_mul(level.count));
-        let end = start.saturating_add(total).min(run.width);
-        let bucket = taken.bucket().and_then(|id| run.map.bucket(id));
+        let end = start.saturating_add(total).min(mapping.width);
+        let bucket = taken.bucket().and_then(|id| mapping.map.bucket(id));
         if let Some(bucket) = bucket {
             let chosen = vec![vec![None; end - start]; levels.len()];
-            let mut block = Block {
-                run,
+            let mut block = RuleBlock {
+                mapping,
                 levels: &levels,
                 start,
                 collision_tries,
@@ -119,9 +119,9 @@ impl Output {
     }
 }
 
-/// One block at work.
-struct Block<'a, D> {
-    run: &'a Run<'a, D>,
+/// A block that is being filled.
+struct RuleBlock<'a, D> {
+    mapping: &'a Mapping<'a, D>,
     levels: &'a [Level],
     /// Its first position.
     start: usize,
@@ -133,8 +133,8 @@ struct Block<'a, D> {
     output: &'a mut Output,
 }
 
-impl<D: Drawer> Block<'_, D> {
-    /// Fills what is open of `range` with items below `bucket`, at `level` and below, in pass
+impl<D: Drawer> RuleBlock<'_, D> {
+    /// Fills the open positions of `range` with items below `bucket`, at `level` and below, in pass
     /// `pass`. `total` is the length of the range before the width cut it. Returns how many
     /// positions were filled.
     fn fill(
@@ -160,7 +160,7 @@ impl<D: Drawer> Block<'_, D> {
             };
             if kind == TypeId::DEVICE {
                 let fits = stride_len == 1 && level + 1 == self.levels.len();
-                if fits && item.osd().is_some_and(|osd| !self.run.is_out(osd)) {
+                if fits && item.osd().is_some_and(|osd| !self.mapping.is_out(osd)) {
                     self.chosen[level][at - self.start] = Some(item);
                     self.output.put(at, item);
                     self.open -= 1;
@@ -168,7 +168,7 @@ impl<D: Drawer> Block<'_, D> {
                 }
                 continue;
             }
-            let below = item.bucket().and_then(|id| self.run.map.bucket(id));
+            let below = item.bucket().and_then(|id| self.mapping.map.bucket(id));
             let (Some(below), true) = (below, level + 1 < self.levels.len()) else { continue };
             let below_filled = self.fill(below, stride_len, stride.clone(), level + 1, pass);
             if self.remember(level, &stride, item) && below_filled == 0 {
@@ -197,7 +197,7 @@ impl<D: Drawer> Block<'_, D> {
         pass: u32,
     ) -> Option<ItemId> {
         let chosen = &self.chosen[level][self.relative(range)];
-        let base = pass.wrapping_mul(self.run.width as u32).wrapping_add(number as u32) << 16;
+        let base = pass.wrapping_mul(self.mapping.width as u32).wrapping_add(number as u32) << 16;
         (0..self.collision_tries).find_map(|local| {
             let r = base.wrapping_add(local);
             let item = self.descend(bucket, r, number, self.levels[level].kind)?;
@@ -213,10 +213,10 @@ impl<D: Drawer> Block<'_, D> {
             if bucket.items.is_empty() {
                 return None;
             }
-            let index = self.run.draw(bucket, r, position)?;
+            let index = self.mapping.draw(bucket, r, position)?;
             let item = bucket.items[index];
             let Some(id) = item.bucket() else { return Some(item) };
-            bucket = self.run.map.bucket(id)?;
+            bucket = self.mapping.map.bucket(id)?;
             if bucket.kind == kind {
                 return Some(item);
             }

@@ -1,14 +1,14 @@
 //! A rule of a map, ready to map one input or many.
 //!
-//! This module selects the mapper (the plain one, the one that looks ahead, or the batch mapper).
-//! The selection changes only the time: all mappers give the same results.
+//! This module selects the mapper (the plain one, the one with speculative draws, or the batch
+//! mapper). The selection changes only the time: all mappers give the same results.
 
-use crate::batch::ahead::Ahead;
+use crate::batch::speculate::SpeculativeDraws;
 use crate::batch::tables::Tables;
 use crate::batch::{self, Kernel};
 use crate::choose_args::ChooseArgs;
 use crate::map::Map;
-use crate::mapper::{Drawer, Items, NoDrawer, Run};
+use crate::mapper::{Drawer, Items, Mapping, NoDrawer};
 use crate::msr;
 use crate::rule::{Rule, RuleKind};
 use crate::tries::TriesHistogram;
@@ -90,8 +90,9 @@ impl<'m> RuleRef<'m> {
     ) -> Rows {
         let mut rows = Rows::new(xs.len(), width);
         for (index, &x) in xs.iter().enumerate() {
-            let run = Run { tries: Some(tries), ..self.mapping(&NoDrawer, x, width, weights) };
-            rows.set(index, &self.run_rule(&run));
+            let mapping =
+                Mapping { tries: Some(tries), ..self.mapping(&NoDrawer, x, width, weights) };
+            rows.set(index, &self.run_rule(&mapping));
         }
         rows
     }
@@ -121,8 +122,8 @@ impl<'m> RuleRef<'m> {
             return plain();
         }
         let tables = Tables::of(self.map, self.choose_args);
-        Ahead::with(kernel, &tables, x, |ahead| match ahead {
-            Some(ahead) => self.run_rule(&self.mapping(ahead, x, width, weights)),
+        SpeculativeDraws::with(kernel, &tables, x, |draws| match draws {
+            Some(draws) => self.run_rule(&self.mapping(draws, x, width, weights)),
             None => plain(),
         })
     }
@@ -133,15 +134,15 @@ impl<'m> RuleRef<'m> {
         x: u32,
         width: usize,
         weights: &'a [u32],
-    ) -> Run<'a, D> {
+    ) -> Mapping<'a, D> {
         let (map, choose_args) = (self.map, self.choose_args);
-        Run { map, choose_args, x, weights, width, drawer, tries: None }
+        Mapping { map, choose_args, x, weights, width, drawer, tries: None }
     }
 
-    fn run_rule<D: Drawer>(&self, run: &Run<'_, D>) -> Items {
+    fn run_rule<D: Drawer>(&self, mapping: &Mapping<'_, D>) -> Items {
         match self.rule.kind {
-            RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(run, self.rule).into(),
-            _ => run.rule(self.rule),
+            RuleKind::MsrFirstn | RuleKind::MsrIndep => msr::run(mapping, self.rule).into(),
+            _ => mapping.rule(self.rule),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::map::Parts;
 use crate::{AlgorithmKind, Bucket, BucketId, ClassId, ItemId};
 
 /// The numbers that the map asks for, by original and class.
-pub(crate) type Wanted = BTreeMap<(BucketId, ClassId), BucketId>;
+pub(crate) type RequestedIds = BTreeMap<(BucketId, ClassId), BucketId>;
 
 /// There would be more shadows than the bounds allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +38,15 @@ enum Stop {
 /// Adds the shadows of all buckets to `parts`. The caller has checked that every bucket that is an
 /// item exists, that no bucket lies below itself, and that trees are not deeper than
 /// [`MAX_DEPTH`](crate::check::MAX_DEPTH).
-pub(crate) fn make(parts: &mut Parts, wanted: &Wanted) -> Result<(), TooMany> {
+pub(crate) fn make(parts: &mut Parts, requested: &RequestedIds) -> Result<(), TooMany> {
     let index: HashMap<BucketId, usize> =
         parts.buckets.iter().enumerate().map(|(at, bucket)| (bucket.id, at)).collect();
     let children = parts.buckets.iter().flat_map(|bucket| &bucket.items);
     let held: HashSet<BucketId> = children.filter_map(|item| item.bucket()).collect();
     let roots: BTreeSet<BucketId> = index.keys().copied().filter(|id| !held.contains(id)).collect();
     let classes: Vec<ClassId> = parts.classes.names.keys().copied().collect();
-    let taken = index.keys().chain(wanted.values()).copied().collect();
-    let mut maker = Maker { parts, index, wanted, taken, next: BucketId(-1), items: 0 };
+    let taken = index.keys().chain(requested.values()).copied().collect();
+    let mut maker = Maker { parts, index, requested, taken, next: BucketId(-1), items: 0 };
     for root in roots {
         for &class in &classes {
             match maker.shadow(root, class) {
@@ -63,7 +63,7 @@ struct Maker<'a> {
     parts: &'a mut Parts,
     /// The index of a bucket in the parts.
     index: HashMap<BucketId, usize>,
-    wanted: &'a Wanted,
+    requested: &'a RequestedIds,
     taken: HashSet<BucketId>,
     /// No number before this one is free.
     next: BucketId,
@@ -114,8 +114,8 @@ impl Maker<'_> {
     }
 
     fn number(&mut self, original: BucketId, class: ClassId) -> BucketId {
-        if let Some(&wanted) = self.wanted.get(&(original, class)) {
-            return wanted;
+        if let Some(&requested) = self.requested.get(&(original, class)) {
+            return requested;
         }
         free_number(&self.taken, &mut self.next)
     }

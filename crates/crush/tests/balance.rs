@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fieldstone_crush::balance::{BalancePlan, Limits, Spread, balance};
-use fieldstone_crush::diff::{Flow, diff_pool};
+use fieldstone_crush::balance::{BalanceLimits, BalancePlan, Spread, balance};
+use fieldstone_crush::diff::{Movement, diff_pool};
 use fieldstone_crush::osdmap::{OsdMap, OsdState, PgId, Pool, PoolId, PoolKind, StringHash};
 use fieldstone_crush::{
     BucketId, ItemId, Map, MapBuilder, OsdId, RuleId, RuleStep, Tunables, TypeId, WEIGHT_ONE,
@@ -119,7 +119,7 @@ fn check_rule(map: &OsdMap, before: &[Vec<ItemId>], after: &[Vec<ItemId>], hosts
     }
 }
 
-fn check_plan(map: &OsdMap, plan: &BalancePlan, limits: Limits, hosts: u32) {
+fn check_plan(map: &OsdMap, plan: &BalancePlan, limits: BalanceLimits, hosts: u32) {
     let before = place(map);
     let mut changed = map.clone();
     plan.apply(&mut changed);
@@ -177,7 +177,7 @@ proptest! {
                 map.pg_upmap_items.insert(pg, vec![(from, to)]);
             }
         }
-        let limits = Limits { max_moves, deviation };
+        let limits = BalanceLimits { max_moves, deviation };
         let plan = balance(&map, &[ID], limits, 1).unwrap();
         prop_assert_eq!(&plan, &balance(&map, &[ID], limits, 3).unwrap());
         check_plan(&map, &plan, limits, hosts);
@@ -195,7 +195,7 @@ fn upmaps_are_taken_back_first() {
             map.pg_upmap_items.insert(pg, vec![(raw[1], ItemId(0))]);
         }
     }
-    let limits = Limits { max_moves: usize::MAX, deviation: 3 };
+    let limits = BalanceLimits { max_moves: usize::MAX, deviation: 3 };
     let plan = balance(&map, &[ID], limits, 1).unwrap();
     check_plan(&map, &plan, limits, 6);
     assert!(plan.pools[0].after.max_deviation() <= 3.0);
@@ -213,7 +213,7 @@ fn what_an_administrator_has_fixed_stays() {
     for seed in 0..32 {
         map.pg_upmap.insert(PgId { pool: ID, seed }, fixed.clone());
     }
-    let limits = Limits { max_moves: usize::MAX, deviation: 1 };
+    let limits = BalanceLimits { max_moves: usize::MAX, deviation: 1 };
     let plan = balance(&map, &[ID], limits, 1).unwrap();
     check_plan(&map, &plan, limits, 6);
     assert!(plan.proposals.iter().all(|proposal| proposal.pg.seed >= 32));
@@ -228,7 +228,7 @@ fn groups_that_split_move_nothing_by_themselves() {
     new.pools.get_mut(&ID).unwrap().pg_num = 100;
     let diff = diff_pool(&old, &new, ID, 1).unwrap();
     assert_eq!((diff.pgs, diff.moved, diff.pgs_changed), (100, 0, 0));
-    assert!(diff.least.unwrap() < 1e-6);
+    assert!(diff.min_moved.unwrap() < 1e-6);
     // When pgp_num follows, they move.
     new.pools.get_mut(&ID).unwrap().pgp_num = 100;
     let diff = diff_pool(&old, &new, ID, 1).unwrap();
@@ -247,7 +247,10 @@ fn a_device_that_leaves_moves_what_it_had() {
     assert_eq!((left.after, left.received, left.sent), (0, 0, left.before));
     assert!(diff.moved >= left.before && diff.holes == 0);
     let share = 512.0 * 3.0 / 48.0;
-    assert!((diff.least.unwrap() - share).abs() < 1e-6);
-    let sum = |count: fn(&Flow) -> u64| diff.osds.values().map(count).sum::<u64>();
-    assert_eq!((sum(|flow| flow.sent), sum(|flow| flow.received)), (diff.moved, diff.moved));
+    assert!((diff.min_moved.unwrap() - share).abs() < 1e-6);
+    let sum = |count: fn(&Movement) -> u64| diff.osds.values().map(count).sum::<u64>();
+    assert_eq!(
+        (sum(|movement| movement.sent), sum(|movement| movement.received)),
+        (diff.moved, diff.moved)
+    );
 }

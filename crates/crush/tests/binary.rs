@@ -130,12 +130,12 @@ fn cycles_and_missing_items_are_refused() {
 #[test]
 fn each_release_keeps_what_it_knows() {
     let map = seed(2);
-    assert_eq!(Release::least_for(&map), Release::V19);
+    assert_eq!(Release::min_for(&map), Release::V19);
     let [old, new] = [Release::V16, Release::V19]
         .map(|release| binary::decode(&binary::encode(&map, release)).unwrap());
     assert_eq!((old.tunables().msr_descents, new.tunables().msr_descents), (100, 7));
     let map = seed(0);
-    assert_eq!(Release::least_for(&map), Release::V16);
+    assert_eq!(Release::min_for(&map), Release::V16);
     assert_eq!(binary::decode(&binary::encode(&map, Release::V16)), Ok(map.clone()));
     let sizes = |map: &Map| map.rules().map(|(_, r)| (r.min_size, r.max_size)).collect::<Vec<_>>();
     let new = binary::decode(&binary::encode(&map, Release::V19)).unwrap();

@@ -1,16 +1,16 @@
-//! The plain mapper is the definition that the vectors and the hardware are compared with. So what
-//! it is made of names nothing of theirs.
+//! The plain mapper is the definition that the vectors and the hardware are compared with. So the
+//! plain mapper names nothing of theirs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the plain mapper is made of, in `src`.
+/// The sources of the plain mapper, in `src`.
 const PLAIN: &[&str] = &[
     "bucket",
     "check.rs",
     "choose_args.rs",
+    "derived_cache.rs",
     "hash.rs",
-    "kept.rs",
     "ln.rs",
     "map.rs",
     "mapper.rs",
@@ -20,7 +20,7 @@ const PLAIN: &[&str] = &[
     "tunables.rs",
 ];
 
-/// Names of what is optimised, and of the facade that chooses a mapper.
+/// Names of the optimised modules, and of the facade that chooses a mapper.
 const OTHERS: &[&str] = &["batch::", "simd::", "Kernel", "rule_ref::", "RuleRef"];
 
 fn files(path: &Path) -> Vec<PathBuf> {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fieldstone_crush::fuzz::{self, Survey};
+use fieldstone_crush::fuzz::{self, Coverage};
 
 /// splitmix64.
 struct Random(u64);
@@ -86,7 +86,7 @@ fn smoke(
     seeds: &[Vec<u8>],
     runs: usize,
     mutate: Mutation,
-    feed: fn(&[u8]) -> Survey,
+    feed: fn(&[u8]) -> Coverage,
 ) -> (usize, usize) {
     let mut random = Random(20_251_122);
     let (mut maps, mut texts) = (0, 0);
@@ -94,9 +94,9 @@ fn smoke(
         let mut input = seeds[random.below(seeds.len())].clone();
         let other = &seeds[random.below(seeds.len())];
         mutate(&mut input, other, &mut random);
-        let survey = feed(&input);
-        maps += usize::from(survey.map);
-        texts += usize::from(survey.text);
+        let coverage = feed(&input);
+        maps += usize::from(coverage.map);
+        texts += usize::from(coverage.text);
     }
     (maps, texts)
 }
@@ -104,12 +104,12 @@ fn smoke(
 #[test]
 fn seeds_are_maps_whose_rules_run() {
     for seed in fuzz::binary_seeds() {
-        let survey = fuzz::binary(&seed);
-        assert!(survey.map && survey.text && survey.rules == 2, "{survey:?}");
+        let coverage = fuzz::binary(&seed);
+        assert!(coverage.map && coverage.text && coverage.rules == 2, "{coverage:?}");
     }
     for seed in fuzz::text_seeds() {
-        let survey = fuzz::text(&seed);
-        assert!(survey.map && survey.text && survey.rules == 2, "{survey:?}");
+        let coverage = fuzz::text(&seed);
+        assert!(coverage.map && coverage.text && coverage.rules == 2, "{coverage:?}");
     }
 }
 
@@ -130,7 +130,7 @@ fn smoke_text() {
 fn smoke_osdmap() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/osdmap");
     let seeds = ["om0", "om1"].map(|name| std::fs::read(folder.join(name)).unwrap());
-    let feed = |input: &[u8]| Survey { map: fuzz::osdmap(input), ..Survey::default() };
+    let feed = |input: &[u8]| Coverage { map: fuzz::osdmap(input), ..Coverage::default() };
     let (maps, _) = smoke(&seeds, 2_000, mutate_bytes, feed);
     assert!(maps > 200, "{maps} maps");
 }

@@ -13,8 +13,8 @@ use crate::checksum::{StreamChecksum, crc32c_of};
 use crate::error::Error;
 use crate::folder::Folder;
 use crate::output::{NewFile, sync_folder};
-use crate::read::{StripeReader, Traffic};
-use crate::workers::{self, InTurn, Progress, Stripes, lock};
+use crate::read::{ReadCounts, StripeReader};
+use crate::workers::{self, Progress, Sequencer, Stripes, lock};
 
 /// The output of a decode.
 pub enum Output<'a> {
@@ -41,7 +41,7 @@ pub struct Decoded {
 /// The destination of stripes' units.
 enum Sink<'a> {
     File(NewFile),
-    Stream { bytes: InTurn<Box<dyn Write + Send + 'a>>, name: PathBuf },
+    Stream { bytes: Sequencer<Box<dyn Write + Send + 'a>>, name: PathBuf },
 }
 
 /// Decodes the encoding in `folder`.
@@ -62,10 +62,10 @@ pub fn decode(
             }
             Sink::File(NewFile::create(&path, false)?)
         }
-        Output::Stream { bytes, name } => Sink::Stream { bytes: InTurn::new(bytes), name },
+        Output::Stream { bytes, name } => Sink::Stream { bytes: Sequencer::new(bytes), name },
     };
     let encoding = &folder.encoding;
-    let (stripes, traffic) = (Stripes::new(folder.present_stripes()), Traffic::default());
+    let (stripes, counts) = (Stripes::new(folder.present_stripes()), ReadCounts::default());
     let (checksum, rebuilt) = (Mutex::new(StreamChecksum::default()), AtomicU64::new(0));
     let step = |reader: &mut StripeReader<'_>| {
         let Some(stripe) = stripes.next() else { return Ok(false) };
@@ -78,14 +78,14 @@ pub fn decode(
         Ok(more)
     };
     let guarded = |reader: &mut StripeReader<'_>| step(reader).inspect_err(|_| sink.give_up());
-    workers::run(jobs, || StripeReader::new(folder, &traffic), guarded)?;
+    workers::run(jobs, || StripeReader::new(folder, &counts), guarded)?;
     folder.check_all_present()?;
     let (expected, found) = (encoding.file_crc, lock(&checksum).value());
     if expected != found {
         return Err(Error::WrongFile { expected, found });
     }
     sink.finish()?;
-    let read_bytes = traffic.data_bytes.load(Ordering::Relaxed);
+    let read_bytes = counts.data_bytes.load(Ordering::Relaxed);
     Ok(Decoded { rebuilt_units: rebuilt.load(Ordering::Relaxed), read_bytes })
 }
 
@@ -132,7 +132,7 @@ impl Sink<'_> {
         }
     }
 
-    /// Ends the waits of all threads that wait for their turn.
+    /// Ends the waits of all threads at the sequencer.
     fn give_up(&self) {
         if let Self::Stream { bytes, .. } = self {
             bytes.end();

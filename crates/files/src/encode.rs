@@ -133,14 +133,14 @@ fn encode_into(
 
 /// Gives finished shards their headers and names, and then writes the manifest.
 fn publish(encoding: &Encoding, folder: &Path, shards: Vec<NewFile>) -> Result<(), Error> {
-    let description = encoding.description();
+    let params = encoding.params();
     for (shard, file) in shards.iter().enumerate() {
-        file.write(&header::to_bytes(&description, shard), 0)?;
+        file.write(&header::to_bytes(&params, shard), 0)?;
     }
     shards.iter().try_for_each(NewFile::sync)?;
     shards.into_iter().try_for_each(NewFile::publish)?;
     sync_folder(folder)?;
-    let text = manifest::to_text(&description);
+    let text = manifest::to_text(&params);
     output::replace(&folder.join(MANIFEST_FILE), text.as_bytes())?;
     sync_folder(folder)
 }

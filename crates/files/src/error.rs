@@ -68,7 +68,7 @@ pub enum Error {
     NothingHere {
         /// The folder.
         folder: PathBuf,
-        /// What the folder has instead.
+        /// The content of the folder.
         reason: String,
     },
     /// A newer release has written the file.
@@ -102,7 +102,7 @@ pub enum Error {
     InTheWay {
         /// The file.
         path: PathBuf,
-        /// What the file is.
+        /// The kind of the file, or its state.
         what: String,
         /// A way to solve the problem.
         cure: String,
@@ -115,7 +115,7 @@ pub enum Error {
     NotRegular {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The kind of the file.
         found: FileKind,
     },
     /// The header of a shard is intact, but this release cannot decode the encoding that it

@@ -22,9 +22,9 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::header::{self, HEADER_BYTES, HeaderFlaw};
 use crate::manifest::{self, ManifestFlaw};
-use crate::opening::{self, FileKind, OpenFlaw, Use};
+use crate::opening::{self, FileKind, OpenFlaw, OpenPurpose};
 use crate::output::{PART_SUFFIX, part_path};
-use crate::striping::{Description, Encoding, EncodingId};
+use crate::striping::{Encoding, EncodingId, EncodingParams};
 
 /// Name of the manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -203,7 +203,7 @@ struct Candidate {
 }
 
 /// The file, its length, and the content of its header.
-type Opened = (File, u64, Result<(Description, usize), HeaderFlaw>);
+type Opened = (File, u64, Result<(EncodingParams, usize), HeaderFlaw>);
 
 impl Folder {
     /// Opens a folder to read it.
@@ -302,7 +302,7 @@ fn candidates(folder: &Path) -> Result<BTreeMap<usize, Candidate>, Error> {
 }
 
 fn open_shard(path: &Path) -> Result<Opened, OpenFlaw> {
-    let file = opening::open(path, Use::Read)?;
+    let file = opening::open(path, OpenPurpose::Read)?;
     let len_bytes = file.metadata().map_err(OpenFlaw::System)?.len();
     let mut bytes = [0; HEADER_BYTES];
     let header = match file.read_exact_at(&mut bytes, 0) {
@@ -316,7 +316,7 @@ fn open_shard(path: &Path) -> Result<Opened, OpenFlaw> {
 /// The bytes of the manifest, up to one byte more than its bound.
 fn read_bounded(path: &Path) -> Result<Vec<u8>, OpenFlaw> {
     let mut bytes = Vec::new();
-    let file = opening::open(path, Use::Read)?;
+    let file = opening::open(path, OpenPurpose::Read)?;
     file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes).map_err(OpenFlaw::System)?;
     Ok(bytes)
 }
@@ -338,7 +338,7 @@ fn read_manifest(folder: &Path) -> Result<(ManifestState, Option<Encoding>), Err
         }
     };
     match manifest::from_text(&String::from_utf8_lossy(&bytes)) {
-        Ok(description) => match description.encoding() {
+        Ok(params) => match params.encoding() {
             Ok(encoding) => Ok((ManifestState::Good, Some(encoding))),
             Err(error) => Ok((ManifestState::Damaged(error.to_string()), None)),
         },
@@ -355,23 +355,23 @@ fn agree(
     manifest: &ManifestState,
     candidates: &BTreeMap<usize, Candidate>,
 ) -> Result<Encoding, Error> {
-    // The descriptions in headers, each with the number of headers that have it.
-    let mut said: Vec<(Description, usize)> = Vec::new();
+    // The parameters in headers, each with the number of headers that have them.
+    let mut said: Vec<(EncodingParams, usize)> = Vec::new();
     for candidate in candidates.values() {
-        let Ok((_, _, Ok((description, _)))) = &candidate.opened else { continue };
-        match said.iter_mut().find(|(other, _)| other == description) {
+        let Ok((_, _, Ok((params, _)))) = &candidate.opened else { continue };
+        match said.iter_mut().find(|(other, _)| other == params) {
             Some((_, count)) => *count += 1,
-            None => said.push((*description, 1)),
+            None => said.push((*params, 1)),
         }
     }
-    let ids: BTreeSet<EncodingId> = said.iter().map(|(description, _)| description.id).collect();
+    let ids: BTreeSet<EncodingId> = said.iter().map(|(params, _)| params.id).collect();
     if ids.len() > 1 {
         let ids: Vec<String> = ids.iter().map(EncodingId::to_string).collect();
         return Err(Error::Mixed { folder: folder.to_path_buf(), ids: ids.join(", ") });
     }
-    // All headers of one encoding have the same description, unless some are forged.
-    if let Some((description, _)) = said.iter().max_by_key(|(_, count)| *count) {
-        return description.encoding();
+    // All headers of one encoding have the same parameters, unless some are forged.
+    if let Some((params, _)) = said.iter().max_by_key(|(_, count)| *count) {
+        return params.encoding();
     }
     for candidate in candidates.values() {
         if let Ok((_, _, Err(HeaderFlaw::Impossible(reason)))) = &candidate.opened {
@@ -415,7 +415,7 @@ fn unnamed(folder: &Path, encoding: &Encoding, shard: usize) -> Option<Shard> {
     let path = part_path(&folder.join(shard_name(shard)));
     // A file that cannot be opened is made anew, like a missing file.
     let (file, found_bytes, header) = open_shard(&path).ok()?;
-    let finished = header.is_ok_and(|says| says == (encoding.description(), shard))
+    let finished = header.is_ok_and(|says| says == (encoding.params(), shard))
         && found_bytes == encoding.shard_file_bytes();
     let len_bytes = found_bytes;
     finished.then_some(Shard { state: ShardState::Unnamed, path, file: Some(file), len_bytes })
@@ -427,10 +427,10 @@ fn assign(
     encoding: &Encoding,
     mut candidates: BTreeMap<usize, Candidate>,
 ) -> Vec<Shard> {
-    let description = encoding.description();
+    let params = encoding.params();
     let says = |candidate: &Candidate| match &candidate.opened {
-        // A header with this id but another description is no header of this encoding.
-        Ok((_, _, Ok((other, shard)))) if *other == description => Some(*shard),
+        // A header with this id but other parameters is no header of this encoding.
+        Ok((_, _, Ok((other, shard)))) if *other == params => Some(*shard),
         _ => None,
     };
     // For each shard, the name of the file whose header says so. A file with the right name has
@@ -457,7 +457,7 @@ fn assign(
         Some(Ok((_, _, Ok((other, _))))) if other.id != encoding.id => {
             ShardState::Foreign(other.id)
         }
-        Some(Ok((_, _, Ok((other, is))))) if *other == description => ShardState::NameTaken(*is),
+        Some(Ok((_, _, Ok((other, is))))) if *other == params => ShardState::NameTaken(*is),
         Some(Ok(_)) => ShardState::BadHeader,
     };
     let expected_bytes = encoding.shard_file_bytes();

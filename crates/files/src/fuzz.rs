@@ -7,7 +7,7 @@
 //! manifest. The properties:
 //!
 //! - no input causes a panic;
-//! - a header or manifest that was understood, written and read again gives the same description;
+//! - a header or manifest that was understood, written and read again gives the same parameters;
 //! - no claimed length makes a job take long: data that no file holds counts as lost, and is not
 //!   scanned;
 //! - a folder of such files is opened, verified, decoded and repaired, or refused; a decode without
@@ -25,7 +25,7 @@ use crate::checksum::crc32c;
 use crate::folder::{Folder, MANIFEST_FILE, shard_name};
 use crate::header::{self, HEADER_BYTES};
 use crate::manifest;
-use crate::striping::{Description, EncodingId};
+use crate::striping::{EncodingId, EncodingParams};
 use crate::{Output, Progress, Scope, decode, repair, verify};
 
 /// Bit of the first byte: correct checksums.
@@ -38,7 +38,7 @@ const TAIL_STEP_BYTES: usize = 67;
 
 /// The stages that an input has passed, so that a test can judge its inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct Coverage {
     /// The header was understood.
     pub header: bool,
     /// The manifest was understood.
@@ -52,7 +52,7 @@ pub struct Survey {
 ///
 /// # Panics
 /// If a property does not hold: that is the finding. Also if `scratch` cannot be written.
-pub fn folder(input: &[u8], scratch: &Path) -> Survey {
+pub fn folder(input: &[u8], scratch: &Path) -> Coverage {
     let (options, rest) = input.split_at(input.len().min(2));
     let [options, files] = [0, 1].map(|at| options.get(at).copied().unwrap_or(0));
     let (front, text) = rest.split_at(rest.len().min(HEADER_BYTES));
@@ -63,24 +63,24 @@ pub fn folder(input: &[u8], scratch: &Path) -> Survey {
         mend(&mut bytes);
         text = manifest::mended(&text).unwrap_or(text);
     }
-    let described = header::from_bytes(&bytes).ok().map(|(description, _)| description);
-    if let Some(description) = described {
-        let again = header::from_bytes(&header::to_bytes(&description, 0));
-        assert_eq!(again, Ok((description, 0)), "a header changes");
+    let described = header::from_bytes(&bytes).ok().map(|(params, _)| params);
+    if let Some(params) = described {
+        let again = header::from_bytes(&header::to_bytes(&params, 0));
+        assert_eq!(again, Ok((params, 0)), "a header changes");
     }
     let manifest = manifest::from_text(&text).ok();
-    if let Some(description) = manifest {
-        assert_eq!(manifest::from_text(&manifest::to_text(&description)), Ok(description));
+    if let Some(params) = manifest {
+        assert_eq!(manifest::from_text(&manifest::to_text(&params)), Ok(params));
     }
-    let cheap = |description: &Description| description.profile.most_terms() <= MAX_TERMS;
-    let found: Vec<Description> = described.into_iter().chain(manifest).collect();
+    let cheap = |params: &EncodingParams| params.profile.most_terms() <= MAX_TERMS;
+    let found: Vec<EncodingParams> = described.into_iter().chain(manifest).collect();
     let jobs = !found.is_empty() && found.iter().all(cheap);
     if jobs {
         let scratch = Scratch::new(scratch);
         write(&scratch.0, &bytes, &text, files, options & MEND != 0).expect("files are written");
         work(&scratch.0);
     }
-    Survey { header: described.is_some(), manifest: manifest.is_some(), jobs }
+    Coverage { header: described.is_some(), manifest: manifest.is_some(), jobs }
 }
 
 /// Corrects a header's magic and checksum.
@@ -186,15 +186,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
         ("rs-van:4+2", 16),
     ];
     let seed = |(number, (code, unit_bytes)): (usize, (&str, u64))| {
-        let description = Description {
+        let params = EncodingParams {
             id: EncodingId(number as u128 + 1),
             profile: code.parse().expect("a code of the list"),
             unit_bytes,
             file_bytes: 200 * number as u64,
             file_crc: 0,
         };
-        let text = manifest::to_text(&description);
-        let header = header::to_bytes(&description, 0);
+        let text = manifest::to_text(&params);
+        let header = header::to_bytes(&params, 0);
         [&[MEND, 0x46][..], &header, text.as_bytes()].concat()
     };
     codes.into_iter().enumerate().map(seed).collect()

@@ -21,7 +21,7 @@
 use fieldstone_codes::{Profile, ProfileError};
 
 use crate::checksum::crc32c;
-use crate::striping::{Description, EncodingId, MAX_FILE_BYTES};
+use crate::striping::{EncodingId, EncodingParams, MAX_FILE_BYTES};
 
 /// Length of the header: the smallest unit that a disk writes completely or not at all.
 pub(crate) const HEADER_BYTES: usize = 512;
@@ -47,7 +47,7 @@ pub(crate) enum HeaderFlaw {
 }
 
 /// The header of shard `shard`.
-pub(crate) fn to_bytes(encoding: &Description, shard: usize) -> [u8; HEADER_BYTES] {
+pub(crate) fn to_bytes(encoding: &EncodingParams, shard: usize) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
     let code = encoding.profile.to_string();
@@ -66,8 +66,10 @@ pub(crate) fn to_bytes(encoding: &Description, shard: usize) -> [u8; HEADER_BYTE
     bytes
 }
 
-/// The description of the encoding, and the number of the shard.
-pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usize), HeaderFlaw> {
+/// The parameters of the encoding, and the number of the shard.
+pub(crate) fn from_bytes(
+    bytes: &[u8; HEADER_BYTES],
+) -> Result<(EncodingParams, usize), HeaderFlaw> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Err(HeaderFlaw::Unfinished);
     }
@@ -79,13 +81,13 @@ pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usi
     if version > VERSION {
         return Err(HeaderFlaw::Newer(version));
     }
-    let (description, shard) = parse(bytes)?;
-    description.check().map_err(|error| HeaderFlaw::Impossible(error.to_string()))?;
-    Ok((description, shard))
+    let (params, shard) = parse(bytes)?;
+    params.check().map_err(|error| HeaderFlaw::Impossible(error.to_string()))?;
+    Ok((params, shard))
 }
 
 /// The fields of a header with a right checksum, if they are valid.
-fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usize), HeaderFlaw> {
+fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(EncodingParams, usize), HeaderFlaw> {
     let id = EncodingId(u128::from(u64_at(bytes, 16)) | u128::from(u64_at(bytes, 24)) << 64);
     let (file_bytes, unit_bytes) = (u64_at(bytes, 32), u64_at(bytes, 40));
     let (file_crc, shard) = (u32_at(bytes, 48), u32_at(bytes, 52) as usize);
@@ -96,8 +98,8 @@ fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<(Description, usize), HeaderFlaw>
         _ => HeaderFlaw::Damaged,
     })?;
     let valid = file_bytes <= MAX_FILE_BYTES && shard < profile.shards();
-    let description = Description { id, profile, unit_bytes, file_bytes, file_crc };
-    if valid { Ok((description, shard)) } else { Err(HeaderFlaw::Damaged) }
+    let params = EncodingParams { id, profile, unit_bytes, file_bytes, file_crc };
+    if valid { Ok((params, shard)) } else { Err(HeaderFlaw::Damaged) }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -113,8 +115,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sample() -> Description {
-        Description {
+    fn sample() -> EncodingParams {
+        EncodingParams {
             id: EncodingId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
             profile: "zigzag:4+2".parse().unwrap(),
             unit_bytes: 64 << 10,
@@ -184,11 +186,11 @@ mod tests {
             changes.into_iter().for_each(|(at, value)| bytes[at] = value);
             let crc = crc32c(&bytes[12..]);
             bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-            if let Ok((description, shard)) = from_bytes(&bytes) {
-                let again = from_bytes(&to_bytes(&description, shard));
-                prop_assert_eq!(again, Ok((description, shard)));
-                let encoding = description.encoding().expect("a header is read if it can be");
-                prop_assert_eq!(encoding.description(), description);
+            if let Ok((params, shard)) = from_bytes(&bytes) {
+                let again = from_bytes(&to_bytes(&params, shard));
+                prop_assert_eq!(again, Ok((params, shard)));
+                let encoding = params.encoding().expect("a header is read if it can be");
+                prop_assert_eq!(encoding.params(), params);
                 prop_assert!(encoding.shard_file_bytes() >= HEADER_BYTES as u64);
             }
         }

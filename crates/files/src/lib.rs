@@ -25,7 +25,7 @@
 //! | `read`     | reads a stripe: checks, and plans that avoid bad units |
 //! | `opening`  | opens files: no link is followed, and only regular files are opened |
 //! | `output`   | files that get their name when they are complete |
-//! | `workers`  | threads, turns, progress |
+//! | `workers`  | threads, the order of stripes, progress |
 //! | `encode`, `decode`, `repair`, `verify` | the jobs |
 //! | [`fuzz`]   | the properties of folders for any content |
 
@@ -56,6 +56,8 @@ pub use folder::{
 pub use opening::FileKind;
 pub use read::UnitFlaw;
 pub use repair::{Repaired, Scope, repair};
-pub use striping::{Description, Encoding, EncodingId, MAX_FILE_BYTES, MAX_STRIPE_BYTES, Striping};
+pub use striping::{
+    Encoding, EncodingId, EncodingParams, MAX_FILE_BYTES, MAX_STRIPE_BYTES, Striping,
+};
 pub use verify::{BadUnit, BadUnits, Findings, Inconsistent, MAX_NAMED, verify};
 pub use workers::{MAX_JOBS, Progress, default_jobs};

@@ -1,4 +1,4 @@
-//! The manifest: the description of an encoding, as text that people can read.
+//! The manifest: the parameters of an encoding, as text that people can read.
 //!
 //! JSON, one object:
 //!
@@ -23,7 +23,7 @@ use fieldstone_codes::{Profile, ProfileError};
 use serde_json::Value;
 
 use crate::checksum::crc32c;
-use crate::striping::{Description, EncodingId, MAX_FILE_BYTES};
+use crate::striping::{EncodingId, EncodingParams, MAX_FILE_BYTES};
 
 /// The format that this release writes, and the newest that it reads.
 pub(crate) const FORMAT: u64 = 1;
@@ -38,7 +38,7 @@ pub(crate) enum ManifestFlaw {
 }
 
 /// The manifest's text.
-pub(crate) fn to_text(encoding: &Description) -> String {
+pub(crate) fn to_text(encoding: &EncodingParams) -> String {
     let mut fields: Vec<(&str, Value)> = vec![
         ("format", FORMAT.into()),
         ("id", encoding.id.to_string().into()),
@@ -56,7 +56,7 @@ pub(crate) fn to_text(encoding: &Description) -> String {
 }
 
 /// Parses a manifest.
-pub(crate) fn from_text(text: &str) -> Result<Description, ManifestFlaw> {
+pub(crate) fn from_text(text: &str) -> Result<EncodingParams, ManifestFlaw> {
     let damaged = |why: &str| ManifestFlaw::Damaged(why.to_owned());
     let Ok(Value::Object(fields)) = serde_json::from_str(text) else {
         return Err(damaged("it is not a JSON object"));
@@ -75,24 +75,24 @@ pub(crate) fn from_text(text: &str) -> Result<Description, ManifestFlaw> {
     let code = fields.get("code").and_then(Value::as_str).unwrap_or_default();
     let profile: Profile =
         code.parse().map_err(|error: ProfileError| damaged(&error.to_string()))?;
-    let description = parse(&fields, profile);
-    let description = description.ok_or(damaged("a field is missing or makes no sense"))?;
-    description.check().map_err(|error| damaged(&error.to_string()))?;
-    Ok(description)
+    let params = parse(&fields, profile);
+    let params = params.ok_or(damaged("a field is missing or makes no sense"))?;
+    params.check().map_err(|error| damaged(&error.to_string()))?;
+    Ok(params)
 }
 
 /// The fields of a manifest with a right checksum, if they are valid.
-fn parse(fields: &serde_json::Map<String, Value>, profile: Profile) -> Option<Description> {
+fn parse(fields: &serde_json::Map<String, Value>, profile: Profile) -> Option<EncodingParams> {
     let text = |name: &str| fields.get(name)?.as_str();
     let number = |name: &str| fields.get(name)?.as_u64();
-    let description = Description {
+    let params = EncodingParams {
         id: EncodingId(u128::from_str_radix(text("id")?, 16).ok()?),
         profile,
         unit_bytes: number("unit_bytes")?,
         file_bytes: number("file_bytes").filter(|&bytes| bytes <= MAX_FILE_BYTES)?,
         file_crc: u32::from_str_radix(text("file_crc32c")?, 16).ok()?,
     };
-    (number("shards")? == profile.shards() as u64).then_some(description)
+    (number("shards")? == profile.shards() as u64).then_some(params)
 }
 
 /// A text with a corrected checksum, if it is an object. For the fuzzer.
@@ -120,8 +120,8 @@ fn hex(checksum: u32) -> String {
 mod tests {
     use super::*;
 
-    fn sample() -> Description {
-        Description {
+    fn sample() -> EncodingParams {
+        EncodingParams {
             id: EncodingId(0x1234),
             profile: "cauchy-good:4+2,ps=64".parse().unwrap(),
             unit_bytes: 512,

@@ -85,7 +85,7 @@ impl OpenFlaw {
 
 /// The purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum OpenPurpose {
     /// Only reading.
     Read,
     /// Only writing to an existing file.
@@ -93,10 +93,10 @@ pub(crate) enum Use {
 }
 
 /// Opens a regular file that exists.
-pub(crate) fn open(path: &Path, purpose: Use) -> Result<File, OpenFlaw> {
+pub(crate) fn open(path: &Path, purpose: OpenPurpose) -> Result<File, OpenFlaw> {
     check(fs::symlink_metadata(path))?;
     let mut options = OpenOptions::new();
-    options.read(purpose == Use::Read).write(purpose == Use::Write);
+    options.read(purpose == OpenPurpose::Read).write(purpose == OpenPurpose::Write);
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path).map_err(|error| match error.raw_os_error() {
         // The path became a link after the check.
@@ -117,7 +117,7 @@ fn check(metadata: io::Result<fs::Metadata>) -> Result<(), OpenFlaw> {
 /// Opens for writing a file that was opened for reading before, as `known`. The file with this name
 /// must still be the same.
 pub(crate) fn open_again(path: &Path, known: &File) -> Result<File, Error> {
-    let file = open(path, Use::Write).map_err(OpenFlaw::of("write to", path))?;
+    let file = open(path, OpenPurpose::Write).map_err(OpenFlaw::of("write to", path))?;
     let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino()));
     let same = identity(&file).and_then(|now| Ok(now == identity(known)?));
     if same.map_err(Error::io("write to", path))? {

@@ -44,9 +44,9 @@ impl std::fmt::Display for UnitFlaw {
     }
 }
 
-/// Bytes that were read from shard files.
+/// Counts the bytes that were read from shard files.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic {
+pub(crate) struct ReadCounts {
     pub(crate) data_bytes: AtomicU64,
     pub(crate) record_bytes: AtomicU64,
 }
@@ -84,7 +84,7 @@ impl Unit {
 pub(crate) struct StripeReader<'a> {
     encoding: &'a Encoding,
     shards: &'a [Shard],
-    traffic: &'a Traffic,
+    counts: &'a ReadCounts,
     buffer: StripeBuffer,
     units: Vec<Unit>,
     stripe: u64,
@@ -94,12 +94,12 @@ pub(crate) struct StripeReader<'a> {
 }
 
 impl<'a> StripeReader<'a> {
-    pub(crate) fn new(folder: &'a Folder, traffic: &'a Traffic) -> Self {
+    pub(crate) fn new(folder: &'a Folder, counts: &'a ReadCounts) -> Self {
         let (encoding, shards) = (&folder.encoding, &folder.shards[..]);
         Self {
             encoding,
             shards,
-            traffic,
+            counts,
             buffer: StripeBuffer::new(&encoding.striping, folder.present_unit_bytes()),
             units: shards.iter().map(|_| Unit::default()).collect(),
             stripe: 0,
@@ -180,9 +180,9 @@ impl<'a> StripeReader<'a> {
         let offset = self.encoding.striping.offset(self.stripe) + range.start as u64;
         let record_bytes = self.encoding.striping.record_bytes();
         let of_record = range.end.min(record_bytes).saturating_sub(range.start);
-        self.traffic.record_bytes.fetch_add(of_record as u64, Ordering::Relaxed);
+        self.counts.record_bytes.fetch_add(of_record as u64, Ordering::Relaxed);
         let of_data = range.len() - of_record;
-        self.traffic.data_bytes.fetch_add(of_data as u64, Ordering::Relaxed);
+        self.counts.data_bytes.fetch_add(of_data as u64, Ordering::Relaxed);
         let place = &mut self.buffer.stored(shard, self.unit_len)[range];
         file.read_exact_at(place, offset).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => UnitFlaw::CutOff,

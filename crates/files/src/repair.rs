@@ -29,7 +29,7 @@ use crate::header;
 use crate::manifest;
 use crate::opening;
 use crate::output::{self, NewFile, sync_folder};
-use crate::read::{StripeReader, Traffic, UnitFlaw};
+use crate::read::{ReadCounts, StripeReader, UnitFlaw};
 use crate::workers::{self, Progress, Stripes, lock};
 
 /// The extent of a repair.
@@ -112,18 +112,18 @@ pub fn repair(
     if !everything && plan_skips(folder, &lost) {
         expect_random_reads(folder);
     }
-    let (stripes, traffic) = (Stripes::new(folder.present_stripes()), Traffic::default());
+    let (stripes, counts) = (Stripes::new(folder.present_stripes()), ReadCounts::default());
     let step = |reader: &mut StripeReader<'_>| {
         let Some(stripe) = stripes.next() else { return Ok(false) };
         repair.stripe(reader, stripe)?;
         progress.add(folder.encoding.data_len(stripe));
         Ok(true)
     };
-    workers::run(jobs, || StripeReader::new(folder, &traffic), step)?;
+    workers::run(jobs, || StripeReader::new(folder, &counts), step)?;
     folder.check_all_present()?;
     let mut repaired = repair.finish()?;
-    repaired.read_bytes = traffic.data_bytes.load(Ordering::Relaxed);
-    repaired.read_record_bytes = traffic.record_bytes.load(Ordering::Relaxed);
+    repaired.read_bytes = counts.data_bytes.load(Ordering::Relaxed);
+    repaired.read_record_bytes = counts.record_bytes.load(Ordering::Relaxed);
     Ok(repaired)
 }
 
@@ -269,14 +269,14 @@ impl Repair<'_> {
 
     /// Makes all files stable and gives new shards their names.
     fn finish(self) -> Result<Repaired, Error> {
-        let description = self.folder.encoding.description();
+        let params = self.folder.encoding.params();
         let mended_units = std::mem::take(&mut *lock(&self.mended));
         for (shard, _) in mended_units.iter().enumerate().filter(|(_, count)| **count > 0) {
             let path = &self.folder.shards[shard].path;
             self.open_to_mend(shard)?.sync_all().map_err(Error::io("write to", path))?;
         }
         for (shard, new) in &self.lost {
-            new.write(&header::to_bytes(&description, *shard), 0)?;
+            new.write(&header::to_bytes(&params, *shard), 0)?;
             new.sync()?;
         }
         let rebuilt_shards: Vec<usize> = self.lost.iter().map(|(shard, _)| *shard).collect();
@@ -284,7 +284,7 @@ impl Repair<'_> {
         let named_shards = name_finished(self.folder)?;
         let rebuilt_manifest = self.folder.manifest != ManifestState::Good;
         if rebuilt_manifest {
-            let text = manifest::to_text(&description);
+            let text = manifest::to_text(&params);
             output::replace(&self.folder.path.join(MANIFEST_FILE), text.as_bytes())?;
         }
         sync_folder(&self.folder.path)?;

@@ -14,11 +14,11 @@ const STAGGER_SHARDS: usize = 12;
 
 /// One stripe.
 pub(crate) struct StripeBuffer {
-    slots: Vec<Slot>,
+    units: Vec<UnitBuffer>,
     record_bytes: usize,
 }
 
-struct Slot {
+struct UnitBuffer {
     memory: AlignedBuf,
     /// Offset of the unit; its record ends there.
     unit_at: usize,
@@ -34,37 +34,38 @@ impl StripeBuffer {
     /// Room for any stripe whose units have at most `unit_bytes` bytes.
     pub(crate) fn new(striping: &Striping, unit_bytes: usize) -> Self {
         let record_bytes = striping.record_bytes();
-        let slot = |shard: usize| {
+        let buffer = |shard: usize| {
             let stagger = shard % STAGGER_SHARDS * STAGGER_BYTES;
             let unit_at = record_bytes.next_multiple_of(LINE_BYTES) + stagger;
-            Slot { memory: AlignedBuf::zeroed(unit_at + unit_bytes), unit_at }
+            UnitBuffer { memory: AlignedBuf::zeroed(unit_at + unit_bytes), unit_at }
         };
-        Self { slots: (0..striping.shards()).map(slot).collect(), record_bytes }
+        Self { units: (0..striping.shards()).map(buffer).collect(), record_bytes }
     }
 
     /// Record and unit of a shard as they are in its file.
     pub(crate) fn stored(&mut self, shard: usize, unit_len: usize) -> &mut [u8] {
-        let slot = &mut self.slots[shard];
-        &mut slot.memory[slot.unit_at - self.record_bytes..slot.unit_at + unit_len]
+        let buffer = &mut self.units[shard];
+        &mut buffer.memory[buffer.unit_at - self.record_bytes..buffer.unit_at + unit_len]
     }
 
     /// The unit of a shard.
     pub(crate) fn unit(&self, shard: usize, unit_len: usize) -> &[u8] {
-        let slot = &self.slots[shard];
-        &slot.memory[slot.unit_at..slot.unit_at + unit_len]
+        let buffer = &self.units[shard];
+        &buffer.memory[buffer.unit_at..buffer.unit_at + unit_len]
     }
 
     /// The record of a shard's unit.
     pub(crate) fn record(&self, shard: usize) -> &[u8] {
-        let slot = &self.slots[shard];
-        &slot.memory[slot.unit_at - self.record_bytes..slot.unit_at]
+        let buffer = &self.units[shard];
+        &buffer.memory[buffer.unit_at - self.record_bytes..buffer.unit_at]
     }
 
     /// Units and records of all shards.
     pub(crate) fn all(&mut self, unit_len: usize) -> impl Iterator<Item = StoredUnit<'_>> {
         let record_bytes = self.record_bytes;
-        self.slots.iter_mut().map(move |slot| {
-            let stored = &mut slot.memory[slot.unit_at - record_bytes..slot.unit_at + unit_len];
+        self.units.iter_mut().map(move |buffer| {
+            let stored =
+                &mut buffer.memory[buffer.unit_at - record_bytes..buffer.unit_at + unit_len];
             let (record, unit) = stored.split_at_mut(record_bytes);
             StoredUnit { record, unit }
         })

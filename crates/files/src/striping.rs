@@ -171,9 +171,9 @@ fn default_unit_bytes(profile: Profile) -> usize {
     (wanted / step).max(1) * step
 }
 
-/// The stored description of an encoding, in the manifest and in every header.
+/// The stored parameters of an encoding, in the manifest and in every header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Description {
+pub struct EncodingParams {
     /// Distinguishes the shards of this encoding from all others.
     pub id: EncodingId,
     /// The code.
@@ -186,7 +186,7 @@ pub struct Description {
     pub file_crc: u32,
 }
 
-impl Description {
+impl EncodingParams {
     /// Checks whether the units can have this length.
     pub(crate) fn check(&self) -> Result<(), Error> {
         Striping::check(self.profile, self.unit_bytes)
@@ -230,10 +230,10 @@ impl std::fmt::Debug for EncodingId {
 }
 
 impl Encoding {
-    /// The description that is stored.
+    /// The parameters that are stored.
     #[must_use]
-    pub fn description(&self) -> Description {
-        Description {
+    pub fn params(&self) -> EncodingParams {
+        EncodingParams {
             id: self.id,
             profile: self.striping.profile,
             unit_bytes: self.striping.unit_bytes as u64,

@@ -7,7 +7,7 @@ use fieldstone_codes::{Verdict, check};
 
 use crate::error::Error;
 use crate::folder::Folder;
-use crate::read::{StripeReader, Traffic, UnitFlaw};
+use crate::read::{ReadCounts, StripeReader, UnitFlaw};
 use crate::workers::{self, Progress, Stripes, lock};
 
 /// Damaged units that are listed, for each shard; further ones are only counted.
@@ -70,7 +70,7 @@ impl Findings {
 pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findings, Error> {
     let encoding = &folder.encoding;
     let present = folder.present_stripes();
-    let (stripes, traffic) = (Stripes::new(present), Traffic::default());
+    let (stripes, counts) = (Stripes::new(present), ReadCounts::default());
     let bad_units = vec![BadUnits::default(); folder.shards.len()];
     let findings = Mutex::new(Findings { bad_units, ..Findings::default() });
     let step = |reader: &mut StripeReader<'_>| {
@@ -79,13 +79,13 @@ pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findi
         progress.add(encoding.data_len(stripe));
         Ok(true)
     };
-    workers::run(jobs, || StripeReader::new(folder, &traffic), step)?;
+    workers::run(jobs, || StripeReader::new(folder, &counts), step)?;
     let mut findings = std::mem::take(&mut *lock(&findings));
     // Threads finish stripes in any order.
     findings.bad_units.iter_mut().for_each(|bad| bad.first.sort_by_key(|bad| bad.stripe));
     findings.inconsistent.first.sort_unstable();
     count_absent(folder, present, &mut findings);
-    findings.read_bytes = traffic.data_bytes.load(Ordering::Relaxed);
+    findings.read_bytes = counts.data_bytes.load(Ordering::Relaxed);
     Ok(findings)
 }
 

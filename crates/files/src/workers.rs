@@ -99,24 +99,24 @@ impl Stripes {
 
 /// A value that threads use in the order of stripes: first the thread with stripe 0, then the
 /// thread with stripe 1, and so on.
-pub(crate) struct InTurn<T> {
-    state: Mutex<Turn<T>>,
+pub(crate) struct Sequencer<T> {
+    state: Mutex<SequencerState<T>>,
     changed: Condvar,
 }
 
-struct Turn<T> {
-    /// `None` after a failure: there are no more turns.
+struct SequencerState<T> {
+    /// The stripe whose thread uses the value next. `None` after a failure.
     next: Option<u64>,
     value: T,
 }
 
-impl<T> InTurn<T> {
+impl<T> Sequencer<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { state: Mutex::new(Turn { next: Some(0), value }), changed: Condvar::new() }
+        Self { state: Mutex::new(SequencerState { next: Some(0), value }), changed: Condvar::new() }
     }
 
-    /// Waits for the turn of `stripe`, and uses the value. If that fails, there are no more turns.
-    /// `None` if there is no turn because an earlier one failed.
+    /// Waits until the thread of `stripe` is next, and uses the value. If that fails, no other
+    /// thread uses the value. `None` if an earlier use failed, or after [`Sequencer::end`].
     pub(crate) fn take<R, E>(
         &self,
         stripe: u64,
@@ -132,7 +132,7 @@ impl<T> InTurn<T> {
         Some(result)
     }
 
-    /// Ends all turns: waiting threads stop waiting.
+    /// Ends the sequence: waiting threads stop waiting.
     pub(crate) fn end(&self) {
         lock(&self.state).next = None;
         self.changed.notify_all();
@@ -148,8 +148,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stripe_is_done_once_and_turns_are_in_order() {
-        let (stripes, seen) = (Stripes::new(1000), InTurn::new(Vec::new()));
+    fn every_stripe_is_done_once_and_uses_are_in_order() {
+        let (stripes, seen) = (Stripes::new(1000), Sequencer::new(Vec::new()));
         let step = |(): &mut ()| match stripes.next() {
             Some(stripe) => {
                 let push = |seen: &mut Vec<u64>| {
@@ -166,14 +166,14 @@ mod tests {
 
     #[test]
     fn the_first_error_ends_all() {
-        let (stripes, turns) = (Stripes::new(u64::MAX), InTurn::new(()));
+        let (stripes, sequencer) = (Stripes::new(u64::MAX), Sequencer::new(()));
         let step = |(): &mut ()| {
             let Some(stripe) = stripes.next() else { return Ok(false) };
             if stripe == 50 {
-                turns.end();
+                sequencer.end();
                 return Err(Error::TooLong);
             }
-            Ok(turns.take(stripe, |()| Ok::<_, Error>(())).is_some())
+            Ok(sequencer.take(stripe, |()| Ok::<_, Error>(())).is_some())
         };
         assert!(matches!(run(4, || (), step), Err(Error::TooLong)));
     }

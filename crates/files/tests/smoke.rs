@@ -1,7 +1,7 @@
 //! Valid headers and manifests with random changes, and plain random bytes: a bounded replacement
 //! for the fuzzer.
 
-use fieldstone_files::fuzz::{self, MEND, Survey};
+use fieldstone_files::fuzz::{self, Coverage, MEND};
 use tempfile::TempDir;
 
 /// splitmix64.
@@ -70,7 +70,7 @@ fn scratch() -> TempDir {
 fn seeds_are_folders_that_jobs_are_done_on() {
     let scratch = scratch();
     for seed in fuzz::seeds() {
-        let all = Survey { header: true, manifest: true, jobs: true };
+        let all = Coverage { header: true, manifest: true, jobs: true };
         assert_eq!(fuzz::folder(&seed, scratch.path()), all);
         assert!(seed.len() > MANIFEST_AT && seed[0] == MEND);
     }
@@ -84,10 +84,10 @@ fn smoke() {
         let mut input = seeds[random.below(seeds.len())].clone();
         let other = &seeds[random.below(seeds.len())];
         mutate(&mut input, other, &mut random);
-        let survey = fuzz::folder(&input, scratch.path());
-        headers += usize::from(survey.header);
-        manifests += usize::from(survey.manifest);
-        jobs += usize::from(survey.jobs);
+        let coverage = fuzz::folder(&input, scratch.path());
+        headers += usize::from(coverage.header);
+        manifests += usize::from(coverage.manifest);
+        jobs += usize::from(coverage.jobs);
     }
     let counts = format!("{headers} headers, {manifests} manifests, {jobs} folders");
     assert!(headers > 800 && manifests > 800 && jobs > 800, "{counts}");

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
-use crate::extents::Extents;
+use crate::allocator::Allocator;
 use crate::host::{DmaMemory, Mmio};
 use crate::maps::Maps;
 use crate::regs::{
     IDENTIFICATION, MAX_FUNCTIONS, MAX_QUEUE_SETS, PartitionState, ReconfigurableModule, VERSION,
     function_table, register,
 };
-use crate::tables::Tables;
+use crate::tables::TableCompiler;
 
 /// How the device was built, from its `BUILD` register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub enum OpenError {
 pub struct Card {
     pub(crate) mmio: Arc<dyn Mmio>,
     pub(crate) memory: Arc<dyn DmaMemory>,
-    pub(crate) tables: Box<dyn Tables>,
+    pub(crate) tables: Box<dyn TableCompiler>,
     function: u16,
     queue_sets: u16,
     build: Build,
@@ -152,8 +152,8 @@ impl fmt::Debug for Card {
 
 /// State that the queue sets of a function share.
 pub(crate) struct Shared {
-    pub host: Extents,
-    pub card: Extents,
+    pub host: Allocator,
+    pub card: Allocator,
     pub free_sets: Vec<u16>,
     pub maps: Maps,
 }
@@ -168,7 +168,7 @@ impl Card {
     pub fn open(
         mmio: Arc<dyn Mmio>,
         memory: Arc<dyn DmaMemory>,
-        tables: Box<dyn Tables>,
+        tables: Box<dyn TableCompiler>,
         card: Range<u64>,
         queue_sets: u16,
     ) -> Result<Arc<Self>, OpenError> {
@@ -190,8 +190,8 @@ impl Card {
         let queue_sets = register::FUNCTION_QUEUES.of(mmio.read64(register::FUNCTION)) as u16;
         let module = if is_physical { partition(&*mmio).module } else { None };
         let shared = Shared {
-            host: Extents::new(memory.window()),
-            card: Extents::new(card),
+            host: Allocator::new(memory.window()),
+            card: Allocator::new(card),
             free_sets: (0..queue_sets).rev().collect(),
             maps: Maps::new(module, is_physical),
         };

@@ -9,12 +9,12 @@ use crate::card::Build;
 use crate::image::Image;
 use crate::program::{EngineShape, Program};
 use crate::regs::ReconfigurableModule;
-use crate::tables::{MapTable, Tables};
+use crate::tables::{MapTable, TableCompiler};
 
 /// [`Image`] and [`Program`] behind the driver's trait.
 pub struct Compilers;
 
-impl Tables for Compilers {
+impl TableCompiler for Compilers {
     fn map(&self, map: &Arc<Map>, reweights: &Arc<[u32]>) -> Result<MapTable, String> {
         let image = Image::compile(map, reweights, None).map_err(|error| error.to_string())?;
         let module = module_of(image.algorithms())?;

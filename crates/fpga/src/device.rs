@@ -29,20 +29,20 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, QueueId};
+use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, SubmissionQueueId};
 
 use self::batch::Batch;
 use crate::bitstream::bitstream;
 use crate::bounds::{MAX_CONTROL_LOOKS, MAX_JOBS, POLLS_PER_LOST_INTERRUPT};
 use crate::card::{Card, OpenError};
 use crate::descriptor::{Completion, Descriptor};
-use crate::flight::{Claim, Flight, Operation, Purpose};
+use crate::extent_layout::ExtentLayout;
+use crate::flight::{Claim, DeviceOperation, Flight, FlightKind};
 use crate::maps::{Admission, Ticket};
-use crate::plan::Plan;
 use crate::programs::{Programs, Ready};
 use crate::queue_set::{QueueSet, State};
 use crate::regs::{H2cOp, ReconfigurableModule, descriptor_flag, load_map, register};
-use crate::watch::{Verdict, Watch};
+use crate::watchdog::{Watchdog, WatchdogState};
 
 /// Flights of a queue set: its jobs, and a change of the partition.
 const MAX_FLIGHTS: usize = MAX_JOBS + 1;
@@ -75,24 +75,24 @@ pub struct FpgaDevice {
     set: QueueSet,
     name: String,
     interrupts: bool,
-    watched: Watched,
+    interrupt_reading: InterruptReading,
     programs: RefCell<Programs>,
     flights: Vec<Option<Flight>>,
     /// The coding jobs among the flights whose operation is still to be written.
     batch: Option<Batch>,
-    finished: BTreeMap<QueueId, Vec<JobCompletion>>,
+    finished: BTreeMap<SubmissionQueueId, Vec<JobCompletion>>,
     /// Memory of flights that failed: the device may use it until the reset has ended.
     abandoned_memory: Claim,
     swap_failed: bool,
     is_abandoned: bool,
-    watch: Watch,
+    watchdog: Watchdog,
     resets: Resets,
-    cycles: BTreeMap<Operation, Cycles>,
+    cycles: BTreeMap<DeviceOperation, Cycles>,
 }
 
 /// The driver's last reading of the interrupt counter.
 #[derive(Debug, Default)]
-struct Watched {
+struct InterruptReading {
     /// The counter's value.
     interrupts: u64,
     /// Polls since the driver last read the completion ring.
@@ -138,7 +138,7 @@ impl FpgaDevice {
             set,
             name: format!("fpga {}.{number}", card.function()),
             interrupts,
-            watched: Watched::default(),
+            interrupt_reading: InterruptReading::default(),
             programs: RefCell::default(),
             flights: (0..MAX_FLIGHTS).map(|_| None).collect(),
             batch: None,
@@ -146,7 +146,7 @@ impl FpgaDevice {
             abandoned_memory: Claim::default(),
             swap_failed: false,
             is_abandoned: false,
-            watch: Watch::default(),
+            watchdog: Watchdog::default(),
             resets: Resets::default(),
             cycles: BTreeMap::new(),
         })
@@ -160,7 +160,7 @@ impl FpgaDevice {
 
     /// The cycles of the operations, by the device's own counter.
     #[must_use]
-    pub fn cycles(&self, operation: Operation) -> Cycles {
+    pub fn cycles(&self, operation: DeviceOperation) -> Cycles {
         self.cycles.get(&operation).copied().unwrap_or_default()
     }
 
@@ -204,7 +204,7 @@ impl FpgaDevice {
         if completions.is_empty() && outcome.is_ok() {
             return self.wait();
         }
-        self.watch.news();
+        self.watchdog.on_completion();
         for completion in &completions {
             if let Err(reason) = self.take_completion(completion) {
                 return self.recover(&reason);
@@ -221,11 +221,11 @@ impl FpgaDevice {
         let Some(interrupts) = self.card.mmio.interrupts().filter(|_| self.interrupts) else {
             return true;
         };
-        self.watched.polls += 1;
-        let is_called =
-            interrupts != self.watched.interrupts || self.watched.polls > POLLS_PER_LOST_INTERRUPT;
+        self.interrupt_reading.polls += 1;
+        let is_called = interrupts != self.interrupt_reading.interrupts
+            || self.interrupt_reading.polls > POLLS_PER_LOST_INTERRUPT;
         if is_called {
-            self.watched = Watched { interrupts, polls: 0 };
+            self.interrupt_reading = InterruptReading { interrupts, polls: 0 };
         }
         is_called
     }
@@ -237,10 +237,10 @@ impl FpgaDevice {
         }
         self.set.ring();
         let mmio = Arc::clone(&self.card.mmio);
-        match self.watch.silence(|| mmio.read64(register::CYCLES)) {
-            Verdict::Wait => mmio.relax(),
-            Verdict::Stuck => self.recover("the queue set gets nowhere"),
-            Verdict::Dead => self.abandon("it does not run"),
+        match self.watchdog.on_empty_poll(|| mmio.read64(register::CYCLES)) {
+            WatchdogState::Wait => mmio.relax(),
+            WatchdogState::Stuck => self.recover("the queue set gets nowhere"),
+            WatchdogState::Dead => self.abandon("it does not run"),
         }
     }
 
@@ -261,10 +261,10 @@ impl FpgaDevice {
         cycles.count += 1;
         cycles.total += u64::from(completion.cycles);
         cycles.last = completion.cycles;
-        if let (Operation::LoadMap, Purpose::Job { uses: Some(uses), .. }) =
-            (operation, &flight.purpose)
+        if let (DeviceOperation::LoadMap, FlightKind::Job { pin: Some(pin), .. }) =
+            (operation, &flight.kind)
         {
-            self.card.shared().maps.loaded(uses.epoch);
+            self.card.shared().maps.loaded(pin.epoch);
         }
         if is_done && let Some(flight) = self.flights[slot].take() {
             self.finish(flight);
@@ -274,64 +274,64 @@ impl FpgaDevice {
 
     /// Ends a flight that has all its completions.
     fn finish(&mut self, flight: Flight) {
-        let Flight { purpose, claim, .. } = flight;
-        let result = match &purpose {
-            Purpose::Job { job, plan, .. } => {
+        let Flight { kind, claim, .. } = flight;
+        let result = match &kind {
+            FlightKind::Job { job, layout, .. } => {
                 let memory = &self.card.memory;
-                let read = |part: crate::plan::Part, bytes: &mut [u8]| {
+                let read = |part: crate::extent_layout::ExtentPart, bytes: &mut [u8]| {
                     memory.read(claim.host[0].address + part.offset as u64, bytes);
                 };
-                Some(plan.output(job, read).map_err(JobError::Device))
+                Some(layout.output(job, read).map_err(JobError::Device))
             }
-            Purpose::Swap(_) => None,
+            FlightKind::Swap(_) => None,
         };
         let mut shared = self.card.shared();
         claim.release(&mut shared);
-        if let Purpose::Swap(module) = purpose {
+        if let FlightKind::Swap(module) = kind {
             shared.maps.swap_ended(Some(module));
         }
         drop(shared);
-        if let (Purpose::Job { queue, id, job, uses, .. }, Some(result)) = (purpose, result) {
+        if let (FlightKind::Job { queue, id, job, pin, .. }, Some(result)) = (kind, result) {
             self.resets.in_a_row = 0;
-            self.let_go(&job, uses);
+            self.let_go(&job, pin);
             self.finished.entry(queue).or_default().push(JobCompletion { job: id, result });
         }
     }
 
     /// Writes the descriptors of a job. `None` if there is no room for it now, or its map is not
     /// loaded.
-    fn begin(&mut self, queue: QueueId, id: JobId, job: &Job) -> Option<()> {
+    fn begin(&mut self, queue: SubmissionQueueId, id: JobId, job: &Job) -> Option<()> {
         if self.set.state() != State::Enabled {
             return None;
         }
-        let plan = Plan::of(job)?;
+        let layout = ExtentLayout::of(job)?;
         let slot = self.flights[..MAX_JOBS].iter().position(Option::is_none)?;
         let (h2c, c2h) = self.room();
         // The inputs, the operations, and perhaps the copy of a table and its loading.
-        if (h2c as usize) < plan.inputs.len() + 4 || (c2h as usize) < plan.outputs.len() {
+        if (h2c as usize) < layout.inputs.len() + 4 || (c2h as usize) < layout.outputs.len() {
             return None;
         }
-        let mut claim = Claim::new(plan.bytes, &mut self.card.shared())?;
+        let mut claim = Claim::new(layout.bytes, &mut self.card.shared())?;
         let Some(tables) = self.claim_tables(job, &mut claim) else {
             claim.release(&mut self.card.shared());
             return None;
         };
-        let to_come = self.bring(&plan, job, &tables, &claim, slot as u16);
+        let to_come = self.bring(&layout, job, &tables, &claim, slot as u16);
         let base = claim.card[0].address;
-        let uses = if let Tables::Map(ticket) = &tables { Some(ticket.uses) } else { None };
-        let purpose = Purpose::Job { queue, id, job: job.clone(), plan: plan.clone(), uses };
-        self.flights[slot] = Some(Flight { purpose, to_come, claim });
+        let pin = if let JobTables::Map(ticket) = &tables { Some(ticket.pin) } else { None };
+        let kind = FlightKind::Job { queue, id, job: job.clone(), layout: layout.clone(), pin };
+        self.flights[slot] = Some(Flight { kind, to_come, claim });
         match (job, tables) {
-            (Job::Code { map, .. }, Tables::Program(ready)) => {
-                self.join_batch(slot, map, plan, (ready.address, ready.bytes), base);
+            (Job::Code { map, .. }, JobTables::Program(ready)) => {
+                self.join_batch(slot, map, layout, (ready.address, ready.bytes), base);
             }
-            (Job::Place { width, .. }, Tables::Map(ticket)) => {
-                let place = plan.place(base, ticket.uses.epoch, ticket.rule, *width);
-                self.operate(&[slot], Operation::Place, &place);
+            (Job::Place { width, .. }, JobTables::Map(ticket)) => {
+                let place = layout.place(base, ticket.pin.epoch, ticket.rule, *width);
+                self.operate(&[slot], DeviceOperation::Place, &place);
             }
             (Job::Checksum { block_bytes, .. }, _) => {
-                let checksum = plan.checksum(base, *block_bytes);
-                self.operate(&[slot], Operation::Checksum, &checksum);
+                let checksum = layout.checksum(base, *block_bytes);
+                self.operate(&[slot], DeviceOperation::Checksum, &checksum);
             }
             _ => unreachable!("tables are claimed by the job's kind"),
         }
@@ -342,13 +342,13 @@ impl FpgaDevice {
     }
 
     /// Claims the map or the program of a job, and host memory for a table that must be copied.
-    fn claim_tables(&mut self, job: &Job, claim: &mut Claim) -> Option<Tables> {
+    fn claim_tables(&mut self, job: &Job, claim: &mut Claim) -> Option<JobTables> {
         let card = Arc::clone(&self.card);
         let mut guard = card.shared();
         let shared = &mut *guard;
         let set = self.set.number();
         match job {
-            Job::Checksum { .. } => Some(Tables::None),
+            Job::Checksum { .. } => Some(JobTables::None),
             Job::Code { map, .. } => {
                 let mut programs = self.programs.borrow_mut();
                 let (tables, build) = (&*card.tables, card.build());
@@ -360,7 +360,7 @@ impl FpgaDevice {
                     };
                     claim.host.push(extent);
                 }
-                Some(Tables::Program(ready))
+                Some(JobTables::Program(ready))
             }
             Job::Place { map, rule, weights, .. } => {
                 let (tables, maps) = (&*card.tables, &mut shared.maps);
@@ -369,14 +369,14 @@ impl FpgaDevice {
                         let load = ticket.load.as_ref();
                         if let Some(image) = load.and_then(|load| load.image.as_ref()) {
                             let Some(extent) = shared.host.allocate(image.len()) else {
-                                shared.maps.release(ticket.uses);
+                                shared.maps.release(ticket.pin);
                                 let place = shared.maps.queue_set_reset(set);
                                 place.into_iter().for_each(|place| shared.card.release(place));
                                 return None;
                             };
                             claim.host.push(extent);
                         }
-                        Some(Tables::Map(ticket))
+                        Some(JobTables::Map(ticket))
                     }
                     Admission::Busy => None,
                     Admission::Swap(module) => {
@@ -393,12 +393,12 @@ impl FpgaDevice {
     /// Returns the operations that will complete.
     fn bring(
         &mut self,
-        plan: &Plan,
+        layout: &ExtentLayout,
         job: &Job,
-        tables: &Tables,
+        tables: &JobTables,
         claim: &Claim,
         cookie: u16,
-    ) -> VecDeque<Operation> {
+    ) -> VecDeque<DeviceOperation> {
         let memory = Arc::clone(&self.card.memory);
         let (host, base) = (claim.host[0].address, claim.card[0].address);
         let set = &mut self.set;
@@ -409,13 +409,13 @@ impl FpgaDevice {
             let copy = Descriptor::to_card(from.address, address, bytes.len() as u64);
             set.push_h2c(&copy.cookie(cookie));
         }
-        if let Tables::Map(Ticket { uses, load: Some(load), .. }) = tables {
+        if let JobTables::Map(Ticket { pin, load: Some(load), .. }) = tables {
             let load = Descriptor::operation(H2cOp::LoadMap, load.address, 0, load.bytes)
-                .with(load_map::EPOCH, uses.epoch.into());
+                .with(load_map::EPOCH, pin.epoch.into());
             set.push_h2c(&load.cookie(cookie).flagged(FINISHING));
-            to_come.push_back(Operation::LoadMap);
+            to_come.push_back(DeviceOperation::LoadMap);
         }
-        plan.each_input(job, |part, bytes| {
+        layout.each_input(job, |part, bytes| {
             let offset = part.offset as u64;
             memory.write(host + offset, bytes);
             let copy = Descriptor::to_card(host + offset, base + offset, bytes.len() as u64);
@@ -427,10 +427,10 @@ impl FpgaDevice {
     /// Writes the operation of the jobs in these flights, whose inputs are already copied, the
     /// checksums of their outputs if they ask for them, and the descriptors that copy their outputs
     /// back.
-    fn operate(&mut self, slots: &[usize], operation: Operation, descriptor: &Descriptor) {
+    fn operate(&mut self, slots: &[usize], operation: DeviceOperation, descriptor: &Descriptor) {
         self.set.push_h2c(&descriptor.clone().cookie(slots[0] as u16).flagged(FINISHING));
         for (index, &slot) in slots.iter().enumerate() {
-            let Some(Flight { purpose: Purpose::Job { plan, .. }, to_come, claim }) =
+            let Some(Flight { kind: FlightKind::Job { layout, .. }, to_come, claim }) =
                 &mut self.flights[slot]
             else {
                 unreachable!("a job's flight stands until its completions came");
@@ -438,14 +438,14 @@ impl FpgaDevice {
             // The operation has one completion for all jobs.
             to_come.extend((index == 0).then_some(operation));
             let (host, base) = (claim.host[0].address, claim.card[0].address);
-            if let Some(checksum) = plan.checksum_of_outputs(base) {
+            if let Some(checksum) = layout.checksum_of_outputs(base) {
                 self.set.push_h2c(&checksum.cookie(slot as u16).flagged(FINISHING));
-                to_come.push_back(Operation::Checksum);
+                to_come.push_back(DeviceOperation::Checksum);
             }
-            to_come.push_back(Operation::Return);
+            to_come.push_back(DeviceOperation::Return);
             let after = self.set.after();
-            let last = plan.outputs.len() - 1;
-            for (index, part) in plan.outputs.iter().enumerate() {
+            let last = layout.outputs.len() - 1;
+            for (index, part) in layout.outputs.iter().enumerate() {
                 let offset = part.offset as u64;
                 let (from, to) = (base + offset, host + offset);
                 let copy = Descriptor::to_host(from, to, part.bytes as u64, after);
@@ -484,21 +484,21 @@ impl FpgaDevice {
         // The driver gave back the job that needs the module, so the next poll may come late.
         self.set.ring();
         self.flights[slot] = Some(Flight {
-            purpose: Purpose::Swap(module),
-            to_come: VecDeque::from([Operation::Reconfigure]),
+            kind: FlightKind::Swap(module),
+            to_come: VecDeque::from([DeviceOperation::Reconfigure]),
             claim,
         });
     }
 }
 
 /// The tables that a job needs besides its bytes.
-enum Tables {
+enum JobTables {
     None,
     Program(Ready),
     Map(Ticket),
 }
 
-impl Tables {
+impl JobTables {
     /// The table's bytes and its address in card memory, if it must be copied there.
     fn missing(&self) -> Option<(&[u8], u64)> {
         match self {
@@ -518,7 +518,7 @@ impl Device for FpgaDevice {
     }
 
     fn takes(&self, job: &Job) -> bool {
-        if self.is_lost() || Plan::of(job).is_none() {
+        if self.is_lost() || ExtentLayout::of(job).is_none() {
             return false;
         }
         let tables = &*self.card.tables;
@@ -533,7 +533,7 @@ impl Device for FpgaDevice {
         }
     }
 
-    fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+    fn submit(&mut self, queue: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
         // During a burst, doorbells wait for its end.
         if self.batch.is_none() {
             self.service();
@@ -552,7 +552,7 @@ impl Device for FpgaDevice {
         BACKLOG
     }
 
-    fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+    fn poll(&mut self, queue: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
         self.service();
         if let Some(finished) = self.finished.get_mut(&queue) {
             completions.append(finished);
@@ -588,7 +588,7 @@ fn give_back(card: &Card, set: &mut QueueSet) -> bool {
         set.poll_state();
         card.mmio.relax();
     }
-    let Some(rings) = set.take_extent() else { return false };
+    let Some(rings) = set.take_allocation() else { return false };
     let mut shared = card.shared();
     shared.host.release(rings);
     shared.free_sets.push(set.number());

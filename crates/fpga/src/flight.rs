@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 
-use fieldstone_accel::{Job, JobId, QueueId};
+use fieldstone_accel::{Job, JobId, SubmissionQueueId};
 
+use crate::allocator::Allocation;
 use crate::card::Shared;
-use crate::extents::Extent;
-use crate::maps::Use;
-use crate::plan::Plan;
+use crate::extent_layout::ExtentLayout;
+use crate::maps::MapPin;
 use crate::regs::ReconfigurableModule;
 
 /// The operations whose cycles the device counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
+pub enum DeviceOperation {
     /// `LOAD_MAP`.
     LoadMap,
     /// `PLACE`.
@@ -27,7 +27,7 @@ pub enum Operation {
     Return,
 }
 
-impl Operation {
+impl DeviceOperation {
     /// True if the operation's descriptor is in the C2H ring.
     #[must_use]
     pub fn is_c2h(self) -> bool {
@@ -37,10 +37,10 @@ impl Operation {
 
 /// Descriptors that belong together.
 pub struct Flight {
-    /// Their purpose.
-    pub purpose: Purpose,
+    /// The kind of the flight.
+    pub kind: FlightKind,
     /// The completions that are still to come, in order.
-    pub to_come: VecDeque<Operation>,
+    pub to_come: VecDeque<DeviceOperation>,
     /// The memory that the descriptors use; the first extents are the job's.
     pub claim: Claim,
 }
@@ -49,9 +49,9 @@ pub struct Flight {
 #[derive(Debug, Default)]
 pub struct Claim {
     /// Host memory.
-    pub host: Vec<Extent>,
+    pub host: Vec<Allocation>,
     /// Card memory.
-    pub card: Vec<Extent>,
+    pub card: Vec<Allocation>,
 }
 
 impl Claim {
@@ -72,20 +72,20 @@ impl Claim {
     }
 }
 
-/// The purpose of a flight.
-pub enum Purpose {
+/// The kind of a flight.
+pub enum FlightKind {
     /// A job.
     Job {
         /// The submitter's queue.
-        queue: QueueId,
+        queue: SubmissionQueueId,
         /// The submitter's number.
         id: JobId,
         /// The job.
         job: Job,
         /// The layout of its bytes.
-        plan: Plan,
-        /// The loaded map and module that it uses.
-        uses: Option<Use>,
+        layout: ExtentLayout,
+        /// The loaded map and module that the job uses.
+        pin: Option<MapPin>,
     },
     /// A change of the partition to this module.
     Swap(ReconfigurableModule),
@@ -93,7 +93,7 @@ pub enum Purpose {
 
 impl Flight {
     /// The next completion has come. Returns its operation, if it came on the expected ring.
-    pub fn advance(&mut self, is_c2h: bool) -> Option<Operation> {
+    pub fn advance(&mut self, is_c2h: bool) -> Option<DeviceOperation> {
         let next = *self.to_come.front()?;
         (next.is_c2h() == is_c2h).then(|| self.to_come.pop_front())?
     }

@@ -33,7 +33,7 @@ use fieldstone_crush::{
 use thiserror::Error;
 
 pub use rules::RuleMisfit;
-pub use slots::{BucketSlots, ROW_SLOTS, SLOT_BYTES, Slot};
+pub use slots::{BucketSlots, ROW_SLOTS, SLOT_BYTES, SlotBytes};
 
 /// First word of an image: "FSCI".
 const MAGIC: u32 = 0x4943_5346;
@@ -58,7 +58,7 @@ pub struct ImageLimits {
 }
 
 impl Default for ImageLimits {
-    /// The capacity of `crush_store` with its default parameters.
+    /// The capacity of `crush_map_memory` with its default parameters.
     fn default() -> Self {
         Self { buckets: 4096, slot_rows: 2048, devices: 16_384, rules: 64, steps: 1024 }
     }
@@ -218,9 +218,9 @@ fn buckets(
     limits: &ImageLimits,
     map: &Map,
     choose_args: Option<&ChooseArgs>,
-) -> Result<(Vec<[u8; 16]>, Vec<Slot>), ImageError> {
+) -> Result<(Vec<[u8; 16]>, Vec<SlotBytes>), ImageError> {
     let mut table = vec![[0; 16]; map.bucket_slots()];
-    let mut slots: Vec<Slot> = Vec::new();
+    let mut slots: Vec<SlotBytes> = Vec::new();
     let kind = |item: ItemId| {
         let bucket = item.bucket().and_then(|id| map.bucket(id));
         bucket.map_or(0, |bucket| bucket.kind.0 as u8)

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use fieldstone_crush::{Map, RuleId};
 
+use crate::allocator::{Allocation, Allocator};
 use crate::bounds::{MAX_IMAGES, SWAP_PATIENCE};
-use crate::extents::{Extent, Extents};
 use crate::regs::ReconfigurableModule;
-use crate::tables::{MapTable, Tables};
+use crate::tables::{MapTable, TableCompiler};
 
 /// The decision about a placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +31,10 @@ pub enum Admission {
     Swap(ReconfigurableModule),
 }
 
-/// The loaded map and module that a placement uses. They stay loaded until it is done.
+/// Pins the loaded map and module that a placement uses. They stay loaded until the placement is
+/// done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct MapPin {
     /// The map's epoch.
     pub epoch: u32,
     /// True if the placement also uses the partition's module.
@@ -43,8 +44,8 @@ pub struct Use {
 /// The right to place with a map, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The map and module in use.
-    pub uses: Use,
+    /// The map and module that stay loaded.
+    pub pin: MapPin,
     /// The rule's slot in its image.
     pub rule: u16,
     /// The image to load first; `None` if it is loaded.
@@ -81,14 +82,14 @@ struct Entry {
     reweights: Arc<[u32]>,
     epoch: u32,
     used_at: u64,
-    image: Option<Image>,
+    image: Option<LoadedImage>,
 }
 
-struct Image {
+struct LoadedImage {
     bytes: Arc<[u8]>,
     module: Option<ReconfigurableModule>,
     rules: BTreeMap<RuleId, u16>,
-    place: Option<Extent>,
+    place: Option<Allocation>,
     is_in_card: bool,
 }
 
@@ -106,7 +107,7 @@ pub struct Maps {
     is_physical: bool,
     missed: u32,
     /// Memory of images that were evicted.
-    unused: Vec<Extent>,
+    unused: Vec<Allocation>,
 }
 
 impl Maps {
@@ -131,7 +132,7 @@ impl Maps {
     /// True if the device can place with this rule: now, or with another module.
     pub fn takes(
         &mut self,
-        tables: &dyn Tables,
+        tables: &dyn TableCompiler,
         map: &Arc<Map>,
         reweights: &Arc<[u32]>,
         rule: RuleId,
@@ -147,8 +148,8 @@ impl Maps {
     /// Admits a placement of a queue set if its map is loaded or can be loaded now.
     pub fn admit(
         &mut self,
-        tables: &dyn Tables,
-        card: &mut Extents,
+        tables: &dyn TableCompiler,
+        card: &mut Allocator,
         (map, reweights): (&Arc<Map>, &Arc<[u32]>),
         rule: RuleId,
         queue_set: u16,
@@ -162,15 +163,15 @@ impl Maps {
         if module.is_some() && module != self.module {
             return self.miss(module);
         }
-        let uses = Use { epoch: self.entries[index].epoch, module: module.is_some() };
-        if uses.module && self.missed >= SWAP_PATIENCE {
+        let pin = MapPin { epoch: self.entries[index].epoch, module: module.is_some() };
+        if pin.module && self.missed >= SWAP_PATIENCE {
             // The partition changes as soon as no job uses its module. The count falls here, so the
             // module stays if no more jobs come that need another one.
             self.missed -= 1;
             return Admission::Busy;
         }
-        self.missed = if uses.module { 0 } else { self.missed };
-        let epoch = uses.epoch;
+        self.missed = if pin.module { 0 } else { self.missed };
+        let epoch = pin.epoch;
         let load = match self.loaded {
             Loaded::Ready { epoch: loaded } if loaded == epoch => None,
             Loaded::Loading { epoch: coming, queue_set: loader }
@@ -187,14 +188,14 @@ impl Maps {
             }
         };
         self.users += 1;
-        self.module_users += u32::from(uses.module);
-        Admission::Go(Ticket { uses, rule, load })
+        self.module_users += u32::from(pin.module);
+        Admission::Go(Ticket { pin, rule, load })
     }
 
     /// An admitted placement is done.
-    pub fn release(&mut self, uses: Use) {
+    pub fn release(&mut self, pin: MapPin) {
         self.users -= 1;
-        self.module_users -= u32::from(uses.module);
+        self.module_users -= u32::from(pin.module);
     }
 
     /// The device has loaded the map of this epoch.
@@ -206,7 +207,7 @@ impl Maps {
     }
 
     /// The device has refused the image of this epoch.
-    pub fn refused(&mut self, epoch: u32, card: &mut Extents) {
+    pub fn refused(&mut self, epoch: u32, card: &mut Allocator) {
         self.forget_loaded();
         let entry = self.entries.iter_mut().find(|entry| entry.epoch == epoch);
         if let Some(place) = entry.and_then(|entry| entry.image.take()?.place) {
@@ -218,7 +219,7 @@ impl Maps {
     /// image's memory if the image may still be on its way there: the memory must stay unused until
     /// the reset has ended.
     #[must_use]
-    pub fn queue_set_reset(&mut self, queue_set: u16) -> Option<Extent> {
+    pub fn queue_set_reset(&mut self, queue_set: u16) -> Option<Allocation> {
         let Loaded::Loading { epoch, queue_set: loader } = self.loaded else { return None };
         if loader != queue_set {
             return None;
@@ -267,7 +268,7 @@ impl Maps {
     }
 
     /// Prepares the loading of an image; `None` if card memory has no room for it.
-    fn load(&mut self, index: usize, card: &mut Extents) -> Option<Load> {
+    fn load(&mut self, index: usize, card: &mut Allocator) -> Option<Load> {
         let image = self.entries[index].image.as_mut()?;
         if image.place.is_none() {
             image.place = Some(card.allocate_to_stay(image.bytes.len())?);
@@ -282,7 +283,7 @@ impl Maps {
     /// evicted.
     fn find(
         &mut self,
-        tables: &dyn Tables,
+        tables: &dyn TableCompiler,
         map: &Arc<Map>,
         reweights: &Arc<[u32]>,
     ) -> Option<usize> {
@@ -309,7 +310,7 @@ impl Maps {
         reweights: &Arc<[u32]>,
         table: Option<MapTable>,
     ) -> Option<usize> {
-        let image = table.map(|table| Image {
+        let image = table.map(|table| LoadedImage {
             bytes: table.bytes.into(),
             module: table.module,
             rules: table.rules,
@@ -342,7 +343,7 @@ impl Maps {
         Some(index)
     }
 
-    fn image_of(&mut self, epoch: u32) -> Option<&mut Image> {
+    fn image_of(&mut self, epoch: u32) -> Option<&mut LoadedImage> {
         self.entries.iter_mut().find(|entry| entry.epoch == epoch)?.image.as_mut()
     }
 }

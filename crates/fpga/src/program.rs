@@ -6,13 +6,14 @@
 //!
 //! 1. *Sums*: it merges repeated terms of rows, and drops zero terms, scratch that no output
 //!    depends on, and inputs that no row uses.
-//! 2. *Dealing*: every used input and scratch element gets a lane, and a slot in the lane's buffer.
+//! 2. *Assignment*: every used input and scratch element gets a lane, and a slot in the lane's
+//!    buffer.
 //! 3. *Slice*: as many beats of every element as fit, but no more than a pass needs to keep the
 //!    memory port busy, because the engine reads nothing while it computes the last pass of a job.
 //! 4. *Operations*: the terms of a row, lane by lane. A row that reads scratch written since the
 //!    last fence begins with a fence.
 
-mod deal;
+mod assign;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,7 @@ use fieldstone_accel::crc32c;
 use fieldstone_gf::{LinearMap, Source, Target};
 use thiserror::Error;
 
-use deal::{Dealt, deal};
+use assign::{LaneAssignment, assign};
 use sums::{Sum, Sums};
 
 /// `codes_pkg::MAGIC`.
@@ -126,10 +127,10 @@ impl Program {
         }
         let sums = Sums::new(map);
         check(&sums, shape)?;
-        let dealt = deal(&sums, shape);
-        let slice_beats = slice_beats(&dealt, shape, sums.inputs);
-        let fills = fills(&sums, &dealt, slice_beats)?;
-        let operations = operations(&sums, &dealt, slice_beats)?;
+        let assignment = assign(&sums, shape);
+        let slice_beats = slice_beats(&assignment, shape, sums.inputs);
+        let fills = fills(&sums, &assignment, slice_beats)?;
+        let operations = operations(&sums, &assignment, slice_beats)?;
         if operations.len() > shape.operations {
             let (operations, room) = (operations.len(), shape.operations);
             return Err(ProgramError::TooManyOperations { operations, room });
@@ -176,7 +177,8 @@ impl Program {
     }
 }
 
-/// Refuses, before any long computation, a map that cannot fit however its elements are dealt.
+/// Refuses, before any long computation, a map that cannot fit however the compiler assigns its
+/// elements.
 fn check(sums: &Sums, shape: &EngineShape) -> Result<(), ProgramError> {
     let (fills, elements) = (sums.inputs, sums.cells.len());
     if fills > shape.operations {
@@ -193,8 +195,8 @@ fn check(sums: &Sums, shape: &EngineShape) -> Result<(), ProgramError> {
     Ok(())
 }
 
-fn slice_beats(dealt: &Dealt, shape: &EngineShape, fills: usize) -> usize {
-    let fitting = shape.lane_beats / dealt.slots;
+fn slice_beats(assignment: &LaneAssignment, shape: &EngineShape, fills: usize) -> usize {
+    let fitting = shape.lane_beats / assignment.slots;
     fitting.min((PASS_BEATS / fills).clamp(SHORT_SLICE_BEATS, MAX_SLICE_BEATS))
 }
 
@@ -203,9 +205,13 @@ fn number(index: u32) -> Result<u16, ProgramError> {
 }
 
 /// The fills, in the order of the elements in memory.
-fn fills(sums: &Sums, dealt: &Dealt, slice_beats: usize) -> Result<Vec<[u8; 8]>, ProgramError> {
+fn fills(
+    sums: &Sums,
+    assignment: &LaneAssignment,
+    slice_beats: usize,
+) -> Result<Vec<[u8; 8]>, ProgramError> {
     let mut fills = Vec::with_capacity(sums.inputs);
-    for (source, place) in sums.cells.iter().zip(&dealt.places) {
+    for (source, place) in sums.cells.iter().zip(&assignment.places) {
         if let Source::Input(element) = source {
             let mut fill = [0; 8];
             fill[0..2].copy_from_slice(&element.shard.to_le_bytes());
@@ -225,7 +231,7 @@ const FENCE: u8 = 4;
 
 fn operations(
     sums: &Sums,
-    dealt: &Dealt,
+    assignment: &LaneAssignment,
     slice_beats: usize,
 ) -> Result<Vec<[u8; BEAT_BYTES]>, ProgramError> {
     let mut operations = Vec::new();
@@ -234,7 +240,7 @@ fn operations(
         let mut used = [0; MAX_LANES];
         operations.push([0; BEAT_BYTES]);
         for &(cell, coefficient) in &sum.terms {
-            let place = dealt.places[cell];
+            let place = assignment.places[cell];
             let operation = first + used[place.lane];
             used[place.lane] += 1;
             if operation == operations.len() {
@@ -248,7 +254,7 @@ fn operations(
             operations[first][48] |= FENCE;
         }
         let last = operations.last_mut().expect("one was pushed above");
-        target(last, sum, sums, dealt, slice_beats)?;
+        target(last, sum, sums, assignment, slice_beats)?;
     }
     Ok(operations)
 }
@@ -258,7 +264,7 @@ fn target(
     operation: &mut [u8; BEAT_BYTES],
     sum: &Sum,
     sums: &Sums,
-    dealt: &Dealt,
+    assignment: &LaneAssignment,
     slice_beats: usize,
 ) -> Result<(), ProgramError> {
     operation[48] |= LAST;
@@ -269,7 +275,7 @@ fn target(
         }
         Target::Scratch(index) => {
             let cell = sums.cells.binary_search(&Source::Scratch(index));
-            let place = dealt.places[cell.expect("scratch that nobody reads was left out")];
+            let place = assignment.places[cell.expect("scratch that no row reads was left out")];
             operation[48] |= SCRATCH;
             operation[49] = place.lane as u8;
             operation[50..52].copy_from_slice(&((place.slot * slice_beats) as u16).to_le_bytes());

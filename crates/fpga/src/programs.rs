@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use fieldstone_gf::LinearMap;
 
+use crate::allocator::{Allocation, Allocator};
 use crate::bounds::MAX_PROGRAMS;
 use crate::card::Build;
-use crate::extents::{Extent, Extents};
-use crate::tables::Tables;
+use crate::tables::TableCompiler;
 
 struct Entry {
     map: Arc<LinearMap>,
@@ -20,7 +20,7 @@ struct Entry {
 
 struct Program {
     bytes: Arc<[u8]>,
-    place: Option<Extent>,
+    place: Option<Allocation>,
     is_in_card: bool,
 }
 
@@ -41,12 +41,17 @@ pub struct Programs {
     entries: Vec<Entry>,
     time: u64,
     /// Memory of programs that were evicted.
-    unused: Vec<Extent>,
+    unused: Vec<Allocation>,
 }
 
 impl Programs {
     /// True when the device can execute the map.
-    pub fn takes(&mut self, tables: &dyn Tables, build: &Build, map: &Arc<LinearMap>) -> bool {
+    pub fn takes(
+        &mut self,
+        tables: &dyn TableCompiler,
+        build: &Build,
+        map: &Arc<LinearMap>,
+    ) -> bool {
         self.find(tables, build, map).is_some_and(|index| self.entries[index].program.is_some())
     }
 
@@ -54,10 +59,10 @@ impl Programs {
     /// map, or card memory has no room.
     pub fn acquire(
         &mut self,
-        tables: &dyn Tables,
+        tables: &dyn TableCompiler,
         build: &Build,
         map: &Arc<LinearMap>,
-        card: &mut Extents,
+        card: &mut Allocator,
     ) -> Option<Ready> {
         self.unused.drain(..).for_each(|place| card.release(place));
         let index = self.find(tables, build, map)?;
@@ -108,7 +113,7 @@ impl Programs {
     }
 
     /// All memory of programs, which the caller gets.
-    pub fn take_places(&mut self) -> impl Iterator<Item = Extent> {
+    pub fn take_places(&mut self) -> impl Iterator<Item = Allocation> {
         let entries = std::mem::take(&mut self.entries).into_iter();
         let unused = std::mem::take(&mut self.unused);
         entries.filter_map(|entry| entry.program?.place).chain(unused)
@@ -116,7 +121,12 @@ impl Programs {
 
     /// The index of the map's entry, which is made if it is missing. `None` if all others are in
     /// use.
-    fn find(&mut self, tables: &dyn Tables, build: &Build, map: &Arc<LinearMap>) -> Option<usize> {
+    fn find(
+        &mut self,
+        tables: &dyn TableCompiler,
+        build: &Build,
+        map: &Arc<LinearMap>,
+    ) -> Option<usize> {
         self.time += 1;
         let found = self.entries.iter().position(|entry| Arc::ptr_eq(&entry.map, map));
         let index = match found {

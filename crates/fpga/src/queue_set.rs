@@ -15,11 +15,11 @@
 
 use std::sync::Arc;
 
+use crate::allocator::{Allocation, Allocator};
 use crate::bounds::{
     C2H_LOG2, CQ_LOG2, H2C_LOG2, MAX_BURST, MAX_CONTROL_LOOKS, MAX_RESET_CYCLES, POLLS_PER_CHECK,
 };
 use crate::descriptor::{Completion, Descriptor};
-use crate::extents::{Extent, Extents};
 use crate::host::{DmaMemory, Mmio};
 use crate::regs::{
     BEAT_BYTES, DESCRIPTOR_BYTES, QueueCommand, QueueState, context_flag, queue, queue_context,
@@ -47,7 +47,7 @@ pub struct QueueSet {
     number: u16,
     mmio: Arc<dyn Mmio>,
     memory: Arc<dyn DmaMemory>,
-    extent: Extent,
+    allocation: Allocation,
     /// Address of the context, which the device reads when the set is enabled.
     context: u64,
     h2c: DescriptorRing,
@@ -79,11 +79,11 @@ impl QueueSet {
         number: u16,
         mmio: Arc<dyn Mmio>,
         memory: Arc<dyn DmaMemory>,
-        free: &mut Extents,
+        free: &mut Allocator,
         interrupts: bool,
     ) -> Option<Self> {
-        let extent = free.allocate(Self::bytes())?;
-        let h2c_base = extent.address.next_multiple_of(DESCRIPTOR_BYTES as u64);
+        let allocation = free.allocate(Self::bytes())?;
+        let h2c_base = allocation.address.next_multiple_of(DESCRIPTOR_BYTES as u64);
         let h2c = DescriptorRing::new(h2c_base, H2C_LOG2);
         let c2h_base = h2c_base + DescriptorRing::bytes(H2C_LOG2) as u64;
         let c2h = DescriptorRing::new(c2h_base, C2H_LOG2);
@@ -96,7 +96,7 @@ impl QueueSet {
             number,
             mmio,
             memory,
-            extent,
+            allocation,
             context,
             h2c,
             c2h,
@@ -249,13 +249,13 @@ impl QueueSet {
 
     /// Takes the set's memory, to give it back at the end. Only for a disabled set, because the
     /// device would go on using the memory.
-    pub fn take_extent(&mut self) -> Option<Extent> {
+    pub fn take_allocation(&mut self) -> Option<Allocation> {
         if self.state != State::Disabled {
             return None;
         }
         self.state = State::Lost;
-        let nothing = Extent { address: self.extent.address, bytes: 0 };
-        Some(std::mem::replace(&mut self.extent, nothing))
+        let nothing = Allocation { address: self.allocation.address, bytes: 0 };
+        Some(std::mem::replace(&mut self.allocation, nothing))
     }
 
     fn register(&self, offset: u64) -> u64 {

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, JobKind, QueueId, execute};
+use fieldstone_accel::{
+    Device, Job, JobCompletion, JobError, JobId, JobKind, SubmissionQueueId, execute,
+};
 use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{
     AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, TypeId, WEIGHT_ONE,
@@ -112,8 +114,8 @@ pub fn run(
     options: &Options,
     mut progress: impl FnMut(u64) -> bool,
 ) -> Report {
-    const QUEUE: QueueId = QueueId(0);
-    let mut jobs = Jobs::new(options.seed, options.max_bytes);
+    const QUEUE: SubmissionQueueId = SubmissionQueueId(0);
+    let mut jobs = JobGenerator::new(options.seed, options.max_bytes);
     let mut report = Report::default();
     let mut under_way: BTreeMap<JobId, Job> = BTreeMap::new();
     let mut completions: Vec<JobCompletion> = Vec::new();
@@ -183,7 +185,7 @@ fn describe(job: &Job) -> String {
 }
 
 /// An endless series of random jobs, all of a form that the device may take.
-pub struct Jobs {
+pub struct JobGenerator {
     rng: ChaCha8Rng,
     max_bytes: usize,
     codes: Vec<Arc<dyn Code>>,
@@ -194,7 +196,7 @@ pub struct Jobs {
     cluster: (usize, Arc<[u32]>),
 }
 
-impl Jobs {
+impl JobGenerator {
     /// The series of this seed, with inputs of about `max_bytes` at most.
     ///
     /// # Panics

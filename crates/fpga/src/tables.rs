@@ -20,8 +20,9 @@ pub struct MapTable {
     pub rules: BTreeMap<RuleId, u16>,
 }
 
-/// The compilers. An error says why the device cannot do a job; the CPU does the job then.
-pub trait Tables: Send + Sync {
+/// The compilers of tables. An error says why the device cannot do a job; the CPU does the job
+/// then.
+pub trait TableCompiler: Send + Sync {
     /// The table of a map under these reweights.
     ///
     /// # Errors

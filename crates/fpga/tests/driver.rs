@@ -1,40 +1,41 @@
-//! The driver against the dummy. Whatever the device does, every job completes once with the bits
-//! of software, memory is given back, and a queue set that can work again does.
+//! The driver against the software model of the device. Whatever the device does, every job
+//! completes once with the bits of software, memory is given back, and a queue set that can work
+//! again does.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use fieldstone_accel::{
-    Device, Engine, Job, JobError, JobId, JobKind, JobOutput, QueueId, crc32c, execute,
+    Device, Engine, Job, JobError, JobId, JobKind, JobOutput, SubmissionQueueId, crc32c, execute,
 };
 use fieldstone_codes::Profile;
 use fieldstone_crush::AlgorithmKind;
+use fieldstone_fpga::allocator::Allocator;
 use fieldstone_fpga::card::{Grant, OpenError};
 use fieldstone_fpga::compilers::Compilers;
-use fieldstone_fpga::dummy::{Dummy, DummyTables, Faults, Options};
-use fieldstone_fpga::exercise;
-use fieldstone_fpga::extents::Extents;
-use fieldstone_fpga::flight::Operation;
+use fieldstone_fpga::flight::DeviceOperation;
 use fieldstone_fpga::host::{DmaMemory, Mmio};
 use fieldstone_fpga::maps::{Admission, Maps};
+use fieldstone_fpga::model::{DeviceModel, Faults, ModelTables, Options};
+use fieldstone_fpga::reconfigure_stress;
 use fieldstone_fpga::regs::{H2cOp, ReconfigurableModule, function_table, queue, register};
-use fieldstone_fpga::selftest::{self, Jobs};
+use fieldstone_fpga::selftest::{self, JobGenerator};
 use fieldstone_fpga::{Card, FpgaDevice, bounds};
 
-fn dummy(seed: u64) -> (Dummy, Arc<Card>) {
-    let dummy = Dummy::new(&Options { seed, ..Options::default() });
-    let tables = Box::new(DummyTables::new(&dummy));
-    let window = dummy.card_window();
-    let card = Card::open(dummy.function(0), dummy.memory(), tables, window, 4);
-    (dummy, card.expect("the device is one of ours"))
+fn model(seed: u64) -> (DeviceModel, Arc<Card>) {
+    let model = DeviceModel::new(&Options { seed, ..Options::default() });
+    let tables = Box::new(ModelTables::new(&model));
+    let window = model.card_window();
+    let card = Card::open(model.function(0), model.memory(), tables, window, 4);
+    (model, card.expect("the device is one of ours"))
 }
 
 /// With the device's own compilers.
-fn compiled(seed: u64) -> (Dummy, Arc<Card>) {
-    let dummy = Dummy::new(&Options { seed, ..Options::default() });
-    let tables = Box::new(DummyTables::around(&dummy, Box::new(Compilers)));
-    let card = Card::open(dummy.function(0), dummy.memory(), tables, dummy.card_window(), 4);
-    (dummy, card.expect("the device is one of ours"))
+fn compiled(seed: u64) -> (DeviceModel, Arc<Card>) {
+    let model = DeviceModel::new(&Options { seed, ..Options::default() });
+    let tables = Box::new(ModelTables::around(&model, Box::new(Compilers)));
+    let card = Card::open(model.function(0), model.memory(), tables, model.card_window(), 4);
+    (model, card.expect("the device is one of ours"))
 }
 
 fn options(seed: u64, count: u64) -> selftest::Options {
@@ -44,7 +45,7 @@ fn options(seed: u64, count: u64) -> selftest::Options {
 #[test]
 fn random_jobs_have_the_bits_of_software_and_memory_comes_back() {
     for (seed, interrupts, real) in [(1, false, true), (2, true, true), (3, false, false)] {
-        let (dummy, card) = if real { compiled(seed) } else { dummy(seed) };
+        let (model, card) = if real { compiled(seed) } else { model(seed) };
         let before = card.free();
         let mut device = FpgaDevice::open(&card, interrupts).expect("a queue set is free");
         let report = selftest::run(&mut device, &options(seed, 1500), |_| true);
@@ -53,11 +54,11 @@ fn random_jobs_have_the_bits_of_software_and_memory_comes_back() {
         assert!(place.done > place.jobs / 2, "maps change seldom: {place:?}");
         assert_eq!(report.code.not_taken + place.not_taken + report.checksum.not_taken, 0);
         assert!(card.partition().swaps > 0, "maps of three kinds need the partition");
-        assert_eq!(dummy.done(H2cOp::Place), place.done);
-        assert_eq!(device.cycles(Operation::Place).count, place.done);
+        assert_eq!(model.done(H2cOp::Place), place.done);
+        assert_eq!(device.cycles(DeviceOperation::Place).count, place.done);
         // Coding jobs of one burst by the same map are one operation.
-        let codes = device.cycles(Operation::Code).count;
-        assert_eq!(dummy.done(H2cOp::Code), codes);
+        let codes = device.cycles(DeviceOperation::Code).count;
+        assert_eq!(model.done(H2cOp::Code), codes);
         assert!((1..report.code.done).contains(&codes), "{codes} of {}", report.code.done);
         assert_eq!((device.resets(), card.take_errors()), (0, 0));
         let totals = card.totals();
@@ -72,9 +73,9 @@ fn random_jobs_have_the_bits_of_software_and_memory_comes_back() {
 
 #[test]
 fn tables_are_copied_once_and_maps_loaded_when_they_change() {
-    let (dummy, card) = dummy(4);
+    let (model, card) = model(4);
     let mut engine = Engine::with_device(Box::new(FpgaDevice::open(&card, false).expect("free")));
-    let mut jobs = Jobs::new(4, 4096);
+    let mut jobs = JobGenerator::new(4, 4096);
     let (first, second) = (jobs.place(), jobs.place());
     let Job::Place { map, .. } = &first else { unreachable!("a placement was asked for") };
     let weights: Arc<[u32]> = vec![0x1_0000; map.max_devices() as usize].into();
@@ -88,15 +89,15 @@ fn tables_are_copied_once_and_maps_loaded_when_they_change() {
         assert_eq!(run(&mut engine, first.clone()), execute(&first));
     }
     // The copies of two runs: the image with the first run, then only inputs.
-    assert_eq!((dummy.done(H2cOp::LoadMap), dummy.done(H2cOp::Copy)), (1, 4));
+    assert_eq!((model.done(H2cOp::LoadMap), model.done(H2cOp::Copy)), (1, 4));
     assert_eq!(run(&mut engine, other.clone()), execute(&other));
     assert_eq!(run(&mut engine, first.clone()), execute(&first));
-    assert_eq!((dummy.done(H2cOp::LoadMap), dummy.done(H2cOp::Copy)), (3, 7));
+    assert_eq!((model.done(H2cOp::LoadMap), model.done(H2cOp::Copy)), (3, 7));
     let code = jobs.code();
     let inputs = if let Job::Code { inputs, .. } = &code { inputs.len() as u64 } else { 0 };
     assert_eq!(run(&mut engine, code.clone()), execute(&code));
     assert_eq!(run(&mut engine, code.clone()), execute(&code));
-    assert_eq!(dummy.done(H2cOp::Copy), 7 + 1 + 2 * inputs);
+    assert_eq!(model.done(H2cOp::Copy), 7 + 1 + 2 * inputs);
     let counters = engine.counters();
     assert_eq!((counters.place.device_jobs, counters.code.device_jobs), (5, 2));
     assert_eq!(counters.place.device_failures + counters.code.device_failures, 0);
@@ -106,8 +107,8 @@ fn tables_are_copied_once_and_maps_loaded_when_they_change() {
 /// if other jobs come between them.
 #[test]
 fn coding_jobs_of_a_burst_are_one_operation() {
-    const QUEUE: QueueId = QueueId(0);
-    let (dummy, card) = compiled(9);
+    const QUEUE: SubmissionQueueId = SubmissionQueueId(0);
+    let (model, card) = compiled(9);
     let all = card.free();
     let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
     let code = "rs:4+2".parse::<Profile>().expect("a profile").code();
@@ -127,11 +128,11 @@ fn coding_jobs_of_a_burst_are_one_operation() {
         (vec![job(long, 1), job(long, 2), job(long, 3)], 2),
     ];
     for (jobs, operations) in bursts {
-        let done = dummy.done(H2cOp::Code);
+        let done = model.done(H2cOp::Code);
         for (id, job) in (0..).zip(&jobs) {
             assert!(device.submit(QUEUE, JobId(id), job.clone()).is_ok());
         }
-        assert_eq!(dummy.done(H2cOp::Code), done, "nothing runs before the burst ends");
+        assert_eq!(model.done(H2cOp::Code), done, "nothing runs before the burst ends");
         let mut completions = Vec::new();
         while completions.len() < jobs.len() {
             device.poll(QUEUE, &mut completions);
@@ -139,7 +140,7 @@ fn coding_jobs_of_a_burst_are_one_operation() {
         for completion in completions {
             assert_eq!(completion.result, execute(&jobs[completion.job.0 as usize]));
         }
-        assert_eq!(dummy.done(H2cOp::Code) - done, operations);
+        assert_eq!(model.done(H2cOp::Code) - done, operations);
     }
     assert_eq!(device.resets(), 0);
     // A burst that is never polled ends when the driver is dropped.
@@ -152,8 +153,8 @@ fn coding_jobs_of_a_burst_are_one_operation() {
 /// nothing more to the device. A batch is one operation, with checksums for each of its jobs.
 #[test]
 fn checksums_of_outputs_are_made_beside_the_coding() {
-    const QUEUE: QueueId = QueueId(0);
-    let (dummy, card) = compiled(10);
+    const QUEUE: SubmissionQueueId = SubmissionQueueId(0);
+    let (model, card) = compiled(10);
     let mut device = FpgaDevice::open(&card, true).expect("a queue set is free");
     let code = "rs:4+2".parse::<Profile>().expect("a profile").code();
     let job = |seed: u8, len: usize, checksum_block_bytes: Option<usize>| {
@@ -162,7 +163,7 @@ fn checksums_of_outputs_are_made_beside_the_coding() {
         Job::Code { map, inputs, checksum_block_bytes }
     };
     let jobs: Vec<Job> = (0..5).map(|seed| job(seed, 8192, Some(4096))).collect();
-    let counts = || [H2cOp::Code, H2cOp::Checksum, H2cOp::Copy].map(|op| dummy.done(op));
+    let counts = || [H2cOp::Code, H2cOp::Checksum, H2cOp::Copy].map(|op| model.done(op));
     let before = counts();
     for (id, job) in (0..).zip(&jobs) {
         assert!(device.submit(QUEUE, JobId(id), job.clone()).is_ok());
@@ -201,9 +202,11 @@ fn checksums_of_outputs_are_made_beside_the_coding() {
 /// Does a job to its end.
 fn run(engine: &mut Engine, job: Job) -> Result<JobOutput, JobError> {
     let mut completions = Vec::new();
-    engine.submit(0, QueueId(0), JobId(0), job).expect("no other job waits on this queue");
+    engine
+        .submit(0, SubmissionQueueId(0), JobId(0), job)
+        .expect("no other job waits on this queue");
     loop {
-        engine.poll(0, QueueId(0), &mut completions);
+        engine.poll(0, SubmissionQueueId(0), &mut completions);
         if let Some(done) = completions.pop() {
             return done.result;
         }
@@ -211,12 +214,16 @@ fn run(engine: &mut Engine, job: Job) -> Result<JobOutput, JobError> {
 }
 
 /// Runs jobs under faults, through an engine; some run alone, and some jobs are in flight.
-fn under_faults(seed: u64, faults: &Faults, count: u64) -> (fieldstone_accel::Counters, Dummy) {
-    let (dummy, card) = dummy(seed);
+fn under_faults(
+    seed: u64,
+    faults: &Faults,
+    count: u64,
+) -> (fieldstone_accel::Counters, DeviceModel) {
+    let (model, card) = model(seed);
     let device = FpgaDevice::open(&card, seed % 2 == 1).expect("a queue set is free");
-    dummy.set_faults(faults.clone());
+    model.set_faults(faults.clone());
     let mut engine = Engine::with_device(Box::new(device));
-    let mut jobs = Jobs::new(seed, 8192);
+    let mut jobs = JobGenerator::new(seed, 8192);
     let mut expected = std::collections::BTreeMap::new();
     let mut completions = Vec::new();
     for number in 0..count {
@@ -226,8 +233,8 @@ fn under_faults(seed: u64, faults: &Faults, count: u64) -> (fieldstone_accel::Co
             continue;
         }
         expected.insert(JobId(number), execute(&job));
-        engine.submit(0, QueueId(1), JobId(number), job).expect("the queue is not full");
-        engine.poll(0, QueueId(1), &mut completions);
+        engine.submit(0, SubmissionQueueId(1), JobId(number), job).expect("the queue is not full");
+        engine.poll(0, SubmissionQueueId(1), &mut completions);
         for done in completions.drain(..) {
             assert_eq!(Some(done.result), expected.remove(&done.job));
         }
@@ -236,13 +243,13 @@ fn under_faults(seed: u64, faults: &Faults, count: u64) -> (fieldstone_accel::Co
         if expected.is_empty() {
             break;
         }
-        engine.poll(0, QueueId(1), &mut completions);
+        engine.poll(0, SubmissionQueueId(1), &mut completions);
         for done in completions.drain(..) {
             assert_eq!(Some(done.result), expected.remove(&done.job));
         }
     }
     assert!(expected.is_empty(), "{} jobs never completed", expected.len());
-    (engine.counters(), dummy)
+    (engine.counters(), model)
 }
 
 fn failures(counters: &fieldstone_accel::Counters) -> u64 {
@@ -287,29 +294,31 @@ fn lost_interrupts_only_cost_time() {
 #[test]
 fn damaged_bitstreams_leave_placements_to_software_until_a_good_one_comes() {
     let faults = Faults { bad_bitstream: 0.5, ..Faults::default() };
-    let (counters, dummy) = under_faults(30, &faults, 1500);
-    assert!(dummy.done(H2cOp::Reconfigure) > 0);
+    let (counters, model) = under_faults(30, &faults, 1500);
+    assert!(model.done(H2cOp::Reconfigure) > 0);
     assert!(counters.place.device_full > 0 && counters.place.device_jobs > 0);
 }
 
 /// A device that stops in the middle: its jobs end as errors within bounded polls, and the driver
 /// takes no more.
 fn dies(faults: Faults) {
-    let (dummy, card) = dummy(40);
+    let (model, card) = model(40);
     let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
     let data: Bytes = vec![7; 5000].into();
     let job = Job::Checksum { data: data.clone(), block_bytes: 8192 };
-    device.submit(QueueId(0), JobId(1), job.clone()).expect("there is room");
+    device.submit(SubmissionQueueId(0), JobId(1), job.clone()).expect("there is room");
     let mut completions = Vec::new();
     while completions.is_empty() {
-        device.poll(QueueId(0), &mut completions);
+        device.poll(SubmissionQueueId(0), &mut completions);
     }
     let good = execute(&job);
     assert_eq!(completions.pop().map(|done| done.result), Some(good));
-    dummy.set_faults(faults);
-    device.submit(QueueId(0), JobId(2), job.clone()).expect("nobody knows yet");
+    model.set_faults(faults);
+    device
+        .submit(SubmissionQueueId(0), JobId(2), job.clone())
+        .expect("the driver does not know the fault yet");
     for _ in 0..10_000_000u64 {
-        device.poll(QueueId(0), &mut completions);
+        device.poll(SubmissionQueueId(0), &mut completions);
         if device.is_lost() {
             break;
         }
@@ -320,7 +329,7 @@ fn dies(faults: Faults) {
         matches!(completions[..], [ref done] if matches!(done.result, Err(JobError::Device(_))))
     );
     assert!(!device.takes(&job));
-    assert!(device.submit(QueueId(0), JobId(3), job).is_err());
+    assert!(device.submit(SubmissionQueueId(0), JobId(3), job).is_err());
     let before = card.free();
     drop(device);
     assert_eq!(card.free(), before, "memory that the device may write to is not used again");
@@ -336,14 +345,14 @@ fn a_device_that_stops_is_given_up() {
 
 #[test]
 fn a_set_that_always_fails_is_given_up() {
-    let (dummy, card) = dummy(41);
+    let (model, card) = model(41);
     let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
-    dummy.set_faults(Faults { wrong_status: 1.0, ..Faults::default() });
+    model.set_faults(Faults { wrong_status: 1.0, ..Faults::default() });
     let job = Job::Checksum { data: vec![1; 100].into(), block_bytes: 128 };
     let mut completions = Vec::new();
     for number in 0..1_000_000 {
-        let _ = device.submit(QueueId(0), JobId(number), job.clone());
-        device.poll(QueueId(0), &mut completions);
+        let _ = device.submit(SubmissionQueueId(0), JobId(number), job.clone());
+        device.poll(SubmissionQueueId(0), &mut completions);
         if device.is_lost() {
             break;
         }
@@ -356,16 +365,16 @@ fn a_set_that_always_fails_is_given_up() {
 /// A map that takes longer than an operation may is not offered again; other maps are.
 #[test]
 fn what_takes_too_long_is_left_to_software() {
-    let (dummy, card) = dummy(42);
+    let (model, card) = model(42);
     let device = FpgaDevice::open(&card, false).expect("a queue set is free");
     let mut engine = Engine::with_device(Box::new(device));
-    let mut jobs = Jobs::new(42, 4096);
+    let mut jobs = JobGenerator::new(42, 4096);
     let (coding, placement) = (jobs.code(), jobs.place_by(AlgorithmKind::Straw2));
     let other = Job::Checksum { data: vec![1; 100].into(), block_bytes: 128 };
     for (slow, kind) in [(&coding, JobKind::Code), (&placement, JobKind::Place)] {
-        dummy.set_faults(Faults { too_long: 1.0, ..Faults::default() });
+        model.set_faults(Faults { too_long: 1.0, ..Faults::default() });
         assert_eq!(run(&mut engine, slow.clone()), execute(slow));
-        dummy.set_faults(Faults::default());
+        model.set_faults(Faults::default());
         // The queue set is reset, and then works again.
         let before = engine.counters().checksum.device_jobs;
         while engine.counters().checksum.device_jobs == before {
@@ -379,7 +388,7 @@ fn what_takes_too_long_is_left_to_software() {
 
 #[test]
 fn queue_sets_of_one_card_work_side_by_side() {
-    let (dummy, card) = dummy(50);
+    let (model, card) = model(50);
     let threads: Vec<_> = (0..4)
         .map(|seed| {
             let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
@@ -396,14 +405,14 @@ fn queue_sets_of_one_card_work_side_by_side() {
         assert_eq!((failed, wrong), (0, 0), "{:?}", report.first);
         assert_eq!(report.code.done, report.code.jobs);
     }
-    assert!(dummy.done(H2cOp::Place) > 0);
+    assert!(model.done(H2cOp::Place) > 0);
     assert_eq!(card.free().2, 4);
 }
 
 #[test]
 fn a_tenant_has_what_it_was_granted_and_nothing_else() {
-    let (dummy, card) = dummy(60);
-    let memory = dummy.memory();
+    let (model, card) = model(60);
+    let memory = model.memory();
     let all = memory.window();
     let middle = all.start + (16 << 20);
     let mut own = FpgaDevice::open(&card, false).expect("a queue set is free");
@@ -411,9 +420,9 @@ fn a_tenant_has_what_it_was_granted_and_nothing_else() {
     let grant =
         Grant { host: window.clone(), card: 16 << 20..32 << 20, queue_sets: 4..6, vector: 3 };
     card.grant(3, &grant).expect("function 0 grants");
-    let tables = || Box::new(DummyTables::new(&dummy));
-    let page = dummy.function(3);
-    let part = dummy.memory_part(window.clone());
+    let tables = || Box::new(ModelTables::new(&model));
+    let page = model.function(3);
+    let part = model.memory_part(window.clone());
     let tenant = Card::open(page.clone(), part, tables(), grant.card.clone(), 2);
     let tenant = tenant.expect("the function has what it needs");
     assert_eq!((tenant.function(), tenant.queue_sets()), (3, 2));
@@ -434,7 +443,7 @@ fn a_tenant_has_what_it_was_granted_and_nothing_else() {
     assert_eq!(tenant.take_errors(), 0);
     // A tenant that claims more memory than it was granted gets errors, on its own queue.
     drop(device);
-    let greedy = dummy.memory_part(all.start..middle);
+    let greedy = model.memory_part(all.start..middle);
     let greedy = Card::open(page, greedy, tables(), grant.card, 2).expect("registers are its own");
     assert_eq!(FpgaDevice::open(&greedy, false).err(), Some(OpenError::NotReady(0)));
     assert!(card.totals().host_faults > 0);
@@ -444,10 +453,10 @@ fn a_tenant_has_what_it_was_granted_and_nothing_else() {
 
 #[test]
 fn the_partition_changes_when_another_kind_of_map_stays() {
-    let (_, card) = dummy(70);
+    let (_, card) = model(70);
     let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
     assert_eq!(device.module(), Some(ReconfigurableModule::None));
-    let mut jobs = Jobs::new(70, 4096);
+    let mut jobs = JobGenerator::new(70, 4096);
     let needs = |job: &Job| {
         let Job::Place { map, .. } = job else { return None };
         let kind = map.buckets().next()?.algorithm.kind();
@@ -456,7 +465,7 @@ fn the_partition_changes_when_another_kind_of_map_stays() {
     let job = std::iter::repeat_with(|| jobs.place()).find(|job| needs(job).is_some());
     let job = job.expect("the row has no end");
     let mut given_back = 0;
-    while let Err(_job) = device.submit(QueueId(0), JobId(1), job.clone()) {
+    while let Err(_job) = device.submit(SubmissionQueueId(0), JobId(1), job.clone()) {
         assert!(device.takes(&job), "it will, with the module");
         given_back += 1;
         assert!(given_back < 100_000);
@@ -465,7 +474,7 @@ fn the_partition_changes_when_another_kind_of_map_stays() {
     assert_eq!(card.partition().swaps, 1);
     let mut completions = Vec::new();
     while completions.is_empty() {
-        device.poll(QueueId(0), &mut completions);
+        device.poll(SubmissionQueueId(0), &mut completions);
     }
     assert_eq!(completions.pop().map(|done| done.result), Some(execute(&job)));
 }
@@ -475,8 +484,8 @@ fn the_partition_changes_when_another_kind_of_map_stays() {
 #[test]
 fn a_swap_begins_only_if_it_is_still_right() {
     let mut maps = Maps::new(Some(ReconfigurableModule::List), true);
-    let mut card = Extents::new(0..1 << 20);
-    let mut jobs = Jobs::new(1, 4096);
+    let mut card = Allocator::new(0..1 << 20);
+    let mut jobs = JobGenerator::new(1, 4096);
     let (mut list, mut tree) =
         (jobs.place_by(AlgorithmKind::List), jobs.place_by(AlgorithmKind::Tree));
     let mut admit = |maps: &mut Maps, job: &mut Job, set: u16| {
@@ -496,7 +505,7 @@ fn a_swap_begins_only_if_it_is_still_right() {
     assert!(maps.swap_begins() && !maps.swap_begins(), "one of the two that were told to");
     maps.swap_ended(Some(ReconfigurableModule::List));
     assert_eq!(until_due(&mut maps), ReconfigurableModule::Tree);
-    let mut card = Extents::new(0..1 << 20);
+    let mut card = Allocator::new(0..1 << 20);
     let let_in = (0..3).find_map(|_| {
         let Job::Place { map, rule, weights, .. } = &mut list else { unreachable!("it places") };
         match maps.admit(&Compilers, &mut card, (map, weights), *rule, 1) {
@@ -505,8 +514,8 @@ fn a_swap_begins_only_if_it_is_still_right() {
         }
     });
     let ticket = let_in.expect("a job of the module that is there gets in sooner or later");
-    assert!(!maps.swap_begins(), "somebody uses the module");
-    maps.release(ticket.uses);
+    assert!(!maps.swap_begins(), "a placement uses the module");
+    maps.release(ticket.pin);
     assert!(maps.swap_begins());
 }
 
@@ -516,9 +525,9 @@ fn the_partition_changes_under_the_feet_of_others() {
     let mut other = FpgaDevice::open(&card, false).expect("a queue set is free");
     let others = std::thread::spawn(move || selftest::run(&mut other, &options(75, 600), |_| true));
     let mut device = FpgaDevice::open(&card, false).expect("a queue set is free");
-    let swapped = exercise::swaps(&mut device, 76, 20, |_| true);
-    assert_eq!((swapped.swaps, swapped.failed, swapped.wrong), (20, 0, 0), "{swapped:?}");
-    assert!(swapped.device_jobs > 19 && swapped.given_back >= 20, "{swapped:?}");
+    let stress = reconfigure_stress::run(&mut device, 76, 20, |_| true);
+    assert_eq!((stress.swaps, stress.failed, stress.wrong), (20, 0, 0), "{stress:?}");
+    assert!(stress.device_jobs > 19 && stress.given_back >= 20, "{stress:?}");
     assert!(card.partition().swaps >= 20);
     let report = others.join().expect("no panic");
     for (name, kind) in report.kinds() {
@@ -530,16 +539,16 @@ fn the_partition_changes_under_the_feet_of_others() {
 
 #[test]
 fn what_is_not_ours_is_not_opened() {
-    let (dummy, _) = dummy(80);
-    dummy.set_faults(Faults { gone: true, ..Faults::default() });
-    let tables = Box::new(DummyTables::new(&dummy));
-    let opened = Card::open(dummy.function(0), dummy.memory(), tables, 0..64, 1);
+    let (model, _) = model(80);
+    model.set_faults(Faults { gone: true, ..Faults::default() });
+    let tables = Box::new(ModelTables::new(&model));
+    let opened = Card::open(model.function(0), model.memory(), tables, 0..64, 1);
     assert_eq!(opened.err(), Some(OpenError::NotOurs { found: u64::MAX }));
 }
 
 #[test]
 fn jobs_out_of_bounds_are_not_taken() {
-    let (_, card) = dummy(90);
+    let (_, card) = model(90);
     let device = FpgaDevice::open(&card, false).expect("a queue set is free");
     let checksum =
         |len: usize, block_bytes| Job::Checksum { data: vec![0; len].into(), block_bytes };
@@ -547,7 +556,7 @@ fn jobs_out_of_bounds_are_not_taken() {
     assert!(device.takes(&checksum(1000, 64)) && !device.takes(&checksum(1000, 100)));
     assert!(!device.takes(&checksum(0, 64)) && !device.takes(&checksum(10, 0)));
     assert!(!device.takes(&checksum(bounds::MAX_JOB_BYTES + 1, 4096)));
-    let place = |width, count, rule| match Jobs::new(1, 4096).place() {
+    let place = |width, count, rule| match JobGenerator::new(1, 4096).place() {
         Job::Place { map, weights, .. } => Job::Place {
             map,
             rule: fieldstone_crush::RuleId(rule),

@@ -5,29 +5,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fieldstone_accel::{Device, Job, JobId, QueueId, execute};
+use fieldstone_accel::{Device, Job, JobId, SubmissionQueueId, execute};
 use fieldstone_fpga::FpgaDevice;
+use fieldstone_fpga::allocator::Allocator;
 use fieldstone_fpga::bitstream::bitstream;
 use fieldstone_fpga::card::{Build, Card, Grant};
 use fieldstone_fpga::compilers::Compilers;
 use fieldstone_fpga::descriptor::Descriptor;
-use fieldstone_fpga::extents::Extents;
 use fieldstone_fpga::host::Mmio;
 use fieldstone_fpga::queue_set::{QueueSet, State};
 use fieldstone_fpga::regs::{
     H2cOp, ReconfigurableModule, Status, checksum, code, descriptor_flag, load_map, place, queue,
     register,
 };
-use fieldstone_fpga::tables::{MapTable, Tables};
+use fieldstone_fpga::tables::{MapTable, TableCompiler};
 use fieldstone_fpga::verilated::{Options, Simulation};
-use fieldstone_fpga::{exercise, selftest};
+use fieldstone_fpga::{reconfigure_stress, selftest};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// No compilers, for tests that need no tables.
 struct NoTables;
 
-impl Tables for NoTables {
+impl TableCompiler for NoTables {
     fn map(&self, _: &Arc<fieldstone_crush::Map>, _: &Arc<[u32]>) -> Result<MapTable, String> {
         Err("no compiler".to_owned())
     }
@@ -71,7 +71,7 @@ fn registers_say_what_the_device_is() {
 fn copies_come_back() {
     let (simulation, card) = start(2);
     let (page, memory) = (simulation.function(0), simulation.memory());
-    let mut free = Extents::new(memory.window());
+    let mut free = Allocator::new(memory.window());
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let (own, host) = (Arc::clone(&memory), Arc::clone(&memory));
     let set = QueueSet::new(1, page, own, &mut free, false);
@@ -122,7 +122,7 @@ fn copies_come_back() {
 fn an_error_stops_the_set_and_a_reset_brings_it_back() {
     let (simulation, card) = start(3);
     let memory = simulation.memory();
-    let mut free = Extents::new(memory.window());
+    let mut free = Allocator::new(memory.window());
     let set = QueueSet::new(0, simulation.function(0), memory, &mut free, false);
     let mut set = set.expect("there is room for rings");
     for round in 0..3 {
@@ -140,7 +140,7 @@ fn an_error_stops_the_set_and_a_reset_brings_it_back() {
         wait(&mut set);
         assert_eq!(set.state(), State::Disabled);
     }
-    assert!(set.take_extent().is_some());
+    assert!(set.take_allocation().is_some());
     assert_eq!(card.take_errors(), 0);
 }
 
@@ -181,9 +181,9 @@ fn random_jobs_have_the_bits_of_software_when_everything_stalls() {
         let options = selftest::Options { seed, count: 100, depth: 8, max_bytes: 8 << 10 };
         let report = selftest::run(&mut device, &options, |_| true);
         assert!(report.is_good(), "{report:?}");
-        let swapped = exercise::swaps(&mut device, seed, 4, |_| true);
-        assert_eq!((swapped.swaps, swapped.failed, swapped.wrong), (4, 0, 0), "{swapped:?}");
-        assert!(swapped.device_jobs > 0, "{swapped:?}");
+        let stress = reconfigure_stress::run(&mut device, seed, 4, |_| true);
+        assert_eq!((stress.swaps, stress.failed, stress.wrong), (4, 0, 0), "{stress:?}");
+        assert!(stress.device_jobs > 0, "{stress:?}");
         assert_eq!(device.resets(), 0);
         let totals = card.totals();
         assert_eq!((totals.host_faults, totals.card_faults, card.take_errors()), (0, 0, 0));
@@ -202,7 +202,7 @@ fn a_disabled_queue_set_leaves_memory_alone() {
         }
     };
     for round in 0..60 {
-        let mut free = Extents::new(memory.window());
+        let mut free = Allocator::new(memory.window());
         let (page, own) = (simulation.function(0), Arc::clone(&memory));
         let set = QueueSet::new(1, page, own, &mut free, false);
         let mut set = set.expect("there is room for rings");
@@ -215,7 +215,7 @@ fn a_disabled_queue_set_leaves_memory_alone() {
         pass_time(20 + round);
         set.reset();
         wait(&mut set);
-        let rings = set.take_extent().expect("the reset has ended");
+        let rings = set.take_allocation().expect("the reset has ended");
         let mut bytes = vec![0xa5; rings.bytes as usize];
         memory.write(rings.address, &bytes);
         pass_time(60);
@@ -260,16 +260,19 @@ fn a_lost_doorbell_costs_seconds() {
     let mut device = FpgaDevice::open(&card.expect("the device is ours"), false).expect("a set");
     let job = Job::Checksum { data: vec![1; 4096].into(), block_bytes: 4096 };
     let mut run = |number| {
-        device.submit(QueueId(0), JobId(number), job.clone()).expect("there is room");
+        device.submit(SubmissionQueueId(0), JobId(number), job.clone()).expect("there is room");
         let mut completions = Vec::new();
         let begun = Instant::now();
         while completions.is_empty() {
-            device.poll(QueueId(0), &mut completions);
-            assert!(begun.elapsed() < Duration::from_secs(120), "nobody noticed");
+            device.poll(SubmissionQueueId(0), &mut completions);
+            assert!(
+                begun.elapsed() < Duration::from_secs(120),
+                "the driver did not notice the fault"
+            );
         }
-        while device.submit(QueueId(0), JobId(0), job.clone()).is_err() {}
+        while device.submit(SubmissionQueueId(0), JobId(0), job.clone()).is_err() {}
         while completions.len() < 2 {
-            device.poll(QueueId(0), &mut completions);
+            device.poll(SubmissionQueueId(0), &mut completions);
         }
         completions
     };
@@ -284,7 +287,7 @@ fn a_lost_doorbell_costs_seconds() {
 /// Every forbidden access completes with its status on the offender's queue, and no other function
 /// is affected.
 #[test]
-fn a_tenant_that_misbehaves_harms_nobody() {
+fn a_function_that_misbehaves_affects_no_other_function() {
     const ROUNDS: usize = 12;
     let simulation = Simulation::start(&Options::default()).expect("a thread can be started");
     let memory = simulation.memory();
@@ -308,7 +311,7 @@ fn a_tenant_that_misbehaves_harms_nobody() {
         (selftest::run(&mut device, &options, |_| true), device.resets())
     });
 
-    let mut free = Extents::new(own.clone());
+    let mut free = Allocator::new(own.clone());
     let set = QueueSet::new(0, simulation.function(1), Arc::clone(&memory), &mut free, false);
     let mut set = set.expect("there is room for rings");
     // Good copies bring a bitstream to the tenant's card memory, for a later forbidden operation.

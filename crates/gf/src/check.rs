@@ -27,8 +27,8 @@ pub const SUMS: usize = 2;
 /// Positions that are compared at once: the sums stay in the first-level cache.
 const SLICE_BYTES: usize = 4096;
 
-/// The weights of an element in each of the sums.
-type Weights = [u8; SUMS];
+/// The coefficients (weights) of an element in each of the sums.
+type SumCoefficients = [u8; SUMS];
 
 /// Checks outputs of one map.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl OutputCheck {
     /// A check of outputs of `map`. The weights follow from `seed`.
     #[must_use]
     pub fn new(map: &LinearMap, seed: u64) -> Self {
-        let sum = |weights: &[Weights]| {
+        let sum = |weights: &[SumCoefficients]| {
             let term = |set: usize| {
                 let terms = (0u16..).zip(weights).map(move |(at, w)| Term::input(at, 0, w[set]));
                 terms.collect()
@@ -58,8 +58,8 @@ impl OutputCheck {
         }
     }
 
-    /// Whether `outputs` are what the map computes from `inputs`, as far as the check can tell.
-    /// False if the lengths of the buffers do not fit the map.
+    /// True if the map computes `outputs` from `inputs`, as far as the check can tell. False if the
+    /// lengths of the buffers do not fit the map.
     #[must_use]
     pub fn passes(&self, inputs: &[&[u8]], outputs: &[&[u8]]) -> bool {
         let Some(elements) = self.elements(inputs, outputs) else { return false };
@@ -107,13 +107,13 @@ impl OutputCheck {
 
 /// The weights of all elements of inputs and outputs. Those of the outputs are random and not 0.
 /// Those of the inputs follow from the last step of the map to the first.
-fn weights(map: &LinearMap, seed: u64) -> Vec<Weights> {
+fn weights(map: &LinearMap, seed: u64) -> Vec<SumCoefficients> {
     let mut random = seed;
     let mut draw = || 1 + (next(&mut random) % 255) as u8;
     let shape = map.shape();
     let zeroes = |elements: &u32| vec![[0; SUMS]; *elements as usize];
-    let mut inputs: Vec<Vec<Weights>> = shape.input_elements.iter().map(zeroes).collect();
-    let mut outputs: Vec<Vec<Weights>> = shape.output_elements.iter().map(zeroes).collect();
+    let mut inputs: Vec<Vec<SumCoefficients>> = shape.input_elements.iter().map(zeroes).collect();
+    let mut outputs: Vec<Vec<SumCoefficients>> = shape.output_elements.iter().map(zeroes).collect();
     outputs.iter_mut().flatten().flatten().for_each(|weight| *weight = draw());
     let mut scratch = vec![[0; SUMS]; shape.scratch_elements as usize];
     for row in map.steps().iter().rev().flatten() {

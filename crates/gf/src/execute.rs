@@ -11,8 +11,8 @@
 //! not, and they do not change the cache, but they are many times slower than stores that hit it.
 //! So the right choice depends on whether the outputs would stay in cache until they are used. This
 //! module knows only the size of one execution ([`STREAMING_BYTES`]), and the choice of its caller
-//! ([`Stores`]). When lines come from memory, they are also prefetched: by the kernel in a map of
-//! one pass, and by this module, one slice ahead, in a map of several.
+//! ([`StoreMode`]). When lines come from memory, they are also prefetched: by the kernel in a map
+//! of one pass, and by this module, one slice ahead, in a map of several.
 
 use thiserror::Error;
 
@@ -33,7 +33,7 @@ const SLICES_BYTES: usize = 256 << 10;
 /// Most bytes of the shards of an execution that are expected in the first-level data cache, which
 /// has 32 KiB or more on today's CPUs.
 const FIRST_LEVEL_BYTES: usize = 32 << 10;
-/// Size of inputs and outputs of one execution above which [`Stores::Auto`] streams. Below, the
+/// Size of inputs and outputs of one execution above which [`StoreMode::Auto`] streams. Below, the
 /// outputs may stay in a cache, where plain stores are up to twice as fast and the next user of the
 /// outputs finds them. Above, the outputs do not even stay in a large third-level cache, and
 /// streaming is 1.4 to 1.5 times as fast.
@@ -43,7 +43,7 @@ const LINE_BYTES: usize = 64;
 
 /// How outputs are written. All choices give the same bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Stores {
+pub enum StoreMode {
     /// Streaming if inputs and outputs together have more than [`STREAMING_BYTES`] bytes, else
     /// plain.
     #[default]
@@ -72,8 +72,8 @@ pub enum Update {
 pub struct Options {
     /// The inner loops.
     pub kernel: Kernel,
-    /// The kind of stores.
-    pub stores: Stores,
+    /// The kind of stores to the outputs.
+    pub stores: StoreMode,
     /// Replace or add.
     pub update: Update,
 }
@@ -86,7 +86,7 @@ impl Default for Options {
 
 impl From<Kernel> for Options {
     fn from(kernel: Kernel) -> Self {
-        Self { kernel, stores: Stores::default(), update: Update::default() }
+        Self { kernel, stores: StoreMode::default(), update: Update::default() }
     }
 }
 
@@ -169,9 +169,9 @@ impl LinearMap {
         }
         let total_bytes = self.elements.saturating_mul(element_bytes);
         let streams = match options.stores {
-            Stores::Auto => total_bytes > STREAMING_BYTES,
-            Stores::Plain => false,
-            Stores::Streaming => true,
+            StoreMode::Auto => total_bytes > STREAMING_BYTES,
+            StoreMode::Plain => false,
+            StoreMode::Streaming => true,
         };
         match &self.passes[..] {
             [] => {}
@@ -183,7 +183,7 @@ impl LinearMap {
                 };
                 execute_pass(pass, options, inputs, outputs, element_bytes, write);
             }
-            _ => Run::new(self, options, inputs, outputs, element_bytes, streams).execute(),
+            _ => Execution::new(self, options, inputs, outputs, element_bytes, streams).execute(),
         }
         if streams {
             fence();
@@ -259,7 +259,7 @@ fn execute_pass(
 }
 
 /// One execution of a map of several passes, whose buffers have been checked against its shape.
-struct Run<'a> {
+struct Execution<'a> {
     map: &'a LinearMap,
     options: Options,
     inputs: &'a [&'a [u8]],
@@ -274,7 +274,7 @@ struct Run<'a> {
     write: Write,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Execution<'a> {
     fn new(
         map: &'a LinearMap,
         options: Options,

@@ -31,7 +31,7 @@ mod restrict;
 pub mod word;
 
 pub use check::OutputCheck;
-pub use execute::{Options, STREAMING_BYTES, ShapeError, Stores, Update};
+pub use execute::{Options, STREAMING_BYTES, ShapeError, StoreMode, Update};
 pub use kernel::Kernel;
 pub use map::{
     Element, LinearMap, MAX_ELEMENTS, MAX_SHARDS, MAX_TERMS, MapError, Row, Shape, Source, Step,

@@ -146,7 +146,7 @@ pub enum MapError {
     /// A number exceeds a documented bound.
     #[error("{count} {what}, but a map may have at most {limit}")]
     TooMany {
-        /// What is counted.
+        /// The counted objects.
         what: &'static str,
         /// The number.
         count: usize,

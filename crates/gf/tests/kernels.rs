@@ -7,7 +7,7 @@ mod common;
 use common::random_map;
 use fieldstone_gf::{
     Element, Kernel, LinearMap, MapError, Matrix, Options, Row, STREAMING_BYTES, Shape, ShapeError,
-    Source, Stores, Target, Term, Update, field,
+    Source, StoreMode, Target, Term, Update, field,
 };
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -51,7 +51,8 @@ fn interpret(map: &LinearMap, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
 fn all_options() -> impl Iterator<Item = Options> {
     let kernels = Kernel::ALL.into_iter().filter(|kernel| kernel.is_available());
     kernels.flat_map(|kernel| {
-        [Stores::Auto, Stores::Plain, Stores::Streaming].into_iter().flat_map(move |stores| {
+        let modes = [StoreMode::Auto, StoreMode::Plain, StoreMode::Streaming];
+        modes.into_iter().flat_map(move |stores| {
             [Update::Replace, Update::Accumulate].map(|update| Options { kernel, stores, update })
         })
     })

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{Action, DiskError, DiskId, DiskOutput, Event as NodeEvent, Node};
+use fieldstone_node::{DiskError, DiskId, DiskOutput, Node, NodeAction, NodeEvent};
 use fieldstone_proto::{NodeIndex, PoolId, Reply, Request};
 
 use crate::disk::{BlockingCall, BlockingDone, BlockingOutput, Disk};
@@ -259,8 +259,8 @@ impl LocalNode {
             while let Some(action) = node.next_action() {
                 busy = true;
                 match action {
-                    Action::Disk { id, op } => self.disk.start(id, op, reactor),
-                    Action::Reply { peer, reply } => {
+                    NodeAction::Disk { id, op } => self.disk.start(id, op, reactor),
+                    NodeAction::Reply { peer, reply } => {
                         let link = Link::of(peer);
                         deliver(&mut self.clients, self.id.index, link, reply, router);
                     }

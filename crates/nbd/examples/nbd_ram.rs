@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use fieldstone_block::{Completion, Extent, ExtentKind, Info, Nanos, Op, Payload, Piece, Request};
-use fieldstone_nbd::{Export, ExportList, Limits, Phase, Session};
+use fieldstone_nbd::{Export, ExportList, Limits, Session, SessionPhase};
 use smallvec::smallvec;
 
 /// Bytes per unit of allocation.
@@ -92,7 +92,7 @@ fn converse(
             }
             continue;
         }
-        if session.phase() == Phase::Closed {
+        if session.phase() == SessionPhase::Closed {
             if let Some(violation) = session.violation() {
                 eprintln!("connection ended: {violation}");
             }

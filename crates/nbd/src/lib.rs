@@ -27,7 +27,7 @@
 //! 3. Hand every completion to [`Session::complete`], then do 2 again.
 //! 4. When the previous send is done, call [`Session::sent`]. Take [`Session::output`], send it,
 //!    and do 2 again.
-//! 5. Close the socket when [`Session::phase`] is [`Phase::Closed`].
+//! 5. Close the socket when [`Session::phase`] is [`SessionPhase::Closed`].
 //!
 //! # Invariants
 //!
@@ -51,10 +51,10 @@ mod export;
 pub mod fuzz;
 mod inbox;
 mod limits;
+mod memory_lease;
 mod negotiation;
 mod outbox;
 mod reply;
-mod room;
 mod session;
 mod slots;
 mod transmission;
@@ -63,4 +63,4 @@ pub mod wire;
 pub use errors::{Errno, ExportError, Violation};
 pub use export::{Export, ExportIndex, ExportList};
 pub use limits::{LARGE_WRITE_BYTES, Limits, MAX_PAYLOAD_BYTES, OWN_BYTES};
-pub use session::{Phase, Session};
+pub use session::{Session, SessionPhase};

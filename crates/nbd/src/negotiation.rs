@@ -175,12 +175,12 @@ impl Negotiation {
             return Err(TRUNCATED);
         }
         let (index, export) = find(exports, name)?;
-        let mut wanted = Wanted::default();
+        let mut requested = InfoRequests::default();
         while let Some(item) = fields.u16() {
-            wanted.name |= item == info::NAME;
-            wanted.description |= item == info::DESCRIPTION;
+            requested.name |= item == info::NAME;
+            requested.description |= item == info::DESCRIPTION;
         }
-        replies.send_infos(export, self.structured, wanted);
+        replies.send_infos(export, self.structured, requested);
         Ok(if option == opt::GO { After::Start(self.agreed(index)) } else { After::Continue })
     }
 
@@ -241,7 +241,7 @@ fn list(data: &[u8], exports: &ExportList, replies: &mut Replies) -> Result<Afte
 
 /// The optional pieces of information that the client asked for.
 #[derive(Clone, Copy, Default)]
-struct Wanted {
+struct InfoRequests {
     name: bool,
     description: bool,
 }
@@ -298,13 +298,13 @@ impl Replies<'_> {
         }
     }
 
-    fn send_infos(&mut self, export: &Export, structured: bool, wanted: Wanted) {
+    fn send_infos(&mut self, export: &Export, structured: bool, requested: InfoRequests) {
         let flags = U16::new(export.transmission_flags(structured));
         self.info(info::EXPORT, &[&export.size_bytes.to_be_bytes(), flags.as_bytes()]);
-        if wanted.name {
+        if requested.name {
             self.info(info::NAME, &[export.name.as_bytes()]);
         }
-        if wanted.description && !export.description.is_empty() {
+        if requested.description && !export.description.is_empty() {
             self.info(info::DESCRIPTION, &[export.description.as_bytes()]);
         }
         // Sent even if the client did not ask: the values are advice, not conditions, because the

@@ -14,7 +14,7 @@ use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use crate::errors::Errno;
 use crate::negotiation::ALLOCATION_CONTEXT_ID;
 use crate::outbox::Outbox;
-use crate::slots::{Kind, Slot};
+use crate::slots::{InFlightRequest, Kind};
 use crate::wire::{CHUNK_MAGIC, ChunkHeader, SIMPLE_REPLY_MAGIC, SimpleReply, chunk, state};
 
 /// A hole shorter than this is sent as zero bytes: the specification asks for chunks in multiples
@@ -32,23 +32,23 @@ pub(crate) struct Replier<'a> {
 }
 
 impl Replier<'_> {
-    pub fn complete(&mut self, slot: &Slot, result: Result<Payload, BlockError>) {
+    pub fn complete(&mut self, request: &InFlightRequest, result: Result<Payload, BlockError>) {
         let payload = match result {
             Ok(payload) => payload,
             Err(error) => {
-                let errno = Errno::for_block_error(&error, slot.kind);
-                return self.fail(slot.cookie, errno, &error.to_string());
+                let errno = Errno::for_block_error(&error, request.kind);
+                return self.fail(request.cookie, errno, &error.to_string());
             }
         };
-        match (slot.kind, payload) {
-            (Kind::Read { whole }, Payload::Data(pieces)) => self.read(slot, &pieces, whole),
+        match (request.kind, payload) {
+            (Kind::Read { whole }, Payload::Data(pieces)) => self.read(request, &pieces, whole),
             (Kind::BlockStatus { one }, Payload::Extents(extents)) => {
-                self.block_status(slot, &extents, one);
+                self.block_status(request, &extents, one);
             }
             (Kind::Read { .. } | Kind::BlockStatus { .. }, _) => {
-                self.fail(slot.cookie, Errno::Io, "the backend answered with something else");
+                self.fail(request.cookie, Errno::Io, "the backend answered with something else");
             }
-            _ => self.simple(slot.cookie, 0),
+            _ => self.simple(request.cookie, 0),
         }
     }
 
@@ -91,18 +91,18 @@ impl Replier<'_> {
         });
     }
 
-    fn read(&mut self, slot: &Slot, pieces: &[Piece], whole: bool) {
+    fn read(&mut self, request: &InFlightRequest, pieces: &[Piece], whole: bool) {
         let total: u64 = pieces.iter().map(piece_len).sum();
-        if total != u64::from(slot.len_bytes) {
-            return self.fail(slot.cookie, Errno::Io, "the backend read another length");
+        if total != u64::from(request.len_bytes) {
+            return self.fail(request.cookie, Errno::Io, "the backend read another length");
         }
         if !self.structured {
-            self.simple(slot.cookie, 0);
+            self.simple(request.cookie, 0);
             return self.contents(pieces);
         }
         let holes_only = pieces.iter().all(|piece| matches!(piece, Piece::Zeroes(_)));
         let mut left = pieces;
-        let mut offset = slot.offset_bytes;
+        let mut offset = request.offset_bytes;
         while !left.is_empty() {
             let hole = holes_only || (!whole && is_hole(&left[0]));
             let count = if holes_only || whole {
@@ -116,7 +116,7 @@ impl Replier<'_> {
             // reply.
             let last = rest.iter().all(|piece| piece_len(piece) == 0);
             if run_len > 0 {
-                self.content_chunk(slot.cookie, offset, run, hole, last);
+                self.content_chunk(request.cookie, offset, run, hole, last);
             }
             offset += run_len;
             left = if last { &[] } else { rest };
@@ -146,12 +146,12 @@ impl Replier<'_> {
         }
     }
 
-    fn block_status(&mut self, slot: &Slot, extents: &[Extent], one: bool) {
+    fn block_status(&mut self, request: &InFlightRequest, extents: &[Extent], one: bool) {
         let limit = if one { 1 } else { self.max_extents as usize };
         let mut descriptors: Vec<(u32, u32)> = Vec::with_capacity(extents.len().min(limit));
-        let mut left = u64::from(slot.len_bytes);
+        let mut left = u64::from(request.len_bytes);
         for extent in extents {
-            let len = u32::try_from(extent.len_bytes.min(left)).expect("at most slot.len_bytes");
+            let len = u32::try_from(extent.len_bytes.min(left)).expect("at most request.len_bytes");
             if len == 0 {
                 continue;
             }
@@ -165,10 +165,14 @@ impl Replier<'_> {
             left -= u64::from(len);
         }
         if descriptors.is_empty() {
-            return self.fail(slot.cookie, Errno::Io, "the backend knows no extent of the range");
+            return self.fail(
+                request.cookie,
+                Errno::Io,
+                "the backend knows no extent of the range",
+            );
         }
         let count = u32::try_from(descriptors.len()).expect("bounded by max_extents");
-        self.chunk(slot.cookie, chunk::BLOCK_STATUS, true, 4 + 8 * count);
+        self.chunk(request.cookie, chunk::BLOCK_STATUS, true, 4 + 8 * count);
         self.outbox.copy(&ALLOCATION_CONTEXT_ID.to_be_bytes());
         for (len, flags) in descriptors {
             self.outbox.copy(&len.to_be_bytes());

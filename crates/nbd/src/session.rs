@@ -22,19 +22,19 @@ use crate::errors::{Errno, Violation};
 use crate::export::{ExportIndex, ExportList};
 use crate::inbox::Inbox;
 use crate::limits::{LARGE_WRITE_BYTES, Limits};
+use crate::memory_lease::MemoryLease;
 use crate::negotiation::{After, Agreed, Negotiation, Replies, greet};
 use crate::outbox::Outbox;
 use crate::reply::Replier;
-use crate::room::Room;
-use crate::slots::{Kind, Slot, Slots};
-use crate::transmission::{Command, Failure, Verdict, judge};
+use crate::slots::{InFlightRequest, Kind, Slots};
+use crate::transmission::{CheckResult, Command, Failure, check_request};
 use crate::wire::{
     OPTION_HEADER_BYTES, OPTION_MAGIC, OptionHeader, REQUEST_HEADER_BYTES, opt, rep,
 };
 
 /// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum SessionPhase {
     /// Client and server exchange options.
     Negotiating,
     /// The session serves requests to this export.
@@ -108,7 +108,7 @@ pub struct Session {
     /// Bytes of taken output that are not sent yet. Counted only where sessions share memory.
     sending_bytes: usize,
     /// This session's part of the shared memory.
-    room: Room,
+    memory_lease: MemoryLease,
     /// The last step ended at a bound, not because bytes were missing.
     stalled: bool,
     shutting_down: bool,
@@ -136,7 +136,7 @@ impl Session {
             options_seen: 0,
             charged_bytes: 0,
             sending_bytes: 0,
-            room: Room::default(),
+            memory_lease: MemoryLease::default(),
             stalled: false,
             shutting_down: false,
         }
@@ -147,20 +147,20 @@ impl Session {
     /// [`Session::sent`].
     #[must_use]
     pub fn with_budget(mut self, budget: &Arc<Budget>) -> Self {
-        self.room = Room::of(budget);
+        self.memory_lease = MemoryLease::of(budget);
         self
     }
 
     /// The session's phase.
     #[must_use]
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> SessionPhase {
         let drained = self.outbox.pending_bytes() == 0;
         match (self.leaving, self.agreed) {
-            (Leaving::No, None) => Phase::Negotiating,
-            (Leaving::No, Some(agreed)) => Phase::Transmission(agreed.export),
-            (Leaving::Drain, _) if drained && self.slots.in_flight() == 0 => Phase::Closed,
-            (Leaving::Drop, _) if drained => Phase::Closed,
-            _ => Phase::Closing,
+            (Leaving::No, None) => SessionPhase::Negotiating,
+            (Leaving::No, Some(agreed)) => SessionPhase::Transmission(agreed.export),
+            (Leaving::Drain, _) if drained && self.slots.in_flight() == 0 => SessionPhase::Closed,
+            (Leaving::Drop, _) if drained => SessionPhase::Closed,
+            _ => SessionPhase::Closing,
         }
     }
 
@@ -186,13 +186,13 @@ impl Session {
     /// it. Call [`Session::next_request`] again when [`Budget::returns`] has changed.
     #[must_use]
     pub fn waits_for_room(&self) -> bool {
-        self.room.is_waiting()
+        self.memory_lease.is_waiting()
     }
 
     /// True if the session holds memory of the shared budget.
     #[must_use]
     pub fn holds_room(&self) -> bool {
-        self.room.is_held()
+        self.memory_lease.is_held()
     }
 
     /// True while the session holds memory for a payload that is not complete: it waits for the
@@ -237,7 +237,7 @@ impl Session {
     pub fn disconnect(&mut self) {
         self.leaving = Leaving::Drop;
         self.outbox.take_into(&mut Vec::new());
-        self.room.stop_waiting();
+        self.memory_lease.stop_waiting();
     }
 
     /// The server shuts down. From now on the session answers requests with `ESHUTDOWN` and options
@@ -263,13 +263,13 @@ impl Session {
     /// Queues the reply to a request. Drops a completion of a request that is not in flight, or
     /// that comes after the connection was lost.
     pub fn complete(&mut self, completion: Completion) {
-        let Some(slot) = self.slots.remove(completion.id) else { return };
-        self.charged_bytes -= slot.charge_bytes;
+        let Some(request) = self.slots.remove(completion.id) else { return };
+        self.charged_bytes -= request.charge_bytes;
         self.stalled = false;
         if self.leaving != Leaving::Drop {
-            self.replier().complete(&slot, completion.result);
+            self.replier().complete(&request, completion.result);
         }
-        self.room.settle(self.held_bytes());
+        self.memory_lease.settle(self.held_bytes());
     }
 
     /// Moves the bytes to send to the end of `out`, in order, as a gather list.
@@ -277,7 +277,7 @@ impl Session {
     /// Take output only when the last output is sent: taken output no longer counts for [`Limits`].
     /// For a shared budget it counts until [`Session::sent`].
     pub fn output(&mut self, out: &mut Vec<Bytes>) {
-        if self.room.is_shared() {
+        if self.memory_lease.is_shared() {
             self.sending_bytes = self.outbox.pending_bytes();
         }
         self.outbox.take_into(out);
@@ -288,7 +288,7 @@ impl Session {
     pub fn sent(&mut self) {
         self.sending_bytes = 0;
         self.stalled = false;
-        self.room.settle(self.held_bytes());
+        self.memory_lease.settle(self.held_bytes());
     }
 
     /// Bytes that count against a shared budget.
@@ -320,7 +320,7 @@ impl Session {
         }
         self.stalled = self.outbox.pending_bytes() > self.limits.max_output_bytes;
         if self.stalled {
-            self.room.stop_waiting();
+            self.memory_lease.stop_waiting();
             return Step::Idle;
         }
         let result = match self.expect {
@@ -401,34 +401,34 @@ impl Session {
         let command = parsed?;
         let Some(agreed) = self.agreed else { return Ok(Step::Idle) };
         let Some(export) = self.exports.get(agreed.export) else { return Ok(Step::Idle) };
-        let mut verdict = judge(&command, export, agreed);
-        if self.shutting_down && verdict != Verdict::Disconnect {
-            verdict = Verdict::Fail(Failure {
+        let mut result = check_request(&command, export, agreed);
+        if self.shutting_down && result != CheckResult::Disconnect {
+            result = CheckResult::Fail(Failure {
                 errno: Errno::Shutdown,
                 message: "the server is shutting down",
             });
         }
-        if let Verdict::Submit { kind, .. } = verdict
-            && !self.room.fits_ever(kind.charge_bytes(command.len_bytes))
+        if let CheckResult::Submit { kind, .. } = result
+            && !self.memory_lease.fits_ever(kind.charge_bytes(command.len_bytes))
         {
-            verdict = Verdict::Fail(Failure {
+            result = CheckResult::Fail(Failure {
                 errno: Errno::NoMem,
                 message: "the request is longer than the server's memory for payloads",
             });
         }
-        match verdict {
-            Verdict::Disconnect => {
+        match result {
+            CheckResult::Disconnect => {
                 self.inbox.consume(REQUEST_HEADER_BYTES);
                 self.leaving = Leaving::Drain;
                 Ok(Step::Progress)
             }
-            Verdict::Done(kind) => {
+            CheckResult::Done(kind) => {
                 self.inbox.consume(REQUEST_HEADER_BYTES);
                 self.replier().done(command.cookie, kind);
                 Ok(Step::Progress)
             }
-            Verdict::Fail(failure) => self.refuse(&command, failure),
-            Verdict::Submit { op, kind, flags } => Ok(self.accept(&command, op, kind, flags)),
+            CheckResult::Fail(failure) => self.refuse(&command, failure),
+            CheckResult::Submit { op, kind, flags } => Ok(self.accept(&command, op, kind, flags)),
         }
     }
 
@@ -470,20 +470,20 @@ impl Session {
         let charge_bytes = kind.charge_bytes(command.len_bytes);
         let large = op == Op::Write && command.len_bytes >= LARGE_WRITE_BYTES;
         let memory = self.held_bytes();
-        let max_bytes = self.limits.max_memory_bytes.min(self.room.share_bytes());
+        let max_bytes = self.limits.max_memory_bytes.min(self.memory_lease.share_bytes());
         self.stalled = self.slots.in_flight() >= self.limits.max_in_flight as usize
             || (memory > 0 && memory + charge_bytes > max_bytes);
         if self.stalled {
-            self.room.stop_waiting();
+            self.memory_lease.stop_waiting();
             return Step::Idle;
         }
         if large {
             if self.inbox.bytes().len() < REQUEST_HEADER_BYTES + LARGE_WRITE_BYTES as usize
-                && self.room.wants_sign_of_life(charge_bytes, memory + charge_bytes)
+                && self.memory_lease.wants_sign_of_life(charge_bytes, memory + charge_bytes)
             {
                 return Step::Idle;
             }
-            self.stalled = !self.room.cover(memory + charge_bytes);
+            self.stalled = !self.memory_lease.cover(memory + charge_bytes);
             if self.stalled {
                 return Step::Idle;
             }
@@ -497,7 +497,7 @@ impl Session {
         if self.inbox.bytes().len() < end {
             return Step::Idle;
         }
-        self.stalled = !self.room.cover(memory + charge_bytes);
+        self.stalled = !self.memory_lease.cover(memory + charge_bytes);
         if self.stalled {
             return Step::Idle;
         }
@@ -529,7 +529,7 @@ impl Session {
     ) -> Step {
         let Some(agreed) = self.agreed else { return Step::Idle };
         let charge_bytes = kind.charge_bytes(command.len_bytes);
-        let id = self.slots.insert(Slot {
+        let id = self.slots.insert(InFlightRequest {
             cookie: command.cookie,
             offset_bytes: command.offset_bytes,
             len_bytes: command.len_bytes,

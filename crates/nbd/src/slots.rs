@@ -38,7 +38,7 @@ impl Kind {
 
 /// One request in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct InFlightRequest {
     pub cookie: u64,
     pub offset_bytes: u64,
     pub len_bytes: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 struct Entry {
     generation: u32,
-    slot: Option<Slot>,
+    request: Option<InFlightRequest>,
 }
 
 /// The table. It grows up to the caller's bound and never shrinks.
@@ -65,26 +65,26 @@ impl Slots {
         self.entries.len() - self.free.len()
     }
 
-    pub fn insert(&mut self, slot: Slot) -> RequestId {
+    pub fn insert(&mut self, request: InFlightRequest) -> RequestId {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, slot: None });
+            self.entries.push(Entry { generation: 0, request: None });
             u32::try_from(self.entries.len() - 1).expect("max_in_flight is a u32")
         });
         let entry = &mut self.entries[index as usize];
-        entry.slot = Some(slot);
+        entry.request = Some(request);
         RequestId(u64::from(entry.generation) << 32 | u64::from(index))
     }
 
-    pub fn remove(&mut self, id: RequestId) -> Option<Slot> {
+    pub fn remove(&mut self, id: RequestId) -> Option<InFlightRequest> {
         let index = (id.0 & u64::from(u32::MAX)) as usize;
         let entry = self.entries.get_mut(index)?;
         if u64::from(entry.generation) != id.0 >> 32 {
             return None;
         }
-        let slot = entry.slot.take()?;
+        let request = entry.request.take()?;
         entry.generation = entry.generation.wrapping_add(1);
         self.free.push(u32::try_from(index).expect("masked to 32 bits"));
-        Some(slot)
+        Some(request)
     }
 }
 
@@ -92,16 +92,22 @@ impl Slots {
 mod tests {
     use super::*;
 
-    fn slot(cookie: u64) -> Slot {
-        Slot { cookie, offset_bytes: 0, len_bytes: 0, kind: Kind::Flush, charge_bytes: 0 }
+    fn request(cookie: u64) -> InFlightRequest {
+        InFlightRequest {
+            cookie,
+            offset_bytes: 0,
+            len_bytes: 0,
+            kind: Kind::Flush,
+            charge_bytes: 0,
+        }
     }
 
     #[test]
     fn a_freed_slot_is_reused_under_another_id() {
         let mut slots = Slots::default();
-        let first = slots.insert(slot(1));
+        let first = slots.insert(request(1));
         assert_eq!(slots.remove(first).unwrap().cookie, 1);
-        let second = slots.insert(slot(2));
+        let second = slots.insert(request(2));
         assert_ne!(first, second);
         assert!(slots.remove(first).is_none(), "a late completion must not answer a newer request");
         assert_eq!(slots.in_flight(), 1);

@@ -1,8 +1,8 @@
-//! Checks requests: finds what a header asks for, and whether it is allowed.
+//! Checks requests: finds the operation that a header requests, and whether it is allowed.
 //!
-//! [`judge`] is a pure function from a header, the export and the agreed options to a [`Verdict`].
-//! If a request has several faults, the order of the checks decides which error it gets: unknown
-//! command, flag, read-only export, reserved fields, length, range.
+//! [`check_request`] is a pure function from a header, the export and the agreed options to a
+//! [`CheckResult`]. If a request has several faults, the order of the checks decides which error
+//! it gets: unknown command, flag, read-only export, reserved fields, length, range.
 //!
 //! | fault | error |
 //! |---|---|
@@ -61,7 +61,7 @@ impl Command {
 
 /// The result of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum CheckResult {
     /// Pass the request on.
     Submit { op: Op, kind: Kind, flags: RequestFlags },
     /// The request succeeds without any work.
@@ -83,12 +83,12 @@ fn fail<T>(errno: Errno, message: &'static str) -> Result<T, Failure> {
     Err(Failure { errno, message })
 }
 
-pub(crate) fn judge(command: &Command, export: &Export, agreed: Agreed) -> Verdict {
+pub(crate) fn check_request(command: &Command, export: &Export, agreed: Agreed) -> CheckResult {
     if command.command == cmd::DISC {
-        return Verdict::Disconnect;
+        return CheckResult::Disconnect;
     }
     match check(command, export, agreed) {
-        Ok((_, kind)) if command.len_bytes == 0 && kind != Kind::Flush => Verdict::Done(kind),
+        Ok((_, kind)) if command.len_bytes == 0 && kind != Kind::Flush => CheckResult::Done(kind),
         Ok((op, kind)) => {
             let has = |bit| command.flags & bit != 0;
             let flags = RequestFlags {
@@ -96,9 +96,9 @@ pub(crate) fn judge(command: &Command, export: &Export, agreed: Agreed) -> Verdi
                 no_hole: has(cmd_flag::NO_HOLE),
                 fast_zero: has(cmd_flag::FAST_ZERO),
             };
-            Verdict::Submit { op, kind, flags }
+            CheckResult::Submit { op, kind, flags }
         }
-        Err(failure) => Verdict::Fail(failure),
+        Err(failure) => CheckResult::Fail(failure),
     }
 }
 

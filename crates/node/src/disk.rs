@@ -6,14 +6,14 @@ use slab::Slab;
 
 use fieldstone_proto::{JournalGen, NodeError, VolumeId};
 
+use crate::interface::{DiskError, DiskId, DiskOp, NodeAction};
 use crate::request_table::EntryId;
-use crate::seam::{Action, DiskError, DiskId, DiskOp};
 use crate::start::StartOp;
 use crate::store::SlotIndex;
 
 /// The purpose of a disk operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum DiskOpKind {
     /// Reading the disk at the start.
     Start(StartOp),
     /// Payload of a shard.
@@ -50,12 +50,12 @@ pub(crate) enum Purpose {
     Record(VolumeId, CreateStep),
     /// Removing a volume's record.
     RecordRemove(EntryId),
-    /// Noting that a sync failed.
-    MarkDoubt,
+    /// Creating the file `doubt`, after a sync failed.
+    CreateDoubtFile,
 }
 
-impl Purpose {
-    /// True for a sync that leaves contents in doubt when it fails.
+impl DiskOpKind {
+    /// True for a sync that leaves unsynced data when it fails.
     pub(crate) fn is_sync(self) -> bool {
         matches!(
             self,
@@ -82,9 +82,9 @@ pub(crate) enum CreateStep {
 /// Operations in flight and actions for the world.
 #[derive(Debug)]
 pub(crate) struct DiskQueue {
-    pending: Slab<(u32, Purpose)>,
+    pending: Slab<(u32, DiskOpKind)>,
     sequence: u32,
-    pub(crate) actions: VecDeque<Action>,
+    pub(crate) actions: VecDeque<NodeAction>,
 }
 
 impl DiskQueue {
@@ -93,15 +93,15 @@ impl DiskQueue {
     }
 
     /// Asks the world for an operation.
-    pub(crate) fn submit(&mut self, purpose: Purpose, op: DiskOp) {
+    pub(crate) fn submit(&mut self, purpose: DiskOpKind, op: DiskOp) {
         self.sequence = self.sequence.wrapping_add(1);
         let key = self.pending.insert((self.sequence, purpose));
         let id = DiskId(u64::from(self.sequence) << 32 | key as u64);
-        self.actions.push_back(Action::Disk { id, op });
+        self.actions.push_back(NodeAction::Disk { id, op });
     }
 
     /// The purpose of a completed operation; `None` for an operation that was never submitted.
-    pub(crate) fn take(&mut self, id: DiskId) -> Option<Purpose> {
+    pub(crate) fn take(&mut self, id: DiskId) -> Option<DiskOpKind> {
         let key = usize::try_from(id.0 & 0xffff_ffff).ok()?;
         let (sequence, _) = self.pending.get(key)?;
         (u64::from(*sequence) == id.0 >> 32).then(|| self.pending.remove(key).1)

@@ -9,7 +9,7 @@
 //! request, around a bounded request table. The node has the same three handlers and the same table
 //! as modules:
 //!
-//! | module                  | what                                                              |
+//! | module                  | task                                                              |
 //! |-------------------------|-------------------------------------------------------------------|
 //! | [`node`](Node)          | takes events, gives actions, counts                               |
 //! | `request_table`         | one entry per request under way                                   |
@@ -18,27 +18,29 @@
 //! | `handlers::completion`  | follows up disk operations, verifies, replies                     |
 //! | `store`                 | shards in slots, safe against crashes: the essay is there         |
 //! | `volumes`               | epochs, fencing, roots, journals                                  |
-//! | `start`                 | what is read, checked and repaired before the first request       |
+//! | `start`                 | reads, checks and repairs the disk before the first request       |
 //! | `limits`                | every bound                                                       |
 //!
 //! Here the client drives replication (section V): the volume itself sends an append to each
 //! journal node, which is the paper's flat schedule. Forwarding among nodes would be one more
 //! action of the payload handler.
 //!
-//! The node does no I/O and reads no clock: see [`seam`].
+//! The node does no I/O and reads no clock: see [`interface`].
 
-mod books;
+mod accounting;
 mod disk;
 mod handlers;
+pub mod interface;
 pub mod limits;
 mod node;
 mod request_table;
-pub mod seam;
 mod start;
 mod store;
 mod volumes;
 
 #[doc(hidden)]
-pub use books::{Books, SlotShard, SlotUse, VolumeBooks};
+pub use accounting::{NodeAccounting, SlotShard, SlotUse, VolumeAccounting};
+pub use interface::{
+    DiskError, DiskId, DiskOp, DiskOutput, FileId, NodeAction, NodeConfig, NodeEvent, PeerId,
+};
 pub use node::Node;
-pub use seam::{Action, DiskError, DiskId, DiskOp, DiskOutput, Event, FileId, NodeConfig, PeerId};

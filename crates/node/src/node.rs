@@ -9,12 +9,12 @@ use fieldstone_proto::{
 
 use crate::disk::DiskQueue;
 use crate::handlers::header::Admission;
+use crate::interface::{NodeAction, NodeConfig, NodeEvent, PeerId};
 use crate::limits::LISTED_ROOT_BYTES_MAX;
 use crate::request_table::{EntryId, RequestTable};
-use crate::seam::{Action, Event, NodeConfig, PeerId};
-use crate::start::doubt::Doubt;
-use crate::start::{Phase, Start};
-use crate::store::Store;
+use crate::start::failed_sync::DoubtFile;
+use crate::start::{NodePhase, Start};
+use crate::store::ChunkStore;
 use crate::volumes::{Removed, Volumes};
 
 /// Counters since the start.
@@ -42,13 +42,13 @@ pub(crate) struct Counters {
 #[derive(Debug)]
 pub struct Node {
     pub(crate) config: NodeConfig,
-    pub(crate) phase: Phase,
+    pub(crate) phase: NodePhase,
     pub(crate) disk: DiskQueue,
     pub(crate) table: RequestTable,
-    pub(crate) store: Store,
+    pub(crate) store: ChunkStore,
     pub(crate) volumes: Volumes,
     pub(crate) removed: Removed,
-    pub(crate) doubt: Doubt,
+    pub(crate) doubt_file: DoubtFile,
     /// Entries that wait until the store changes, in order.
     pub(crate) parked: VecDeque<EntryId>,
     pub(crate) counters: Counters,
@@ -61,13 +61,13 @@ impl Node {
     #[must_use]
     pub fn new(config: NodeConfig) -> Self {
         Self {
-            phase: Phase::New,
+            phase: NodePhase::New,
             disk: DiskQueue::new(),
             table: RequestTable::new(),
-            store: Store::new(config.slot_bytes, config.slots, config.incarnation),
+            store: ChunkStore::new(config.slot_bytes, config.slots, config.incarnation),
             volumes: Volumes::default(),
             removed: Removed::default(),
-            doubt: Doubt::default(),
+            doubt_file: DoubtFile::default(),
             parked: VecDeque::new(),
             counters: Counters::default(),
             accepted: None,
@@ -77,21 +77,21 @@ impl Node {
 
     /// Begins to read the disk. Call once.
     pub fn start(&mut self, _now_ns: u64) {
-        self.phase = Phase::Starting(Start::new());
+        self.phase = NodePhase::Starting(Start::new());
         self.start_list();
     }
 
     /// True once the node serves requests.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        matches!(self.phase, Phase::Ready)
+        matches!(self.phase, NodePhase::Ready)
     }
 
     /// Why the start failed, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         match &self.phase {
-            Phase::Failed(reason) => Some(reason),
+            NodePhase::Failed(reason) => Some(reason),
             _ => None,
         }
     }
@@ -105,20 +105,20 @@ impl Node {
     }
 
     /// Takes an event. `now_ns` is the nodes' clock, which decides when capabilities expire.
-    pub fn handle(&mut self, now_ns: u64, event: Event) {
+    pub fn handle(&mut self, now_ns: u64, event: NodeEvent) {
         match event {
-            Event::Request { peer, request } => {
+            NodeEvent::Request { peer, request } => {
                 if self.is_ready() {
-                    self.mark_owed_doubt();
+                    self.retry_doubt_file();
                 }
                 self.request(now_ns, peer, request);
             }
-            Event::Disk { id, result } => match self.disk.take(id) {
+            NodeEvent::Disk { id, result } => match self.disk.take(id) {
                 Some(purpose) => self.complete_disk(purpose, result),
                 None => tracing::warn!(id = id.0, "completion of an unknown disk operation"),
             },
-            Event::PeerLost { peer } => self.lose_peer(peer),
-            Event::Room { room_bytes } => {
+            NodeEvent::PeerLost { peer } => self.lose_peer(peer),
+            NodeEvent::Room { room_bytes } => {
                 let rings_bytes = self.rings_wanted_bytes();
                 self.store.set_room(room_bytes.saturating_sub(rings_bytes));
             }
@@ -127,7 +127,7 @@ impl Node {
     }
 
     /// The next action for the world. After every event, ask until `None`.
-    pub fn next_action(&mut self) -> Option<Action> {
+    pub fn next_action(&mut self) -> Option<NodeAction> {
         self.disk.actions.pop_front()
     }
 
@@ -174,12 +174,12 @@ impl Node {
 
     fn request(&mut self, now_ns: u64, peer: PeerId, mut request: Request) {
         let admission = match &self.phase {
-            Phase::Ready => self.admit(now_ns, peer, &mut request),
+            NodePhase::Ready => self.admit(now_ns, peer, &mut request),
             _ if request.body == RequestBody::Identify => {
                 Ok(Admission::Answer(ReplyBody::Stat(self.stat())))
             }
-            Phase::New | Phase::Starting(_) => Err(NodeError::Busy),
-            Phase::Failed(reason) => Err(NodeError::Io(reason.clone())),
+            NodePhase::New | NodePhase::Starting(_) => Err(NodeError::Busy),
+            NodePhase::Failed(reason) => Err(NodeError::Io(reason.clone())),
         };
         let result = match admission {
             Ok(Admission::Entry(entry)) => return self.start_entry(entry),
@@ -191,7 +191,7 @@ impl Node {
             result,
             slots_free: self.slots_for(request.capability.volume),
         };
-        self.disk.actions.push_back(Action::Reply { peer, reply });
+        self.disk.actions.push_back(NodeAction::Reply { peer, reply });
     }
 
     /// The number of free slots in an answer: slots that the request's volume may still take. For a
@@ -209,7 +209,7 @@ impl Node {
             volume.superseded.retain(|superseded| *superseded != peer);
             if volume.holder == Some(peer) {
                 volume.holder = None;
-                self.store.forget_wishes(volume.record.volume);
+                self.store.clear_requests(volume.record.volume);
                 if !volume.claims() {
                     // The volume was not created after all, so it keeps no slots from others.
                     self.store.reserve(volume.record.volume, 0);

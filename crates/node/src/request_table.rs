@@ -17,8 +17,8 @@ use fieldstone_proto::{
     Epoch, JournalGen, NodeError, RequestBody, SegmentId, ShardIndex, Tag, VolumeId,
 };
 
+use crate::interface::PeerId;
 use crate::limits::{REQUESTS_FOR_READS_MAX, REQUESTS_MAX};
-use crate::seam::PeerId;
 use crate::store::SlotIndex;
 
 /// Names an entry while it is open.
@@ -168,12 +168,12 @@ impl std::ops::IndexMut<EntryId> for RequestTable {
 
 /// The target of a request that may be parked. Such requests on one target stay in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum ParkKey {
     Shard(SegmentId, ShardIndex),
     Journal(JournalGen),
 }
 
-impl Target {
+impl ParkKey {
     pub(crate) fn of(body: &RequestBody) -> Option<Self> {
         match body {
             RequestBody::ShardWrite { segment, shard, .. }

@@ -29,7 +29,7 @@ const MEND: u8 = 1;
 
 /// The progress of the decoder in an input, so that a test can judge its inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct Coverage {
     /// Number of decoded messages.
     pub messages: u32,
     /// The stream ended with an error.
@@ -40,7 +40,7 @@ pub struct Survey {
 ///
 /// # Panics
 /// If a property does not hold. This is the finding.
-pub fn wire(input: &[u8]) -> Survey {
+pub fn wire(input: &[u8]) -> Coverage {
     let (options, stream) = input.split_at(input.len().min(2));
     let [from_node, schedule] = [0, 1].map(|at| options.get(at).copied().unwrap_or(0));
     if from_node & 1 == 0 {
@@ -52,7 +52,7 @@ pub fn wire(input: &[u8]) -> Survey {
 
 type Encoded = Result<Vec<Bytes>, WireError>;
 
-fn check<M>(stream: &[u8], schedule: u8, encode: impl Fn(&M) -> Encoded) -> Survey
+fn check<M>(stream: &[u8], schedule: u8, encode: impl Fn(&M) -> Encoded) -> Coverage
 where
     M: Message + std::fmt::Debug + PartialEq,
 {
@@ -77,7 +77,7 @@ where
         assert_eq!(again, said, "{message:?} changes when it is said again");
     }
     let count = u32::try_from(messages.len()).expect("a message has 40 bytes");
-    Survey { messages: count, failed: error.is_some() }
+    Coverage { messages: count, failed: error.is_some() }
 }
 
 /// All messages of a stream in pieces of `piece_bytes`, and the error that ends it.
@@ -217,9 +217,9 @@ mod tests {
     #[test]
     fn seeds_are_understood_to_the_end() {
         for seed in seeds() {
-            let survey = wire(&seed);
+            let coverage = wire(&seed);
             let count = if seed[0] == 0 { requests().len() } else { replies().len() };
-            assert_eq!((survey.messages as usize, survey.failed), (count, false));
+            assert_eq!((coverage.messages as usize, coverage.failed), (count, false));
         }
     }
 

@@ -25,7 +25,7 @@ pub struct Request {
     pub payload: Vec<Bytes>,
 }
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum SegmentKind {
@@ -39,7 +39,7 @@ pub enum SegmentKind {
 /// Metadata in the slot header of a complete, immutable shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SealMeta {
-    /// What the segment holds.
+    /// The content of the segment.
     pub kind: SegmentKind,
     /// Log position of the first record in the segment.
     pub lsn_first: Lsn,
@@ -164,17 +164,17 @@ pub enum RequestBody {
     /// Removes the volume: root, journals and shards.
     RemoveVolume,
     /// Reserves `slots` slots of the node in total for the volume, durably; 0 ends the reservation.
-    /// The node keeps slots free that volumes have reserved and do not hold yet. It grants a larger
-    /// reservation in full, or refuses it: with [`NodeError::NoSpace`] if other volumes have
-    /// reserved the slots, with [`NodeError::Busy`] if the other volumes can give enough of them
-    /// back (see `spare`), with [`NodeError::Io`] if the disk has no room for them. It always
-    /// grants a smaller one. A volume without a reservation takes slots that no other volume has
-    /// reserved.
+    /// The node keeps slots free that volumes have reserved and do not hold yet. The node grants a
+    /// larger reservation in full, or refuses it: with [`NodeError::NoSpace`] if other volumes have
+    /// reserved the slots, with [`NodeError::Busy`] if those volumes can release enough slots (see
+    /// `spare`), with [`NodeError::Io`] if the disk has no space for the slots. The node always
+    /// grants a smaller reservation. A volume without a reservation takes slots that no other
+    /// volume has reserved.
     Reserve {
         /// Slots in total, including those that the volume already holds.
         slots: u32,
-        /// How many of `slots` the volume can do without. It gives them back when the node lacks
-        /// slots for another volume ([`NodeStat::slots_lacking`]).
+        /// The number of `slots` that the volume can release. The volume releases them when the
+        /// node lacks slots for another volume ([`NodeStat::slots_lacking`]).
         spare: u32,
     },
     /// Replaces a damaged record of the volume with one that has the capability's epoch and no
@@ -280,7 +280,7 @@ pub struct JournalInfo {
     pub ring_bytes: u64,
 }
 
-/// A node's data about a volume, besides its shards.
+/// A node's data about a volume, without the shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeState {
     /// The epoch before this fence.

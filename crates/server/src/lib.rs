@@ -17,7 +17,7 @@
 //! | [`listen`]      | listens, and waits for the address of a killed server |
 //! | [`control`]     | the protocol between a server and commands |
 //! | [`metrics`]     | a page for Prometheus |
-//! | `callers`       | bounds the clients that have a thread each |
+//! | `client_limits` | bounds the clients that have a thread each |
 //! | [`report`]      | the report of `status`, and how it is made |
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -26,7 +26,7 @@
 extern crate fieldstone_console;
 
 pub mod accelerator;
-mod callers;
+mod client_limits;
 pub mod control;
 pub mod listen;
 pub mod metrics;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 
-use crate::callers::{Caller, Callers, Line, Timed};
+use crate::client_limits::{Caller, Callers, Line, Timed};
 use crate::report::{EngineKindReport, IoReport, OpReport, PoolReport, VolumeReport};
 
 /// Largest number of clients at a time.
@@ -180,7 +180,7 @@ struct Labelled<'a, T> {
     of: &'a T,
 }
 
-/// Lists all objects of a kind in the reports. If there are several pools, the labels of what is in
+/// Lists all objects of a kind in the reports. If there are several pools, the labels of objects in
 /// a pool begin with the pool.
 fn labelled<'a, T>(
     reports: &'a [PoolReport],

@@ -23,9 +23,9 @@ use crate::pool::{Losses, Pool, inspect};
 use crate::report::{NodeReport, PoolReport};
 use crate::running::FixedNode;
 
-/// A node that was made.
+/// An empty node that replaced a lost node.
 #[derive(Serialize)]
-pub struct Made {
+pub struct ReplacedNode {
     /// The number of the node.
     pub node: u16,
     /// Its folder.
@@ -48,7 +48,7 @@ pub fn replace(
     lost: &[NodeIndex],
     fixed: &[FixedNode],
     force: bool,
-) -> anyhow::Result<Vec<Made>> {
+) -> anyhow::Result<Vec<ReplacedNode>> {
     let found: Vec<Found> =
         lost.iter().map(|node| check_place(pool, *node, force)).collect::<Result<_, _>>()?;
     let elsewhere = find_elsewhere(pool, fixed, lost)?;
@@ -167,7 +167,7 @@ fn accepts(address: &Address) -> bool {
     }
 }
 
-fn make(pool: &Pool, node: NodeIndex, folder_was_empty: bool) -> anyhow::Result<Made> {
+fn make(pool: &Pool, node: NodeIndex, folder_was_empty: bool) -> anyhow::Result<ReplacedNode> {
     let (path, superblock) = (pool.node_folder(node), pool.superblock(node));
     folder::create(&path, &superblock)
         .with_context(|| format!("cannot make {node}; the nodes before it were made"))?;
@@ -177,5 +177,5 @@ fn make(pool: &Pool, node: NodeIndex, folder_was_empty: bool) -> anyhow::Result<
     })?;
     let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).ok();
     let was_mount = device(&path) != device(&pool.folder);
-    Ok(Made { node: node.0, path, folder_was_empty, was_mount })
+    Ok(ReplacedNode { node: node.0, path, folder_was_empty, was_mount })
 }

@@ -4,15 +4,15 @@
 //! has never refused anything proves nothing.
 
 use fieldstone_block::{Backend, Nanos};
-use fieldstone_node::{Action as NodeAction, Books, Event as NodeEvent, NodeConfig};
-use fieldstone_volume::Phase;
-use fieldstone_volume::{Action, Event, VolumeConfig};
+use fieldstone_node::{NodeAccounting, NodeAction, NodeConfig, NodeEvent};
+use fieldstone_volume::VolumePhase;
+use fieldstone_volume::{VolumeAction, VolumeConfig, VolumeEvent};
 
 /// The state that a volume reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// The phase of its life.
-    pub phase: Phase,
+    pub phase: VolumePhase,
     /// Every node is up, every shard is in its place, and no rebuild runs.
     pub whole: bool,
     /// A scrub runs.
@@ -31,7 +31,7 @@ pub struct Health {
     pub rebuilding: bool,
     /// The journal is on as many nodes as it should be.
     pub journal_whole: bool,
-    /// What is missing, as text for people.
+    /// The deficits of the volume, as text for people.
     pub text: String,
 }
 
@@ -49,11 +49,11 @@ pub struct NodeView {
 /// A volume process.
 pub trait VolumeProcess: Backend {
     /// Takes an event of a connection.
-    fn handle(&mut self, event: Event, now: Nanos);
+    fn handle(&mut self, event: VolumeEvent, now: Nanos);
     /// The next action for the world.
-    fn next_action(&mut self) -> Option<Action>;
+    fn next_action(&mut self) -> Option<VolumeAction>;
     /// The phase of its life. The world reads it after every event, so it must be cheap.
-    fn phase(&self) -> Phase;
+    fn phase(&self) -> VolumePhase;
     /// The state that it reports.
     fn health(&self) -> Health;
     /// Asks the volume to close properly.
@@ -75,7 +75,7 @@ pub trait NodeProcess {
     /// The node has read its disk, and serves requests.
     fn is_ready(&self) -> bool;
     /// The node's own account of its contents. `None` if it keeps none, or does not serve.
-    fn books(&self) -> Option<Books>;
+    fn accounting(&self) -> Option<NodeAccounting>;
     /// Panics if the node's state contradicts itself.
     fn check(&self);
 }

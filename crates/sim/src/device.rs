@@ -8,12 +8,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fieldstone_accel::{
-    Device, Job, JobCompletion, JobError, JobId, JobOutput, QueueId, Shard, execute,
+    Device, Job, JobCompletion, JobError, JobId, JobOutput, Shard, SubmissionQueueId, execute,
 };
 use fieldstone_block::Nanos;
 use fieldstone_crush::{OsdId, Osds};
 
-use crate::dice::Dice;
+use crate::random::RandomStream;
 
 /// The time that a device may have for a job.
 const LIMIT_NS: u64 = 500_000_000;
@@ -23,31 +23,31 @@ const LIMIT_NS: u64 = 500_000_000;
 pub struct DevicePlan {
     /// Mean time of a job.
     pub job_ns: u64,
-    /// The device has no room for the job.
+    /// The chance that the device is full and gives a job back.
     pub full: u32,
-    /// One of the faults of [`DeviceFault`].
+    /// The chance of one of the faults of [`DeviceFault`].
     pub fault: u32,
-    /// Coding jobs that may wait for room.
+    /// The largest number of coding jobs that wait while the device is full.
     pub backlog: usize,
 }
 
 impl DevicePlan {
     /// The devices of a run; `None` if its volumes use the CPU.
     #[must_use]
-    pub fn draw(dice: &mut Dice) -> Option<Self> {
-        if !dice.chance(300) {
+    pub fn draw(rng: &mut RandomStream) -> Option<Self> {
+        if !rng.chance(300) {
             return None;
         }
         Some(Self {
-            job_ns: dice.pick(&[2_000, 50_000, 1_000_000, 20_000_000, 200_000_000]),
-            full: dice.pick(&[0, 50, 500]),
-            fault: dice.pick(&[0, 5, 50]),
-            backlog: dice.pick(&[0, 2, 64]),
+            job_ns: rng.pick(&[2_000, 50_000, 1_000_000, 20_000_000, 200_000_000]),
+            full: rng.pick(&[0, 50, 500]),
+            fault: rng.pick(&[0, 5, 50]),
+            backlog: rng.pick(&[0, 2, 64]),
         })
     }
 }
 
-/// What a device does wrong with a job.
+/// A fault of a device on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceFault {
     /// It reports an error.
@@ -86,35 +86,35 @@ impl DeviceFault {
 
 struct Waiting {
     due: Nanos,
-    queue: QueueId,
+    queue: SubmissionQueueId,
     completion: JobCompletion,
 }
 
 struct State {
     now: Nanos,
     plan: DevicePlan,
-    dice: Dice,
+    rng: RandomStream,
     waiting: Vec<Waiting>,
     faults: Vec<DeviceFault>,
 }
 
 impl State {
-    fn submit(&mut self, queue: QueueId, id: JobId, job: &Job) {
-        let mut due = self.now.plus(Nanos(self.dice.around(self.plan.job_ns)));
+    fn submit(&mut self, queue: SubmissionQueueId, id: JobId, job: &Job) {
+        let mut due = self.now.plus(Nanos(self.rng.around(self.plan.job_ns)));
         let mut result = execute(job);
-        let fault = self.dice.chance(self.plan.fault).then(|| self.dice.pick(&FAULTS));
+        let fault = self.rng.chance(self.plan.fault).then(|| self.rng.pick(&FAULTS));
         self.faults.extend(fault);
         match fault {
             None => {}
             Some(DeviceFault::Error) => result = Err(JobError::Device("a fault".to_owned())),
             Some(DeviceFault::Wrong) => {
                 if let Ok(output) = &mut result {
-                    distort(output, &mut self.dice);
+                    distort(output, &mut self.rng);
                 }
             }
             Some(DeviceFault::Lost) => return,
             Some(DeviceFault::Late) => {
-                due = due.plus(Nanos(self.dice.between(LIMIT_NS, 3 * LIMIT_NS)));
+                due = due.plus(Nanos(self.rng.between(LIMIT_NS, 3 * LIMIT_NS)));
             }
             Some(DeviceFault::Reset) => return self.waiting.clear(),
         }
@@ -124,18 +124,18 @@ impl State {
 }
 
 /// Makes a result wrong, if it has anything in it.
-fn distort(output: &mut JobOutput, dice: &mut Dice) {
+fn distort(output: &mut JobOutput, rng: &mut RandomStream) {
     match output {
         JobOutput::Code(shards) => {
-            let index = dice.index(shards.len());
+            let index = rng.index(shards.len());
             let Shard { data, checksums } = &mut shards[index];
-            if !checksums.is_empty() && dice.chance(500) {
-                let at = dice.index(checksums.len());
-                checksums[at] ^= 1 << dice.index(32);
+            if !checksums.is_empty() && rng.chance(500) {
+                let at = rng.index(checksums.len());
+                checksums[at] ^= 1 << rng.index(32);
             } else if !data.is_empty() {
                 let mut bytes = data.to_vec();
-                let at = dice.index(bytes.len());
-                bytes[at] ^= 1 << dice.index(8);
+                let at = rng.index(bytes.len());
+                bytes[at] ^= 1 << rng.index(8);
                 *data = bytes.into();
             }
         }
@@ -143,7 +143,7 @@ fn distort(output: &mut JobOutput, dice: &mut Dice) {
         JobOutput::Place(placements) => {
             let Some(Osds(osds)) = placements.first_mut() else { return };
             match &mut osds[..] {
-                [first, .., last] if first.is_some() && dice.chance(500) => *last = *first,
+                [first, .., last] if first.is_some() && rng.chance(500) => *last = *first,
                 [first, ..] => *first = Some(OsdId(10_000)),
                 [] => {}
             }
@@ -160,9 +160,9 @@ pub struct DeviceHandle(Arc<Mutex<State>>);
 
 /// Makes the device of a process, and its handle.
 #[must_use]
-pub fn device(plan: DevicePlan, dice: Dice) -> (SeededDevice, DeviceHandle) {
+pub fn device(plan: DevicePlan, rng: RandomStream) -> (SeededDevice, DeviceHandle) {
     let (waiting, faults) = (Vec::new(), Vec::new());
-    let state = Arc::new(Mutex::new(State { now: Nanos(0), plan, dice, waiting, faults }));
+    let state = Arc::new(Mutex::new(State { now: Nanos(0), plan, rng, waiting, faults }));
     (SeededDevice(Arc::clone(&state)), DeviceHandle(state))
 }
 
@@ -198,9 +198,9 @@ impl Device for SeededDevice {
         true
     }
 
-    fn submit(&mut self, queue: QueueId, id: JobId, job: Job) -> Result<(), Job> {
+    fn submit(&mut self, queue: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
         locked(&self.0, |state| {
-            if state.dice.chance(state.plan.full) {
+            if state.rng.chance(state.plan.full) {
                 return Err(job);
             }
             state.submit(queue, id, &job);
@@ -216,7 +216,7 @@ impl Device for SeededDevice {
         locked(&self.0, |state| state.plan.backlog)
     }
 
-    fn poll(&mut self, queue: QueueId, completions: &mut Vec<JobCompletion>) {
+    fn poll(&mut self, queue: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
         locked(&self.0, |state| {
             let now = state.now;
             let due = |waiting: &mut Waiting| waiting.queue == queue && waiting.due <= now;

@@ -2,7 +2,7 @@
 //!
 //! The shipped session answers for the device. The strict client of `fieldstone-nbd` acts for the
 //! users, and refuses each reply that the specification forbids. All bytes of both directions go
-//! from one to the other, in pieces that the dice cut. A user whose device has grown connects anew,
+//! from one to the other, in pieces of random length. A user whose device has grown connects anew,
 //! as its size is fixed when it connects. Now and then a user connects anew without a reason, so
 //! several connections share a device.
 //!
@@ -20,7 +20,7 @@ use fieldstone_nbd::client::{Client, Config, Outcome, Reply};
 use fieldstone_nbd::wire::{cmd_flag, state};
 use fieldstone_nbd::{Errno, Export, ExportList, Limits, Session};
 
-use crate::dice::Dice;
+use crate::random::RandomStream;
 
 /// Of 1,000 requests, this many come over a new connection.
 const CONNECTS_PER_MILLE: u32 = 20;
@@ -30,7 +30,7 @@ const SMALL_PIECE_BYTES: u64 = 100;
 /// The connections to one device.
 pub struct NbdFrontend {
     connections: Vec<Connection>,
-    dice: Dice,
+    rng: RandomStream,
 }
 
 /// One connection: its two ends, and the bytes that the server has not taken yet.
@@ -55,16 +55,16 @@ struct Waiting {
 impl NbdFrontend {
     /// A front-end without a connection.
     #[must_use]
-    pub fn new(dice: Dice) -> Self {
-        Self { connections: Vec::new(), dice }
+    pub fn new(rng: RandomStream) -> Self {
+        Self { connections: Vec::new(), rng }
     }
 
     /// A user sends a request to the device.
     pub fn submit(&mut self, info: &Info, request: &Request) {
         let fits = |last: &Connection| last.size_bytes == info.size_bytes;
-        let again = self.dice.chance(CONNECTS_PER_MILLE);
+        let again = self.rng.chance(CONNECTS_PER_MILLE);
         if again || !self.connections.last().is_some_and(fits) {
-            let small = self.dice.chance(100);
+            let small = self.rng.chance(100);
             self.connections.push(Connection::new(info, small));
         }
         let last = self.connections.last_mut().expect("there is one");
@@ -76,7 +76,7 @@ impl NbdFrontend {
     pub fn requests(&mut self, now: Nanos) -> Vec<(usize, Request)> {
         let mut requests = Vec::new();
         for (number, connection) in self.connections.iter_mut().enumerate() {
-            connection.deliver(&mut self.dice, now, |request| requests.push((number, request)));
+            connection.deliver(&mut self.rng, now, |request| requests.push((number, request)));
         }
         requests
     }
@@ -90,7 +90,7 @@ impl NbdFrontend {
     pub fn replies(&mut self) -> Vec<Completion> {
         let mut replies = Vec::new();
         for connection in &mut self.connections {
-            connection.receive(&mut self.dice, &mut replies);
+            connection.receive(&mut self.rng, &mut replies);
         }
         replies
     }
@@ -108,9 +108,9 @@ impl Connection {
             small,
         };
         while connection.client.about().is_none() {
-            let mut dice = Dice::new(0, "handshake", 0);
-            connection.receive(&mut dice, &mut Vec::new());
-            connection.deliver(&mut dice, Nanos(0), |_| panic!("a request before the handshake"));
+            let mut rng = RandomStream::new(0, "handshake", 0);
+            connection.receive(&mut rng, &mut Vec::new());
+            connection.deliver(&mut rng, Nanos(0), |_| panic!("a request before the handshake"));
         }
         let about = connection.client.about().expect("it was there");
         assert_eq!(about.size_bytes, info.size_bytes, "the size in the handshake");
@@ -133,7 +133,7 @@ impl Connection {
     }
 
     /// The client's bytes arrive at the server.
-    fn deliver(&mut self, dice: &mut Dice, now: Nanos, mut submit: impl FnMut(Request)) {
+    fn deliver(&mut self, rng: &mut RandomStream, now: Nanos, mut submit: impl FnMut(Request)) {
         let mut sent = Vec::new();
         self.client.output(&mut sent);
         sent.iter().for_each(|bytes| self.to_server.extend_from_slice(bytes));
@@ -145,7 +145,7 @@ impl Connection {
                 break;
             }
             let space = self.session.receive_space();
-            let len = piece(dice, self.small, self.to_server.len().min(space.len()));
+            let len = piece(rng, self.small, self.to_server.len().min(space.len()));
             space[..len].copy_from_slice(&self.to_server[..len]);
             self.to_server.advance(len);
             self.session.received(len, now);
@@ -154,13 +154,13 @@ impl Connection {
     }
 
     /// The server's bytes arrive at the client.
-    fn receive(&mut self, dice: &mut Dice, replies: &mut Vec<Completion>) {
+    fn receive(&mut self, rng: &mut RandomStream, replies: &mut Vec<Completion>) {
         let mut sent = Vec::new();
         self.session.output(&mut sent);
         self.session.sent();
         for mut bytes in sent {
             while !bytes.is_empty() {
-                let next = bytes.split_to(piece(dice, self.small, bytes.len()));
+                let next = bytes.split_to(piece(rng, self.small, bytes.len()));
                 let received = self.client.receive(&next);
                 received.unwrap_or_else(|error| panic!("an NBD client refuses: {error}"));
                 self.take_replies(replies);
@@ -182,10 +182,10 @@ impl Connection {
 }
 
 /// How many of the `len` bytes under way arrive next: all, or the first few.
-fn piece(dice: &mut Dice, small: bool, len: usize) -> usize {
+fn piece(rng: &mut RandomStream, small: bool, len: usize) -> usize {
     let most = if small { (len as u64).min(SMALL_PIECE_BYTES) } else { len as u64 };
-    let whole = !small && dice.chance(500);
-    if whole { len } else { dice.between(1, most) as usize }
+    let whole = !small && rng.chance(500);
+    if whole { len } else { rng.between(1, most) as usize }
 }
 
 fn flags_of(flags: RequestFlags) -> u16 {
@@ -200,7 +200,7 @@ fn result_of(outcome: Outcome) -> Result<Payload, BlockError> {
     match outcome {
         Outcome::Data(data) => Ok(Payload::Data([Piece::Data(data)].into_iter().collect())),
         Outcome::Extents(extents) => {
-            let extent = |extent: &fieldstone_nbd::client::Descriptor| Extent {
+            let extent = |extent: &fieldstone_nbd::client::AllocationExtent| Extent {
                 len_bytes: u64::from(extent.len_bytes),
                 kind: match extent.flags {
                     0 => ExtentKind::Data,
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn requests_and_answers_go_through_the_sessions_of_several_connections() {
         for seed in 0..20 {
-            let mut frontend = NbdFrontend::new(Dice::new(seed, "nbd", 0));
+            let mut frontend = NbdFrontend::new(RandomStream::new(seed, "nbd", 0));
             let mut device = Stack::new(Ram::new(1 << 20), Vec::new());
             let info = device.info().clone();
             for block in 0..100u64 {

@@ -6,13 +6,14 @@
 //!
 //! - [`scenario`] draws a run's parameters from its seed: profile, nodes, sizes, speeds, users,
 //!   faults;
-//! - [`world`] plays it; [`schedule`] is its clock, and [`dice`] its only source of chance;
+//! - [`world`] plays it; [`schedule`] is its clock, and [`random`] its only source of chance;
 //! - [`disk`] and [`network`] are the actors' disk and network, with their faults, and [`device`]
 //!   is the accelerator of a volume;
 //! - [`frontend`] is the users' NBD connections to a volume, in a part of the runs. In a part of
 //!   the runs the layers of a device stand between users and volume, and in a part of these the
 //!   users' requests are not aligned to blocks;
-//! - [`atlas`] states which faults may come together, and that the code must therefore survive;
+//! - [`fault_model`] states which faults may come together, and that the code must therefore
+//!   survive;
 //! - [`workload`] makes the users' requests, and [`checker`] judges the answers;
 //! - [`mod@run`] runs one seed or many, and [`trace`] writes down the events.
 //!
@@ -20,15 +21,15 @@
 //! actors and prove that the checker detects them.
 
 pub mod actor;
-pub mod atlas;
 pub mod checker;
 pub mod device;
-pub mod dice;
 pub mod disk;
+pub mod fault_model;
 pub mod frontend;
 #[cfg(test)]
 mod mirror;
 pub mod network;
+pub mod random;
 mod real;
 pub mod run;
 pub mod scenario;

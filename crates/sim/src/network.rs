@@ -22,7 +22,7 @@ use fieldstone_node::PeerId;
 use fieldstone_proto::wire::{Decoder, Message, encode_reply, encode_request};
 use fieldstone_proto::{NodeIndex, Reply, Request};
 
-use crate::dice::Dice;
+use crate::random::RandomStream;
 
 /// A volume process, numbered from 0 in the order of the starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,7 +30,7 @@ pub struct ClientId(pub u32);
 
 /// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum FrameDirection {
     /// From the volume process to the node.
     ToNode,
     /// From the node to the volume process.
@@ -91,15 +91,15 @@ impl<T: Message> Lane<T> {
         }
     }
 
-    fn cut(&mut self, dice: &mut Dice) {
+    fn cut(&mut self, rng: &mut RandomStream) {
         if self.ending {
             return;
         }
-        let mut kept = dice.between(0, self.frames.len() as u64) as usize;
+        let mut kept = rng.between(0, self.frames.len() as u64) as usize;
         if let Some(Frame::Bytes(bytes)) = self.frames.get_mut(kept)
             && !bytes.is_empty()
         {
-            bytes.truncate(dice.index(bytes.len()));
+            bytes.truncate(rng.index(bytes.len()));
             kept += 1;
         }
         self.frames.truncate(kept);
@@ -136,7 +136,7 @@ pub struct Due {
     /// The connection.
     pub peer: PeerId,
     /// The direction.
-    pub direction: Direction,
+    pub direction: FrameDirection,
 }
 
 /// All connections. [`Network::take_due`] gives the frames to schedule.
@@ -145,7 +145,7 @@ pub struct Network {
     partitioned: BTreeSet<(ClientId, NodeIndex)>,
     due: Vec<Due>,
     next_peer: u64,
-    dice: Dice,
+    rng: RandomStream,
     speed: NetworkSpeed,
     /// Messages travel as bytes.
     wire: bool,
@@ -154,13 +154,13 @@ pub struct Network {
 impl Network {
     /// A network without connections. With `wire`, messages travel as bytes.
     #[must_use]
-    pub fn new(dice: Dice, speed: NetworkSpeed, wire: bool) -> Self {
+    pub fn new(rng: RandomStream, speed: NetworkSpeed, wire: bool) -> Self {
         Self {
             connections: BTreeMap::new(),
             partitioned: BTreeSet::new(),
             due: Vec::new(),
             next_peer: 1,
-            dice,
+            rng,
             speed,
             wire,
         }
@@ -216,7 +216,7 @@ impl Network {
                 false => Frame::Message(request),
             };
             connection.to_node.frames.push_back(frame);
-            self.schedule(now, peer, Direction::ToNode, self.speed.delay_ns);
+            self.schedule(now, peer, FrameDirection::ToNode, self.speed.delay_ns);
         }
     }
 
@@ -231,16 +231,16 @@ impl Network {
                 false => Frame::Message(reply),
             };
             connection.to_client.frames.push_back(frame);
-            self.schedule(now, peer, Direction::ToClient, self.speed.delay_ns);
+            self.schedule(now, peer, FrameDirection::ToClient, self.speed.delay_ns);
         }
     }
 
-    fn schedule(&mut self, now: Nanos, peer: PeerId, direction: Direction, mean_ns: u64) {
-        let wanted = now.plus(Nanos(self.dice.around(mean_ns)));
+    fn schedule(&mut self, now: Nanos, peer: PeerId, direction: FrameDirection, mean_ns: u64) {
+        let wanted = now.plus(Nanos(self.rng.around(mean_ns)));
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         let last = match direction {
-            Direction::ToNode => &mut connection.to_node.last_due,
-            Direction::ToClient => &mut connection.to_client.last_due,
+            FrameDirection::ToNode => &mut connection.to_node.last_due,
+            FrameDirection::ToClient => &mut connection.to_client.last_due,
         };
         let at = wanted.max(*last);
         *last = at;
@@ -249,16 +249,16 @@ impl Network {
 
     /// A frame is due. Returns its content and its receiver; `None` if it stalls or its receiver is
     /// gone.
-    pub fn arrive(&mut self, peer: PeerId, direction: Direction) -> Option<(Ends, Arrival)> {
+    pub fn arrive(&mut self, peer: PeerId, direction: FrameDirection) -> Option<(Ends, Arrival)> {
         let connection = self.connections.get_mut(&peer)?;
         let ends = Ends { peer, client: connection.client, node: connection.node };
         let stalled = self.partitioned.contains(&(ends.client, ends.node));
         let arrival = match direction {
-            Direction::ToNode => {
-                take(&mut connection.to_node, stalled, &mut self.dice, Arrival::Request)
+            FrameDirection::ToNode => {
+                take(&mut connection.to_node, stalled, &mut self.rng, Arrival::Request)
             }
-            Direction::ToClient => {
-                take(&mut connection.to_client, stalled, &mut self.dice, Arrival::Reply)
+            FrameDirection::ToClient => {
+                take(&mut connection.to_client, stalled, &mut self.rng, Arrival::Reply)
             }
         };
         if !connection.to_node.open && !connection.to_client.open {
@@ -273,7 +273,7 @@ impl Network {
         let Some(connection) = self.connections.get_mut(&peer) else { return };
         connection.to_client.deafen();
         if abrupt {
-            connection.to_node.cut(&mut self.dice);
+            connection.to_node.cut(&mut self.rng);
         }
         self.end_to_node(now, peer);
     }
@@ -283,7 +283,7 @@ impl Network {
         if connection.to_node.open && !connection.to_node.ending {
             connection.to_node.ending = true;
             connection.to_node.frames.push_back(Frame::Closed);
-            self.schedule(now, peer, Direction::ToNode, self.speed.notice_ns);
+            self.schedule(now, peer, FrameDirection::ToNode, self.speed.notice_ns);
         }
     }
 
@@ -292,15 +292,15 @@ impl Network {
         if connection.to_client.open && !connection.to_client.ending {
             connection.to_client.ending = true;
             connection.to_client.frames.push_back(Frame::Closed);
-            self.schedule(now, peer, Direction::ToClient, self.speed.notice_ns);
+            self.schedule(now, peer, FrameDirection::ToClient, self.speed.notice_ns);
         }
     }
 
     /// Loses the connection: cuts both directions. Each side learns of it in its own time.
     pub fn lose(&mut self, now: Nanos, peer: PeerId) {
         let Some(connection) = self.connections.get_mut(&peer) else { return };
-        connection.to_node.cut(&mut self.dice);
-        connection.to_client.cut(&mut self.dice);
+        connection.to_node.cut(&mut self.rng);
+        connection.to_client.cut(&mut self.rng);
         self.end_to_node(now, peer);
         self.end_to_client(now, peer);
     }
@@ -311,7 +311,7 @@ impl Network {
         for peer in self.peers_of_node(node) {
             if let Some(connection) = self.connections.get_mut(&peer) {
                 connection.to_node.deafen();
-                connection.to_client.cut(&mut self.dice);
+                connection.to_client.cut(&mut self.rng);
             }
             if !silent {
                 self.end_to_client(now, peer);
@@ -356,10 +356,10 @@ impl Network {
                 std::mem::take(&mut connection.to_client.stalled),
             );
             for _ in 0..to_node {
-                self.schedule(now, peer, Direction::ToNode, self.speed.delay_ns);
+                self.schedule(now, peer, FrameDirection::ToNode, self.speed.delay_ns);
             }
             for _ in 0..to_client {
-                self.schedule(now, peer, Direction::ToClient, self.speed.delay_ns);
+                self.schedule(now, peer, FrameDirection::ToClient, self.speed.delay_ns);
             }
             if lossy {
                 self.lose(now, peer);
@@ -386,8 +386,8 @@ impl<T> Frame<T> {
 }
 
 /// Gives bytes to a decoder in two pieces, as a socket might. `None` if they end within a message.
-fn decode<T: Message>(decoder: &mut Decoder<T>, bytes: &[u8], dice: &mut Dice) -> Option<T> {
-    let (mut first, mut rest) = bytes.split_at(dice.index(bytes.len() + 1));
+fn decode<T: Message>(decoder: &mut Decoder<T>, bytes: &[u8], rng: &mut RandomStream) -> Option<T> {
+    let (mut first, mut rest) = bytes.split_at(rng.index(bytes.len() + 1));
     let mut message = None;
     for piece in [&mut first, &mut rest] {
         while !piece.is_empty() {
@@ -402,7 +402,7 @@ fn decode<T: Message>(decoder: &mut Decoder<T>, bytes: &[u8], dice: &mut Dice) -
 fn take<T: Message>(
     lane: &mut Lane<T>,
     stalled: bool,
-    dice: &mut Dice,
+    rng: &mut RandomStream,
     wrap: fn(T) -> Arrival,
 ) -> Option<Arrival> {
     if !lane.open {
@@ -414,7 +414,7 @@ fn take<T: Message>(
     }
     match lane.frames.pop_front()? {
         Frame::Message(message) => Some(wrap(message)),
-        Frame::Bytes(bytes) => decode(&mut lane.decoder, &bytes, dice).map(wrap),
+        Frame::Bytes(bytes) => decode(&mut lane.decoder, &bytes, rng).map(wrap),
         Frame::Closed => {
             lane.deafen();
             Some(Arrival::Closed)
@@ -433,7 +433,7 @@ mod tests {
     /// Half of the networks carry bytes.
     fn network(seed: u64) -> Network {
         let speed = NetworkSpeed { delay_ns: 1000, notice_ns: 5000 };
-        Network::new(Dice::new(seed, "network", 0), speed, seed % 2 == 1)
+        Network::new(RandomStream::new(seed, "network", 0), speed, seed % 2 == 1)
     }
 
     fn request(tag: u64) -> Request {
@@ -458,7 +458,7 @@ mod tests {
             match network.arrive(due.peer, due.direction) {
                 Some((_, Arrival::Request(request))) => at_node.push(request.tag.0),
                 Some((_, Arrival::Reply(reply))) => at_client.push(reply.tag.0),
-                Some((_, Arrival::Closed)) if due.direction == Direction::ToNode => {
+                Some((_, Arrival::Closed)) if due.direction == FrameDirection::ToNode => {
                     at_node.push(u64::MAX);
                 }
                 Some((_, Arrival::Closed)) => at_client.push(u64::MAX),

@@ -1,10 +1,10 @@
 //! The real cast: the volume and the node that ship.
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{Action as NodeAction, Books, Event as NodeEvent, Node, NodeConfig};
+use fieldstone_node::{Node, NodeAccounting, NodeAction, NodeConfig, NodeEvent};
 use fieldstone_volume::Volume;
-use fieldstone_volume::{Action, Event, VolumeConfig};
-use fieldstone_volume::{NodeHealth, Phase};
+use fieldstone_volume::{NodeHealth, VolumePhase};
+use fieldstone_volume::{VolumeAction, VolumeConfig, VolumeEvent};
 
 use crate::actor::{Cast, Health, NodeProcess, NodeView, VolumeProcess};
 use crate::run::{Options, Outcome, run_cast};
@@ -42,8 +42,8 @@ impl NodeProcess for Node {
         Node::is_ready(self)
     }
 
-    fn books(&self) -> Option<Books> {
-        Node::books(self)
+    fn accounting(&self) -> Option<NodeAccounting> {
+        Node::accounting(self)
     }
 
     fn check(&self) {
@@ -52,22 +52,22 @@ impl NodeProcess for Node {
 }
 
 impl VolumeProcess for Volume {
-    fn handle(&mut self, event: Event, now: Nanos) {
+    fn handle(&mut self, event: VolumeEvent, now: Nanos) {
         Volume::handle(self, event, now);
     }
 
-    fn next_action(&mut self) -> Option<Action> {
+    fn next_action(&mut self) -> Option<VolumeAction> {
         Volume::next_action(self)
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> VolumePhase {
         Volume::phase(self)
     }
 
     fn health(&self) -> Health {
         let status = self.status();
         let up = status.nodes.iter().all(|node| node.health == NodeHealth::Up);
-        let whole = status.phase == Phase::Serving
+        let whole = status.phase == VolumePhase::Serving
             && up
             && status.segments_degraded == 0
             && status.shards_missing == 0
@@ -82,7 +82,7 @@ impl VolumeProcess for Volume {
             .nodes
             .iter()
             .filter(|node| node.health != NodeHealth::Up)
-            .filter(|node| status.phase != Phase::Opening || !node.reason.is_empty())
+            .filter(|node| status.phase != VolumePhase::Opening || !node.reason.is_empty())
             .map(|node| format!("{} {:?} ({})", node.node, node.health, node.reason))
             .collect();
         let free: Vec<u32> = status.nodes.iter().map(|node| node.slots_free).collect();

@@ -9,17 +9,17 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::NodeIndex;
 use fieldstone_volume::{Geometry, Provisioning, slots_whole, step_blocks};
 
-use crate::atlas::{Fault, Weights};
 use crate::device::DevicePlan;
-use crate::dice::Dice;
 use crate::disk::DiskKind;
+use crate::fault_model::{Fault, FaultRates};
 use crate::network::NetworkSpeed;
-use crate::workload::Plan;
+use crate::random::RandomStream;
+use crate::workload::WorkloadConfig;
 
 /// The kind of a run. It decides which answers are permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Faults within the atlas: every request must succeed.
+    /// Faults within the fault model: every request must succeed.
     Within,
     /// Sometimes more nodes are away than the code survives. Requests may fail meanwhile, but no
     /// data may be lost.
@@ -37,7 +37,7 @@ pub struct VolumePlan {
     /// Its sizes.
     pub geometry: Geometry,
     /// Its users.
-    pub plan: Plan,
+    pub plan: WorkloadConfig,
     /// The smallest part of a block that requests cover: [`BLOCK_BYTES`], or a fraction of it.
     pub cell_bytes: u32,
     /// Whether the volume is thick or thin.
@@ -66,7 +66,7 @@ pub struct StayingPlan {
     pub node: NodeIndex,
     /// The fault, one of [`Fault::STAYING`].
     pub fault: Fault,
-    /// It strikes when users have made this many requests, or as soon after that as the atlas
+    /// It strikes when users have made this many requests, or as soon after that as the model
     /// allows.
     pub at_request: u32,
     /// For a stale copy: the number of requests after which the world copies the files.
@@ -75,7 +75,7 @@ pub struct StayingPlan {
 
 /// When another program fills the disks of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SqueezePlan {
+pub struct DisksFullPlan {
     /// When users have made this many requests, or as soon after that as no node is impaired.
     pub at_request: u32,
     /// How long the disks are full.
@@ -100,13 +100,13 @@ pub struct Scenario {
     /// Slots per node; a slot is a shard.
     pub slots: u32,
     /// How often each fault strikes.
-    pub weights: Weights,
+    pub fault_rates: FaultRates,
     /// Mean time between faults; 0 for never.
     pub fault_gap_ns: u64,
     /// Faults that stay.
     pub staying: Vec<StayingPlan>,
     /// When all disks are full, if they are in this run.
-    pub squeeze: Option<SqueezePlan>,
+    pub disks_full: Option<DisksFullPlan>,
     /// The accelerator devices of the volumes, if they have any.
     pub device: Option<DevicePlan>,
     /// The disks.
@@ -153,11 +153,11 @@ impl Scenario {
         scenario.draw_provisioning();
         scenario.draw_growth_at_end();
         scenario.draw_removal();
-        scenario.draw_squeeze();
-        scenario.device = DevicePlan::draw(&mut Dice::new(seed, "device plan", 0));
-        scenario.wire = Dice::new(seed, "wire", 0).chance(250);
-        scenario.nbd = Dice::new(seed, "nbd", 0).chance(250);
-        scenario.layers = draw_layers(&mut Dice::new(seed, "layers", 0));
+        scenario.draw_disks_full();
+        scenario.device = DevicePlan::draw(&mut RandomStream::new(seed, "device plan", 0));
+        scenario.wire = RandomStream::new(seed, "wire", 0).chance(250);
+        scenario.nbd = RandomStream::new(seed, "nbd", 0).chance(250);
+        scenario.layers = draw_layers(&mut RandomStream::new(seed, "layers", 0));
         scenario.draw_cells();
         scenario
     }
@@ -173,13 +173,13 @@ impl Scenario {
 
     /// The scenario of `seed` with one volume, and without faults that stay.
     fn alone(seed: u64, code: Option<Profile>) -> Self {
-        let mut dice = Dice::new(seed, "scenario", 0);
-        let kind = match dice.index(10) {
+        let mut rng = RandomStream::new(seed, "scenario", 0);
+        let kind = match rng.index(10) {
             0 => Kind::Beyond,
             1 => Kind::Full,
             _ => Kind::Within,
         };
-        let (mut profile, mut nodes) = draw_pool(&mut dice);
+        let (mut profile, mut nodes) = draw_pool(&mut rng);
         if let Some(code) = code {
             profile = code;
             nodes = code.shards() as u16 + nodes % 3;
@@ -187,21 +187,21 @@ impl Scenario {
         if kind == Kind::Beyond {
             nodes = nodes.max(2 * profile.m() as u16 + 1);
         }
-        let device_blocks = dice.pick(&[256, 512, 1024, 2048]);
-        let geometry = draw_geometry(&mut dice, &profile, device_blocks);
+        let device_blocks = rng.pick(&[256, 512, 1024, 2048]);
+        let geometry = draw_geometry(&mut rng, &profile, device_blocks);
         let needed = needed_slots(&profile, nodes, &geometry);
         let slots = match kind {
-            Kind::Full => needed * dice.between(40, 90) / 100 + SLOTS_SPARE,
-            _ => needed * dice.pick(&[200, 300, 400]) / 100 + SLOTS_SPARE,
+            Kind::Full => needed * rng.between(40, 90) / 100 + SLOTS_SPARE,
+            _ => needed * rng.pick(&[200, 300, 400]) / 100 + SLOTS_SPARE,
         };
-        let mut plan = Plan::draw(&mut dice, device_blocks);
+        let mut plan = WorkloadConfig::draw(&mut rng, device_blocks);
         if kind == Kind::Full {
             plan.fill();
         }
-        let disk = draw_disk(&mut dice);
+        let disk = draw_disk(&mut rng);
         // A node that is as slow as usual must not count as down.
         let node_timeout_ms =
-            if disk.sync_ns > 5_000_000 { 3000 } else { dice.pick(&[200, 1000, 3000]) };
+            if disk.sync_ns > 5_000_000 { 3000 } else { rng.pick(&[200, 1000, 3000]) };
         Self {
             seed,
             kind,
@@ -209,40 +209,40 @@ impl Scenario {
             nodes,
             volumes: vec![VolumePlan::thin(geometry, plan)],
             slots: slots as u32,
-            weights: Weights::draw(&mut dice),
-            fault_gap_ns: dice.pick(&[0, 3_000_000, 20_000_000, 100_000_000, 600_000_000]),
+            fault_rates: FaultRates::draw(&mut rng),
+            fault_gap_ns: rng.pick(&[0, 3_000_000, 20_000_000, 100_000_000, 600_000_000]),
             staying: Vec::new(),
-            squeeze: None,
+            disks_full: None,
             device: None,
             disk,
-            network: draw_network(&mut dice),
+            network: draw_network(&mut rng),
             wire: false,
             nbd: false,
             layers: None,
             node_timeout_ms,
-            wall_offset_ns: dice.between(0, 1 << 60),
+            wall_offset_ns: rng.between(0, 1 << 60),
         }
     }
 
     /// In half of the runs the pool gets more volumes, and all volumes get other sizes and users.
     fn draw_neighbours(&mut self) {
-        let mut dice = Dice::new(self.seed, "volumes", 0);
-        if dice.chance(500) {
+        let mut rng = RandomStream::new(self.seed, "volumes", 0);
+        if rng.chance(500) {
             return;
         }
-        let count = dice.pick(&VOLUMES);
+        let count = rng.pick(&VOLUMES);
         self.kind = match self.kind {
             Kind::Beyond => Kind::Beyond,
-            Kind::Within if dice.chance(500) => Kind::Within,
+            Kind::Within if rng.chance(500) => Kind::Within,
             _ => Kind::Crowded,
         };
         let (profile, nodes) = (self.profile, self.nodes);
         let crowded = self.kind == Kind::Crowded;
-        let draw = |dice: &mut Dice| {
+        let draw = |rng: &mut RandomStream| {
             let sizes = if crowded { [256, 256, 512, 1024] } else { [128, 128, 256, 512] };
-            let device_blocks = dice.pick(&sizes);
-            let geometry = draw_geometry(dice, &profile, device_blocks);
-            let mut plan = Plan::draw(dice, device_blocks);
+            let device_blocks = rng.pick(&sizes);
+            let geometry = draw_geometry(rng, &profile, device_blocks);
+            let mut plan = WorkloadConfig::draw(rng, device_blocks);
             if crowded {
                 plan.fill();
                 plan.ops = plan.ops * 3 / 2;
@@ -250,29 +250,29 @@ impl Scenario {
             plan.ops = (plan.ops / count as u32).max(SHARED_OPS_MIN);
             VolumePlan::thin(geometry, plan)
         };
-        self.volumes = (0..count).map(|_| draw(&mut dice)).collect();
+        self.volumes = (0..count).map(|_| draw(&mut rng)).collect();
         let needed = |volume: &VolumePlan| needed_slots(&profile, nodes, &volume.geometry);
         let needed: u64 = self.volumes.iter().map(needed).sum();
-        let per_cent = if crowded { dice.between(70, 110) } else { dice.pick(&[200, 300, 400]) };
-        let spare = if crowded { dice.pick(&SLOTS_SPARE_CROWDED) } else { SLOTS_SPARE };
+        let per_cent = if crowded { rng.between(70, 110) } else { rng.pick(&[200, 300, 400]) };
+        let spare = if crowded { rng.pick(&SLOTS_SPARE_CROWDED) } else { SLOTS_SPARE };
         self.slots = (needed * per_cent / 100 + spare * count) as u32;
     }
 
     /// In a part of the runs faults stay, on at most as many nodes as the code survives. In a
     /// scenario *beyond*, where more nodes may be away, every node is needed, so no fault stays.
     fn draw_staying(&mut self) {
-        let mut dice = Dice::new(self.seed, "staying", 0);
-        if self.kind == Kind::Beyond || self.profile.m() == 0 || !dice.chance(400) {
+        let mut rng = RandomStream::new(self.seed, "staying", 0);
+        if self.kind == Kind::Beyond || self.profile.m() == 0 || !rng.chance(400) {
             return;
         }
-        let count = dice.between(1, self.profile.m() as u64) as usize;
+        let count = rng.between(1, self.profile.m() as u64) as usize;
         let mut nodes: Vec<NodeIndex> = (0..self.nodes).map(NodeIndex).collect();
-        dice.shuffle(&mut nodes);
+        rng.shuffle(&mut nodes);
         let ops: u32 = self.volumes.iter().map(|volume| volume.plan.ops).sum();
         for node in nodes.into_iter().take(count) {
-            let fault = dice.pick(&Fault::STAYING);
-            let at_request = dice.between(1, u64::from(ops)) as u32;
-            let copy_at_request = dice.between(0, u64::from(at_request)) as u32;
+            let fault = rng.pick(&Fault::STAYING);
+            let at_request = rng.between(1, u64::from(ops)) as u32;
+            let copy_at_request = rng.between(0, u64::from(at_request)) as u32;
             self.staying.push(StayingPlan { node, fault, at_request, copy_at_request });
         }
     }
@@ -280,20 +280,20 @@ impl Scenario {
     /// A part of the volumes are thick, as many as the pool has room for. Some volumes grow,
     /// whether the pool has room for that or not.
     fn draw_provisioning(&mut self) {
-        let mut dice = Dice::new(self.seed, "provisioning", 0);
+        let mut rng = RandomStream::new(self.seed, "provisioning", 0);
         let count = self.volumes.len() as u64;
         let mut left = u64::from(self.slots).saturating_sub(SLOTS_OF_THIN * count);
         let (profile, nodes) = (self.profile, self.nodes);
         for volume in &mut self.volumes {
             let whole = slots_whole(&volume.geometry, profile, nodes);
-            if dice.chance(500) && whole <= left {
+            if rng.chance(500) && whole <= left {
                 volume.provisioning = Provisioning::Thick;
                 left -= whole;
             }
-            if dice.chance(250) {
+            if rng.chance(250) {
                 let device_blocks = volume.geometry.size_bytes / BLOCK_BYTES;
-                let blocks = device_blocks * dice.between(101, 200) / 100;
-                let at_request = dice.between(1, u64::from(volume.plan.ops)) as u32;
+                let blocks = device_blocks * rng.between(101, 200) / 100;
+                let at_request = rng.between(1, u64::from(volume.plan.ops)) as u32;
                 let size_bytes = blocks * BLOCK_BYTES;
                 volume.growth = Some(Growth { at_request, size_bytes });
             }
@@ -302,10 +302,10 @@ impl Scenario {
 
     /// In half of the runs each volume grows a little at the end.
     fn draw_growth_at_end(&mut self) {
-        let mut dice = Dice::new(self.seed, "growth at end", 0);
-        if dice.chance(500) {
+        let mut rng = RandomStream::new(self.seed, "growth at end", 0);
+        if rng.chance(500) {
             for volume in &mut self.volumes {
-                volume.more_blocks_at_end = dice.between(1, BLOCKS_AT_END_MAX);
+                volume.more_blocks_at_end = rng.between(1, BLOCKS_AT_END_MAX);
             }
         }
     }
@@ -315,41 +315,41 @@ impl Scenario {
     /// that is short of room, the other volumes may have grown into the room of the removed one. So
     /// there the pool needs room for the whole size of the others.
     fn draw_removal(&mut self) {
-        let mut dice = Dice::new(self.seed, "removal", 0);
-        if dice.chance(250) && self.staying.is_empty() {
-            let index = dice.index(self.volumes.len());
+        let mut rng = RandomStream::new(self.seed, "removal", 0);
+        if rng.chance(250) && self.staying.is_empty() {
+            let index = rng.index(self.volumes.len());
             let short = matches!(self.kind, Kind::Full | Kind::Crowded);
             let grow = self.volumes.iter().any(|volume| volume.growth.is_some());
             let thick = self.volumes[index].provisioning == Provisioning::Thick;
-            if short && (grow || thick || !self.has_room_beside_others(index)) {
+            if short && (grow || thick || !self.has_capacity_with_others(index)) {
                 return;
             }
             let volume = &mut self.volumes[index];
             let latest = u64::from(volume.plan.ops) * 3 / 4;
-            volume.removed_at_request = Some(dice.between(1, latest) as u32);
+            volume.removed_at_request = Some(rng.between(1, latest) as u32);
         }
     }
 
     /// In a part of the runs with layers, the requests to some volumes are not aligned to blocks. A
     /// volume without layers takes only whole blocks.
     fn draw_cells(&mut self) {
-        let mut dice = Dice::new(self.seed, "cells", 0);
-        if self.layers.is_none() || !dice.chance(500) {
+        let mut rng = RandomStream::new(self.seed, "cells", 0);
+        if self.layers.is_none() || !rng.chance(500) {
             return;
         }
         for volume in &mut self.volumes {
-            let (cell_bytes, blocks_max) = dice.pick(&SMALL_CELLS);
+            let (cell_bytes, blocks_max) = rng.pick(&SMALL_CELLS);
             if volume.plan.device_cells <= blocks_max {
                 volume.cell_bytes = cell_bytes;
                 let cells_per_block = volume.cells_per_block();
-                volume.plan.divide_blocks(cells_per_block, dice.chance(500));
+                volume.plan.divide_blocks(cells_per_block, rng.chance(500));
             }
         }
     }
 
-    /// A thin volume can be created when all the others hold their whole size, also the size to
-    /// which they grow at the end.
-    fn has_room_beside_others(&self, index: usize) -> bool {
+    /// True if the pool has the slots to create a thin volume while all other volumes hold their
+    /// whole size, also the size to which they grow at the end.
+    fn has_capacity_with_others(&self, index: usize) -> bool {
         let whole = |volume: &VolumePlan| {
             let more_bytes = volume.more_blocks_at_end * BLOCK_BYTES;
             let size_bytes = volume.geometry.size_bytes + more_bytes;
@@ -362,17 +362,17 @@ impl Scenario {
     }
 
     /// In a part of the runs all disks are full for a while. No other fault is in effect meanwhile.
-    fn draw_squeeze(&mut self) {
-        let mut dice = Dice::new(self.seed, "squeeze", 0);
+    fn draw_disks_full(&mut self) {
+        let mut rng = RandomStream::new(self.seed, "squeeze", 0);
         let alone = self.volumes.iter().all(|volume| volume.removed_at_request.is_none());
-        if !dice.chance(150) || !self.staying.is_empty() || !alone {
+        if !rng.chance(150) || !self.staying.is_empty() || !alone {
             return;
         }
         let ops: u64 = self.volumes.iter().map(|volume| u64::from(volume.plan.ops)).sum();
-        let at_request = dice.between(1, ops / 2) as u32;
-        let for_ns = dice.between(5_000_000_000, 60_000_000_000);
-        let left_bytes = dice.pick(&[0, 0, 64 << 10, 1 << 20]);
-        self.squeeze = Some(SqueezePlan { at_request, for_ns, left_bytes });
+        let at_request = rng.between(1, ops / 2) as u32;
+        let for_ns = rng.between(5_000_000_000, 60_000_000_000);
+        let left_bytes = rng.pick(&[0, 0, 64 << 10, 1 << 20]);
+        self.disks_full = Some(DisksFullPlan { at_request, for_ns, left_bytes });
     }
 
     /// A scenario without any fault, for tests that plant their own faults.
@@ -398,7 +398,7 @@ impl Scenario {
     #[must_use]
     pub fn with_faults(seed: u64, faults: &[Fault], gap_ns: u64) -> Self {
         let mut scenario = Self::calm(seed);
-        scenario.weights = Weights::only(faults);
+        scenario.fault_rates = FaultRates::only(faults);
         scenario.fault_gap_ns = gap_ns;
         scenario
     }
@@ -422,11 +422,11 @@ impl Scenario {
         let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::summary).collect();
         let stays = |plan: &StayingPlan| format!(", {} on {}", plan.fault.name(), plan.node);
         let staying: String = self.staying.iter().map(stays).collect();
-        let full = |plan: SqueezePlan| {
+        let full = |plan: DisksFullPlan| {
             let (kib, seconds) = (plan.left_bytes >> 10, plan.for_ns / 1_000_000_000);
             format!(", {kib} KiB left for {seconds} s after {} ops", plan.at_request)
         };
-        let full = self.squeeze.map(full).unwrap_or_default();
+        let full = self.disks_full.map(full).unwrap_or_default();
         let device = |plan: DevicePlan| {
             let DevicePlan { job_ns, full, fault, .. } = plan;
             format!(", devices of {} us a job, {full} and {fault} in 1000", job_ns / 1000)
@@ -451,7 +451,7 @@ impl Scenario {
 }
 
 impl VolumePlan {
-    fn thin(geometry: Geometry, plan: Plan) -> Self {
+    fn thin(geometry: Geometry, plan: WorkloadConfig) -> Self {
         let provisioning = Provisioning::Thin;
         Self {
             geometry,
@@ -502,36 +502,36 @@ impl VolumePlan {
     }
 }
 
-fn draw_pool(dice: &mut Dice) -> (Profile, u16) {
-    match dice.index(4) {
-        0 => (Profile::Copies { n: 3 }, dice.between(3, 5) as u16),
-        1 => (Profile::Rs { k: 2, m: 1 }, dice.between(3, 5) as u16),
-        _ => (Profile::Rs { k: 4, m: 2 }, dice.between(6, 8) as u16),
+fn draw_pool(rng: &mut RandomStream) -> (Profile, u16) {
+    match rng.index(4) {
+        0 => (Profile::Copies { n: 3 }, rng.between(3, 5) as u16),
+        1 => (Profile::Rs { k: 2, m: 1 }, rng.between(3, 5) as u16),
+        _ => (Profile::Rs { k: 4, m: 2 }, rng.between(6, 8) as u16),
     }
 }
 
 /// In one run of four each device has the default layers, some with options that make them busy.
-fn draw_layers(dice: &mut Dice) -> Option<LayerOptions> {
-    if !dice.chance(250) {
+fn draw_layers(rng: &mut RandomStream) -> Option<LayerOptions> {
+    if !rng.chance(250) {
         return None;
     }
     let mut layers = LayerOptions::default();
     let mut add = |text: &str| layers.add(text).expect("a layer and its options");
-    add(&format!("cache:capacity={}", dice.pick(&["64K", "256K", "4M"])));
-    add(dice.pick(&["cache:write-allocate=on", "cache:write-allocate=off"]));
-    add(&format!("scheduler:max-delay={}", dice.pick(&["0us", "100us", "5ms"])));
-    if dice.chance(250) {
-        add(dice.pick(&["limit:iops=500", "limit:bytes=4M", "limit:iops=2000,burst=50ms"]));
+    add(&format!("cache:capacity={}", rng.pick(&["64K", "256K", "4M"])));
+    add(rng.pick(&["cache:write-allocate=on", "cache:write-allocate=off"]));
+    add(&format!("scheduler:max-delay={}", rng.pick(&["0us", "100us", "5ms"])));
+    if rng.chance(250) {
+        add(rng.pick(&["limit:iops=500", "limit:bytes=4M", "limit:iops=2000,burst=50ms"]));
     }
-    if dice.chance(250) {
-        add(dice.pick(&["delay:read=1ms", "delay:write=2ms"]));
+    if rng.chance(250) {
+        add(rng.pick(&["delay:read=1ms", "delay:write=2ms"]));
     }
     Some(layers)
 }
 
-fn draw_geometry(dice: &mut Dice, profile: &Profile, device_blocks: u64) -> Geometry {
-    let shard_bytes: u32 = dice.pick(&[32 << 10, 64 << 10]);
-    let unit_bytes = dice.pick(&[4 << 10, 8 << 10, 16 << 10]);
+fn draw_geometry(rng: &mut RandomStream, profile: &Profile, device_blocks: u64) -> Geometry {
+    let shard_bytes: u32 = rng.pick(&[32 << 10, 64 << 10]);
+    let unit_bytes = rng.pick(&[4 << 10, 8 << 10, 16 << 10]);
     let step_blocks = step_blocks(unit_bytes / 4096, profile.code().elements());
     let shard_bytes = shard_bytes.next_multiple_of(step_blocks * 4096);
     let segment_bytes = u64::from(shard_bytes) * profile.k() as u64;
@@ -540,7 +540,7 @@ fn draw_geometry(dice: &mut Dice, profile: &Profile, device_blocks: u64) -> Geom
         shard_bytes,
         unit_bytes,
         // A smaller ring would close segments before they are full, and so waste slots.
-        ring_bytes: (segment_bytes * dice.pick(&[2, 4, 8])).max(128 << 10),
+        ring_bytes: (segment_bytes * rng.pick(&[2, 4, 8])).max(128 << 10),
     }
 }
 
@@ -551,9 +551,9 @@ fn needed_slots(profile: &Profile, nodes: u16, geometry: &Geometry) -> u64 {
     (segments * profile.shards() as u64).div_ceil(u64::from(nodes))
 }
 
-fn draw_disk(dice: &mut Dice) -> DiskKind {
-    let sector_bytes = dice.pick(&[512, 512, 4096]);
-    let (read_ns, write_ns, sync_ns) = dice.pick(&[
+fn draw_disk(rng: &mut RandomStream) -> DiskKind {
+    let sector_bytes = rng.pick(&[512, 512, 4096]);
+    let (read_ns, write_ns, sync_ns) = rng.pick(&[
         (80_000, 30_000, 500_000),
         (10_000, 10_000, 50_000),
         (4_000_000, 400_000, 12_000_000),
@@ -561,8 +561,8 @@ fn draw_disk(dice: &mut Dice) -> DiskKind {
     DiskKind { read_ns, write_ns, sync_ns, sector_bytes }
 }
 
-fn draw_network(dice: &mut Dice) -> NetworkSpeed {
-    dice.pick(&[
+fn draw_network(rng: &mut RandomStream) -> NetworkSpeed {
+    rng.pick(&[
         NetworkSpeed { delay_ns: 5_000, notice_ns: 50_000 },
         NetworkSpeed { delay_ns: 60_000, notice_ns: 1_000_000 },
         NetworkSpeed { delay_ns: 1_000_000, notice_ns: 40_000_000 },

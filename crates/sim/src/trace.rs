@@ -98,7 +98,7 @@ impl<'a> Trace<'a> {
         key: u64,
         detail: fmt::Arguments<'_>,
     ) {
-        for word in [now.0, who.code(), crate::dice::fnv(what.as_bytes()), key] {
+        for word in [now.0, who.code(), crate::random::fnv(what.as_bytes()), key] {
             self.hash = (self.hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
         }
         if let Some(writer) = self.writer.as_mut() {

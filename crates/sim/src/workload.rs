@@ -1,17 +1,17 @@
 //! The workload: the requests of the device's users.
 //!
-//! The seed draws a plan: the mix of operations, the number in flight, and how places are chosen.
-//! The manner changes every so often within a run (uniform, a hot spot, sequential runs, bursts
-//! with pauses), because bugs hide in the changes.
+//! The seed draws the configuration: the mix of operations, the number in flight, and the part of
+//! the device that users write to. The access pattern changes every so often within a run (uniform,
+//! a hot spot, sequential runs, bursts with pauses), because bugs hide in the changes.
 
 use fieldstone_block::{Op, RequestFlags};
 
 use crate::checker::Span;
-use crate::dice::Dice;
+use crate::random::RandomStream;
 
 /// The parameters of a workload.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct WorkloadConfig {
     /// Size of the device in cells of the checker.
     pub device_cells: u64,
     /// Number of operations.
@@ -30,10 +30,10 @@ pub struct Plan {
     pub reach_per_mille: u64,
 }
 
-impl Plan {
-    /// A plan for a device of this size, in which a block is a cell.
+impl WorkloadConfig {
+    /// A random configuration for a device of this size, in which a block is a cell.
     #[must_use]
-    pub fn draw(dice: &mut Dice, device_blocks: u64) -> Self {
+    pub fn draw(rng: &mut RandomStream, device_blocks: u64) -> Self {
         let mixes = [
             [40, 40, 4, 4, 4, 2],
             [20, 70, 1, 1, 2, 0],
@@ -43,19 +43,19 @@ impl Plan {
         ];
         Self {
             device_cells: device_blocks,
-            ops: dice.between(300, 1200) as u32,
-            depth: dice.pick(&[1, 2, 4, 8, 16, 32]),
-            mix: dice.pick(&mixes),
-            fua_per_mille: dice.pick(&[0, 20, 200]),
-            span_cells_max: dice.pick(&[1, 4, 8, 32]),
-            think_ns: dice.pick(&[1_000, 50_000, 400_000, 2_000_000]),
-            reach_per_mille: dice.pick(&[100, 500, 1000, 1000]),
+            ops: rng.between(300, 1200) as u32,
+            depth: rng.pick(&[1, 2, 4, 8, 16, 32]),
+            mix: rng.pick(&mixes),
+            fua_per_mille: rng.pick(&[0, 20, 200]),
+            span_cells_max: rng.pick(&[1, 4, 8, 32]),
+            think_ns: rng.pick(&[1_000, 50_000, 400_000, 2_000_000]),
+            reach_per_mille: rng.pick(&[100, 500, 1000, 1000]),
         }
     }
 }
 
-impl Plan {
-    /// Changes the plan so that it fills the device.
+impl WorkloadConfig {
+    /// Changes the configuration so that the workload fills the device.
     pub(crate) fn fill(&mut self) {
         self.mix = [20, 70, 4, 2, 3, 1];
         self.span_cells_max = 32;
@@ -72,9 +72,9 @@ impl Plan {
     }
 }
 
-/// How places are chosen now.
+/// The current access pattern.
 #[derive(Clone, Copy, Debug)]
-enum Manner {
+enum AccessPattern {
     Uniform,
     HotSpot { first: u64, cells: u64 },
     Sequential { next: u64 },
@@ -93,10 +93,10 @@ pub struct Draft {
 
 /// Draws operations.
 pub struct Workload {
-    plan: Plan,
-    dice: Dice,
-    manner: Manner,
-    manner_left: u32,
+    plan: WorkloadConfig,
+    rng: RandomStream,
+    pattern: AccessPattern,
+    pattern_left: u32,
     drawn: u32,
     burst: bool,
 }
@@ -104,15 +104,15 @@ pub struct Workload {
 const OPS: [Op; 6] = [Op::Read, Op::Write, Op::Trim, Op::WriteZeroes, Op::Flush, Op::Extents];
 
 impl Workload {
-    /// A workload with this plan.
+    /// A workload with this configuration.
     #[must_use]
-    pub fn new(plan: Plan, dice: Dice) -> Self {
-        Self { plan, dice, manner: Manner::Uniform, manner_left: 0, drawn: 0, burst: false }
+    pub fn new(plan: WorkloadConfig, rng: RandomStream) -> Self {
+        Self { plan, rng, pattern: AccessPattern::Uniform, pattern_left: 0, drawn: 0, burst: false }
     }
 
-    /// The plan.
+    /// The configuration.
     #[must_use]
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &WorkloadConfig {
         &self.plan
     }
 
@@ -124,27 +124,27 @@ impl Workload {
 
     /// The pause before the next request.
     pub fn pause_ns(&mut self) -> u64 {
-        match (self.burst, self.manner_left) {
-            (true, 1) => self.plan.think_ns * self.dice.between(10, 100),
+        match (self.burst, self.pattern_left) {
+            (true, 1) => self.plan.think_ns * self.rng.between(10, 100),
             (true, _) => 1_000,
-            (false, _) => self.dice.around(self.plan.think_ns),
+            (false, _) => self.rng.around(self.plan.think_ns),
         }
     }
 
     /// The next operation.
     pub fn draw(&mut self) -> Draft {
         self.drawn += 1;
-        if self.manner_left == 0 {
-            self.change_manner();
+        if self.pattern_left == 0 {
+            self.change_pattern();
         }
-        self.manner_left -= 1;
-        let op = OPS[self.dice.weighted(&self.plan.mix).unwrap_or(1)];
+        self.pattern_left -= 1;
+        let op = OPS[self.rng.weighted(&self.plan.mix).unwrap_or(1)];
         let cells = self.cells(op);
         let span = Span { first: self.place(cells), cells };
         let changes = matches!(op, Op::Write | Op::Trim | Op::WriteZeroes);
         let flags = RequestFlags {
-            fua: changes && self.dice.chance(self.plan.fua_per_mille),
-            no_hole: op == Op::WriteZeroes && self.dice.chance(500),
+            fua: changes && self.rng.chance(self.plan.fua_per_mille),
+            no_hole: op == Op::WriteZeroes && self.rng.chance(500),
             fast_zero: false,
         };
         Draft { op, span, flags }
@@ -153,25 +153,25 @@ impl Workload {
     fn cells(&mut self, op: Op) -> u64 {
         let max = match op {
             // Trims and zeroes are cheap even when they are long.
-            Op::Trim | Op::WriteZeroes | Op::Extents if self.dice.chance(200) => {
+            Op::Trim | Op::WriteZeroes | Op::Extents if self.rng.chance(200) => {
                 self.plan.device_cells / 4
             }
             _ => self.plan.span_cells_max,
         };
         let max = max.clamp(1, self.plan.device_cells);
-        if self.dice.chance(400) { 1 } else { self.dice.between(1, max) }
+        if self.rng.chance(400) { 1 } else { self.rng.between(1, max) }
     }
 
     fn place(&mut self, cells: u64) -> u64 {
         let reach = (self.plan.device_cells * self.plan.reach_per_mille / 1000).max(cells);
         let last = reach - cells;
-        match &mut self.manner {
-            Manner::Uniform => self.dice.between(0, last),
-            Manner::HotSpot { first, cells } => {
-                let offset = self.dice.between(0, *cells);
+        match &mut self.pattern {
+            AccessPattern::Uniform => self.rng.between(0, last),
+            AccessPattern::HotSpot { first, cells } => {
+                let offset = self.rng.between(0, *cells);
                 (*first + offset).min(last)
             }
-            Manner::Sequential { next } => {
+            AccessPattern::Sequential { next } => {
                 let first = if *next > last { 0 } else { *next };
                 *next = first + cells;
                 first
@@ -179,14 +179,14 @@ impl Workload {
         }
     }
 
-    fn change_manner(&mut self) {
-        self.manner_left = self.dice.between(20, 200) as u32;
-        self.burst = self.dice.chance(300);
-        let first = self.dice.between(0, self.plan.device_cells - 1);
-        self.manner = match self.dice.index(3) {
-            0 => Manner::Uniform,
-            1 => Manner::HotSpot { first, cells: self.dice.between(1, 16) },
-            _ => Manner::Sequential { next: first },
+    fn change_pattern(&mut self) {
+        self.pattern_left = self.rng.between(20, 200) as u32;
+        self.burst = self.rng.chance(300);
+        let first = self.rng.between(0, self.plan.device_cells - 1);
+        self.pattern = match self.rng.index(3) {
+            0 => AccessPattern::Uniform,
+            1 => AccessPattern::HotSpot { first, cells: self.rng.between(1, 16) },
+            _ => AccessPattern::Sequential { next: first },
         };
     }
 }
@@ -198,10 +198,10 @@ mod tests {
     #[test]
     fn operations_stay_on_the_device_and_every_kind_occurs() {
         for seed in 0..50 {
-            let mut dice = Dice::new(seed, "plan", 0);
-            let mut plan = Plan::draw(&mut dice, 64 + seed);
+            let mut rng = RandomStream::new(seed, "plan", 0);
+            let mut plan = WorkloadConfig::draw(&mut rng, 64 + seed);
             plan.mix = [1; 6];
-            let mut workload = Workload::new(plan, Dice::new(seed, "work", 0));
+            let mut workload = Workload::new(plan, RandomStream::new(seed, "work", 0));
             let mut seen = [0u32; 6];
             while !workload.is_over() {
                 let draft = workload.draw();

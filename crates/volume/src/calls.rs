@@ -15,12 +15,12 @@ use fieldstone_proto::{
 };
 use slab::Slab;
 
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::exec::{Awaited, Filler, slot};
-use crate::seam::Action;
-use crate::status::{NodeHealth, Phase};
+use crate::interface::VolumeAction;
+use crate::status::{NodeHealth, VolumePhase};
 
-/// What a call to a node gives.
+/// The result of a call to a node.
 pub type CallResult = Result<ReplyBody, NodeError>;
 
 /// How long the volume leaves a failed node alone before it tries a new connection.
@@ -74,7 +74,7 @@ pub enum Waiter {
 }
 
 /// A request that the volume sent, or could not send.
-struct Call {
+struct NodeCall {
     node: NodeIndex,
     tag: Tag,
     waiter: Waiter,
@@ -85,7 +85,7 @@ struct Call {
 /// The calls that wait for an answer.
 #[derive(Default)]
 pub struct Calls {
-    entries: Slab<Call>,
+    entries: Slab<NodeCall>,
     made: u64,
     /// Calls to nodes that are not connected. They fail at the next poll.
     unsendable: Vec<Tag>,
@@ -97,17 +97,17 @@ impl Calls {
         self.made += 1;
         let entry = self.entries.vacant_entry();
         let tag = Tag(self.made << KEY_BITS | entry.key() as u64);
-        entry.insert(Call { node, tag, waiter, writes });
+        entry.insert(NodeCall { node, tag, waiter, writes });
         tag
     }
 
     /// The call with this tag, if it still waits.
-    fn get(&self, tag: Tag) -> Option<&Call> {
+    fn get(&self, tag: Tag) -> Option<&NodeCall> {
         self.entries.get(key(tag)).filter(|call| call.tag == tag)
     }
 
     /// Removes a call that is answered or given up.
-    fn take(&mut self, tag: Tag) -> Option<Call> {
+    fn take(&mut self, tag: Tag) -> Option<NodeCall> {
         self.get(tag)?;
         Some(self.entries.remove(key(tag)))
     }
@@ -117,7 +117,7 @@ fn key(tag: Tag) -> usize {
     (tag.0 & ((1 << KEY_BITS) - 1)) as usize
 }
 
-impl Core {
+impl VolumeCore {
     /// Sends a request. For a node that is not connected, the answer `Unreachable` comes at the
     /// next poll.
     pub fn send(
@@ -147,7 +147,7 @@ impl Core {
         let now = self.now;
         self.node_mut(node).in_flight.push_back((now, tag));
         let request = Request { tag, capability: self.current_capability(node), body, payload };
-        self.actions.push_back(Action::Send { node, request });
+        self.actions.push_back(VolumeAction::Send { node, request });
     }
 
     /// Answers the calls that the volume could not send.
@@ -193,7 +193,7 @@ impl Core {
         if let Err(NodeError::Fenced { current, .. }) = &reply.result
             && *current > self.epoch
             && self.node(node).health == NodeHealth::Up
-            && matches!(self.phase, Phase::Serving | Phase::Closing)
+            && matches!(self.phase, VolumePhase::Serving | VolumePhase::Closing)
         {
             self.fence_out(*current);
         }
@@ -254,7 +254,7 @@ impl Core {
         state.link.session += 1;
         let in_flight = std::mem::take(&mut state.in_flight);
         match self.phase {
-            Phase::Opening => self.note_loss(node, reason),
+            VolumePhase::Opening => self.note_loss(node, reason),
             _ => self.watch_absence(node),
         }
         for (_, tag) in in_flight {
@@ -273,7 +273,7 @@ impl Core {
         if !self.node(node).link.connected {
             return;
         }
-        if self.phase == Phase::Opening {
+        if self.phase == VolumePhase::Opening {
             self.leave_out(node, reason.to_owned());
         }
         let after = self.reconnect_after(node);
@@ -283,8 +283,8 @@ impl Core {
         self.spawn_with(move |ctx| async move {
             sleep.await;
             ctx.with(|core| {
-                if core.node(node).link.session == session && core.phase != Phase::Closed {
-                    core.actions.push_back(Action::Reconnect { node });
+                if core.node(node).link.session == session && core.phase != VolumePhase::Closed {
+                    core.actions.push_back(VolumeAction::Reconnect { node });
                 }
             });
         });
@@ -292,20 +292,21 @@ impl Core {
 
     /// How long the volume leaves a node alone that fails now.
     fn reconnect_after(&mut self, node: NodeIndex) -> Nanos {
-        let (least, most) =
+        let (min, max) =
             (Nanos::from_ms(RECONNECT_AFTER_MS), Nanos::from_ms(RECONNECT_AFTER_MS_MAX));
-        let (now, serves) = (self.now, self.phase != Phase::Opening);
+        let (now, serves) = (self.now, self.phase != VolumePhase::Opening);
         let state = self.node_mut(node);
         let soon = now.since(state.link.connected_at) < Nanos::from_ms(STEADY_AFTER_MS);
         // An opening may depend on this very node, so the pause does not grow in an opening.
         let again = serves && soon;
-        let after = if again { state.link.reconnect_after.clamp(least, most) } else { least };
+        let after = if again { state.link.reconnect_after.clamp(min, max) } else { min };
         state.link.reconnect_after = Nanos(after.0 * 2);
         after
     }
 
     /// The world did not run this volume when it was due: its process was stopped for a while, say.
-    /// The nodes may have answered in that time, so it does not count against them.
+    /// The nodes may have answered in that time, so the volume does not hold the delay against
+    /// them.
     pub fn forgive_own_delay(&mut self, due: Option<Nanos>) {
         let Some(due) = due else { return };
         let delay = self.now.since(due);

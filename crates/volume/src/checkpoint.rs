@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use crate::codec::{FormatError, Reader, Writer};
 use crate::map::{Location, Map, SEGMENT_BLOCKS_MAX};
-use crate::segment::{Handle, SegmentTable, State};
+use crate::segment::{SegmentIndex, SegmentTable, State};
 
 const MAGIC: &[u8; 8] = b"FSCHECK\x01";
 const VERSION: u32 = 2;
@@ -70,7 +70,7 @@ pub fn encode(map: &Map, segments: &SegmentTable, blocks: u64) -> Vec<u8> {
     w.u32(VERSION);
     w.u32(0);
     w.varint(blocks);
-    let mut index: HashMap<Handle, u64> = HashMap::new();
+    let mut index: HashMap<SegmentIndex, u64> = HashMap::new();
     let alive: Vec<_> = segments
         .iter()
         .filter(|(_, segment)| segment.kind == SegmentKind::Data && segment.live_blocks > 0)

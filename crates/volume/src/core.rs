@@ -1,8 +1,8 @@
 //! The state of a volume, and what its procedures share: timers and tasks here, and calls in
 //! [`calls`](crate::calls).
 //!
-//! One [`Core`] behind an `Rc<RefCell>` holds all state. The machine and its tasks run on one core,
-//! never at the same time, and never hold a borrow across an `await`. The hot paths (reading,
+//! One [`VolumeCore`] behind an `Rc<RefCell>` holds all state. The machine and its tasks run on one
+//! core, never at the same time, and never hold a borrow across an `await`. The hot paths (reading,
 //! appending, acknowledging) are plain methods. Procedures that wait are tasks over a [`Ctx`].
 
 use std::cell::RefCell;
@@ -20,20 +20,20 @@ use crate::calls::Calls;
 use crate::damage::Damage;
 use crate::exec::{Awaited, Lock, Task};
 use crate::gc::{Collection, SinceCheckpoint};
+use crate::interface::{Geometry, VolumeAction, VolumeConfig};
 use crate::jobs::Jobs;
 use crate::layout::{Layout, step_blocks};
 use crate::log::Log;
 use crate::map::Map;
 use crate::node::Node;
-use crate::open::Recovery;
-use crate::place::Draw;
+use crate::open::OpeningAttempts;
+use crate::place::PrecomputedDraw;
 use crate::provision::Reservation;
 use crate::read::Reads;
 use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
-use crate::seam::{Action, Geometry, VolumeConfig};
 use crate::segment::SegmentTable;
-use crate::status::{NodeHealth, Phase};
+use crate::status::{NodeHealth, VolumePhase};
 use crate::timers::Timers;
 
 /// How long an issued capability is valid. The volume renews it after half of this time.
@@ -57,7 +57,7 @@ pub struct Counters {
 }
 
 /// The state of a volume.
-pub struct Core {
+pub struct VolumeCore {
     pub config: VolumeConfig,
     pub name: String,
     pub profile: Profile,
@@ -66,16 +66,16 @@ pub struct Core {
     pub layout: Layout,
     pub pool: PoolMap,
     pub now: Nanos,
-    pub phase: Phase,
-    pub recovery: Recovery,
+    pub phase: VolumePhase,
+    pub attempts: OpeningAttempts,
     pub closing: bool,
     pub epoch: Epoch,
     capability: Capability,
     pub nodes: Vec<Node>,
     pub calls: Calls,
     pub jobs: Jobs,
-    pub ctx: Weak<RefCell<Core>>,
-    pub actions: VecDeque<Action>,
+    pub ctx: Weak<RefCell<VolumeCore>>,
+    pub actions: VecDeque<VolumeAction>,
     pub completions: Vec<Completion>,
     pub spawned: Vec<Task>,
     timers: Timers,
@@ -83,7 +83,7 @@ pub struct Core {
     pub segments: SegmentTable,
     pub segments_made: u64,
     /// The nodes for the segment that begins next.
-    pub next_draw: Option<(SegmentId, Draw)>,
+    pub next_draw: Option<(SegmentId, PrecomputedDraw)>,
     /// Highest generation of a journal that the volume ever began.
     pub journals_made: u64,
     pub log: Log,
@@ -112,7 +112,7 @@ pub struct Core {
     pub sync_running: bool,
 }
 
-impl Core {
+impl VolumeCore {
     /// The state of a volume that starts to open. Profile and geometry are placeholders until the
     /// volume reads the root, unless it creates the volume.
     pub fn new(
@@ -133,8 +133,8 @@ impl Core {
             geometry,
             pool: PoolMap::new(&weights).expect("a pool of at least one node"),
             now,
-            phase: Phase::Opening,
-            recovery: Recovery::new(now),
+            phase: VolumePhase::Opening,
+            attempts: OpeningAttempts::new(now),
             closing: false,
             epoch: Epoch(0),
             capability: Capability::default(),
@@ -188,7 +188,7 @@ impl Core {
     /// Issues capabilities for this epoch from now on.
     pub fn set_epoch(&mut self, epoch: Epoch) {
         self.epoch = epoch;
-        self.recovery.epoch_tried = self.recovery.epoch_tried.max(epoch);
+        self.attempts.epoch_tried = self.attempts.epoch_tried.max(epoch);
         self.nodes.iter_mut().for_each(|node| node.epoch = epoch);
         self.renew_capability();
     }
@@ -300,17 +300,17 @@ impl Core {
 
     /// The volume cannot go on.
     pub fn fail(&mut self, why: String) {
-        if matches!(self.phase, Phase::Failed(_) | Phase::Closed) {
+        if matches!(self.phase, VolumePhase::Failed(_) | VolumePhase::Closed) {
             return;
         }
         tracing::error!(volume = %self.name, "{why}");
-        self.phase = Phase::Failed(why);
+        self.phase = VolumePhase::Failed(why);
         self.fail_everything();
     }
 
     /// A node has a newer writer, of epoch `current`. This writer ends.
     pub fn fence_out(&mut self, current: Epoch) {
-        self.recovery.fenced_out = true;
+        self.attempts.fenced_out = true;
         self.fail(format!("another writer took the volume over (epoch {current})"));
     }
 }
@@ -329,11 +329,11 @@ pub fn layout_of(code: &dyn Code, geometry: &Geometry) -> Layout {
 
 /// A task's access to the state: a closure borrows it, never across an `await`.
 #[derive(Clone)]
-pub struct Ctx(pub Rc<RefCell<Core>>);
+pub struct Ctx(pub Rc<RefCell<VolumeCore>>);
 
 impl Ctx {
     /// Works on the state.
-    pub fn with<R>(&self, work: impl FnOnce(&mut Core) -> R) -> R {
+    pub fn with<R>(&self, work: impl FnOnce(&mut VolumeCore) -> R) -> R {
         work(&mut self.0.borrow_mut())
     }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use fieldstone_proto::{NodeIndex, RequestBody, SegmentId};
 
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::segment::Segment;
 
 /// Where bad shards still lie.
@@ -33,7 +33,7 @@ impl Damage {
     }
 }
 
-impl Core {
+impl VolumeCore {
     /// Some node still has a bad shard of the segment.
     pub fn is_damaged(&self, segment: SegmentId) -> bool {
         let (first, last) = ((segment, NodeIndex(0)), (segment, NodeIndex(u16::MAX)));
@@ -55,8 +55,7 @@ impl Core {
             });
         self.damage.0 = kept;
         // If the shard was written anew on its own node, the bad copy is gone.
-        let elsewhere =
-            |segment: &Segment, node: &NodeIndex| !segment.shards.contains(&Some(*node));
+        let elsewhere = |segment: &Segment, node: &NodeIndex| !segment.has_shard_on(*node);
         settled
             .into_iter()
             .filter(|(id, node)| find(*id).is_some_and(|segment| elsewhere(segment, node)))

@@ -21,7 +21,7 @@ use fieldstone_proto::{
 };
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::exec::{Awaited, all};
 use crate::layout::ShardRange;
 use crate::status::NodeHealth;
@@ -35,7 +35,7 @@ pub struct Decoded {
 }
 
 /// The reads of one attempt, and the computation over them.
-struct Attempt {
+struct DecodeAttempt {
     plan: Arc<RepairPlan>,
     segment: SegmentId,
     /// The shards that looked available, and their nodes.
@@ -46,7 +46,7 @@ struct Attempt {
 }
 
 /// A part of a shard: the same bytes of some elements.
-struct Part {
+struct ElementRange {
     elements: Range<u32>,
     columns: Range<u32>,
 }
@@ -54,7 +54,7 @@ struct Part {
 /// The reads of one shard.
 type Reads = (usize, NodeIndex, Vec<Awaited<CallResult>>);
 
-impl Core {
+impl VolumeCore {
     /// The shards of a segment that the volume can read now, other than `except`.
     fn available(&self, id: SegmentId, except: &[usize]) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.named(id) else { return Vec::new() };
@@ -72,8 +72,8 @@ impl Core {
         &self,
         id: SegmentId,
         lost: &[usize],
-        part: &Part,
-    ) -> Result<Attempt, BlockError> {
+        part: &ElementRange,
+    ) -> Result<DecodeAttempt, BlockError> {
         let segment = self.segments.named(id).ok_or_else(gone)?;
         let element_bytes = segment.shard_bytes / self.code.elements();
         let available = self.available(id, lost);
@@ -84,18 +84,18 @@ impl Core {
             BlockError::Io(format!("{there} of the {k} shards needed are there ({error})"))
         })?;
         let columns = part.columns.clone();
-        Ok(Attempt { plan, segment: id, available, element_bytes, columns })
+        Ok(DecodeAttempt { plan, segment: id, available, element_bytes, columns })
     }
 
     /// A whole shard of the segment as one part.
-    fn whole(&self, id: SegmentId) -> Result<Part, BlockError> {
+    fn whole(&self, id: SegmentId) -> Result<ElementRange, BlockError> {
         let segment = self.segments.named(id).ok_or_else(gone)?;
         let elements = self.code.elements();
-        Ok(Part { elements: 0..elements, columns: 0..segment.shard_bytes / elements })
+        Ok(ElementRange { elements: 0..elements, columns: 0..segment.shard_bytes / elements })
     }
 
     /// The parts of a shard of the segment that make up its bytes `bytes`.
-    fn parts(&self, id: SegmentId, bytes: &Range<u32>) -> Result<Vec<Part>, BlockError> {
+    fn parts(&self, id: SegmentId, bytes: &Range<u32>) -> Result<Vec<ElementRange>, BlockError> {
         let segment = self.segments.named(id).ok_or_else(gone)?;
         let element_bytes = segment.shard_bytes / self.code.elements();
         if element_bytes == 0 || *bytes == (0..segment.shard_bytes) {
@@ -104,13 +104,13 @@ impl Core {
         let part = |element: u32| {
             let at = element * element_bytes;
             let columns = bytes.start.max(at) - at..bytes.end.min(at + element_bytes) - at;
-            Part { elements: element..element + 1, columns }
+            ElementRange { elements: element..element + 1, columns }
         };
         let met = bytes.start / element_bytes..bytes.end.div_ceil(element_bytes);
         Ok(met.map(part).collect())
     }
 
-    fn send_reads(&mut self, attempt: &Attempt) -> Vec<Reads> {
+    fn send_reads(&mut self, attempt: &DecodeAttempt) -> Vec<Reads> {
         let mut sent = Vec::with_capacity(attempt.plan.reads.len());
         for read in &attempt.plan.reads {
             let node = attempt.available.iter().find(|(shard, _)| *shard == read.shard);
@@ -123,7 +123,7 @@ impl Core {
     }
 }
 
-impl Attempt {
+impl DecodeAttempt {
     fn bodies(&self, read: &ShardRead) -> Vec<RequestBody> {
         let body = |elements: Range<u32>| RequestBody::ShardRead {
             segment: self.segment,
@@ -185,7 +185,7 @@ async fn decode_part(
     ctx: &Ctx,
     id: SegmentId,
     lost: &[usize],
-    part: &Part,
+    part: &ElementRange,
     checksum_block_bytes: Option<usize>,
 ) -> Result<Decoded, BlockError> {
     let mut read_bytes = 0;
@@ -213,7 +213,7 @@ async fn decode_part(
 }
 
 /// Reads everything that the plan needs at once. An input is too short where a node failed.
-async fn gather(ctx: &Ctx, attempt: &Attempt) -> Vec<Bytes> {
+async fn gather(ctx: &Ctx, attempt: &DecodeAttempt) -> Vec<Bytes> {
     let sent = ctx.with(|core| core.send_reads(attempt));
     let mut inputs = Vec::with_capacity(sent.len());
     for ((shard, node, calls), read) in sent.into_iter().zip(&attempt.plan.reads) {

@@ -102,20 +102,20 @@ impl Executor {
     }
 }
 
-struct SlotState<T> {
+struct OneshotState<T> {
     value: Option<T>,
     waker: Option<Waker>,
 }
 
 /// The filling side of a value that a task waits for.
-pub struct Filler<T>(Rc<RefCell<SlotState<T>>>);
+pub struct Filler<T>(Rc<RefCell<OneshotState<T>>>);
 
 /// The waiting side: a future of the value.
-pub struct Awaited<T>(Rc<RefCell<SlotState<T>>>);
+pub struct Awaited<T>(Rc<RefCell<OneshotState<T>>>);
 
 /// A value that arrives later: one side fills it, the other side awaits it.
 pub fn slot<T>() -> (Filler<T>, Awaited<T>) {
-    let state = Rc::new(RefCell::new(SlotState { value: None, waker: None }));
+    let state = Rc::new(RefCell::new(OneshotState { value: None, waker: None }));
     (Filler(Rc::clone(&state)), Awaited(state))
 }
 

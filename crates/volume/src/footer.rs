@@ -27,7 +27,7 @@ pub struct Footer {
     pub segment: SegmentId,
     /// Log position of the segment's first record.
     pub lsn_first: Lsn,
-    /// Log position behind the segment's last record.
+    /// Log position after the segment's last record.
     pub lsn_end: Lsn,
     /// Every change of the map by the segment's records, in order.
     pub entries: Vec<Entry>,

@@ -19,17 +19,17 @@ use fieldstone_proto::{
 };
 use smallvec::SmallVec;
 
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::exec::slot;
 use crate::footer::Footer;
-use crate::map::{Location, Run};
+use crate::interface::Provisioning;
+use crate::map::{Location, MapRun};
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
-use crate::reserve::{ask_full_nodes, yield_if_needed};
+use crate::reserve::{ask_full_nodes, release_if_needed};
 use crate::seal::{Coding, ShardBuilder, store, sync_segments};
-use crate::seam::Provisioning;
-use crate::segment::{Handle, Segment, State, segment_id};
-use crate::status::Phase;
+use crate::segment::{Segment, SegmentIndex, State, segment_id};
+use crate::status::VolumePhase;
 
 /// Pause before disturbed collection begins anew.
 const RETRY_MS: u64 = 20;
@@ -64,34 +64,34 @@ const CHECKPOINT_EVERY: u64 = 64;
 /// The volume's collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collection {
-    /// It can start.
+    /// Collection can start.
     #[default]
     Idle,
-    /// It has gained nothing. It does not start for lack of space before this time, unless users
-    /// wait for space.
+    /// Collection has gained nothing. It does not start for lack of space before this time, unless
+    /// users wait for space.
     Resting {
         /// The end of the rest.
         until: Nanos,
-        /// Users waited for space, and it found nothing more to free. As long as nothing changes,
-        /// users get the error that there is no space.
+        /// Users waited for space, and collection found nothing more to free. As long as nothing
+        /// changes, users get the error that there is no space.
         in_vain: bool,
     },
-    /// It runs.
+    /// Collection runs.
     Running,
 }
 
 impl Collection {
-    /// It runs now.
+    /// Returns whether collection runs.
     pub fn is_running(self) -> bool {
         self == Self::Running
     }
 
-    /// It has found nothing more to free although users wait for space.
+    /// Collection has found nothing more to free although users wait for space.
     pub fn is_stuck(self) -> bool {
         matches!(self, Self::Resting { in_vain: true, .. })
     }
 
-    /// There may be something to free again.
+    /// Notes that there may be segments to free again.
     pub fn note_change(&mut self) {
         if let Self::Resting { in_vain, .. } = self {
             *in_vain = false;
@@ -114,10 +114,10 @@ pub struct SinceCheckpoint {
     pub placement_changed: bool,
 }
 
-impl Core {
-    /// Starts collection if space is short, or a checkpoint if the log behind the last one is long.
+impl VolumeCore {
+    /// Starts collection if space is short, or a checkpoint if the log after the last one is long.
     pub fn consider_gc(&mut self) {
-        if self.phase != Phase::Serving || self.collection.is_running() {
+        if self.phase != VolumePhase::Serving || self.collection.is_running() {
             return;
         }
         // A thin volume would give the slots back with its next checkpoint.
@@ -134,9 +134,9 @@ impl Core {
     }
 
     /// Whether a checkpoint is worth its cost. It forgets segments of trims that are not stored. Or
-    /// it shortens the next opening: the log behind the last checkpoint is long, or the last
+    /// it shortens the next opening: the log after the last checkpoint is long, or the last
     /// checkpoint does not name shards that were made or came back since, so an opening would
-    /// verify them. The last reason does not count where space is short, because a checkpoint takes
+    /// verify them. The last reason does not apply where space is short, because a checkpoint takes
     /// room.
     fn checkpoint_pays(&self) -> bool {
         let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
@@ -165,7 +165,7 @@ impl Core {
 
     /// Starts collection, if it does not run already.
     pub fn start_gc(&mut self) {
-        if self.collection.is_running() || self.phase != Phase::Serving {
+        if self.collection.is_running() || self.phase != VolumePhase::Serving {
             return;
         }
         let rested = match self.collection {
@@ -217,7 +217,7 @@ impl Core {
     /// The volume's own lack of room, or of a checkpoint, comes before other volumes' lack of room.
     fn may_relieve(&self) -> bool {
         let own = self.segments_free() < self.marks().low || self.checkpoint_pays();
-        self.phase == Phase::Serving && !own && self.now >= self.relief_rests_until
+        self.phase == VolumePhase::Serving && !own && self.now >= self.relief_rests_until
     }
 
     /// Users have waited for space for too long.
@@ -235,12 +235,12 @@ impl Core {
     fn room_made(&self) -> i64 {
         let free = self.segments_free() + self.segments_free_to_move();
         let signed = |segments: u64| i64::try_from(segments).unwrap_or(i64::MAX);
-        signed(free) - 2 * signed(self.segments_to_give())
+        signed(free) - 2 * signed(self.segments_to_release())
     }
 
     /// Dead segments for which collection writes a checkpoint: enough that the checkpoint is small
-    /// beside the room that it frees, but no more than half of those that may die before users have
-    /// to wait.
+    /// compared with the space that it frees, but no more than half of those that may die before
+    /// users have to wait.
     fn dead_batch(&self) -> u64 {
         let marks = self.marks_at_rest();
         let worth = DEAD_PER_CHECKPOINT_SEGMENT * self.checkpoint_segments();
@@ -253,7 +253,7 @@ impl Core {
         self.segments.iter().any(|(_, s)| sealing(s))
     }
 
-    fn dead_segments(&self) -> Vec<Handle> {
+    fn dead_segments(&self) -> Vec<SegmentIndex> {
         self.segments
             .iter()
             .filter(|(_, s)| s.kind == SegmentKind::Data && s.live_blocks == 0)
@@ -264,12 +264,16 @@ impl Core {
 
     /// The durable segment with the fewest live blocks, if moving them gains space and there is
     /// room for the move.
-    fn victim(&self, tried: &[SegmentId]) -> Option<Handle> {
+    fn victim(&self, tried: &[SegmentId]) -> Option<SegmentIndex> {
         self.victim_of(tried, |_| true)
     }
 
     /// The same of the segments that pass `test`.
-    fn victim_of(&self, tried: &[SegmentId], test: impl Fn(&Segment) -> bool) -> Option<Handle> {
+    fn victim_of(
+        &self,
+        tried: &[SegmentId],
+        test: impl Fn(&Segment) -> bool,
+    ) -> Option<SegmentIndex> {
         let full = self.layout.segment_blocks();
         self.segments
             .iter()
@@ -286,8 +290,8 @@ impl Core {
 pub async fn keep_house(ctx: Ctx) {
     let mut pause_ms = HOUSEKEEPING_MS;
     let mut written = 0;
-    while ctx.with(|core| core.phase == Phase::Serving) {
-        yield_if_needed(&ctx).await;
+    while ctx.with(|core| core.phase == VolumePhase::Serving) {
+        release_if_needed(&ctx).await;
         let full = ask_full_nodes(&ctx).await;
         let rests = ctx.with(|core| {
             core.consider_gc();
@@ -299,7 +303,7 @@ pub async fn keep_house(ctx: Ctx) {
         });
         let (idle, soon) = ctx.with(|core| {
             let lacks = core.lacks_promised_slots() || core.awaits_others();
-            (core.has_idle_slots(), core.may_give_slots() || lacks)
+            (core.has_idle_slots(), core.may_release_slots() || lacks)
         });
         let max_ms = match (idle, soon || full) {
             (true, _) => IDLE_SLOTS_MS,
@@ -333,7 +337,7 @@ async fn collect(ctx: &Ctx) -> Ended {
         let (free, marks, dead, serving, victim) = ctx.with(|core| {
             let dead = core.dead_segments().len() as u64;
             let victim = core.victim(&tried);
-            (core.segments_free(), core.marks(), dead, core.phase == Phase::Serving, victim)
+            (core.segments_free(), core.marks(), dead, core.phase == VolumePhase::Serving, victim)
         });
         if !serving {
             return Ended::Disturbed;
@@ -398,8 +402,7 @@ async fn relieve(ctx: &Ctx) {
     for _ in 0..10_000 {
         let (slots, dead, victim) = ctx.with(|core| {
             let crowded = if core.may_relieve() { core.crowded_nodes() } else { Vec::new() };
-            let there =
-                |s: &Segment| crowded.iter().any(|(node, _)| s.shards.contains(&Some(*node)));
+            let there = |s: &Segment| crowded.iter().any(|(node, _)| s.has_shard_on(*node));
             let dead = core.dead_segments();
             let dead = dead.iter().filter_map(|handle| core.segments.get(*handle));
             let dead = u32::try_from(dead.filter(|s| there(s)).count()).unwrap_or(u32::MAX);
@@ -430,11 +433,11 @@ fn ended(not_moved: &[SegmentId]) -> Ended {
 }
 
 /// Appends the live blocks of a segment to the log again.
-async fn move_segment(ctx: &Ctx, handle: Handle) -> Result<(), BlockError> {
+async fn move_segment(ctx: &Ctx, handle: SegmentIndex) -> Result<(), BlockError> {
     let footer = read_footer(ctx, handle).await?;
     let mut waiting = std::collections::VecDeque::new();
     for entry in footer.entries.iter().filter(|entry| entry.kind == EntryKind::Data) {
-        let alive: Vec<Run> = ctx.with(|core| alive_runs(core, handle, entry));
+        let alive: Vec<MapRun> = ctx.with(|core| alive_runs(core, handle, entry));
         for run in alive {
             let Some((_, block)) = run.location.stored() else { continue };
             let data = read_segment(ctx, handle, block, run.count).await?;
@@ -463,8 +466,8 @@ async fn move_segment(ctx: &Ctx, handle: Handle) -> Result<(), BlockError> {
 
 /// The live blocks of an entry, which still lie where the entry says, in runs of at most a step. A
 /// block that only a frozen root of the map has is live, too.
-fn alive_runs(core: &Core, handle: Handle, entry: &Entry) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn alive_runs(core: &VolumeCore, handle: SegmentIndex, entry: &Entry) -> Vec<MapRun> {
+    let mut runs: Vec<MapRun> = Vec::new();
     for i in 0..entry.count {
         let location = Location::at(handle, entry.segment_block + i);
         let block = entry.block + u64::from(i);
@@ -479,7 +482,7 @@ fn alive_runs(core: &Core, handle: Handle, entry: &Entry) -> Vec<Run> {
             {
                 run.count += 1;
             }
-            _ => runs.push(Run { block, count: 1, location }),
+            _ => runs.push(MapRun { block, count: 1, location }),
         }
     }
     runs
@@ -489,7 +492,7 @@ fn alive_runs(core: &Core, handle: Handle, entry: &Entry) -> Vec<Run> {
 ///
 /// # Errors
 /// Too few shards are readable, or the footer is damaged.
-pub async fn read_footer(ctx: &Ctx, handle: Handle) -> Result<Footer, BlockError> {
+pub async fn read_footer(ctx: &Ctx, handle: SegmentIndex) -> Result<Footer, BlockError> {
     let gone = || BlockError::Io("the segment is gone".into());
     let (id, total) = ctx
         .with(|core| {
@@ -519,7 +522,7 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     let (lsn, bytes, dead) = ctx.with(|core| {
         core.close_for_checkpoint();
         core.since_checkpoint = SinceCheckpoint::default();
-        let dead: Vec<Handle> = core
+        let dead: Vec<SegmentIndex> = core
             .segments
             .iter()
             .filter(|(_, s)| s.kind == SegmentKind::Data && s.live_blocks == 0)
@@ -534,7 +537,7 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     let Some(handles) = store_checkpoint(ctx, &bytes).await else { return false };
     let old = name_checkpoint(ctx, lsn, bytes.len() as u64, &handles, clean).await;
     let Some(old) = old else { return false };
-    let mut doomed: Vec<Handle> = dead;
+    let mut doomed: Vec<SegmentIndex> = dead;
     doomed.extend(
         ctx.with(|core| old.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()),
     );
@@ -557,7 +560,7 @@ async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
                 let young = s.state < State::Durable && !s.shelved;
                 s.kind == SegmentKind::Data && s.lsn_first < lsn && young
             });
-            (waiting, matches!(core.phase, Phase::Failed(_) | Phase::Closed))
+            (waiting, matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed))
         });
         if over {
             return false;
@@ -570,7 +573,7 @@ async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
 }
 
 /// Makes a new segment with a part of a checkpoint, and starts to code it.
-fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Coding, SealMeta) {
+fn checkpoint_segment(core: &mut VolumeCore, part: &[u8]) -> (SegmentIndex, Coding, SealMeta) {
     let layout = core.layout;
     let mut data = AlignedBuf::zeroed(part.len().next_multiple_of(BLOCK_BYTES));
     data[..part.len()].copy_from_slice(part);
@@ -603,7 +606,7 @@ fn checkpoint_segment(core: &mut Core, part: &[u8]) -> (Handle, Coding, SealMeta
 
 /// Writes a checkpoint's bytes to new segments and makes them stable. `None` if the volume failed
 /// meanwhile.
-pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
+pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<SegmentIndex>> {
     let capacity = ctx.with(|core| core.layout.segment_blocks() as usize * BLOCK_BYTES);
     let mut handles = Vec::new();
     let mut written = Vec::new();
@@ -632,13 +635,13 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<Handle>> {
             }
         }
         let (done, over) = ctx.with(|core| {
-            let durable = |handle: &Handle| {
+            let durable = |handle: &SegmentIndex| {
                 core.segments.get(*handle).is_some_and(|s| s.state == State::Durable)
             };
             let over = match core.phase {
-                Phase::Failed(_) | Phase::Closed => true,
+                VolumePhase::Failed(_) | VolumePhase::Closed => true,
                 // Nodes come back only to a volume that serves.
-                Phase::Opening => !core.writable(),
+                VolumePhase::Opening => !core.writable(),
                 _ => false,
             };
             (handles.iter().all(durable), over)
@@ -657,7 +660,7 @@ async fn name_checkpoint(
     ctx: &Ctx,
     lsn: Lsn,
     bytes: u64,
-    handles: &[Handle],
+    handles: &[SegmentIndex],
     clean: bool,
 ) -> Option<Vec<SegmentId>> {
     loop {
@@ -677,7 +680,7 @@ async fn name_checkpoint(
         if placed {
             return Some(old);
         }
-        if ctx.with(|core| matches!(core.phase, Phase::Failed(_) | Phase::Closed)) {
+        if ctx.with(|core| matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)) {
             return None;
         }
         ctx.sleep_ms(20).await;
@@ -712,7 +715,7 @@ async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[Segme
 }
 
 /// Deletes segments from the nodes and from the table.
-pub async fn free_segments(ctx: &Ctx, handles: &[Handle]) {
+pub async fn free_segments(ctx: &Ctx, handles: &[SegmentIndex]) {
     let (ids, nodes) = ctx.with(|core| {
         let ids: Vec<SegmentId> =
             handles.iter().filter_map(|h| Some(core.segments.remove(*h)?.id)).collect();

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use fieldstone_accel::{Job, JobError, JobId, JobOutput};
 
-use crate::core::Core;
+use crate::core::VolumeCore;
 use crate::exec::{Awaited, Filler, slot};
-use crate::seam::Action;
+use crate::interface::VolumeAction;
 
 /// The result of a job.
 pub type JobResult = Result<JobOutput, JobError>;
@@ -24,14 +24,14 @@ pub struct Jobs {
     waiting: BTreeMap<JobId, Filler<JobResult>>,
 }
 
-impl Core {
+impl VolumeCore {
     /// Gives a job to the world.
     pub fn start_job(&mut self, job: Job) -> Awaited<JobResult> {
         self.jobs.made += 1;
         let id = JobId(self.jobs.made);
         let (filler, awaited) = slot();
         self.jobs.waiting.insert(id, filler);
-        self.actions.push_back(Action::Job { id, job });
+        self.actions.push_back(VolumeAction::Job { id, job });
         awaited
     }
 

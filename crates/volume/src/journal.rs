@@ -1,4 +1,4 @@
-//! The care of the journal: making it stable, and moving it when one of its nodes fails.
+//! Maintenance of the journal: syncs it, and moves it when one of its nodes fails.
 //!
 //! A move starts a new generation on nodes that are up. It writes the records that are still needed
 //! there, at their old positions, syncs them, and then replaces the root. Only then does the volume
@@ -10,10 +10,10 @@ use fieldstone_block::{BlockError, Nanos};
 use fieldstone_proto::{JournalGen, Lsn, NodeError, NodeIndex, RequestBody};
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::node::Node;
 use crate::root::Root;
-use crate::status::{NodeHealth, Phase};
+use crate::status::{NodeHealth, VolumePhase};
 
 /// Pause before the mover checks again whether enough nodes are up.
 const WAIT_MS: u64 = 50;
@@ -25,15 +25,17 @@ const REFUSED_MS: u64 = 30_000;
 pub async fn sync_journal(ctx: Ctx) {
     loop {
         let (wanted, ready, target, generation, nodes) = ctx.with(|core| {
-            let ready = !core.log.moving && matches!(core.phase, Phase::Serving | Phase::Opening);
+            let ready = !core.log.moving
+                && matches!(core.phase, VolumePhase::Serving | VolumePhase::Opening);
             let wanted = core.sync_wanted();
             (wanted, ready, core.log.acked, core.log.generation, core.log.nodes.clone())
         });
-        let over = ctx.with(|core| matches!(core.phase, Phase::Failed(_) | Phase::Closed));
+        let over =
+            ctx.with(|core| matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed));
         if !wanted || over {
             break;
         }
-        if !ready && ctx.with(|core| core.phase != Phase::Closing) {
+        if !ready && ctx.with(|core| core.phase != VolumePhase::Closing) {
             ctx.sleep_ms(WAIT_MS / 10).await;
             continue;
         }
@@ -69,10 +71,12 @@ pub async fn sync_journal(ctx: Ctx) {
     ctx.with(|core| core.log.journal_sync_running = false);
 }
 
-impl Core {
+impl VolumeCore {
     /// Starts to move the journal, if no task moves it already.
     pub fn start_mover(&mut self) {
-        if self.log.mover_running || !matches!(self.phase, Phase::Serving | Phase::Closing) {
+        if self.log.mover_running
+            || !matches!(self.phase, VolumePhase::Serving | VolumePhase::Closing)
+        {
             return;
         }
         self.log.mover_running = true;
@@ -102,7 +106,7 @@ impl Core {
             sleep.await;
             ctx.with(|core| {
                 core.node_mut(node).refuses_journals = false;
-                if core.phase == Phase::Serving && !core.journal_whole() {
+                if core.phase == VolumePhase::Serving && !core.journal_whole() {
                     core.log.moving = true;
                     core.log.moving_again = true; // the move under way does not count with the node
                 }
@@ -165,10 +169,10 @@ impl Core {
 }
 
 async fn move_journal(ctx: Ctx) {
-    let (mut refused_since, mut told) = (None, false);
+    let (mut refused_since, mut reported) = (None, false);
     loop {
         let state = ctx.with(|core| {
-            if matches!(core.phase, Phase::Failed(_) | Phase::Closed) {
+            if matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed) {
                 return None;
             }
             if !core.writable() {
@@ -198,7 +202,7 @@ async fn move_journal(ctx: Ctx) {
                 } else {
                     let since = *refused_since.get_or_insert(now);
                     let refuses = ctx.with(|core| core.refuse_without_journal(since));
-                    if refuses && !std::mem::replace(&mut told, true) {
+                    if refuses && !std::mem::replace(&mut reported, true) {
                         ctx.with(|core| {
                             let why = core.why_no_journal();
                             tracing::warn!(volume = %core.name, "{why}: writes are refused");

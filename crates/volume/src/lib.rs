@@ -1,15 +1,15 @@
 //! The log-structured volume: a block device whose data is a log, protected by codes.
 //!
-//! Read in this order: [`seam`] (the interface between the volume and its world), `log` (how a
+//! Read in this order: [`interface`] (the interface between the volume and its world), `log` (how a
 //! write becomes a record), `rows` (how large writes go around the journal), `seal` (how records
 //! become shards), `read` and `decode`, `open` (recovery, in its own folder), `gc` (how collection
 //! frees space), `space` and `provision` (how much room a volume has, and how nodes share room
-//! between volumes), `rebuild`, `scrub`, `damage`, `journal` and `nodes` (how the volume handles
+//! between volumes), `rebuild`, `scrub`, `damage`, `journal` and `join` (how the volume handles
 //! nodes that fail and return). The formats are in `record`, `footer`, `checkpoint` and `root`.
 //! `core` holds the state, the timers and the tasks.
 //!
 //! # How to drive it
-//! The world hands the volume [`Event`]s and block requests. It calls
+//! The world hands the volume [`VolumeEvent`]s and block requests. It calls
 //! [`fieldstone_block::Backend::poll`] after each batch, and when the volume's deadline is due.
 //! Then it carries out the actions that [`Volume::next_action`] gives. Some of these are heavy
 //! steps (`jobs`): the world does them in software or on a device.
@@ -31,13 +31,14 @@ mod decode;
 mod exec;
 mod footer;
 mod gc;
+pub mod interface;
 mod jobs;
+mod join;
 mod journal;
 mod layout;
 mod log;
 mod map;
 mod node;
-mod nodes;
 mod open;
 mod place;
 mod provision;
@@ -51,7 +52,6 @@ mod rows;
 mod script;
 mod scrub;
 mod seal;
-pub mod seam;
 mod segment;
 mod space;
 mod status;
@@ -60,10 +60,10 @@ mod volume;
 mod waiting;
 
 pub use codec::FormatError;
+pub use interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
 pub use layout::step_blocks;
-pub use seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
 pub use space::slots_whole;
-pub use status::{NodeHealth, NodeStatus, Phase, Progress, Status};
+pub use status::{NodeHealth, NodeStatus, Progress, Status, VolumePhase};
 pub use volume::Volume;
 
 /// The contents of a stored root, for listings.

@@ -68,7 +68,7 @@ impl Location {
 
 /// Blocks of the device that lie at consecutive locations, or that are all holes or all reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct MapRun {
     /// First block of the device.
     pub block: u64,
     /// Number of blocks.
@@ -145,7 +145,7 @@ impl Root {
     }
 
     /// The runs that make up `range`, in order.
-    fn runs(&self, range: Range<u64>) -> impl Iterator<Item = Run> + '_ {
+    fn runs(&self, range: Range<u64>) -> impl Iterator<Item = MapRun> + '_ {
         let mut next = range.start;
         std::iter::from_fn(move || {
             if next >= range.end {
@@ -172,7 +172,7 @@ impl Root {
                 count += 1;
             }
             next = block + u64::from(count);
-            Some(Run { block, count, location })
+            Some(MapRun { block, count, location })
         })
     }
 }
@@ -269,7 +269,7 @@ impl Map {
     }
 
     /// The runs that make up `range` of the head, in order.
-    pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = Run> + '_ {
+    pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = MapRun> + '_ {
         self.head.runs(range)
     }
 
@@ -310,12 +310,12 @@ impl Map {
     }
 
     /// The runs that make up `range` of a frozen root, in order; `None` if there is no such root.
-    /// Blocks behind the end that the device had when it was frozen are holes.
+    /// Blocks after the end that the device had when it was frozen are holes.
     pub fn frozen_runs(
         &self,
         id: RootId,
         range: Range<u64>,
-    ) -> Option<impl Iterator<Item = Run> + '_> {
+    ) -> Option<impl Iterator<Item = MapRun> + '_> {
         Some(self.frozen.get(&id)?.runs(range))
     }
 
@@ -492,7 +492,7 @@ mod tests {
                 prop_assert_eq!(&live, &expected);
                 prop_assert_eq!(map.used_blocks(), expected.len() as u64);
             }
-            let content = |runs: &mut dyn Iterator<Item = Run>| {
+            let content = |runs: &mut dyn Iterator<Item = MapRun>| {
                 let mut content = BTreeMap::new();
                 for run in runs.filter(|run| run.location != Location::HOLE) {
                     for i in 0..run.count {

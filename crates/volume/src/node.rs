@@ -1,8 +1,8 @@
 //! A node as the volume sees it.
 //!
 //! Each part of the state has one concern and one lifetime: the [`Link`] lives as long as a
-//! connection, the [`NodeSlots`] follow the node's answers about room, the [`Trial`] begins anew
-//! with each attempt to open the volume, and [`NodeReads`] bounds the reads in flight.
+//! connection, the [`NodeSlots`] follow the node's answers about room, the [`AttemptState`] begins
+//! anew with each attempt to open the volume, and [`NodeReads`] bounds the reads in flight.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -39,7 +39,7 @@ pub struct Node {
     /// Users' reads.
     pub reads: NodeReads,
     /// What the present attempt to open the volume knows of the node.
-    pub trial: Trial,
+    pub attempt: AttemptState,
 }
 
 /// The connection to a node.
@@ -73,19 +73,19 @@ pub struct NodeSlots {
     /// The node reported that no slot is free.
     pub full: bool,
     /// The node did not grant a reservation because its disk has no room. See
-    /// [`Core::is_limited_by_disk`](crate::core::Core::is_limited_by_disk).
+    /// [`VolumeCore::is_limited_by_disk`](crate::core::VolumeCore::is_limited_by_disk).
     pub disk_limited: bool,
     /// The node granted less than the volume has reserved on the other nodes.
     pub granted_less: bool,
-    /// The node tells other volumes that this one needs this many slots in total, because they can
-    /// spare the lacking ones. 0 for none.
-    pub wished: u32,
+    /// The number of slots in total that the node has announced to other volumes as this volume's
+    /// need, because they can spare the lacking slots; 0 for none.
+    pub announced: u32,
     /// Slots that the volume had reserved before the node's last connection was lost.
     pub before: u32,
     /// Why the volume has no room left, if its own shards are not the reason.
     pub shortage: Shortage,
-    /// When the log last reported that the node has no room left.
-    pub told_at: Option<Nanos>,
+    /// When the log last warned that the node has no room left.
+    pub warned_at: Option<Nanos>,
 }
 
 /// Why a volume has no room left on a node, other than because of its own shards.
@@ -109,9 +109,9 @@ pub struct NodeReads {
     pub waiting: VecDeque<QueuedPiece>,
 }
 
-/// What an attempt to open the volume knows of a node.
+/// The state of a node in an attempt to open the volume.
 #[derive(Debug, Default)]
-pub struct Trial {
+pub struct AttemptState {
     /// Why the opening goes on without the node.
     pub left_out: Option<String>,
     /// How often the node answered that it is busy.
@@ -136,7 +136,7 @@ impl Default for Node {
             link: Link::default(),
             slots: NodeSlots::default(),
             reads: NodeReads::default(),
-            trial: Trial::default(),
+            attempt: AttemptState::default(),
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Volumes of one pool share its nodes. A node lets a volume take slots up to the volume's
 //! reservation there. It keeps as many slots free as volumes have reserved and do not hold (the
-//! node's `store/shares`). So the room of a volume is its own: `space` counts with it, and no other
-//! volume can take slots that collection, checkpoints, trims or the next opening need.
+//! node's `store/allotments`). So the room of a volume is its own: `space` counts with it, and no
+//! other volume can take slots that collection, checkpoints, trims or the next opening need.
 //!
 //! - A *thick* volume reserves the slots for its whole size when it is created or grows. If a node
 //!   does not have that many, the volume is not created, or does not grow. It asks for a few more
@@ -15,9 +15,9 @@
 //!   users get the error that there is no space.
 //!
 //! # Idle slots
-//! Collection is cheap where much garbage may lie, and dear where little may: with one slot of
-//! garbage for each slot of data, overwritten segments often die before collection moves them. So
-//! a volume also reserves slots that no volume needs, under three conditions:
+//! Collection costs less if the volume may hold more garbage: with one slot of garbage for each
+//! slot of data, overwritten segments often die before collection moves them. So a volume also
+//! reserves slots that no volume needs, under three conditions:
 //!
 //! - It leaves a third as many unclaimed as it takes, so that a small volume can be created at
 //!   once. With several volumes, each has the same share. When another volume reserves more, this
@@ -45,8 +45,8 @@
 //! There are three exceptions. A thick volume asks for the slots of its whole size, which every
 //! node has promised. A thin volume asks for the slots that its data takes, but not for more than
 //! most of the other nodes have granted: users' blocks must be rebuilt. When rebuild still lacks
-//! room, the volume also asks for slots that only some of the other nodes have granted. As long as
-//! it does not hold these, they go to the next volume that needs them.
+//! room, the volume also asks for slots that only some of the other nodes have granted. Until the
+//! volume uses these slots, it releases them to any volume that needs them.
 //!
 //! A volume that has more than this on one node gives slots back when another volume lacks slots
 //! there. If these slots hold garbage, it first collects segments that have shards on that node.
@@ -56,11 +56,11 @@
 use fieldstone_block::Nanos;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 
-use crate::core::Core;
+use crate::core::VolumeCore;
+use crate::interface::Provisioning;
 use crate::node::Node;
 use crate::reserve::{reserve_at_start, reserve_missing, reserve_more, reserve_on, reserve_on_low};
-use crate::seam::Provisioning;
-use crate::status::{NodeHealth, Phase};
+use crate::status::{NodeHealth, VolumePhase};
 
 /// How long a refusal counts before the volume asks nodes again.
 const ASK_AGAIN_MS: u64 = 200;
@@ -68,11 +68,11 @@ const ASK_AGAIN_MS: u64 = 200;
 const GROW_SEGMENTS_MIN: u64 = 2;
 /// A volume grows by one in this many of its segments.
 const GROW_FRACTION: u64 = 8;
-/// Of the idle slots that a volume could have, it leaves one in this many unclaimed.
+/// Of the idle slots that a volume could reserve, it leaves one in this many unreserved.
 const UNCLAIMED_FRACTION: u32 = 4;
-/// How long a volume that gave back room for others asks only for slots that it needs, and collects
-/// to give back the rest.
-const YIELD_MS: u64 = 5_000;
+/// How long a volume, after a release for other volumes, asks only for slots that it needs, and
+/// collects to release the rest.
+const RELEASE_MS: u64 = 5_000;
 
 /// The volume's reservation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +81,8 @@ pub struct Reservation {
     pub provisioning: Provisioning,
     /// Slots on each node; 0 until the volume serves.
     pub slots: u32,
-    /// The volume has asked every node for `slots`. Until then `slots` is only its wish.
+    /// The volume has asked every node for `slots`. Until then `slots` is only the number that it
+    /// wants.
     pub agreed: bool,
     /// The volume is asking nodes for more slots, or giving some back.
     pub changing: bool,
@@ -90,10 +91,10 @@ pub struct Reservation {
     /// When nodes last refused.
     refused_at: Option<Nanos>,
     /// When nodes last refused rebuild slots that they keep too few of. Such a refusal does not
-    /// count for the volume: rebuild asks again and again, and the volume would never grow.
+    /// stop other requests: rebuild asks again and again, and the volume would never grow.
     rebuild_refused_at: Option<Nanos>,
-    /// When the volume last gave back room because other volumes had none.
-    yielded_at: Option<Nanos>,
+    /// When the volume last released slots because other volumes lacked some.
+    released_at: Option<Nanos>,
     /// The number of slots on each node that it then wanted to keep.
     pub goal: u32,
 }
@@ -117,10 +118,10 @@ fn granted_by_most(granted: &[u32]) -> Option<u32> {
     granted.get(granted.len().saturating_sub(1) / 2).copied()
 }
 
-impl Core {
+impl VolumeCore {
     /// Slots on each node that the whole volume takes.
     pub fn slots_whole(&self, size_bytes: u64) -> u32 {
-        let slots = self.shape().slots_for(size_bytes / BLOCK_BYTES as u64);
+        let slots = self.capacity_params().slots_for(size_bytes / BLOCK_BYTES as u64);
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
@@ -171,12 +172,12 @@ impl Core {
         if beyond > self.step() { beyond } else { 0 }
     }
 
-    /// Slots on each node that the volume can have a use for: its whole size takes them when it
-    /// rebuilds the shards of lost nodes on the others, plus segments that are being written.
+    /// The largest number of slots on each node that the volume can use: its full size after the
+    /// loss of the tolerated nodes, and the segments that it is writing.
     fn slots_useful(&self) -> u32 {
         let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
-        let writing = self.shape().slots(2 * self.ring_segments());
-        let slots = self.shape().slots_for_with_losses(blocks).saturating_add(writing);
+        let writing = self.capacity_params().slots(2 * self.ring_segments());
+        let slots = self.capacity_params().slots_for_with_losses(blocks).saturating_add(writing);
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
@@ -203,7 +204,7 @@ impl Core {
         match self.nodes.iter().any(lost) {
             false => self.slots_needed_without_losses(),
             true => {
-                let slots = self.shape().slots_for_with_losses(self.blocks_provisioned());
+                let slots = self.capacity_params().slots_for_with_losses(self.blocks_provisioned());
                 u32::try_from(slots).unwrap_or(u32::MAX)
             }
         }
@@ -211,7 +212,7 @@ impl Core {
 
     /// The same when every node takes shards.
     pub fn slots_needed_without_losses(&self) -> u32 {
-        let slots = self.shape().slots_for(self.blocks_provisioned());
+        let slots = self.capacity_params().slots_for(self.blocks_provisioned());
         u32::try_from(slots).unwrap_or(u32::MAX)
     }
 
@@ -230,28 +231,28 @@ impl Core {
 
     /// Whether the volume has reserved more than it needs, or more on single nodes than it may ask
     /// them for.
-    pub fn may_give_slots(&self) -> bool {
+    pub fn may_release_slots(&self) -> bool {
         let more = |node: &NodeIndex| self.node(*node).slots.reserved > self.slots_alone(*node);
         self.slots_surplus() > 0 || self.up_nodes().iter().any(more)
     }
 
     /// Gives back `less` slots on each node, or the slots beyond the volume's needs if these are
     /// fewer. Collection frees those that hold garbage.
-    pub fn yield_room(&mut self, less: u32) {
+    pub fn release_slots(&mut self, less: u32) {
         let less = less.min(self.slots_surplus());
-        if less == 0 || self.reservation_changes() || self.phase != Phase::Serving {
+        if less == 0 || self.reservation_changes() || self.phase != VolumePhase::Serving {
             return;
         }
-        self.reservation.yielded_at = Some(self.now);
+        self.reservation.released_at = Some(self.now);
         self.reservation.goal = self.reservation.slots - less;
         self.pursue_goal();
         self.consider_gc();
     }
 
     /// The volume gives slots back on single nodes.
-    pub fn yield_on_nodes(&mut self) {
+    pub fn release_on_nodes(&mut self) {
         self.reservation.changing = true;
-        self.reservation.yielded_at = Some(self.now);
+        self.reservation.released_at = Some(self.now);
         self.reservation.goal = self.reservation.slots;
     }
 
@@ -262,8 +263,8 @@ impl Core {
 
     /// Slots on each node that the volume still has to give back. It may need more than when it set
     /// its goal: it may have grown since.
-    fn slots_to_give(&self) -> u32 {
-        match self.yields() {
+    fn slots_to_release(&self) -> u32 {
+        match self.released_lately() {
             true => self.reservation.slots.saturating_sub(self.goal()),
             false => 0,
         }
@@ -273,40 +274,40 @@ impl Core {
         self.reservation.goal.max(self.slots_needed())
     }
 
-    /// The volume gave back room lately.
-    fn yields(&self) -> bool {
-        let yielded = self.reservation.yielded_at;
-        yielded.is_some_and(|at| self.now.since(at) < Nanos::from_ms(YIELD_MS))
+    /// The volume released slots for other volumes lately.
+    fn released_lately(&self) -> bool {
+        let released = self.reservation.released_at;
+        released.is_some_and(|at| self.now.since(at) < Nanos::from_ms(RELEASE_MS))
     }
 
     /// Segments that collection has to free so that the volume can give back its slots.
-    pub fn segments_to_give(&self) -> u64 {
-        let shape = self.shape();
-        u64::from(self.slots_to_give()) * shape.nodes / shape.width
+    pub fn segments_to_release(&self) -> u64 {
+        let params = self.capacity_params();
+        u64::from(self.slots_to_release()) * params.nodes / params.width
     }
 
     /// Gives back the slots that are free of those that the volume wants to give back. It keeps
     /// enough for users' writes while collection goes on.
     pub fn pursue_goal(&mut self) {
         let marks = self.marks_at_rest();
-        let writing = u32::try_from(self.shape().slots(marks.low - marks.reserve));
-        let least = self.slots_min().saturating_add(writing.unwrap_or(u32::MAX));
-        let slots = self.goal().max(least);
-        let gives = self.slots_to_give() > 0 && slots < self.reservation.slots;
-        if gives && !self.reservation_changes() && self.phase == Phase::Serving {
+        let writing = u32::try_from(self.capacity_params().slots(marks.low - marks.reserve));
+        let min_slots = self.slots_min().saturating_add(writing.unwrap_or(u32::MAX));
+        let slots = self.goal().max(min_slots);
+        let gives = self.slots_to_release() > 0 && slots < self.reservation.slots;
+        if gives && !self.reservation_changes() && self.phase == VolumePhase::Serving {
             self.set_reservation(slots);
         }
     }
 
     /// Begins to give back all slots that the volume does not need while it is closed.
-    pub fn give_back_all(&mut self) {
+    pub fn release_unneeded(&mut self) {
         let needed = self.slots_needed_without_losses();
-        self.yield_room(self.reservation.slots.saturating_sub(needed));
+        self.release_slots(self.reservation.slots.saturating_sub(needed));
     }
 
-    /// Collection may still free slots for [`Self::yield_room`].
-    pub fn is_giving_back(&self) -> bool {
-        self.slots_to_give() > 0 && (self.collection.is_running() || self.reservation_changes())
+    /// Collection may still free slots for [`Self::release_slots`].
+    pub fn is_releasing(&self) -> bool {
+        self.slots_to_release() > 0 && (self.collection.is_running() || self.reservation_changes())
     }
 
     /// The volume never reserves fewer slots on each node: the slots that it holds or is about to
@@ -315,14 +316,15 @@ impl Core {
     pub fn slots_min(&self) -> u32 {
         let up = self.nodes.iter().filter(|node| node.health == NodeHealth::Up);
         let held = up.map(held_on).max().unwrap_or(0);
-        let least = u32::try_from(self.slots_min_known()).unwrap_or(u32::MAX);
-        least.max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))
+        let min_slots = u32::try_from(self.slots_min_known()).unwrap_or(u32::MAX);
+        min_slots
+            .max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))
     }
 
-    /// The volume's slots on a node that it can do without, when it has `slots` there. These are
-    /// the slots beyond its needs, including those that hold garbage: once it has collected, the
-    /// volume can do without them. It can also do without those beyond [`Self::slots_alone`] that
-    /// it does not hold.
+    /// The number of slots on a node that the volume can release if it has `slots` there. These are
+    /// the slots beyond its needs, also if they hold garbage: the volume can release those after a
+    /// collection. And these are the slots beyond [`Self::slots_alone`] that the volume neither
+    /// holds nor is about to take.
     pub fn slots_spare(&self, node: NodeIndex, slots: u32) -> u32 {
         let holds = self.slots_min_on(self.node(node));
         slots.saturating_sub(self.slots_needed().min(self.slots_alone(node).max(holds)))
@@ -338,9 +340,9 @@ impl Core {
     }
 
     /// The nodes on which other volumes lack slots, and on which the volume has more than it may
-    /// ask for, each with the number of slots that it keeps there. A node that has granted less
-    /// than the volume has reserved counts too, if it has granted more than the volume needs: a
-    /// smaller reservation on all nodes would take long to come down to this one.
+    /// ask for, each with the number of slots that it keeps there. They include a node that has
+    /// granted less than the volume has reserved, if the node has granted more than the volume
+    /// needs: a smaller reservation on all nodes would take long to come down to this number.
     pub fn nodes_with_more(&self) -> Vec<(NodeIndex, u32)> {
         if self.reservation_changes() {
             return Vec::new();
@@ -368,11 +370,11 @@ impl Core {
     fn slots_kept_for_others(&self, index: NodeIndex) -> Option<u32> {
         let reserved = self.node(index).slots.reserved;
         let less = reserved.saturating_sub(self.slots_lacking(index));
-        let least = match reserved < self.reservation.slots {
+        let min_slots = match reserved < self.reservation.slots {
             true => self.slots_alone(index).min(self.slots_needed()),
             false => self.slots_alone(index),
         };
-        let kept = less.max(least);
+        let kept = less.max(min_slots);
         (kept < reserved).then_some(kept)
     }
 
@@ -392,9 +394,9 @@ impl Core {
         if !granted.is_empty() {
             return granted;
         }
-        let least = up().map(slots).min().unwrap_or(0);
+        let min_slots = up().map(slots).min().unwrap_or(0);
         let absent = others().filter(|(_, other)| other.health != NodeHealth::Up);
-        absent.filter(comparable).map(|other| slots(other).max(least)).collect()
+        absent.filter(comparable).map(|other| slots(other).max(min_slots)).collect()
     }
 
     /// Slots that most nodes have granted, up to the volume's reservation. The volume grows from
@@ -425,16 +427,18 @@ impl Core {
         permitted.max(*level)
     }
 
-    /// Slots that the volume asks one node for when it wants `slots` on every node: as many as it
-    /// may ask this node alone for, and never fewer than it keeps there, up to `slots`.
+    /// The size of the request to this node when the volume wants `slots` on every node: the larger
+    /// of [`Self::slots_alone`] and [`Self::slots_kept`], but at most `slots`.
     pub fn slots_to_ask(&self, node: NodeIndex, slots: u32) -> u32 {
         slots.min(self.slots_alone(node).max(self.slots_kept(node)))
     }
 
-    /// Slots that the volume never gives back by asking one node: those that the node has granted.
-    /// Of slots that it is giving back it keeps those that it has taken since. A node that has just
-    /// joined may have granted slots before. The volume keeps those that it holds there, and needs
-    /// there to go on.
+    /// The smallest reservation that the volume sends to this node alone: the number of slots that
+    /// the node has granted. While a release is in progress, the number may rise again to
+    /// [`Self::slots_min_on`], up to the granted and the released slots together.
+    ///
+    /// A node that has just joined may have granted slots before. Then the number covers at least
+    /// the volume's shards there and the slots that it needs there to go on.
     pub fn slots_kept(&self, node: NodeIndex) -> u32 {
         let state = self.node(node);
         if state.slots.reserved > 0 {
@@ -442,14 +446,14 @@ impl Core {
             return state.slots.reserved.max(self.slots_min_on(state).min(granted));
         }
         let shards = self.shards_on(node);
-        let least = shards.saturating_add(self.slots_min_on(state));
+        let min_slots = shards.saturating_add(self.slots_min_on(state));
         // A node that has its shards has kept the reservation.
         let kept = if shards > 0 { state.slots.before } else { 0 };
-        least.max(kept.min(shards.saturating_add(state.slots.free)))
+        min_slots.max(kept.min(shards.saturating_add(state.slots.free)))
     }
 
     /// Slots that rebuild may ask one node for, where the nodes together grant no more: users'
-    /// blocks come first. The volume can spare them, so another volume that lacks slots gets them.
+    /// blocks come first. The volume can release them again to another volume that lacks slots.
     pub fn slots_for_rebuild(&self, node: NodeIndex) -> u32 {
         let most = self.granted_by_others(node).into_iter().max().unwrap_or(0);
         self.slots_needed().min(most).min(self.reservation.slots)
@@ -476,8 +480,8 @@ impl Core {
         self.spawn_with(move |ctx| async move {
             for node in ctx.with(|core| core.up_nodes()) {
                 let slots = ctx.with(|core| {
-                    let least = core.slots_min();
-                    core.reservation.slots = core.reservation.slots.max(least);
+                    let min_slots = core.slots_min();
+                    core.reservation.slots = core.reservation.slots.max(min_slots);
                     core.slots_to_ask(node, core.reservation.slots)
                 });
                 reserve_on(&ctx, node, slots).await;
@@ -508,49 +512,49 @@ impl Core {
         self.up_nodes().iter().any(lacks)
     }
 
-    /// Nodes tell other volumes that this one lacks slots that they can spare, and the others may
-    /// give them back.
+    /// True if a node has announced this volume's need to the other volumes, so that those may
+    /// release slots.
     pub fn awaits_others(&self) -> bool {
-        self.nodes.iter().any(|node| node.health == NodeHealth::Up && node.slots.wished > 0)
+        self.nodes.iter().any(|node| node.health == NodeHealth::Up && node.slots.announced > 0)
     }
 
     /// Slots that other volumes wait for on a node, as far as the node's last answer says.
     pub fn slots_lacking(&self, node: NodeIndex) -> u32 {
         let state = self.node(node);
-        let own = state.slots.wished.saturating_sub(state.slots.reserved);
+        let own = state.slots.announced.saturating_sub(state.slots.reserved);
         state.stat.slots_lacking.saturating_sub(own)
     }
 
-    /// The nodes that ask other volumes for more slots than this one needs at present.
-    pub fn outdated_wishes(&self) -> Vec<NodeIndex> {
-        let outdated = |node: &NodeIndex| {
+    /// The nodes on which this volume's announced need is larger than its present need.
+    pub fn stale_announcements(&self) -> Vec<NodeIndex> {
+        let stale = |node: &NodeIndex| {
             let wanted = self.slots_to_ask(*node, self.reservation.slots);
-            self.node(*node).slots.wished > wanted - self.slots_spare(*node, wanted)
+            self.node(*node).slots.announced > wanted - self.slots_spare(*node, wanted)
         };
-        let wishes = |node: &NodeIndex| self.node(*node).slots.wished > 0;
-        self.up_nodes().into_iter().filter(wishes).filter(outdated).collect()
+        let announces = |node: &NodeIndex| self.node(*node).slots.announced > 0;
+        self.up_nodes().into_iter().filter(announces).filter(stale).collect()
     }
 
     /// Asks the nodes for slots that they keep too few of, however much room is left: another
     /// volume may need tomorrow the slots that it can spare today.
     pub fn claim_promised_slots(&mut self) {
-        if self.reservation_changes() || self.phase != Phase::Serving {
+        if self.reservation_changes() || self.phase != VolumePhase::Serving {
             return;
         }
-        let outdated = self.outdated_wishes();
+        let stale = self.stale_announcements();
         let lacks = self.lacks_promised_slots() && !self.was_refused_lately();
-        if !lacks && outdated.is_empty() {
+        if !lacks && stale.is_empty() {
             return;
         }
         self.reservation.changing = true;
         self.spawn_with(move |ctx| async move {
-            for node in outdated {
-                // A node that was lost meanwhile has no wish, and an unknown reservation.
-                let (wishes, granted) = ctx.with(|core| {
+            for node in stale {
+                // A node that was lost meanwhile announces nothing, and its reservation is unknown.
+                let (announces, granted) = ctx.with(|core| {
                     let state = core.node(node);
-                    (state.slots.wished > 0, state.slots.reserved)
+                    (state.slots.announced > 0, state.slots.reserved)
                 });
-                if wishes {
+                if announces {
                     reserve_on(&ctx, node, granted).await;
                 }
             }
@@ -593,7 +597,10 @@ impl Core {
     /// asks single nodes that have granted less than the others, then these nodes together, then
     /// all.
     pub fn grow_reservation(&mut self) {
-        if self.reservation_changes() || self.was_refused_lately() || self.phase != Phase::Serving {
+        if self.reservation_changes()
+            || self.was_refused_lately()
+            || self.phase != VolumePhase::Serving
+        {
             return;
         }
         let missing =
@@ -616,17 +623,17 @@ impl Core {
 
     /// Slots on each node by which the reservation grows.
     fn step(&self) -> u32 {
-        u32::try_from(self.shape().slots(self.grow_segments())).unwrap_or(u32::MAX)
+        u32::try_from(self.capacity_params().slots(self.grow_segments())).unwrap_or(u32::MAX)
     }
 
-    /// The volume may ask all nodes for more. After it gave back room, it asks only for slots that
-    /// it cannot do without.
+    /// The volume may ask all nodes for more. For a while after a release, the volume asks only for
+    /// slots that it needs.
     fn may_grow(&self) -> bool {
         // A thick volume can work with the slots that it needs as soon as collection has made room.
         // A thin one grows with its data.
         let thick = self.reservation.provisioning == Provisioning::Thick;
         let can_wait = self.slots_surplus() >= self.step() || (thick && !self.starved());
-        self.slots_common() < self.slots_max() && !(self.yields() && can_wait)
+        self.slots_common() < self.slots_max() && !(self.released_lately() && can_wait)
     }
 
     /// Nodes have refused to grant more, and the volume does not ask again yet.
@@ -672,19 +679,19 @@ impl Core {
         self.up_nodes().into_iter().filter(less).collect()
     }
 
-    /// The nodes that have granted less than the volume has reserved. None while other volumes need
-    /// what this one gives back.
+    /// The nodes that have granted less than the volume has reserved. Empty for a while after the
+    /// volume released slots for other volumes.
     pub fn low_nodes(&self) -> Vec<NodeIndex> {
         let reserved = self.reservation.slots;
         let low = |node: &Node| {
             let asks = node.health == NodeHealth::Up && !node.slots.disk_limited;
             asks && node.slots.reserved > 0 && node.slots.reserved < reserved
         };
-        if self.yields() { Vec::new() } else { self.nodes_that(low) }
+        if self.released_lately() { Vec::new() } else { self.nodes_that(low) }
     }
 
-    /// Gives back what the volume no longer needs. A thick volume that users write to keeps its
-    /// idle slots: it would take them again at once.
+    /// Releases the slots that the volume no longer needs. A thick volume that users write to keeps
+    /// its idle slots: it would take them again at once.
     pub fn shrink_reservation(&mut self, at_rest: bool) {
         let keeps = !at_rest && self.reservation.provisioning == Provisioning::Thick;
         let idle = if keeps { self.reservation.slots.min(self.slots_max()) } else { 0 };
@@ -693,7 +700,9 @@ impl Core {
         let spare = self.reservation.slots.saturating_sub(wanted);
         let more = |node: &Node| node.slots.reserved > self.reservation.slots;
         let uneven = self.nodes.iter().any(|node| node.health == NodeHealth::Up && more(node));
-        if self.reservation_changes() || (spare <= step && !uneven) || self.phase != Phase::Serving
+        if self.reservation_changes()
+            || (spare <= step && !uneven)
+            || self.phase != VolumePhase::Serving
         {
             return;
         }
@@ -707,7 +716,7 @@ mod tests {
     use super::{granted_by_most, share_of_idle};
 
     #[test]
-    fn what_one_node_grants_beyond_the_others_does_not_count() {
+    fn slots_that_one_node_grants_beyond_the_others_are_left_out() {
         assert_eq!(granted_by_most(&[66, 68, 66]), Some(66));
         assert_eq!(granted_by_most(&[66, 60, 66]), Some(66), "one node grants less");
         assert_eq!(granted_by_most(&[68, 66]), Some(66));

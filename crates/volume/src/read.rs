@@ -23,11 +23,11 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::calls::{CallResult, Waiter};
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::decode::{decode_range, gone, wrong_length};
 use crate::layout::ShardRange;
-use crate::map::{Location, Run};
-use crate::segment::{Handle, Segment};
+use crate::map::{Location, MapRun};
+use crate::segment::{Segment, SegmentIndex};
 use crate::status::NodeHealth;
 
 /// Attempts to read a piece before the read fails.
@@ -41,7 +41,8 @@ const READS_PER_NODE_MAX: u32 = 256;
 /// Tasks that fetch pieces again.
 const RETRIES_MAX: u32 = 64;
 
-enum Slot {
+/// The state of a piece of a read.
+enum PieceState {
     Ready(Piece),
     /// The piece is being fetched. It holds these blocks of the device.
     Waiting {
@@ -52,7 +53,7 @@ enum Slot {
 
 struct Read {
     request: Request,
-    pieces: SmallVec<[Slot; 2]>,
+    pieces: SmallVec<[PieceState; 2]>,
     waiting: u32,
     error: Option<BlockError>,
 }
@@ -61,7 +62,7 @@ struct Read {
 pub struct QueuedPiece {
     read: usize,
     piece: usize,
-    handle: Handle,
+    handle: SegmentIndex,
     segment: SegmentId,
     range: ShardRange,
 }
@@ -83,7 +84,7 @@ impl Reads {
     }
 }
 
-impl Core {
+impl VolumeCore {
     /// Takes a user's read. The range is block-aligned and inside the device.
     pub fn start_read(&mut self, mut request: Request) {
         request.stamps.stamp(Stage::Sent, self.now);
@@ -95,30 +96,31 @@ impl Core {
             waiting: 0,
             error: None,
         });
-        let runs: SmallVec<[Run; 4]> = self.map.runs(first..first + blocks).collect();
+        let runs: SmallVec<[MapRun; 4]> = self.map.runs(first..first + blocks).collect();
         for run in runs {
             self.start_run(entry, run);
         }
         self.finish_read_if_done(entry);
     }
 
-    fn start_run(&mut self, read: usize, run: Run) {
+    fn start_run(&mut self, read: usize, run: MapRun) {
         let Some((handle, block)) = run.location.stored() else {
             let len_bytes = run.count * BLOCK_BYTES as u32;
             let pieces = &mut self.reads.reads[read].pieces;
-            pieces.push(Slot::Ready(Piece::Zeroes(len_bytes)));
+            pieces.push(PieceState::Ready(Piece::Zeroes(len_bytes)));
             return;
         };
         if let Some(contents) = self.segments.get(handle).and_then(|s| s.contents.as_ref()) {
             let pieces = &mut self.reads.reads[read].pieces;
-            contents.read(block, run.count, |data| pieces.push(Slot::Ready(Piece::Data(data))));
+            contents
+                .read(block, run.count, |data| pieces.push(PieceState::Ready(Piece::Data(data))));
             return;
         }
         let mut at = run.block;
         for range in self.layout.ranges(block, run.count) {
             let piece = {
                 let state = &mut self.reads.reads[read];
-                state.pieces.push(Slot::Waiting { block: at, count: range.count });
+                state.pieces.push(PieceState::Waiting { block: at, count: range.count });
                 state.waiting += 1;
                 state.pieces.len() - 1
             };
@@ -133,7 +135,7 @@ impl Core {
             .filter(|node| self.node(*node).health == NodeHealth::Up)
     }
 
-    fn start_piece(&mut self, read: usize, piece: usize, handle: Handle, range: ShardRange) {
+    fn start_piece(&mut self, read: usize, piece: usize, handle: SegmentIndex, range: ShardRange) {
         let segment = self.segments.get(handle);
         match segment.and_then(|segment| Some((segment.id, self.source(segment, range)?))) {
             Some((segment, node)) => {
@@ -176,7 +178,7 @@ impl Core {
     fn retry_piece(&mut self, read: usize, piece: usize) {
         // Drops a reply to a read that was already answered because the volume failed.
         let slot = self.reads.reads.get(read).and_then(|read| read.pieces.get(piece));
-        if !matches!(slot, Some(Slot::Waiting { .. })) {
+        if !matches!(slot, Some(PieceState::Waiting { .. })) {
             return;
         }
         self.counters.degraded_reads += 1;
@@ -191,7 +193,7 @@ impl Core {
     fn next_retry(&mut self) -> Option<Retry> {
         while let Some((read, piece)) = self.reads.retries.pop_front() {
             let slot = self.reads.reads.get(read).and_then(|read| read.pieces.get(piece));
-            if let Some(&Slot::Waiting { block, count }) = slot {
+            if let Some(&PieceState::Waiting { block, count }) = slot {
                 return Some(Retry { read, piece, block, count });
             }
         }
@@ -213,18 +215,18 @@ impl Core {
 
     fn fits_piece(&self, read: usize, piece: usize, data: &Bytes) -> bool {
         let slot = self.reads.reads.get(read).and_then(|read| read.pieces.get(piece));
-        matches!(slot, Some(Slot::Waiting { count, .. })
+        matches!(slot, Some(PieceState::Waiting { count, .. })
             if data.len() == *count as usize * BLOCK_BYTES)
     }
 
     fn piece_done(&mut self, key: usize, piece: usize, result: Result<Vec<Bytes>, BlockError>) {
         let Some(read) = self.reads.reads.get_mut(key) else { return };
-        let Slot::Waiting { count, .. } = read.pieces[piece] else { return };
+        let PieceState::Waiting { count, .. } = read.pieces[piece] else { return };
         match result {
             Ok(parts) => {
                 let data = join(&parts);
                 if data.len() == count as usize * BLOCK_BYTES {
-                    read.pieces[piece] = Slot::Ready(Piece::Data(data));
+                    read.pieces[piece] = PieceState::Ready(Piece::Data(data));
                 } else {
                     read.error = Some(BlockError::Io("a node sent too few bytes".into()));
                 }
@@ -248,8 +250,8 @@ impl Core {
                 read.pieces
                     .into_iter()
                     .filter_map(|slot| match slot {
-                        Slot::Ready(piece) => Some(piece),
-                        Slot::Waiting { .. } => None,
+                        PieceState::Ready(piece) => Some(piece),
+                        PieceState::Waiting { .. } => None,
                     })
                     .collect(),
             )),
@@ -276,7 +278,7 @@ struct Retry {
 }
 
 async fn retry_pieces(ctx: Ctx) {
-    while let Some(Retry { read, piece, block, count }) = ctx.with(Core::next_retry) {
+    while let Some(Retry { read, piece, block, count }) = ctx.with(VolumeCore::next_retry) {
         let result = read_blocks(&ctx, block, count).await;
         ctx.with(|core| core.piece_done(read, piece, result));
     }
@@ -341,7 +343,7 @@ pub async fn read_location(
 /// Too few shards are readable.
 pub async fn read_segment(
     ctx: &Ctx,
-    handle: Handle,
+    handle: SegmentIndex,
     block: u32,
     count: u32,
 ) -> Result<Vec<Bytes>, BlockError> {
@@ -388,7 +390,7 @@ async fn read_range(ctx: &Ctx, id: SegmentId, range: ShardRange) -> Result<Bytes
     decode_range(ctx, id, range).await
 }
 
-impl Core {
+impl VolumeCore {
     /// The volume could not read a shard. Notes the reason, so that a rebuild makes the shard
     /// again.
     pub fn shard_failed(&mut self, id: SegmentId, shard: u32, node: NodeIndex, error: &NodeError) {

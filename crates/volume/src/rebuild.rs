@@ -14,13 +14,13 @@ use fieldstone_proto::{
     NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex,
 };
 
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::damage::{clear_the_way, delete_superseded};
 use crate::decode::decode;
 use crate::node::Node;
 use crate::reserve::{begin_change, reserve_for_rebuild, reserve_missing, reserve_on_low};
-use crate::segment::{Handle, Segment, State};
-use crate::status::{NodeHealth, Phase, Progress};
+use crate::segment::{Segment, SegmentIndex, State};
+use crate::status::{NodeHealth, Progress, VolumePhase};
 
 /// How long a node may be away before the volume rebuilds its shards on other nodes.
 const OUT_AFTER_MS: u64 = 30_000;
@@ -33,11 +33,11 @@ const THROTTLE_SLICE_NS: u64 = 100_000_000;
 /// them.
 const RETRY_MS: u64 = 2_000;
 /// Shards that rebuild writes before it makes them stable. If a node comes back before that, its
-/// own shards count, and the rebuilt ones go.
+/// own shards are the valid ones, and the rebuilt ones go.
 const UNSYNCED_MAX: usize = 64;
 /// How long a rebuild waits for the reservations on nodes that have just joined.
 const RESERVATION_MS_MAX: u64 = 2_000;
-/// How often it looks meanwhile.
+/// How often it checks meanwhile.
 const RESERVATION_POLL_MS: u64 = 5;
 
 /// The volume's rebuild.
@@ -110,10 +110,10 @@ impl Rebuild {
     }
 }
 
-impl Core {
+impl VolumeCore {
     /// Starts rebuild if shards are missing, the configuration asks for it, and it does not run.
     pub fn start_rebuild(&mut self) {
-        let wanted = self.config.auto_rebuild && self.phase == Phase::Serving;
+        let wanted = self.config.auto_rebuild && self.phase == VolumePhase::Serving;
         if !wanted || self.rebuild.note_change() {
             return;
         }
@@ -124,7 +124,7 @@ impl Core {
 
     /// Starts rebuild even if the configuration does not ask for it.
     pub fn begin_rebuild(&mut self) {
-        if self.rebuild.is_running() || self.phase != Phase::Serving {
+        if self.rebuild.is_running() || self.phase != VolumePhase::Serving {
             return;
         }
         self.rebuild.begin();
@@ -147,13 +147,13 @@ impl Core {
         });
     }
 
-    fn degraded(&self) -> Vec<Handle> {
+    fn degraded(&self) -> Vec<SegmentIndex> {
         self.segments.iter().filter(|(_, s)| s.degraded()).map(|(handle, _)| handle).collect()
     }
 
     /// Nodes for the missing shards of a segment, without nodes that have no room beyond the needs
     /// of users and collection.
-    fn rebuild_targets(&mut self, handle: Handle) -> Vec<(usize, NodeIndex)> {
+    fn rebuild_targets(&mut self, handle: SegmentIndex) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let id = segment.id;
         if self.waits_for_durability(segment) {
@@ -177,14 +177,14 @@ impl Core {
     /// takes no further slot. A node that came back empty first reserves slots for the volume:
     /// before that, its free slots may be those of other volumes.
     fn may_rebuild_on(&self, id: SegmentId, node: NodeIndex) -> bool {
-        let reserved = self.node(node).slots.reserved > 0 || self.phase != Phase::Serving;
+        let reserved = self.node(node).slots.reserved > 0 || self.phase != VolumePhase::Serving;
         (reserved && self.has_room_for_rebuild(node)) || self.has_bad(id, node)
     }
 
     /// The shard is still missing, and the node has no shard of the segment.
     fn takes_shard(
         &self,
-        (handle, id): (Handle, SegmentId),
+        (handle, id): (SegmentIndex, SegmentId),
         shard: usize,
         node: NodeIndex,
     ) -> bool {
@@ -195,7 +195,7 @@ impl Core {
     }
 
     /// Some node is up and holds no shard of the segment, which could take one.
-    fn has_idle_node(&self, handle: Handle) -> bool {
+    fn has_idle_node(&self, handle: SegmentIndex) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
         let idle = |node: &NodeIndex| {
             !self.has_or_gets_shard(segment, *node) && !segment.left_on.contains(node)
@@ -226,7 +226,7 @@ impl Core {
     /// shards on other nodes, as far as there is room. A node that the volume can reach but not use
     /// is no better than an absent one.
     pub fn watch_absence(&mut self, node: NodeIndex) {
-        if self.phase != Phase::Serving {
+        if self.phase != VolumePhase::Serving {
             return;
         }
         let long = Nanos::from_ms(OUT_AFTER_MS);
@@ -244,7 +244,7 @@ impl Core {
         self.spawn_with(move |ctx| async move {
             sleep.await;
             ctx.with(|core| {
-                if core.node(node).down_since == Some(since) && core.phase == Phase::Serving {
+                if core.node(node).down_since == Some(since) && core.phase == VolumePhase::Serving {
                     core.declare_out(node);
                     core.start_rebuild();
                 }
@@ -280,7 +280,7 @@ async fn rebuild(ctx: Ctx) {
         });
         let mut progress = false;
         for handle in work {
-            if ctx.with(|core| !matches!(core.phase, Phase::Serving)) {
+            if ctx.with(|core| !matches!(core.phase, VolumePhase::Serving)) {
                 break;
             }
             let targets = ctx.with(|core| core.rebuild_targets(handle));
@@ -291,7 +291,7 @@ async fn rebuild(ctx: Ctx) {
             ctx.with(|core| core.rebuild.progress.elapsed_ns = core.now.since(began).0);
         }
         let again = ctx.with(|core| core.rebuild.take_change());
-        if !(progress || again) || ctx.with(|core| core.phase != Phase::Serving) {
+        if !(progress || again) || ctx.with(|core| core.phase != VolumePhase::Serving) {
             break;
         }
     }
@@ -310,7 +310,7 @@ async fn rebuild(ctx: Ctx) {
         core.rebuild.lacks_room =
             !place && degraded.iter().any(|handle| core.has_idle_node(*handle));
         let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.slots.full);
-        let waits = |handle: &Handle| {
+        let waits = |handle: &SegmentIndex| {
             let segment = core.segments.get(*handle);
             segment.is_some_and(|segment| core.waits_for_durability(segment))
         };
@@ -351,7 +351,7 @@ async fn wait_for_reservations(ctx: &Ctx) {
             node.health == NodeHealth::Up && node.slots.reserved == 0 && joins
         };
         let waits = core.now.since(began) < longest;
-        waits && core.phase == Phase::Serving && core.nodes.iter().any(asks)
+        waits && core.phase == VolumePhase::Serving && core.nodes.iter().any(asks)
     }) {
         ctx.sleep_ms(RESERVATION_POLL_MS).await;
     }
@@ -369,7 +369,7 @@ pub struct Rebuilt {
 /// Makes missing shards of a segment, each on its own node.
 pub async fn rebuild_segment(
     ctx: &Ctx,
-    handle: Handle,
+    handle: SegmentIndex,
     targets: Vec<(usize, NodeIndex)>,
 ) -> Rebuilt {
     let mut rebuilt = Rebuilt::default();
@@ -395,7 +395,7 @@ pub async fn rebuild_segment(
         // The segment may have been sealed again meanwhile, with other shards on these nodes. Or
         // other shards have taken the room that rebuild leaves to users.
         let takes = ctx.with(|core| {
-            let has_room = core.phase == Phase::Opening || core.may_rebuild_on(id, node);
+            let has_room = core.phase == VolumePhase::Opening || core.may_rebuild_on(id, node);
             core.node(node).health == NodeHealth::Up
                 && core.takes_shard((handle, id), shard, node)
                 && has_room
@@ -413,7 +413,7 @@ pub async fn rebuild_segment(
     rebuilt
 }
 
-fn segment_meta(core: &Core, handle: Handle) -> Option<(SegmentId, SealMeta)> {
+fn segment_meta(core: &VolumeCore, handle: SegmentIndex) -> Option<(SegmentId, SealMeta)> {
     let segment = core.segments.get(handle)?;
     let meta = SealMeta {
         kind: segment.kind,
@@ -426,7 +426,7 @@ fn segment_meta(core: &Core, handle: Handle) -> Option<(SegmentId, SealMeta)> {
 
 async fn write_shard(
     ctx: &Ctx,
-    handle: Handle,
+    handle: SegmentIndex,
     (id, shard): (SegmentId, usize),
     node: NodeIndex,
     made: Shard,
@@ -477,11 +477,12 @@ async fn write_shard(
 
 /// Waits as long as `bytes` take at the permitted rate.
 pub async fn throttle(ctx: &Ctx, bytes: u64) {
-    let limit_now = |core: &mut Core| core.config.rebuild_limit_bytes_per_second;
+    let limit_now = |core: &mut VolumeCore| core.config.rebuild_limit_bytes_per_second;
     let limit = ctx.with(limit_now);
     let mut rest_ns = (bytes * 1_000_000_000).checked_div(limit).unwrap_or(0);
     // A closing volume waits for its rebuild, and a new limit takes effect at once.
-    let goes_on = |core: &mut Core| core.phase == Phase::Serving && limit_now(core) == limit;
+    let goes_on =
+        |core: &mut VolumeCore| core.phase == VolumePhase::Serving && limit_now(core) == limit;
     while rest_ns > 0 && ctx.with(goes_on) {
         let slice_ns = rest_ns.min(THROTTLE_SLICE_NS);
         let sleep = ctx.with(|core| core.sleep(Nanos(slice_ns)));

@@ -50,7 +50,7 @@ pub enum EntryKind {
 /// One change of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it does.
+    /// The effect of the change.
     pub kind: EntryKind,
     /// First block of the device.
     pub block: u64,
@@ -124,7 +124,7 @@ impl Header {
         (HEADER_BYTES + self.checksums.len() * BLOCK_BYTES) as u64
     }
 
-    /// The position behind the record.
+    /// The position after the record.
     #[must_use]
     pub fn end(&self) -> Lsn {
         self.lsn.plus(self.record_bytes())

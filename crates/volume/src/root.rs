@@ -32,7 +32,7 @@ use fieldstone_proto::crc32c;
 use fieldstone_proto::{Epoch, JournalGen, Lsn, NodeIndex, ROOT_BYTES_MAX, SegmentId, VolumeId};
 
 use crate::codec::{FormatError, Reader, Writer};
-use crate::seam::{Geometry, Provisioning};
+use crate::interface::{Geometry, Provisioning};
 
 const MAGIC: &[u8; 8] = b"FSROOT\0\x01";
 const VERSION: u32 = 4;

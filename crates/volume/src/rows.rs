@@ -24,7 +24,7 @@
 //!
 //! The volume writes rows only while all nodes that the segment needs are up and there is plenty of
 //! room. A degraded or full pool writes through the journal. The volume holds less than a row back
-//! for more data only while other records are in flight and no small write waits behind it. So
+//! for more data only while other records are in flight and no small write waits after it. So
 //! nothing waits for data that may not come.
 
 use std::ops::Range;
@@ -37,12 +37,12 @@ use fieldstone_proto::{
 use smallvec::SmallVec;
 
 use crate::calls::{CallResult, Waiter};
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::exec::Awaited;
 use crate::jobs::JobResult;
 use crate::seal::{Coding, finish_encoding};
-use crate::segment::{Handle, Segment, State};
-use crate::status::{NodeHealth, Phase};
+use crate::segment::{Segment, SegmentIndex, State};
+use crate::status::{NodeHealth, VolumePhase};
 
 /// A write of at least this many blocks may go into rows. If a row is smaller, a write of a row may
 /// too.
@@ -87,8 +87,8 @@ impl Rows {
     }
 }
 
-/// The shape of the next record.
-pub enum Shape {
+/// The form of the next record.
+pub enum RecordForm {
     /// Through the journal, with at most so many blocks.
     Whole(u32),
     /// Rows of so many blocks.
@@ -100,23 +100,23 @@ pub enum Shape {
     Close,
 }
 
-impl Core {
+impl VolumeCore {
     /// True if it pays to put a write of `blocks` blocks into rows.
     pub fn is_large(&self, blocks: u32) -> bool {
         blocks >= LARGE_BLOCKS.min(self.layout.row_blocks())
     }
 
-    /// The shape of the next record of the open segment. `queued` blocks of large writes are at the
+    /// The form of the next record of the open segment. `queued` blocks of large writes are at the
     /// front of the queue, and the segment has room for `room` blocks.
-    pub fn record_shape(&mut self, handle: Handle, queued: u32, room: u32) -> Shape {
+    pub fn record_form(&mut self, handle: SegmentIndex, queued: u32, room: u32) -> RecordForm {
         let most = self.log.record_blocks();
         let row = self.layout.row_blocks();
         if queued == 0 || row > most || !self.rows_possible() {
-            return Shape::Whole(most);
+            return RecordForm::Whole(most);
         }
         let blocks = self.segments.get(handle).map_or(0, Segment::contents_blocks);
         if queued >= row && room < row && blocks > 0 && self.room_for_rows() {
-            return Shape::Close;
+            return RecordForm::Close;
         }
         let filled = blocks % row;
         let to_boundary = (row - filled) % row;
@@ -125,17 +125,17 @@ impl Core {
             // The end of a segment that has no room for a row goes through the journal.
             let fits = room >= to_boundary + row;
             return match fits && self.hold_back() {
-                true => Shape::Hold,
-                false => Shape::Whole(most),
+                true => RecordForm::Hold,
+                false => RecordForm::Whole(most),
             };
         }
         if to_boundary > 0 {
-            return Shape::Whole(to_boundary.min(most));
+            return RecordForm::Whole(to_boundary.min(most));
         }
         if !self.rows_ready(handle) {
-            return Shape::Whole(most);
+            return RecordForm::Whole(most);
         }
-        Shape::Detached((rows * row).min(most / row * row))
+        RecordForm::Detached((rows * row).min(most / row * row))
     }
 
     /// Whether the volume holds waiting data of less than a row back for more data.
@@ -144,7 +144,7 @@ impl Core {
     }
 
     fn rows_possible(&self) -> bool {
-        self.phase == Phase::Serving && self.code.elements() == 1 && !self.closing
+        self.phase == VolumePhase::Serving && self.code.elements() == 1 && !self.closing
     }
 
     /// Rows borrow room until their segment is durable; see `space`.
@@ -153,7 +153,7 @@ impl Core {
     }
 
     /// Chooses a node for every shard, unless the segment already has them.
-    fn rows_ready(&mut self, handle: Handle) -> bool {
+    fn rows_ready(&mut self, handle: SegmentIndex) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
         if let Some(rows) = &segment.rows {
             return rows.intact;
@@ -187,7 +187,13 @@ impl Core {
     /// Writes whole rows of the open segment, from block `first` on, to the data shards. Starts to
     /// code them; their parity follows ([`send_parity`]). Returns the number of writes of both
     /// kinds, which count towards batch `batch`.
-    pub fn send_rows(&mut self, handle: Handle, first: u32, checksums: &[u32], batch: u64) -> u32 {
+    pub fn send_rows(
+        &mut self,
+        handle: SegmentIndex,
+        first: u32,
+        checksums: &[u32],
+        batch: u64,
+    ) -> u32 {
         let layout = self.layout;
         let (unit, row) = (layout.unit_blocks as usize, layout.row_blocks() as usize);
         let k = layout.k as usize;
@@ -258,7 +264,7 @@ impl Core {
         let Some(rows) = rows else { return };
         rows.in_coding -= 1;
         let keepers = rows.keepers.clone();
-        if matches!(self.phase, Phase::Failed(_) | Phase::Closed) {
+        if matches!(self.phase, VolumePhase::Failed(_) | VolumePhase::Closed) {
             return;
         }
         let k = keepers.len() - parts_of_shards.len();
@@ -279,7 +285,7 @@ impl Core {
     }
 
     /// The world makes parity for rows of the segment that are on their way to the data shards.
-    fn rows_in_coding(&self, handle: Handle) -> bool {
+    fn rows_in_coding(&self, handle: SegmentIndex) -> bool {
         let rows = self.segments.get(handle).and_then(|segment| segment.rows.as_ref());
         rows.is_some_and(|rows| rows.in_coding > 0)
     }
@@ -318,7 +324,7 @@ impl Core {
     pub fn has_rows(&self, node: NodeIndex) -> bool {
         self.segments.iter().any(|(_, segment)| {
             segment.needs_rows()
-                && (segment.shards.contains(&Some(node))
+                && (segment.has_shard_on(node)
                     || segment.rows.as_ref().is_some_and(|rows| rows.keeps(node)))
         })
     }
@@ -353,7 +359,7 @@ impl Core {
 
     /// Starts to code the runs of rows of a closed segment that are not written yet. Gives the
     /// first row of each run. `None` if the segment has no rows on its shards.
-    fn code_rest(&mut self, handle: Handle) -> Option<Vec<(u32, Coding)>> {
+    fn code_rest(&mut self, handle: SegmentIndex) -> Option<Vec<(u32, Coding)>> {
         let segment = self.segments.get(handle)?;
         let rows = segment.rows.as_ref()?;
         let total = segment.shard_bytes / BLOCK_BYTES as u32 / self.layout.unit_blocks;
@@ -369,7 +375,7 @@ impl Core {
 
     /// The shards of the segment that rows were written to, that still exist, and that are not
     /// complete. A segment that is sealed again may have complete ones.
-    fn shards_with_rows(&self, handle: Handle) -> Vec<(usize, NodeIndex, u64)> {
+    fn shards_with_rows(&self, handle: SegmentIndex) -> Vec<(usize, NodeIndex, u64)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let keepers = segment.rows.iter().flat_map(|rows| (0usize..).zip(&rows.keepers));
         keepers
@@ -380,12 +386,12 @@ impl Core {
     }
 
     /// The shard's keeper did not take some of the shard's rows.
-    fn row_lost(&self, handle: Handle, shard: usize) -> bool {
+    fn row_lost(&self, handle: SegmentIndex, shard: usize) -> bool {
         let rows = self.segments.get(handle).and_then(|segment| segment.rows.as_ref());
         rows.is_some_and(|rows| rows.keepers[shard].lost)
     }
 
-    fn lose_row(&mut self, handle: Handle, shard: usize) {
+    fn lose_row(&mut self, handle: SegmentIndex, shard: usize) {
         let rows = self.segments.get_mut(handle).and_then(|segment| segment.rows.as_mut());
         if let Some(rows) = rows {
             rows.keepers[shard].lost = true;
@@ -403,14 +409,14 @@ impl Core {
         let node = self.node(keeper.node);
         let usable =
             node.health == NodeHealth::Up && (!node.slots.full || self.still_keeps(&keeper));
-        (usable && !segment.shards.contains(&Some(keeper.node))).then_some(keeper.node)
+        (usable && !segment.has_shard_on(keeper.node)).then_some(keeper.node)
     }
 
     /// Rebuild has ended: drops the rows that the volume could not drop meanwhile.
     pub fn drop_left_rows(&mut self) {
         let holds = |s: &Segment| s.rows.is_some() || !s.left_on.is_empty();
         let left = self.segments.iter().filter(|(_, s)| s.state >= State::Sealed && holds(s));
-        let left: Vec<Handle> = left.map(|(handle, _)| handle).collect();
+        let left: Vec<SegmentIndex> = left.map(|(handle, _)| handle).collect();
         for handle in left {
             self.drop_rows(handle);
         }
@@ -419,7 +425,7 @@ impl Core {
     /// The segment is sealed: deletes rows on nodes that hold none of its shards. Rows stay while
     /// nothing else of their records may be stable: until the shards are durable, or the journal
     /// has the records whole. If the segment lacks shards, the volume moves the journal for that.
-    pub fn drop_rows(&mut self, handle: Handle) {
+    pub fn drop_rows(&mut self, handle: SegmentIndex) {
         let Some(segment) = self.segments.get_mut(handle) else { return };
         if segment.needs_rows() {
             self.log.moving |= segment.missing() > 0; // a move under way is enough
@@ -466,7 +472,7 @@ async fn send_parity(ctx: Ctx, record: RecordRows, parity: Vec<Awaited<JobResult
 }
 
 /// Completes the shards of a closed segment that already have rows.
-pub async fn complete_rows(ctx: &Ctx, handle: Handle, meta: SealMeta) {
+pub async fn complete_rows(ctx: &Ctx, handle: SegmentIndex, meta: SealMeta) {
     let Some(rest) = ctx.with(|core| core.code_rest(handle)) else { return };
     let mut runs = Vec::with_capacity(rest.len());
     for (first_row, coding) in rest {
@@ -477,7 +483,7 @@ pub async fn complete_rows(ctx: &Ctx, handle: Handle, meta: SealMeta) {
         ctx.sleep_ms(1).await;
     }
     let calls: Vec<_> = ctx.with(|core| {
-        let over = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+        let over = matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed);
         let segment = core.segments.get(handle).filter(|_| !over);
         let Some(id) = segment.map(|segment| segment.id) else { return Vec::new() };
         let unit_bytes = core.layout.unit_blocks * BLOCK_BYTES as u32;

@@ -12,11 +12,11 @@ use fieldstone_proto::{
 };
 use smallvec::SmallVec;
 
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
+use crate::interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
 use crate::root::Root;
-use crate::seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
-use crate::segment::{Handle, Segment, State};
-use crate::status::{NodeHealth, Phase};
+use crate::segment::{Segment, SegmentIndex, State};
+use crate::status::{NodeHealth, VolumePhase};
 use crate::volume::Volume;
 
 /// The nodes that have the journal.
@@ -46,7 +46,7 @@ pub struct Sent {
 
 impl Script {
     /// A volume that begins to open. No node of its `nodes` nodes is connected yet.
-    pub fn opening(nodes: u16, opening: Opening) -> Self {
+    pub fn opening(nodes: u16, opening: OpenMode) -> Self {
         let config = VolumeConfig {
             volume: VolumeId(0x77),
             opening,
@@ -68,14 +68,14 @@ impl Script {
 
     /// A volume rs:4+2 that serves on `nodes` nodes. Every node is up and has the volume's root.
     pub fn serving(nodes: u16) -> Self {
-        let mut script = Self::opening(nodes, Opening::Inspect);
+        let mut script = Self::opening(nodes, OpenMode::Inspect);
         script.volume = Volume::without_tasks(&script.volume);
         let profile = Profile::rs(4, 2).expect("in bounds");
         script.core(|core| {
-            core.config.opening = Opening::Open { takeover: false };
+            core.config.opening = OpenMode::Open { takeover: false };
             core.adopt("v".into(), profile, GEOMETRY);
             core.set_epoch(Epoch(1));
-            core.phase = Phase::Serving;
+            core.phase = VolumePhase::Serving;
             core.root_version = 1;
             core.root = Some(root(core));
             core.log.start_at(JournalGen(1), JOURNAL.to_vec(), Lsn(0));
@@ -94,7 +94,7 @@ impl Script {
     }
 
     /// Works on the state of the volume.
-    pub fn core<R>(&mut self, work: impl FnOnce(&mut Core) -> R) -> R {
+    pub fn core<R>(&mut self, work: impl FnOnce(&mut VolumeCore) -> R) -> R {
         self.volume.ctx().with(work)
     }
 
@@ -117,9 +117,9 @@ impl Script {
         let mut sent = Vec::new();
         while let Some(action) = self.volume.next_action() {
             match action {
-                Action::Send { node, request } => sent.push(Sent { node, request }),
-                Action::Job { id, job } => self.jobs.push((id, job)),
-                Action::Reconnect { .. } => {}
+                VolumeAction::Send { node, request } => sent.push(Sent { node, request }),
+                VolumeAction::Job { id, job } => self.jobs.push((id, job)),
+                VolumeAction::Reconnect { .. } => {}
             }
         }
         sent
@@ -136,14 +136,14 @@ impl Script {
     /// A node answers a request.
     pub fn answer(&mut self, sent: &Sent, result: Result<ReplyBody, NodeError>) {
         let reply = Reply { tag: sent.request.tag, result, slots_free: SLOTS };
-        self.volume.handle(Event::Reply { node: sent.node, reply }, self.now);
+        self.volume.handle(VolumeEvent::Reply { node: sent.node, reply }, self.now);
     }
 
     /// The world does the jobs that wait.
     pub fn do_jobs(&mut self) {
         for (id, job) in std::mem::take(&mut self.jobs) {
             let result = execute(&job);
-            self.volume.handle(Event::JobDone { id, result }, self.now);
+            self.volume.handle(VolumeEvent::JobDone { id, result }, self.now);
         }
     }
 
@@ -170,12 +170,12 @@ impl Script {
 
     /// The connection to a node breaks, and a new one is open at once.
     pub fn reconnect(&mut self, node: NodeIndex) {
-        self.volume.handle(Event::NodeDown(node), self.now);
-        self.volume.handle(Event::NodeUp(node), self.now);
+        self.volume.handle(VolumeEvent::NodeDown(node), self.now);
+        self.volume.handle(VolumeEvent::NodeUp(node), self.now);
     }
 
     /// Adds a durable segment with its shards on these nodes.
-    pub fn add_segment(&mut self, shards: &[Option<u16>]) -> Handle {
+    pub fn add_segment(&mut self, shards: &[Option<u16>]) -> SegmentIndex {
         self.core(|core| {
             core.segments_made += 1;
             let id = SegmentId(core.segments_made);
@@ -199,7 +199,7 @@ impl Script {
 }
 
 /// Every node has granted these slots, and holds none of them.
-pub fn grants(core: &mut Core, granted: &[u32; 8]) {
+pub fn grants(core: &mut VolumeCore, granted: &[u32; 8]) {
     for (node, granted) in core.nodes.iter_mut().zip(granted) {
         (node.slots.reserved, node.slots.free) = (*granted, *granted);
     }
@@ -210,7 +210,7 @@ pub fn stat(node: NodeIndex) -> NodeStat {
     NodeStat { node, slot_bytes: GEOMETRY.shard_bytes, slots_total: SLOTS, ..NodeStat::default() }
 }
 
-fn root(core: &Core) -> Root {
+fn root(core: &VolumeCore) -> Root {
     Root {
         version: 1,
         volume: core.config.volume,

@@ -1,6 +1,6 @@
 //! Scrub: finds damaged shards before a read or a rebuild needs them.
 //!
-//! Every node checks its own shards against their checksums; only verdicts pass the network. The
+//! Every node checks its own shards against their checksums; only the results pass the network. The
 //! volume rebuilds bad shards before the scrub ends.
 
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ use fieldstone_proto::{NodeError, RequestBody, SegmentId, ShardIndex};
 use crate::core::Ctx;
 use crate::rebuild::throttle;
 use crate::segment::State;
-use crate::status::{Phase, Progress};
+use crate::status::{Progress, VolumePhase};
 
 /// How long a scrub waits until segments with stored rows are sealed.
 const SEAL_WAIT_MS: u64 = 10_000;
@@ -21,7 +21,8 @@ pub struct Scrub {
     /// How far it is, or how far the last one came.
     pub progress: Progress,
     /// Shards that the volume found damaged since the scrub began, or since the last one ended. A
-    /// verdict may arrive after the volume has rebuilt the shard; it must not count again.
+    /// result may arrive after the volume has rebuilt the shard. The volume must not count the
+    /// shard again.
     pub found: HashSet<(SegmentId, u32)>,
 }
 
@@ -50,7 +51,7 @@ pub async fn scrub(ctx: Ctx) {
         shards
     });
     for (handle, id, shard, node, shard_bytes) in shards {
-        if ctx.with(|core| core.phase != Phase::Serving) {
+        if ctx.with(|core| core.phase != VolumePhase::Serving) {
             break;
         }
         let body = RequestBody::ShardVerify {
@@ -113,7 +114,7 @@ async fn seal_rows(ctx: &Ctx) -> u64 {
                 segment.is_some_and(|segment| segment.state < State::Sealed)
             };
             let shards = with_rows.iter().filter(unsealed).count() * core.layout.width();
-            (shards as u64, core.phase != Phase::Serving || core.now >= until)
+            (shards as u64, core.phase != VolumePhase::Serving || core.now >= until)
         });
         if waiting == 0 || over {
             return waiting;

@@ -23,14 +23,14 @@ use fieldstone_proto::{
 use smallvec::SmallVec;
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::exec::Awaited;
 use crate::footer::Footer;
 use crate::jobs::JobResult;
 use crate::node::Node;
 use crate::rows::complete_rows;
-use crate::segment::{Handle, Segment, State};
-use crate::status::{NodeHealth, Phase};
+use crate::segment::{Segment, SegmentIndex, State};
+use crate::status::{NodeHealth, VolumePhase};
 
 /// Pause before the volume tries failed shards on other nodes.
 const RETRY_MS: u64 = 50;
@@ -46,7 +46,7 @@ const NARROW_MS_MAX: u64 = 2_000;
 const ASK_ATTEMPTS: u64 = 8;
 
 /// Seals a closed segment.
-pub async fn seal(ctx: Ctx, handle: Handle) {
+pub async fn seal(ctx: Ctx, handle: SegmentIndex) {
     let Some(meta) = ctx.with(|core| core.seal_meta(handle)) else { return };
     complete_rows(&ctx, handle, meta).await;
     ask_for_room(&ctx, handle).await;
@@ -76,7 +76,7 @@ pub async fn seal(ctx: Ctx, handle: Handle) {
 
 /// Writes the missing shards of a segment until at least k are written, and as many as there are
 /// nodes for. Returns false if the volume failed meanwhile.
-pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) -> bool {
+pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: SealMeta) -> bool {
     let mut asked = false;
     let began = ctx.with(|core| core.now);
     let mut refusing = Vec::new();
@@ -110,12 +110,12 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
                 core.shard_written(handle, *shard, (*node, session), result.map(|_| ()));
             }
             if core.segments.get(handle).is_none()
-                || matches!(core.phase, Phase::Failed(_) | Phase::Closed)
+                || matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)
             {
                 return Some(false);
             }
             // Lost nodes come back only to a volume that serves. An opening starts over instead.
-            if core.phase == Phase::Opening && attempt >= OPENING_ATTEMPTS {
+            if core.phase == VolumePhase::Opening && attempt >= OPENING_ATTEMPTS {
                 return Some(false);
             }
             let enough = core.stored(handle) && attempt >= WHOLE_ATTEMPTS;
@@ -145,7 +145,7 @@ pub async fn store(ctx: &Ctx, handle: Handle, shards: &[Shard], meta: SealMeta) 
 /// Asks each node that had no room for a missing shard of the segment how much room it has now. Its
 /// last answer may be as old as the wait for the other shards. The wait for these answers is short,
 /// because a node may hang. Returns whether any node had no room.
-async fn ask_for_room(ctx: &Ctx, handle: Handle) -> bool {
+async fn ask_for_room(ctx: &Ctx, handle: SegmentIndex) -> bool {
     let full = ctx.with(|core| {
         let full = core.full_for(handle);
         for node in &full {
@@ -167,7 +167,7 @@ pub async fn sync_segments_task(ctx: Ctx) {
 }
 
 /// A segment under sync, and where its shards were when the sync began.
-type Synced = (Handle, SegmentId, SmallVec<[Option<NodeIndex>; 8]>);
+type Synced = (SegmentIndex, SegmentId, SmallVec<[Option<NodeIndex>; 8]>);
 
 /// Makes the segments durable that are sealed now.
 pub async fn sync_segments(ctx: &Ctx) {
@@ -197,23 +197,23 @@ pub async fn sync_segments(ctx: &Ctx) {
     }
 }
 
-impl Core {
+impl VolumeCore {
     /// So many shards of the segment are written that the volume can rely on it. With fewer nodes
     /// than an opening needs, it relies on no segment.
-    fn stored(&self, handle: Handle) -> bool {
+    fn stored(&self, handle: SegmentIndex) -> bool {
         let written = |s: &Segment| s.shards.len() - s.missing() >= self.code.k();
         self.segments.get(handle).is_some_and(written) && self.writable()
     }
 
     /// Nodes that could take a missing shard of the segment if they had room.
-    fn full_for(&self, handle: Handle) -> Vec<NodeIndex> {
+    fn full_for(&self, handle: SegmentIndex) -> Vec<NodeIndex> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         if segment.missing() == 0 {
             return Vec::new();
         }
         let full = |node: NodeIndex| self.node(node).slots.full || !self.has_room_for_data(node);
         let mut nodes = self.up_nodes();
-        nodes.retain(|node| full(*node) && !segment.shards.contains(&Some(*node)));
+        nodes.retain(|node| full(*node) && !segment.has_shard_on(*node));
         nodes
     }
 
@@ -221,9 +221,9 @@ impl Core {
     /// that refused it (`refusing`). Other nodes are up and seem to have no room. Then the loss of
     /// m nodes may lose the segment, although the code survives the loss of m nodes. An opening has
     /// to go on with the room that it finds.
-    fn is_narrow(&self, handle: Handle, refusing: &[NodeIndex]) -> bool {
+    fn is_narrow(&self, handle: SegmentIndex, refusing: &[NodeIndex]) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
-        if segment.kind != SegmentKind::Data || self.phase == Phase::Opening {
+        if segment.kind != SegmentKind::Data || self.phase == VolumePhase::Opening {
             return false;
         }
         let lost = |(index, node): &(NodeIndex, &Node)| {
@@ -232,12 +232,12 @@ impl Core {
         };
         let nodes = (0..).map(NodeIndex).zip(&self.nodes);
         let lost = nodes.filter(lost).count().min(self.code.m());
-        let least = segment.shards.len() - lost;
-        segment.shards.len() - segment.missing() < least
+        let min_shards = segment.shards.len() - lost;
+        segment.shards.len() - segment.missing() < min_shards
     }
 
     /// As [`Self::stored`], and no node could take a missing shard.
-    fn stored_well(&mut self, handle: Handle) -> bool {
+    fn stored_well(&mut self, handle: SegmentIndex) -> bool {
         let whole = self.segments.get(handle).is_some_and(|segment| segment.missing() == 0);
         self.stored(handle) && (whole || self.place_missing(handle, 0).is_empty())
     }
@@ -299,7 +299,7 @@ impl Core {
                 self.segments.set_state(handle, State::Durable);
                 self.drop_rows(handle);
                 progress = true;
-            } else if left < k && segment.contents.is_some() && self.phase != Phase::Opening {
+            } else if left < k && segment.contents.is_some() && self.phase != VolumePhase::Opening {
                 // An opening starts over instead, and gives the handle to another segment.
                 self.segments.set_state(handle, State::Closed);
                 self.spawn_with(move |ctx| seal(ctx, handle));
@@ -311,18 +311,18 @@ impl Core {
     }
 
     /// The complete segments whose shards are still to be written.
-    pub fn closed_segments(&self) -> Vec<Handle> {
+    pub fn closed_segments(&self) -> Vec<SegmentIndex> {
         let closed = |s: &Segment| s.state == State::Closed && !s.shelved;
         self.segments.iter().filter(|(_, s)| closed(s)).map(|(handle, _)| handle).collect()
     }
 
     /// The segment's shards are stable.
-    pub fn is_durable(&self, handle: Handle) -> bool {
+    pub fn is_durable(&self, handle: SegmentIndex) -> bool {
         self.segments.get(handle).is_some_and(|segment| segment.state == State::Durable)
     }
 
     /// The contents of the headers of a closed segment's shards.
-    fn seal_meta(&self, handle: Handle) -> Option<SealMeta> {
+    fn seal_meta(&self, handle: SegmentIndex) -> Option<SealMeta> {
         let segment = self.segments.get(handle)?;
         Some(SealMeta {
             kind: SegmentKind::Data,
@@ -333,7 +333,7 @@ impl Core {
     }
 
     /// Lays rows of a closed segment out on its shards, and starts to code them.
-    pub fn code_rows(&mut self, handle: Handle, rows: Range<u32>) -> Option<Coding> {
+    pub fn code_rows(&mut self, handle: SegmentIndex, rows: Range<u32>) -> Option<Coding> {
         let layout = self.layout;
         let segment = self.segments.get(handle)?;
         let contents = segment.contents.as_ref()?;
@@ -378,7 +378,7 @@ impl Core {
 
     /// Chooses a node for each shard of the segment that is not written yet, as far as nodes have
     /// room. Room that is kept for checkpoints is no room for data.
-    pub fn place_missing(&mut self, handle: Handle, attempt: u64) -> Vec<(usize, NodeIndex)> {
+    pub fn place_missing(&mut self, handle: SegmentIndex, attempt: u64) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let (id, kind) = (segment.id, segment.kind);
         self.place_missing_on(handle, attempt, |core, node| {
@@ -391,14 +391,13 @@ impl Core {
     /// The node holds a shard of the segment, or a write of such a shard to the node is under way.
     /// Rebuild gives such a node no second shard: the node could not delete one of two alone.
     pub fn has_or_gets_shard(&self, segment: &Segment, node: NodeIndex) -> bool {
-        segment.shards.contains(&Some(node))
-            || self.node(node).slots.claimed.contains_key(&segment.id)
+        segment.has_shard_on(node) || self.node(node).slots.claimed.contains_key(&segment.id)
     }
 
     /// As [`Self::place_missing`], on some of the nodes only.
     pub fn place_missing_on(
         &mut self,
-        handle: Handle,
+        handle: SegmentIndex,
         attempt: u64,
         chosen: impl Fn(&Self, NodeIndex) -> bool,
     ) -> Vec<(usize, NodeIndex)> {
@@ -415,12 +414,12 @@ impl Core {
         used.extend_from_slice(&segment.left_on);
         used.extend(self.nodes_that(|node| node.slots.claimed.contains_key(&segment.id)));
         let key = self.placement_key(segment.id, attempt);
-        let question = self.question_for(key, &used, wanted, chosen);
-        let none = question.in_weights.iter().all(|weight| *weight == 0);
+        let input = self.placement_input(key, &used, wanted, chosen);
+        let none = input.in_weights.iter().all(|weight| *weight == 0);
         if none && kept.iter().all(Option::is_none) {
             return Vec::new();
         }
-        let placed = self.place_shards(handle, &question);
+        let placed = self.place_shards(handle, &input);
         let node = |placed: usize| NodeIndex(u16::try_from(placed).expect("nodes are 16 bits"));
         // A missing shard goes to the node that placement gives it. Placement may leave a missing
         // shard without a node; it then takes a node that placement gave to a shard that is already
@@ -446,7 +445,7 @@ impl Core {
     /// A node answered the write of a shard from the session `session`.
     pub fn shard_written(
         &mut self,
-        handle: Handle,
+        handle: SegmentIndex,
         shard: usize,
         (node, session): (NodeIndex, u64),
         result: Result<(), NodeError>,
@@ -459,15 +458,15 @@ impl Core {
                 let Some(segment) = self.segments.get_mut(handle) else { return };
                 match segment.shards[shard] {
                     // Another node came back with the same shard meanwhile. Only one copy may
-                    // exist, so that there is never a doubt which one counts.
+                    // exist, so that it is always clear which one is valid.
                     Some(other) if other != node => {
-                        if !segment.shards.contains(&Some(node)) {
+                        if !segment.has_shard_on(node) {
                             let body = RequestBody::ShardDelete { segments: vec![segment.id] };
                             drop(self.call(node, body, Vec::new()));
                         }
                     }
-                    // A second shard of the segment on this node does not count.
-                    None if segment.shards.contains(&Some(node)) => {}
+                    // The segment uses no second shard on this node.
+                    None if segment.has_shard_on(node) => {}
                     _ => segment.shards[shard] = Some(node),
                 }
             }
@@ -493,7 +492,7 @@ impl Coding {
     }
 }
 
-/// The parity shards of [`Core::start_encoding`].
+/// The parity shards of [`VolumeCore::start_encoding`].
 pub async fn finish_encoding(parity: Awaited<JobResult>) -> Vec<Shard> {
     let output = parity.await.expect("the shape of a segment fits its code");
     output.into_shards().expect("a code job gives shards")
@@ -593,7 +592,7 @@ mod tests {
         let mut script = Script::serving(6);
         let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
         script.core(|core| {
-            let nodes = |core: &mut Core| -> Vec<u16> {
+            let nodes = |core: &mut VolumeCore| -> Vec<u16> {
                 let mut nodes: Vec<u16> =
                     core.place_missing(handle, 0).iter().map(|(_, node)| node.0).collect();
                 nodes.sort_unstable();

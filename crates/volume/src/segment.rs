@@ -13,12 +13,13 @@ use bytes::Bytes;
 use fieldstone_proto::{BLOCK_BYTES, Epoch, Lsn, NodeIndex, SegmentId, SegmentKind, ShardInfo};
 use smallvec::SmallVec;
 
-use crate::place::Draw;
+use crate::place::PrecomputedDraw;
 use crate::record::Entry;
 use crate::rows::Rows;
 
-/// A segment's number in the table; the map refers to segments by it. Reused after deletion.
-pub type Handle = u32;
+/// The index of a segment in the table. The map refers to segments by it. The table reuses the
+/// index after the segment's deletion.
+pub type SegmentIndex = u32;
 
 const COUNTER_BITS: u32 = 40;
 
@@ -60,13 +61,13 @@ pub struct Contents {
     /// The changes of the records, in order.
     pub entries: Vec<Entry>,
     /// The nodes for the shards, drawn before the segment began.
-    pub draw: Option<Draw>,
+    pub draw: Option<PrecomputedDraw>,
 }
 
 impl Contents {
     /// The contents of a segment that begins.
     #[must_use]
-    pub fn new(draw: Option<Draw>) -> Self {
+    pub fn new(draw: Option<PrecomputedDraw>) -> Self {
         Self { draw, ..Self::default() }
     }
 
@@ -149,6 +150,18 @@ impl Segment {
         self.shards.iter().filter(|node| node.is_none()).count()
     }
 
+    /// The segment has this shard, and no node has it.
+    #[must_use]
+    pub fn is_missing(&self, shard: usize) -> bool {
+        self.shards.get(shard).is_some_and(Option::is_none)
+    }
+
+    /// The node has a valid shard of the segment.
+    #[must_use]
+    pub fn has_shard_on(&self, node: NodeIndex) -> bool {
+        self.shards.contains(&Some(node))
+    }
+
     /// A shard in a node's listing can be one of the segment's shards.
     #[must_use]
     pub fn fits(&self, info: &ShardInfo) -> bool {
@@ -184,8 +197,8 @@ impl Segment {
 #[derive(Default)]
 pub struct SegmentTable {
     slots: Vec<Option<Segment>>,
-    free: Vec<Handle>,
-    by_id: BTreeMap<SegmentId, Handle>,
+    free: Vec<SegmentIndex>,
+    by_id: BTreeMap<SegmentId, SegmentIndex>,
     unsealed: usize,
     shelved: usize,
     row_backed: usize,
@@ -193,7 +206,7 @@ pub struct SegmentTable {
 
 impl SegmentTable {
     /// Adds a segment.
-    pub fn insert(&mut self, segment: Segment) -> Handle {
+    pub fn insert(&mut self, segment: Segment) -> SegmentIndex {
         let id = segment.id;
         self.unsealed += usize::from(segment.unsealed());
         self.shelved += usize::from(segment.shelved);
@@ -205,7 +218,7 @@ impl SegmentTable {
             }
             None => {
                 self.slots.push(Some(segment));
-                Handle::try_from(self.slots.len() - 1).expect("fewer than 2^32 segments")
+                SegmentIndex::try_from(self.slots.len() - 1).expect("fewer than 2^32 segments")
             }
         };
         self.by_id.insert(id, handle);
@@ -213,7 +226,7 @@ impl SegmentTable {
     }
 
     /// Removes a segment. No reference to its handle may remain.
-    pub fn remove(&mut self, handle: Handle) -> Option<Segment> {
+    pub fn remove(&mut self, handle: SegmentIndex) -> Option<Segment> {
         let segment = self.slots.get_mut(handle as usize)?.take()?;
         self.by_id.remove(&segment.id);
         self.unsealed -= usize::from(segment.unsealed());
@@ -225,17 +238,17 @@ impl SegmentTable {
 
     /// The segment with this handle.
     #[must_use]
-    pub fn get(&self, handle: Handle) -> Option<&Segment> {
+    pub fn get(&self, handle: SegmentIndex) -> Option<&Segment> {
         self.slots.get(handle as usize)?.as_ref()
     }
 
     /// The segment with this handle, to change.
-    pub fn get_mut(&mut self, handle: Handle) -> Option<&mut Segment> {
+    pub fn get_mut(&mut self, handle: SegmentIndex) -> Option<&mut Segment> {
         self.slots.get_mut(handle as usize)?.as_mut()
     }
 
     /// Moves a segment to the next state of its life.
-    pub fn set_state(&mut self, handle: Handle, state: State) {
+    pub fn set_state(&mut self, handle: SegmentIndex, state: State) {
         let Some(segment) = self.slots.get_mut(handle as usize).and_then(Option::as_mut) else {
             return;
         };
@@ -247,7 +260,7 @@ impl SegmentTable {
     }
 
     /// Closes a segment that is not to be stored.
-    pub fn shelve(&mut self, handle: Handle) {
+    pub fn shelve(&mut self, handle: SegmentIndex) {
         self.set_state(handle, State::Closed);
         let Some(segment) = self.slots.get_mut(handle as usize).and_then(Option::as_mut) else {
             return;
@@ -264,7 +277,7 @@ impl SegmentTable {
     }
 
     /// Notes whether the journal has records of a segment without their blocks.
-    pub fn set_detached(&mut self, handle: Handle, detached: bool) {
+    pub fn set_detached(&mut self, handle: SegmentIndex, detached: bool) {
         let Some(segment) = self.slots.get_mut(handle as usize).and_then(Option::as_mut) else {
             return;
         };
@@ -288,7 +301,7 @@ impl SegmentTable {
 
     /// The handle of the segment with this name.
     #[must_use]
-    pub fn find(&self, id: SegmentId) -> Option<Handle> {
+    pub fn find(&self, id: SegmentId) -> Option<SegmentIndex> {
         self.by_id.get(&id).copied()
     }
 
@@ -305,13 +318,13 @@ impl SegmentTable {
     }
 
     /// All segments, oldest name first.
-    pub fn iter(&self) -> impl Iterator<Item = (Handle, &Segment)> {
+    pub fn iter(&self) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
         self.by_id.values().filter_map(|handle| Some((*handle, self.get(*handle)?)))
     }
 
     /// The handles of all segments, oldest name first.
     #[must_use]
-    pub fn handles(&self) -> Vec<Handle> {
+    pub fn handles(&self) -> Vec<SegmentIndex> {
         self.by_id.values().copied().collect()
     }
 

@@ -59,7 +59,7 @@
 //! One kind of record is larger in the new journal than in the old one: a record whose blocks only
 //! the shards of its segment hold (`rows`). The opening stores as many segments as do not fit into
 //! the ring, while the segments with these blocks still exist. For this, users leave as many
-//! segments free in addition to the reserve ([`Core::room_is_lent`]).
+//! segments free in addition to the reserve ([`VolumeCore::space_is_borrowed`]).
 //!
 //! If an opening dies, no root names its leftovers, and the argument begins anew.
 //!
@@ -71,13 +71,13 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 use smallvec::SmallVec;
 
-use crate::core::{Core, layout_of};
+use crate::core::{VolumeCore, layout_of};
 use crate::footer::footer_blocks;
+use crate::interface::Geometry;
 use crate::node::Node;
 use crate::record::RECORD_ENTRIES_MAX;
 use crate::root::CHECKPOINT_SEGMENTS_MAX;
-use crate::seam::Geometry;
-use crate::status::{NodeHealth, Phase};
+use crate::status::{NodeHealth, VolumePhase};
 
 /// Free segments that users' writes do not take.
 const RESERVE_SEGMENTS: u64 = 3;
@@ -100,7 +100,7 @@ pub struct Marks {
 
 /// The parameters that, with the free slots, decide how much room a volume has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct CapacityParams {
     /// Nodes of the pool.
     pub nodes: u64,
     /// Nodes that may be lost.
@@ -111,7 +111,7 @@ pub struct Shape {
     pub segment_blocks: u32,
 }
 
-impl Shape {
+impl CapacityParams {
     /// Blocks of users that fit into a segment with the largest possible footer.
     fn data_blocks(self) -> u64 {
         let blocks = self.segment_blocks;
@@ -257,23 +257,23 @@ pub fn slots_whole(geometry: &Geometry, profile: Profile, nodes: u16) -> u64 {
     let code = profile.code();
     let missing_max = u64::try_from(code.m()).unwrap_or(u64::MAX);
     let layout = layout_of(&*code, geometry);
-    let shape = Shape {
+    let params = CapacityParams {
         nodes: u64::from(nodes),
         missing_max: missing_max.min(u64::from(nodes.saturating_sub(1))),
         width: layout.width() as u64,
         segment_blocks: layout.segment_blocks(),
     };
-    shape.slots_for(geometry.size_bytes / BLOCK_BYTES as u64)
+    params.slots_for(geometry.size_bytes / BLOCK_BYTES as u64)
 }
 
 /// A predicate that decides whether a node belongs to a set.
 type NodeSet<'a> = &'a dyn Fn(&Node) -> bool;
 
-impl Core {
+impl VolumeCore {
     /// The parameters of this volume's room.
     #[must_use]
-    pub fn shape(&self) -> Shape {
-        Shape {
+    pub fn capacity_params(&self) -> CapacityParams {
+        CapacityParams {
             nodes: self.nodes.len() as u64,
             missing_max: u64::from(self.config.missing_max),
             width: self.layout.width() as u64,
@@ -294,18 +294,21 @@ impl Core {
         self.segments_free_after_losses(1)
     }
 
-    /// See [`Shape::segments_fitting_after_losses`].
+    /// See [`CapacityParams::segments_fitting_after_losses`].
     fn segments_free_after_losses(&self, fewer_shards_per_loss: u64) -> u64 {
-        self.segments_free_beside(self.checkpoint_segments_to_come(0), fewer_shards_per_loss)
+        self.segments_free_after_checkpoint(
+            self.checkpoint_segments_to_come(0),
+            fewer_shards_per_loss,
+        )
     }
 
-    /// The same beside a checkpoint of `kept` segments.
-    fn segments_free_beside(&self, kept: u64, fewer_shards_per_loss: u64) -> u64 {
+    /// The same after a checkpoint of `kept` segments.
+    fn segments_free_after_checkpoint(&self, kept: u64, fewer_shards_per_loss: u64) -> u64 {
         let slots = |node: &Node| u64::from(node.slots.free).saturating_sub(kept);
         let fitting = self.fitting_on_most(|left_out| {
             let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
             let free = self.nodes.iter().filter(counts).map(slots).collect();
-            self.shape().segments_fitting_after_losses(free, fewer_shards_per_loss)
+            self.capacity_params().segments_fitting_after_losses(free, fewer_shards_per_loss)
         });
         let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
         fitting.saturating_sub(begun)
@@ -340,7 +343,7 @@ impl Core {
     pub fn has_room_for_data(&self, node: NodeIndex) -> bool {
         // An opening that has written its checkpoint has used these slots. It gets the slots of the
         // old checkpoint.
-        let taken = self.phase == Phase::Opening && !self.log.nodes.is_empty();
+        let taken = self.phase == VolumePhase::Opening && !self.log.nodes.is_empty();
         let kept = if taken { 0 } else { self.checkpoint_segments() };
         self.slots_beyond(node) > kept
     }
@@ -349,8 +352,8 @@ impl Core {
     #[must_use]
     pub fn has_room_for_rebuild(&self, node: NodeIndex) -> bool {
         let total = self.segments.len() as u64 + self.segments_free();
-        let low = Shape::marks(total).low;
-        self.slots_beyond(node) > self.shape().slots_left(self.checkpoint_segments(), low)
+        let low = CapacityParams::marks(total).low;
+        self.slots_beyond(node) > self.capacity_params().slots_left(self.checkpoint_segments(), low)
     }
 
     /// Slots that remain on a node when the shards under way have arrived.
@@ -370,14 +373,15 @@ impl Core {
     /// Segments that a checkpoint takes at most, given the map's present size.
     #[must_use]
     pub fn checkpoint_segments(&self) -> u64 {
-        self.shape().checkpoint_segments(self.map.used_blocks(), self.segments.len() as u64)
+        self.capacity_params()
+            .checkpoint_segments(self.map.used_blocks(), self.segments.len() as u64)
     }
 
     /// Why the root could not name the checkpoint of a volume of this size, if so.
     #[must_use]
     pub fn too_large(&self, size_bytes: u64) -> Option<String> {
-        let shape = self.shape();
-        let segments = |bytes: u64| shape.segments_for(bytes / BLOCK_BYTES as u64).1;
+        let params = self.capacity_params();
+        let segments = |bytes: u64| params.segments_for(bytes / BLOCK_BYTES as u64).1;
         if segments(size_bytes) <= CHECKPOINT_SEGMENTS_MAX {
             return None;
         }
@@ -397,7 +401,7 @@ impl Core {
     /// The same when users have reserved `more` blocks, and all segments are sealed that have begun
     /// and that may begin now. A segment that begins must still find its slots when it is sealed.
     fn checkpoint_segments_to_come(&self, more: u64) -> u64 {
-        let shape = self.shape();
+        let params = self.capacity_params();
         let begun = (self.segments.unsealed() + 1) * u64::from(self.layout.segment_blocks());
         let size_blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
         let used = self.map.used_blocks() + more;
@@ -405,8 +409,8 @@ impl Core {
         let len = self.segments.len() as u64;
         let slots = u64::from(self.reservation.slots);
         let segments = len + RESERVE_SEGMENTS + self.checkpoint_segments();
-        let segments = segments.min(slots * shape.nodes / shape.width).max(len);
-        shape.checkpoint_segments(blocks, segments)
+        let segments = segments.min(slots * params.nodes / params.width).max(len);
+        params.checkpoint_segments(blocks, segments)
     }
 
     /// The present marks. When rebuild lacks room, a reservation of blocks waits for room, or the
@@ -415,7 +419,7 @@ impl Core {
     pub fn marks(&self) -> Marks {
         let marks = self.marks_at_rest();
         let growth = self.checkpoint_growth(self.log.reserving_blocks);
-        let high = marks.high + self.segments_to_give() + growth;
+        let high = marks.high + self.segments_to_release() + growth;
         let early = self.rebuild.lacks_room || high > marks.high;
         let low = if early { high } else { marks.low };
         Marks { low, high, ..marks }
@@ -424,32 +428,32 @@ impl Core {
     /// The marks of a volume that has no other reason to collect than its own lack of room.
     #[must_use]
     pub fn marks_at_rest(&self) -> Marks {
-        Shape::marks(self.segments.len() as u64 + self.segments_free())
+        CapacityParams::marks(self.segments.len() as u64 + self.segments_free())
     }
 
     /// Slots on each node that the volume takes with `more` segments more than it has, and with the
     /// slots that it leaves free.
     #[must_use]
     pub fn slots_with(&self, more: u64) -> u64 {
-        let shape = self.shape();
-        let average = shape.slots(self.segments.len() as u64);
+        let params = self.capacity_params();
+        let average = params.slots(self.segments.len() as u64);
         let held = average.max(self.slots_held_max());
         let free = self.marks_at_rest().high;
-        held + shape.slots(more) + shape.slots_left(self.checkpoint_segments(), free)
+        held + params.slots(more) + params.slots_left(self.checkpoint_segments(), free)
     }
 
     /// Slots on each node that the volume leaves free whenever it can: those for the next
     /// checkpoint, and the reserve.
     #[must_use]
     pub fn slots_always_free(&self) -> u64 {
-        self.shape().slots_left(self.checkpoint_segments(), RESERVE_SEGMENTS)
+        self.capacity_params().slots_left(self.checkpoint_segments(), RESERVE_SEGMENTS)
     }
 
-    /// Slots on each node that the volume takes with segments that it has begun, as far as it
-    /// knows, and with the slots that it always leaves free.
+    /// The volume's slots on each node, as far as the volume knows: its shards on the node with the
+    /// most of them, the segments that it has begun, and the slots that it always leaves free.
     #[must_use]
     pub fn slots_min_known(&self) -> u64 {
-        let begun = self.shape().slots(self.segments.unsealed() + self.segments_freeing);
+        let begun = self.capacity_params().slots(self.segments.unsealed() + self.segments_freeing);
         self.slots_held_max() + begun + self.slots_always_free()
     }
 
@@ -469,20 +473,20 @@ impl Core {
     #[must_use]
     pub fn room_for_blocks(&self) -> bool {
         let open = self.log.open.is_some() && !self.log_is_of_trims();
-        self.phase == Phase::Opening || open || self.segments_not_lent() > 0
+        self.phase == VolumePhase::Opening || open || self.segments_not_borrowed() > 0
     }
 
-    /// Collection may move a segment with `live_blocks` live blocks. They take at most one new
-    /// segment, or none if they fit into the open one.
+    /// Collection may move a segment with `live_blocks` live blocks. The blocks take at most one
+    /// new segment, and none if they fit into the open segment.
     #[must_use]
     pub fn room_to_move(&self, live_blocks: u32) -> bool {
         let entries = live_blocks as usize;
         let fits = |open| self.segment_room(open, entries + RECORD_ENTRIES_MAX) >= live_blocks;
         let open = self.log.open.filter(|_| !self.log_is_of_trims());
-        self.segments_not_lent() > 0 || open.is_some_and(fits)
+        self.segments_not_borrowed() > 0 || open.is_some_and(fits)
     }
 
-    fn segments_not_lent(&self) -> u64 {
+    fn segments_not_borrowed(&self) -> u64 {
         self.segments_free_to_move().saturating_sub(self.segments.row_backed())
     }
 
@@ -499,16 +503,16 @@ impl Core {
             0 => u64::from(self.reservation.slots),
             slots => u64::from(slots) + self.slots_to_gain(node),
         };
-        // Absent nodes count too: their absence does not make the volume smaller. Nor does it keep
-        // the volume small when the other nodes grant more: the volume asks an absent node for the
-        // same when it is back.
+        // The sum includes absent nodes: their absence does not make the volume smaller. Nor does
+        // their absence keep the volume small when the other nodes grant more: the volume asks an
+        // absent node for the same number when the node is back.
         let is_up = |node: &&Node| node.health == NodeHealth::Up;
         let most = self.nodes.iter().filter(is_up).map(granted).max().unwrap_or(0);
         let slots =
             |node: &Node| if is_up(&node) { granted(node) } else { granted(node).max(most) };
         let slots: SmallVec<[u64; 16]> =
             self.nodes.iter().filter(|node| !left_out(node)).map(slots).collect();
-        self.shape().capacity_blocks(&slots, self.checkpoint_segments())
+        self.capacity_params().capacity_blocks(&slots, self.checkpoint_segments())
     }
 
     /// Blocks that users may still fill.
@@ -517,13 +521,13 @@ impl Core {
         self.capacity_blocks().saturating_sub(self.map.used_blocks())
     }
 
-    /// Room beyond the reserve is lent to segments whose blocks only their own shards hold: an
-    /// opening stores these blocks once more before it deletes the segments. So these segments have
-    /// to become durable, which takes no room, before the volume writes more.
+    /// Segments whose blocks only their own shards hold borrow space beyond the reserve: an opening
+    /// stores these blocks once more before it deletes the segments. So these segments have to
+    /// become durable, which takes no space, before the volume writes more.
     #[must_use]
-    pub fn room_is_lent(&self) -> bool {
-        let lent = self.segments.row_backed();
-        lent > 0 && !self.starved() && self.segments_free() < self.marks().reserve + lent
+    pub fn space_is_borrowed(&self) -> bool {
+        let borrowed = self.segments.row_backed();
+        borrowed > 0 && !self.starved() && self.segments_free() < self.marks().reserve + borrowed
     }
 
     /// Collection runs, or will run soon. Shards go to the nodes with the most room, not to the
@@ -545,7 +549,8 @@ impl Core {
     #[must_use]
     pub fn starves_if_reserved(&self, blocks: u64) -> bool {
         let kept = self.checkpoint_segments_to_come(blocks);
-        self.checkpoint_growth(blocks) > 0 && self.segments_free_beside(kept, 0) < RESERVE_SEGMENTS
+        self.checkpoint_growth(blocks) > 0
+            && self.segments_free_after_checkpoint(kept, 0) < RESERVE_SEGMENTS
     }
 
     /// Segments that fit into the slots by which the checkpoint grows if a user reserves `blocks`
@@ -554,10 +559,10 @@ impl Core {
         if blocks == 0 {
             return 0;
         }
-        let shape = self.shape();
+        let params = self.capacity_params();
         let kept = self.checkpoint_segments_to_come(blocks);
         let slots = kept - self.checkpoint_segments_to_come(0);
-        (slots * shape.nodes).div_ceil(shape.width)
+        (slots * params.nodes).div_ceil(params.width)
     }
 }
 
@@ -565,7 +570,8 @@ impl Core {
 mod tests {
     use super::*;
 
-    const RS42: Shape = Shape { nodes: 6, missing_max: 2, width: 6, segment_blocks: 1024 };
+    const RS42: CapacityParams =
+        CapacityParams { nodes: 6, missing_max: 2, width: 6, segment_blocks: 1024 };
 
     #[test]
     fn free_slots_become_segments_as_far_as_each_finds_enough_nodes() {
@@ -580,7 +586,7 @@ mod tests {
 
     #[test]
     fn a_node_that_came_back_empty_makes_room() {
-        let copies = Shape { nodes: 5, missing_max: 2, width: 3, segment_blocks: 256 };
+        let copies = CapacityParams { nodes: 5, missing_max: 2, width: 3, segment_blocks: 256 };
         let fit = |free: &[u64]| copies.segments_fitting_after_losses(free.into(), 1);
         assert_eq!(fit(&[3, 3, 0, 3]), 3, "one node is lost");
         assert_eq!(fit(&[3, 3, 0, 3, 30]), 4);
@@ -598,7 +604,7 @@ mod tests {
 
     #[test]
     fn a_node_that_granted_less_still_holds_what_a_volume_needs() {
-        let copies = Shape { nodes: 4, missing_max: 2, width: 3, segment_blocks: 256 };
+        let copies = CapacityParams { nodes: 4, missing_max: 2, width: 3, segment_blocks: 256 };
         let blocks = 2048;
         let slots = copies.slots_for(blocks);
         let (_, checkpoint) = copies.segments_for(blocks);
@@ -620,7 +626,7 @@ mod tests {
     #[test]
     fn marks_are_in_order() {
         for total in [1, 10, 100, 1000, 100_000] {
-            let marks = Shape::marks(total);
+            let marks = CapacityParams::marks(total);
             assert!(marks.reserve >= 3, "two moves and what a user opens");
             assert!(marks.reserve < marks.low && marks.low < marks.high);
             assert!(marks.high <= marks.reserve + slack(total), "collection can end");
@@ -631,15 +637,15 @@ mod tests {
     fn what_is_reserved_for_a_size_holds_that_size() {
         for nodes in [6, 7, 9, 12] {
             for blocks in [1, 1000, 6144, 16384, 262_144, 1 << 28] {
-                let shape = Shape { nodes, ..RS42 };
-                let (total, checkpoint) = shape.segments_for(blocks);
-                let slots = shape.slots_for(blocks);
+                let params = CapacityParams { nodes, ..RS42 };
+                let (total, checkpoint) = params.segments_for(blocks);
+                let slots = params.slots_for(blocks);
                 let all = vec![slots; usize::try_from(nodes).expect("few")];
-                assert!(shape.capacity_blocks(&all, checkpoint) >= blocks, "{nodes} {blocks}");
+                assert!(params.capacity_blocks(&all, checkpoint) >= blocks, "{nodes} {blocks}");
                 // When the volume is full, the reserve is left, even after m losses.
-                let used = shape.slots(total) + checkpoint;
-                let left = vec![slots - used; usize::try_from(shape.nodes_left()).expect("few")];
-                let fitting = segments_fitting(&left, shape.width);
+                let used = params.slots(total) + checkpoint;
+                let left = vec![slots - used; usize::try_from(params.nodes_left()).expect("few")];
+                let fitting = segments_fitting(&left, params.width);
                 assert!(fitting >= RESERVE_SEGMENTS, "{nodes} {blocks}");
             }
         }
@@ -660,14 +666,14 @@ mod tests {
             (12, 4, 12),
         ] {
             for (segment_blocks, step) in [(8, 1), (64, 7), (1024, 97)] {
-                let shape = Shape { nodes, missing_max, width, segment_blocks };
+                let params = CapacityParams { nodes, missing_max, width, segment_blocks };
                 for blocks in (1..300 * step).step_by(step as usize) {
-                    let slots = shape.slots_for(blocks);
+                    let slots = params.slots_for(blocks);
                     let all = vec![slots; usize::try_from(nodes).expect("few")];
                     // The volume may have as many segments as fit into the slots.
-                    let checkpoint = shape.checkpoint_segments(blocks, slots * nodes / width);
-                    let capacity = shape.capacity_blocks(&all, checkpoint);
-                    assert!(capacity >= blocks, "{blocks} blocks, but {capacity} fit: {shape:?}");
+                    let checkpoint = params.checkpoint_segments(blocks, slots * nodes / width);
+                    let capacity = params.capacity_blocks(&all, checkpoint);
+                    assert!(capacity >= blocks, "{blocks} blocks, but {capacity} fit: {params:?}");
                 }
             }
         }

@@ -2,18 +2,18 @@
 
 use fieldstone_proto::{Epoch, NodeIndex, VolumeId};
 
-use crate::seam::Provisioning;
+use crate::interface::Provisioning;
 
 /// The phases of a volume's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum VolumePhase {
     /// Fencing nodes, loading the checkpoint, replaying the log.
     Opening,
     /// Serving requests.
     Serving,
     /// Writing the last checkpoint.
     Closing,
-    /// An inspection ([`crate::Opening::Inspect`]) is complete: the status says what it found.
+    /// An inspection ([`crate::OpenMode::Inspect`]) is complete: the status says what it found.
     Inspected,
     /// Closed: everything is stable, and the volume writes to no node any more.
     Closed,
@@ -58,7 +58,7 @@ pub struct NodeStatus {
 /// A rebuild or scrub under way, or the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// It runs now.
+    /// The rebuild or scrub runs.
     pub running: bool,
     /// Shards to do, as far as known now.
     pub shards_total: u64,
@@ -88,7 +88,7 @@ pub struct Status {
     /// The profile, as on the command line.
     pub profile: String,
     /// The phase of the volume's life.
-    pub phase: Phase,
+    pub phase: VolumePhase,
     /// Why an opening, a closing or users' requests wait, as text for people; empty if they make
     /// progress.
     pub waits_for: String,

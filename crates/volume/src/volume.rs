@@ -10,15 +10,15 @@ use fieldstone_block::{
 use fieldstone_codes::Profile;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::exec::Executor;
 use crate::gc::write_checkpoint;
+use crate::interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
 use crate::map::Location;
 use crate::record::EntryKind;
-use crate::reserve::{begin_change, give_back_garbage, give_back_spare, reserve_for_size};
-use crate::seam::{Action, Event, Geometry, Opening, Provisioning, VolumeConfig};
+use crate::reserve::{begin_change, release_garbage, release_spare, reserve_for_size};
 use crate::segment::State;
-use crate::status::{NodeHealth, NodeStatus, Phase, Status};
+use crate::status::{NodeHealth, NodeStatus, Status, VolumePhase};
 
 /// Pause before the volume writes a root again that too few nodes took.
 const ROOT_RETRY_MS: u64 = 20;
@@ -28,24 +28,24 @@ const WALK_BLOCKS: u64 = 4096;
 
 /// A volume. The crate's documentation says how it works and how a caller drives it.
 pub struct Volume {
-    core: Rc<RefCell<Core>>,
+    core: Rc<RefCell<VolumeCore>>,
     executor: Executor,
 }
 
 impl Volume {
-    /// Starts to open a volume. The opening goes on when [`Event::NodeUp`] reports the nodes.
+    /// Starts to open a volume. The opening goes on when [`VolumeEvent::NodeUp`] reports the nodes.
     #[must_use]
     pub fn new(config: VolumeConfig, now: Nanos) -> Self {
         let (name, profile, geometry) = match &config.opening {
-            Opening::Create { name, profile, geometry, .. } => (name.clone(), *profile, *geometry),
+            OpenMode::Create { name, profile, geometry, .. } => (name.clone(), *profile, *geometry),
             // Placeholders until the root is read.
-            Opening::Open { .. } | Opening::Inspect => (
+            OpenMode::Open { .. } | OpenMode::Inspect => (
                 config.volume.to_string(),
                 Profile::copies(1).expect("one copy is allowed"),
                 Geometry { size_bytes: 0, shard_bytes: 4096, unit_bytes: 4096, ring_bytes: 65536 },
             ),
         };
-        let core = Rc::new(RefCell::new(Core::new(config, name, profile, geometry, now)));
+        let core = Rc::new(RefCell::new(VolumeCore::new(config, name, profile, geometry, now)));
         core.borrow_mut().ctx = Rc::downgrade(&core);
         let mut volume = Self { core, executor: Executor::default() };
         let ctx = Ctx(Rc::clone(&volume.core));
@@ -65,28 +65,28 @@ impl Volume {
     }
 
     /// Takes an event. The next [`Backend::poll`] does the work that follows from it.
-    pub fn handle(&mut self, event: Event, now: Nanos) {
+    pub fn handle(&mut self, event: VolumeEvent, now: Nanos) {
         let mut core = self.core.borrow_mut();
         core.now = core.now.max(now);
         match event {
-            Event::NodeUp(node) => core.node_connected(node),
-            Event::NodeDown(node) => {
+            VolumeEvent::NodeUp(node) => core.node_connected(node),
+            VolumeEvent::NodeDown(node) => {
                 core.node_lost(node, "the connection is gone");
-                core.actions.push_back(Action::Reconnect { node });
+                core.actions.push_back(VolumeAction::Reconnect { node });
             }
-            Event::Reply { node, reply } => core.handle_reply(node, reply),
-            Event::JobDone { id, result } => core.job_done(id, result),
+            VolumeEvent::Reply { node, reply } => core.handle_reply(node, reply),
+            VolumeEvent::JobDone { id, result } => core.job_done(id, result),
         }
     }
 
     /// The next action for the world to carry out. After each `poll`, ask until there is none.
-    pub fn next_action(&mut self) -> Option<Action> {
+    pub fn next_action(&mut self) -> Option<VolumeAction> {
         self.core.borrow_mut().actions.pop_front()
     }
 
     /// The phase of the volume's life.
     #[must_use]
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> VolumePhase {
         self.core.borrow().phase.clone()
     }
 
@@ -117,7 +117,7 @@ impl Volume {
     pub fn request_scrub(&mut self, limit_bytes_per_second: u64) {
         let mut core = self.core.borrow_mut();
         core.config.rebuild_limit_bytes_per_second = limit_bytes_per_second;
-        if !core.scrub.progress.running && core.phase == Phase::Serving {
+        if !core.scrub.progress.running && core.phase == VolumePhase::Serving {
             core.scrub.progress.running = true;
             core.spawn_with(crate::scrub::scrub);
         }
@@ -130,7 +130,7 @@ impl Volume {
         let mut core = self.core.borrow_mut();
         let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);
         core.grow_refused = None;
-        if size_bytes > core.geometry.size_bytes && core.phase == Phase::Serving {
+        if size_bytes > core.geometry.size_bytes && core.phase == VolumePhase::Serving {
             core.spawn_with(move |ctx| grow(ctx, size_bytes, thin));
         }
     }
@@ -228,14 +228,14 @@ impl Backend for Volume {
     }
 }
 
-fn check(core: &Core, request: &Request) -> Result<(), BlockError> {
+fn check(core: &VolumeCore, request: &Request) -> Result<(), BlockError> {
     match &core.phase {
-        Phase::Serving if !core.closing => {}
-        Phase::Failed(why) if core.recovery.fenced_out => {
+        VolumePhase::Serving if !core.closing => {}
+        VolumePhase::Failed(why) if core.attempts.fenced_out => {
             return Err(BlockError::Fenced(why.clone()));
         }
-        Phase::Failed(why) => return Err(BlockError::Io(why.clone())),
-        Phase::Opening => return Err(BlockError::Io("the volume is still opening".into())),
+        VolumePhase::Failed(why) => return Err(BlockError::Io(why.clone())),
+        VolumePhase::Opening => return Err(BlockError::Io("the volume is still opening".into())),
         _ => return Err(BlockError::ShuttingDown),
     }
     let (offset_bytes, len_bytes) = (request.offset_bytes, request.len_bytes);
@@ -264,7 +264,7 @@ fn check(core: &Core, request: &Request) -> Result<(), BlockError> {
 }
 
 /// How the volume stores the blocks of a range, up to the bounds of one answer.
-fn extents(core: &Core, request: &Request) -> Vec<Extent> {
+fn extents(core: &VolumeCore, request: &Request) -> Vec<Extent> {
     let mut next = request.offset_bytes / BLOCK_BYTES as u64;
     let end = next + u64::from(request.len_bytes) / BLOCK_BYTES as u64;
     let mut extents: Vec<Extent> = Vec::new();
@@ -293,7 +293,7 @@ fn extents(core: &Core, request: &Request) -> Vec<Extent> {
 }
 
 /// Makes the device larger. The volume writes the root first. Otherwise it could acknowledge a
-/// write behind the old end, and a crash could then leave the old size, with no place for that
+/// write after the old end, and a crash could then leave the old size, with no place for that
 /// write.
 async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     if let Some(why) = ctx.with(|core| core.too_large(size_bytes)) {
@@ -329,7 +329,7 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
 
 /// Writes the device's size into the root. False if the volume does not serve any more.
 async fn place_size(ctx: &Ctx, size_bytes: u64, provisioning: Provisioning) -> bool {
-    while ctx.with(|core| core.phase == Phase::Serving) {
+    while ctx.with(|core| core.phase == VolumePhase::Serving) {
         let placed = crate::journal::put_root(ctx, |root| {
             root.geometry.size_bytes = root.geometry.size_bytes.max(size_bytes);
             root.provisioning = provisioning;
@@ -347,39 +347,39 @@ async fn close(ctx: Ctx) {
     loop {
         let (idle, phase) =
             ctx.with(|core| (core.log.idle() && core.reads.idle(), core.phase.clone()));
-        if idle || phase != Phase::Serving {
+        if idle || phase != VolumePhase::Serving {
             break;
         }
         ctx.sleep_ms(1).await;
     }
-    give_back_garbage(&ctx).await;
-    if ctx.with(|core| core.phase == Phase::Serving) {
+    release_garbage(&ctx).await;
+    if ctx.with(|core| core.phase == VolumePhase::Serving) {
         // In this phase rebuild and collection end by themselves. Wait for them.
-        ctx.with(|core| core.phase = Phase::Closing);
+        ctx.with(|core| core.phase = VolumePhase::Closing);
         let lock = ctx.with(|core| core.maintenance_lock.clone());
         let _guard = lock.acquire().await;
         while ctx.with(|core| core.rebuild.is_running() || core.log.mover_running) {
             ctx.sleep_ms(1).await;
         }
         write_checkpoint(&ctx, true).await;
-        give_back_spare(&ctx).await;
+        release_spare(&ctx).await;
     }
     ctx.with(|core| {
-        if !matches!(core.phase, Phase::Failed(_)) {
-            core.phase = Phase::Closed;
+        if !matches!(core.phase, VolumePhase::Failed(_)) {
+            core.phase = VolumePhase::Closed;
         }
         core.fail_everything();
     });
 }
 
-fn status(core: &Core) -> Status {
+fn status(core: &VolumeCore) -> Status {
     let data_segments = core
         .segments
         .iter()
         .filter(|(_, s)| s.kind == fieldstone_proto::SegmentKind::Data)
         .filter(|(_, s)| s.live_blocks > 0);
     let k = core.code.k();
-    let serves = matches!(core.phase, Phase::Serving | Phase::Closing);
+    let serves = matches!(core.phase, VolumePhase::Serving | VolumePhase::Closing);
     let health = |index: NodeIndex| match core.node(index).health {
         // An opening would not count it yet.
         NodeHealth::Up if serves && !core.has_root(index) => NodeHealth::Joining,
@@ -401,7 +401,7 @@ fn status(core: &Core) -> Status {
             slots_free: node.slots.free,
             slot_bytes: node.stat.slot_bytes,
             shards: u32::try_from(
-                core.segments.iter().filter(|(_, s)| s.shards.contains(&Some(index))).count(),
+                core.segments.iter().filter(|(_, s)| s.has_shard_on(index)).count(),
             )
             .unwrap_or(u32::MAX),
             reason: node.reason.clone(),

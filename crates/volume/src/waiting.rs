@@ -4,19 +4,19 @@
 use fieldstone_block::Nanos;
 use fieldstone_proto::NodeIndex;
 
-use crate::core::Core;
+use crate::core::VolumeCore;
 use crate::segment::State;
-use crate::status::Phase;
+use crate::status::VolumePhase;
 
 /// The text names a node that has not answered for this long.
 const SLOW_MS: u64 = 1_000;
 
-impl Core {
+impl VolumeCore {
     /// The reasons why requests wait; empty if no request waits longer than usual.
     #[must_use]
     pub fn what_is_waited_for(&self) -> String {
-        if !self.recovery.waits_for.is_empty() || self.phase != Phase::Serving {
-            return self.recovery.waits_for.clone();
+        if !self.attempts.waits_for.is_empty() || self.phase != VolumePhase::Serving {
+            return self.attempts.waits_for.clone();
         }
         let mut reasons = Vec::new();
         if !self.writable() {

@@ -29,7 +29,7 @@ pub enum Kind {
 
 /// The work of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Work {
+pub enum Workload {
     /// All parities from all data.
     Encode(Kind),
     /// The first data shard, from the others and a parity, with a Cauchy matrix.
@@ -68,7 +68,7 @@ pub enum Cores {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// The work.
-    pub work: Work,
+    pub work: Workload,
     /// Data shards.
     pub k: usize,
     /// Parity shards.
@@ -87,7 +87,7 @@ impl Case {
     pub fn name(&self) -> String {
         let Self { work, k, m, .. } = self;
         let bytes = match work {
-            Work::Zigzag | Work::Rebuild => self.shard_bytes * self.k,
+            Workload::Zigzag | Workload::Rebuild => self.shard_bytes * self.k,
             _ => self.shard_bytes,
         };
         let size = units::size_argument(bytes as u64);
@@ -95,7 +95,7 @@ impl Case {
     }
 }
 
-impl Work {
+impl Workload {
     /// The first part of a case's name.
     pub fn name(self) -> String {
         match self {
@@ -149,12 +149,12 @@ pub fn all() -> Vec<Case> {
         (CacheState::Cold, Cores::All),
     ];
     let works = [
-        Work::Encode(Kind::Cauchy),
-        Work::Encode(Kind::Ones),
-        Work::Encode(Kind::Random),
-        Work::DecodeOne,
-        Work::DecodeMany,
-        Work::DecodeRun,
+        Workload::Encode(Kind::Cauchy),
+        Workload::Encode(Kind::Ones),
+        Workload::Encode(Kind::Random),
+        Workload::DecodeOne,
+        Workload::DecodeMany,
+        Workload::DecodeRun,
     ];
     let mut cases = Vec::new();
     for (cache, cores) in places {
@@ -165,10 +165,10 @@ pub fn all() -> Vec<Case> {
             }
         }
         for kind in [Kind::Cauchy, Kind::Ones] {
-            let (work, shard_bytes) = (Work::Update(kind), 4 << 10);
+            let (work, shard_bytes) = (Workload::Update(kind), 4 << 10);
             cases.push(Case { work, k: 8, m: 3, shard_bytes, cache, cores });
         }
-        for work in [Work::Zigzag, Work::Rebuild] {
+        for work in [Workload::Zigzag, Workload::Rebuild] {
             for object_bytes in OBJECT_BYTES {
                 let shard_bytes = object_bytes / 4;
                 cases.push(Case { work, k: 4, m: 2, shard_bytes, cache, cores });

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::case::{CacheState, Case, Cores, Kind, Work};
+use super::case::{CacheState, Case, Cores, Kind, Workload};
 use super::contender::Contender;
 use super::measure::{Cell, Results, Sample};
 use crate::row::{Better, Row};
@@ -26,13 +26,13 @@ pub fn target(case: &Case, peer: Contender) -> Option<f64> {
     let hot_one = case.cache == CacheState::Hot && case.cores == Cores::One;
     let large = case.shard_bytes >= 1 << 20;
     match (case.work, peer) {
-        (Work::Encode(_), Contender::Isal) if hot_one && large => Some(1.0),
-        (Work::Encode(Kind::Ones), Contender::Isal) if hot_one => Some(1.35),
-        (Work::Encode(_), Contender::Isal) if hot_one => Some(1.1),
-        (Work::DecodeOne | Work::DecodeMany, Contender::Isal) if hot_one => Some(1.1),
-        (Work::Update(_), Contender::Isal) if hot_one => Some(1.2),
-        (Work::Zigzag, Contender::GfComplete) if is_large_zigzag(case, Cores::All) => Some(3.1),
-        (Work::Rebuild, Contender::Isal) if is_large_zigzag(case, Cores::One) => Some(1.5),
+        (Workload::Encode(_), Contender::Isal) if hot_one && large => Some(1.0),
+        (Workload::Encode(Kind::Ones), Contender::Isal) if hot_one => Some(1.35),
+        (Workload::Encode(_), Contender::Isal) if hot_one => Some(1.1),
+        (Workload::DecodeOne | Workload::DecodeMany, Contender::Isal) if hot_one => Some(1.1),
+        (Workload::Update(_), Contender::Isal) if hot_one => Some(1.2),
+        (Workload::Zigzag, Contender::GfComplete) if is_large_zigzag(case, Cores::All) => Some(3.1),
+        (Workload::Rebuild, Contender::Isal) if is_large_zigzag(case, Cores::One) => Some(1.5),
         _ => None,
     }
 }
@@ -41,8 +41,8 @@ pub fn target(case: &Case, peer: Contender) -> Option<f64> {
 fn limit_target(case: &Case) -> Option<f64> {
     let hot_one = case.cache == CacheState::Hot && case.cores == Cores::One;
     match case.work {
-        Work::Encode(_) if hot_one && case.shard_bytes >= 1 << 20 => Some(0.9),
-        Work::Zigzag if is_large_zigzag(case, Cores::One) => Some(0.85),
+        Workload::Encode(_) if hot_one && case.shard_bytes >= 1 << 20 => Some(0.9),
+        Workload::Zigzag if is_large_zigzag(case, Cores::One) => Some(0.85),
         _ => None,
     }
 }
@@ -54,7 +54,7 @@ fn is_large_zigzag(case: &Case, cores: Cores) -> bool {
 
 /// Medians of one contender.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
+pub struct Medians {
     /// Data per second.
     pub gb_per_second: f64,
     /// Ticks of the time stamp counter per byte of data; `None` if the CPU has none.
@@ -64,10 +64,10 @@ pub struct Found {
 }
 
 /// The medians of a contender in a cell.
-pub fn found(cell: &Cell, contender: Contender) -> Option<Found> {
+pub fn medians(cell: &Cell, contender: Contender) -> Option<Medians> {
     let samples = cell.get(&contender)?;
     let of = |value: fn(&Sample) -> f64| median(&samples.iter().map(value).collect::<Vec<_>>());
-    Some(Found {
+    Some(Medians {
         gb_per_second: of(Sample::gb_per_second)?,
         cycles_per_byte: of(|sample| sample.cycles_per_byte).filter(|&cycles| cycles > 0.0),
         seconds: samples.iter().map(|sample| sample.seconds).sum(),
@@ -75,9 +75,9 @@ pub fn found(cell: &Cell, contender: Contender) -> Option<Found> {
 }
 
 /// The faster of the two limits.
-pub fn limit(cell: &Cell) -> Option<Found> {
+pub fn limit(cell: &Cell) -> Option<Medians> {
     let limits = [Contender::LimitPlain, Contender::LimitStreaming];
-    let found = limits.into_iter().filter_map(|limit| found(cell, limit));
+    let found = limits.into_iter().filter_map(|limit| medians(cell, limit));
     found.max_by(|a, b| a.gb_per_second.total_cmp(&b.gb_per_second))
 }
 
@@ -97,24 +97,24 @@ pub fn compare(cases: &[Case], results: &Results) -> Vec<Row> {
 }
 
 fn rows(case: &Case, cell: &Cell) -> Vec<Row> {
-    let ours = found(cell, Contender::Ours);
+    let ours = medians(cell, Contender::Ours);
     let limit = limit(cell);
-    let row = |name: Option<&str>, theirs: Option<Found>, target: Option<f64>| {
-        let speed = |found: Option<Found>| found.map(|found| found.gb_per_second);
+    let row = |name: Option<&str>, theirs: Option<Medians>, target: Option<f64>| {
+        let speed = |found: Option<Medians>| found.map(|found| found.gb_per_second);
         let numbers = (speed(ours), speed(theirs));
         let mut row = Row::new(NAME, case.name(), UNIT, Better::More, numbers)
             .limit(speed(limit))
             .at_least(target);
         row.peer = name.map(str::to_owned);
         row.seconds = [ours, theirs].into_iter().flatten().map(|found| found.seconds).sum();
-        let cycles = |found: Option<Found>| json!(found.and_then(|found| found.cycles_per_byte));
+        let cycles = |found: Option<Medians>| json!(found.and_then(|found| found.cycles_per_byte));
         row.more.insert("ours_cycles_per_byte".to_owned(), cycles(ours));
         row.more.insert("theirs_cycles_per_byte".to_owned(), cycles(theirs));
         row
     };
     let mut rows = Vec::new();
     for peer in PEERS {
-        let Some(theirs) = found(cell, peer) else { continue };
+        let Some(theirs) = medians(cell, peer) else { continue };
         let mut row = row(Some(peer.name()), Some(theirs), target(case, peer));
         if let Some((low, high)) = quartiles(cell, peer) {
             row.more.insert("ratio_p25".to_owned(), json!(low));
@@ -122,7 +122,7 @@ fn rows(case: &Case, cell: &Cell) -> Vec<Row> {
         }
         rows.push(row);
     }
-    if let Some(streaming) = found(cell, Contender::OursStreaming) {
+    if let Some(streaming) = medians(cell, Contender::OursStreaming) {
         rows.push(row(Some(Contender::OursStreaming.name()), Some(streaming), None));
     }
     if limit.is_some() {

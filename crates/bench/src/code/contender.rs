@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 use fieldstone_codes::Profile;
-use fieldstone_gf::{Element, LinearMap, Matrix, Options, Source, Stores, Target, Update, field};
+use fieldstone_gf::{
+    Element, LinearMap, Matrix, Options, Source, StoreMode, Target, Update, field,
+};
 
-use super::case::{CacheState, Case, Kind, Work};
+use super::case::{CacheState, Case, Kind, Workload};
 use super::isal::{Isal, coefficients};
 use super::jerasure::Jerasure;
 use super::limit::{Writes, skeleton};
-use super::memory::{Shape, Stripe};
+use super::memory::{BufferLengths, Stripe};
 
 /// Data nodes of the MSR engine paper's code {6,4,8}, the profile `zigzag:4+2`.
 const ZIGZAG_K: usize = 4;
@@ -91,7 +93,7 @@ pub type StripeFn = Box<dyn Fn(&Stripe) + Send + Sync>;
 /// A case with its contenders, ready to run.
 pub struct PreparedCase {
     /// The buffers of one execution.
-    pub shape: Shape,
+    pub lengths: BufferLengths,
     /// Bytes that one execution counts for: data encoded, decoded or updated.
     pub data_bytes: usize,
     /// The contenders.
@@ -102,15 +104,15 @@ impl PreparedCase {
     /// Prepares a case for all contenders that can take part.
     pub fn new(case: &Case, peers: &Peers) -> Self {
         let mut prepared = match case.work {
-            Work::Encode(kind) => encode(case, kind, peers),
-            Work::DecodeOne => decode(case, &[0], peers),
-            Work::DecodeMany => {
+            Workload::Encode(kind) => encode(case, kind, peers),
+            Workload::DecodeOne => decode(case, &[0], peers),
+            Workload::DecodeMany => {
                 decode(case, &(0..case.m).map(|place| 2 * place).collect::<Vec<_>>(), peers)
             }
-            Work::DecodeRun => decode(case, &(0..case.m).collect::<Vec<_>>(), peers),
-            Work::Update(kind) => update(case, kind, peers),
-            Work::Zigzag => zigzag_encode(case, peers),
-            Work::Rebuild => rebuild(case, peers),
+            Workload::DecodeRun => decode(case, &(0..case.m).collect::<Vec<_>>(), peers),
+            Workload::Update(kind) => update(case, kind, peers),
+            Workload::Zigzag => zigzag_encode(case, peers),
+            Workload::Rebuild => rebuild(case, peers),
         };
         if case.cache == CacheState::Hot {
             prepared.contenders.retain(|(contender, _)| *contender != Contender::OursStreaming);
@@ -162,7 +164,7 @@ fn map_of(matrix: &Matrix) -> Arc<LinearMap> {
     Arc::new(LinearMap::from_matrix(matrix).expect("a matrix with rows and columns is a map"))
 }
 
-fn ours(map: &Arc<LinearMap>, stores: Stores, update: Update) -> StripeFn {
+fn ours(map: &Arc<LinearMap>, stores: StoreMode, update: Update) -> StripeFn {
     let map = Arc::clone(map);
     let options = Options { stores, update, ..Options::default() };
     Box::new(move |stripe| execute(&map, options, &stripe.inputs, &stripe.outputs, stripe))
@@ -215,8 +217,8 @@ fn limit(inputs: usize, len_bytes: usize, writes: Writes) -> StripeFn {
 /// Our engine, ISA-L and the limits for a map of one element per shard.
 fn contenders(map: &Arc<LinearMap>, len_bytes: usize, peers: &Peers) -> Vec<(Contender, StripeFn)> {
     let mut all = vec![
-        (Contender::Ours, ours(map, Stores::Auto, Update::Replace)),
-        (Contender::OursStreaming, ours(map, Stores::Streaming, Update::Replace)),
+        (Contender::Ours, ours(map, StoreMode::Auto, Update::Replace)),
+        (Contender::OursStreaming, ours(map, StoreMode::Streaming, Update::Replace)),
     ];
     if let Some(isal) = &peers.isal {
         let tables = isal.tables(map);
@@ -243,7 +245,7 @@ fn encode(case: &Case, kind: Kind, peers: &Peers) -> PreparedCase {
         contenders.push((Contender::Jerasure, run));
     }
     PreparedCase {
-        shape: Shape::uniform(case.k, case.m, len_bytes),
+        lengths: BufferLengths::uniform(case.k, case.m, len_bytes),
         data_bytes: case.k * len_bytes,
         contenders,
     }
@@ -272,7 +274,7 @@ fn decode(case: &Case, lost: &[usize], peers: &Peers) -> PreparedCase {
         contenders.push((Contender::Jerasure, run));
     }
     PreparedCase {
-        shape: Shape::uniform(k, lost.len(), shard_bytes),
+        lengths: BufferLengths::uniform(k, lost.len(), shard_bytes),
         data_bytes: k * shard_bytes,
         contenders,
     }
@@ -283,7 +285,8 @@ fn update(case: &Case, kind: Kind, peers: &Peers) -> PreparedCase {
     let len_bytes = case.shard_bytes;
     let matrix = parity_matrix(case.k, case.m, kind);
     let column = map_of(&Matrix::from_fn(case.m, 1, |row, _| matrix.row(row)[UPDATED]));
-    let mut contenders = vec![(Contender::Ours, ours(&column, Stores::Auto, Update::Accumulate))];
+    let mut contenders =
+        vec![(Contender::Ours, ours(&column, StoreMode::Auto, Update::Accumulate))];
     if let Some(isal) = &peers.isal {
         let tables = isal.tables(&map_of(&matrix));
         let run: StripeFn = Box::new(move |stripe| {
@@ -293,7 +296,11 @@ fn update(case: &Case, kind: Kind, peers: &Peers) -> PreparedCase {
         contenders.push((Contender::Isal, run));
     }
     contenders.push((Contender::LimitPlain, limit(1, len_bytes, Writes::Add)));
-    PreparedCase { shape: Shape::uniform(1, case.m, len_bytes), data_bytes: len_bytes, contenders }
+    PreparedCase {
+        lengths: BufferLengths::uniform(1, case.m, len_bytes),
+        data_bytes: len_bytes,
+        contenders,
+    }
 }
 
 /// A part of a shard, with its coefficient if it is a source.
@@ -333,8 +340,8 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> PreparedCase {
     let node_bytes = case.shard_bytes;
     let element_bytes = node_bytes / code.elements() as usize;
     let mut contenders = vec![
-        (Contender::Ours, ours(&map, Stores::Auto, Update::Replace)),
-        (Contender::OursStreaming, ours(&map, Stores::Streaming, Update::Replace)),
+        (Contender::Ours, ours(&map, StoreMode::Auto, Update::Replace)),
+        (Contender::OursStreaming, ours(&map, StoreMode::Streaming, Update::Replace)),
     ];
     if let Some(isal) = &peers.isal {
         let rows: Vec<_> = sums(&map, element_bytes)
@@ -375,7 +382,7 @@ fn zigzag_encode(case: &Case, peers: &Peers) -> PreparedCase {
     }
     contenders.extend(limits(ZIGZAG_K, node_bytes));
     PreparedCase {
-        shape: Shape::uniform(ZIGZAG_K, 2, node_bytes),
+        lengths: BufferLengths::uniform(ZIGZAG_K, 2, node_bytes),
         data_bytes: ZIGZAG_K * node_bytes,
         contenders,
     }
@@ -393,7 +400,7 @@ fn rebuild(case: &Case, peers: &Peers) -> PreparedCase {
     let plan = code.repair(&lost, &there).expect("one is lost");
     let rs = Arc::clone(&plan.map);
     let mut contenders: Vec<(Contender, StripeFn)> =
-        vec![(Contender::Ours, ours(&map, Stores::Auto, Update::Replace))];
+        vec![(Contender::Ours, ours(&map, StoreMode::Auto, Update::Replace))];
     let ours_rs: StripeFn = Box::new(move |stripe| {
         execute(&rs, Options::default(), &stripe.inputs[SURVIVORS..], &stripe.outputs, stripe);
     });
@@ -408,8 +415,8 @@ fn rebuild(case: &Case, peers: &Peers) -> PreparedCase {
     }
     let halves = vec![node_bytes / 2; SURVIVORS];
     let inputs = [halves, vec![node_bytes; ZIGZAG_K]].concat();
-    let shape = Shape { inputs, outputs: vec![node_bytes] };
-    PreparedCase { shape, data_bytes: node_bytes, contenders }
+    let lengths = BufferLengths { inputs, outputs: vec![node_bytes] };
+    PreparedCase { lengths, data_bytes: node_bytes, contenders }
 }
 
 #[cfg(test)]
@@ -433,7 +440,7 @@ mod tests {
         let mut checked = 0;
         for case in case::all().into_iter().filter(small) {
             let prepared = PreparedCase::new(&case, &peers);
-            let mut stripes = region.parts(1)[0].stripes(&prepared.shape, 1);
+            let mut stripes = region.parts(1)[0].stripes(&prepared.lengths, 1);
             assert_eq!(prepared.contenders[0].0, Contender::Ours);
             prepared
                 .verify(&mut stripes[0])
@@ -453,7 +460,7 @@ mod tests {
         });
         prepared.contenders.push((Contender::Isal, wrong));
         let region = Region::map(2 << 20).expect("2 MiB");
-        let mut stripes = region.parts(1)[0].stripes(&prepared.shape, 1);
+        let mut stripes = region.parts(1)[0].stripes(&prepared.lengths, 1);
         assert!(prepared.verify(&mut stripes[0]).is_err());
     }
 }

@@ -16,7 +16,7 @@ use indicatif::ProgressBar;
 
 use super::case::{CacheState, Case, Cores};
 use super::contender::{Contender, Peers, PreparedCase};
-use super::memory::{Part, Region, Stripe};
+use super::memory::{Region, Stripe, WorkerRegion};
 use crate::choice::{Choice, chosen};
 
 /// The intended length of a sample. Starting several workers together takes longer.
@@ -120,9 +120,9 @@ fn cell(
         CacheState::Cold => (4, usize::MAX),
     };
     let parts = region.parts(cores.len());
-    let fits = |part: &Part| part.stripes(&prepared.shape, least).len() == least;
+    let fits = |part: &WorkerRegion| part.stripes(&prepared.lengths, least).len() == least;
     let Some(first) = parts.first().filter(|part| fits(part)) else { return Ok(None) };
-    let Some(mut stripe) = first.stripes(&prepared.shape, 1).pop() else { return Ok(None) };
+    let Some(mut stripe) = first.stripes(&prepared.lengths, 1).pop() else { return Ok(None) };
     prepared.verify(&mut stripe)?;
     let team = Team {
         prepared,
@@ -136,7 +136,7 @@ fn cell(
         for (&core, part) in cores.iter().zip(parts) {
             let team = &team;
             scope.spawn(move || {
-                let stripes = part.stripes(&team.prepared.shape, most);
+                let stripes = part.stripes(&team.prepared.lengths, most);
                 team.work(core, &stripes);
             });
         }
@@ -288,7 +288,7 @@ pub fn allowed_cores() -> anyhow::Result<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::{Kind, Work};
+    use super::super::case::{Kind, Workload};
     use super::*;
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
         let region = Region::map(8 << 20).expect("8 MiB");
         let peers = Peers::default();
         for cores in [Cores::One, Cores::All] {
-            let work = Work::Encode(Kind::Cauchy);
+            let work = Workload::Encode(Kind::Cauchy);
             let case = Case { work, k: 4, m: 2, shard_bytes: 4096, cache: CacheState::Cold, cores };
             let prepared = PreparedCase::new(&case, &peers);
             let allowed = allowed_cores().expect("the system tells");

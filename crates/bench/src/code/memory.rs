@@ -61,11 +61,11 @@ impl Region {
     }
 
     /// The parts of `workers` workers. Each worker uses only its own part.
-    pub fn parts(&self, workers: usize) -> Vec<Part> {
+    pub fn parts(&self, workers: usize) -> Vec<WorkerRegion> {
         let len_bytes = self.len_bytes / workers / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         let base = self.base();
         (0..workers)
-            .map(|worker| Part { base: base.wrapping_add(worker * len_bytes), len_bytes })
+            .map(|worker| WorkerRegion { base: base.wrapping_add(worker * len_bytes), len_bytes })
             .collect()
     }
 }
@@ -79,13 +79,13 @@ impl Drop for Region {
 
 /// One worker's part of the region.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct WorkerRegion {
     base: *mut u8,
     len_bytes: usize,
 }
 
 // SAFETY: a part is only an address range, and only its own worker uses it.
-unsafe impl Send for Part {}
+unsafe impl Send for WorkerRegion {}
 
 /// Buffers of one execution.
 #[derive(Clone, Debug)]
@@ -94,19 +94,19 @@ pub struct Stripe {
     pub inputs: Vec<*mut u8>,
     /// The addresses of the outputs.
     pub outputs: Vec<*mut u8>,
-    shape: Shape,
+    lengths: BufferLengths,
 }
 
 /// Lengths of the buffers of one execution, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct BufferLengths {
     /// The length of each input.
     pub inputs: Vec<usize>,
     /// The length of each output.
     pub outputs: Vec<usize>,
 }
 
-impl Shape {
+impl BufferLengths {
     /// `inputs` and `outputs` buffers of `len_bytes`.
     pub fn uniform(inputs: usize, outputs: usize, len_bytes: usize) -> Self {
         Self { inputs: vec![len_bytes; inputs], outputs: vec![len_bytes; outputs] }
@@ -119,10 +119,10 @@ impl Shape {
     }
 }
 
-impl Part {
+impl WorkerRegion {
     /// As many stripes as fit, but at most `most`.
-    pub fn stripes(&self, shape: &Shape, most: usize) -> Vec<Stripe> {
-        let count = (self.len_bytes / shape.stripe_bytes()).min(most);
+    pub fn stripes(&self, lengths: &BufferLengths, most: usize) -> Vec<Stripe> {
+        let count = (self.len_bytes / lengths.stripe_bytes()).min(most);
         let mut at = 0;
         let mut place = |lengths: &[usize]| {
             let carve = |len_bytes: &usize| {
@@ -134,9 +134,9 @@ impl Part {
         };
         (0..count)
             .map(|_| Stripe {
-                inputs: place(&shape.inputs),
-                outputs: place(&shape.outputs),
-                shape: shape.clone(),
+                inputs: place(&lengths.inputs),
+                outputs: place(&lengths.outputs),
+                lengths: lengths.clone(),
             })
             .collect()
     }
@@ -145,12 +145,12 @@ impl Part {
 impl Stripe {
     /// Length of an output.
     pub fn output_bytes(&self, output: usize) -> usize {
-        self.shape.outputs[output]
+        self.lengths.outputs[output]
     }
 
     /// A copy of the outputs.
     pub fn copy_outputs(&self) -> Vec<Vec<u8>> {
-        let buffers = self.outputs.iter().zip(&self.shape.outputs);
+        let buffers = self.outputs.iter().zip(&self.lengths.outputs);
         let copy = |(output, &len): (&*mut u8, &usize)| {
             // SAFETY: the buffers are inside the worker's part, and no thread writes to them now.
             unsafe { std::slice::from_raw_parts(*output, len) }.to_vec()
@@ -174,20 +174,20 @@ mod tests {
     #[test]
     fn stripes_lie_apart_inside_the_parts() {
         let region = Region::map(8 << 20).expect("8 MiB");
-        let shape = Shape { inputs: vec![100, 5000], outputs: vec![64] };
+        let lengths = BufferLengths { inputs: vec![100, 5000], outputs: vec![64] };
         let mut ranges = Vec::new();
         for part in region.parts(2) {
-            let stripes = part.stripes(&shape, 10);
+            let stripes = part.stripes(&lengths, 10);
             assert_eq!(stripes.len(), 10);
             for stripe in &stripes {
                 let starts = stripe.inputs.iter().chain(&stripe.outputs);
-                let lengths = shape.inputs.iter().chain(&shape.outputs);
-                ranges.extend(starts.zip(lengths).map(|(at, len)| (at.addr(), at.addr() + len)));
+                let buffers = lengths.inputs.iter().chain(&lengths.outputs);
+                ranges.extend(starts.zip(buffers).map(|(at, len)| (at.addr(), at.addr() + len)));
                 assert!(stripe.inputs.iter().all(|input| input.addr().is_multiple_of(64)));
                 assert!(stripe.copy_outputs()[0].iter().any(|&byte| byte != 0), "noise");
             }
-            assert!(part.stripes(&shape, usize::MAX).len() > 500);
-            assert!(part.stripes(&Shape::uniform(1, 0, 5 << 20), 10).is_empty(), "no room");
+            assert!(part.stripes(&lengths, usize::MAX).len() > 500);
+            assert!(part.stripes(&BufferLengths::uniform(1, 0, 5 << 20), 10).is_empty(), "no room");
         }
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "buffers overlap");
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn outputs_can_be_put_back() {
         let region = Region::map(2 << 20).expect("2 MiB");
-        let mut stripes = region.parts(1)[0].stripes(&Shape::uniform(1, 2, 500), 1);
+        let mut stripes = region.parts(1)[0].stripes(&BufferLengths::uniform(1, 2, 500), 1);
         let copy = stripes[0].copy_outputs();
         // SAFETY: the buffer has 500 bytes.
         unsafe { stripes[0].outputs[1].add(499).write(!copy[1][499]) };

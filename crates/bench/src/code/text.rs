@@ -1,7 +1,7 @@
 //! A run as text: one table for each kind of work, state of the caches and number of cores.
 
 use super::case::{CacheState, Case, Cores};
-use super::compare::{LIMIT, found, limit};
+use super::compare::{LIMIT, limit, medians};
 use super::contender::Contender;
 use super::measure::{Cell, Results};
 use crate::row::Row;
@@ -76,8 +76,8 @@ fn table(group: &[(&Case, &Cell)], rows: &[Row]) -> String {
     heading.extend(["limit", "of limit", "target", ""]);
     let mut table = Table::new(&heading);
     for (case, cell) in group {
-        let speed = |contender| found(cell, contender).map(|found| found.gb_per_second);
-        let ours = found(cell, Contender::Ours);
+        let speed = |contender| medians(cell, contender).map(|found| found.gb_per_second);
+        let ours = medians(cell, Contender::Ours);
         let own = ours.map(|found| found.gb_per_second);
         let name = case.name();
         let mut line =

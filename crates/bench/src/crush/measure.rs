@@ -44,15 +44,15 @@ pub struct Samples {
 pub fn measure(case: &Case, library: Option<&Libcrush>, rounds: u32) -> anyhow::Result<Samples> {
     let weights = vec![WEIGHT_ONE; case.map.max_devices() as usize];
     let mut c_map = library.map(|library| library.map(&case.map, case.width)).transpose()?;
-    let mut bench = Bench { case, weights, c_map: c_map.as_mut(), next_x: 0 };
-    bench.compare()?;
+    let mut measurement = Measurement { case, weights, c_map: c_map.as_mut(), next_x: 0 };
+    measurement.compare()?;
     let mut contenders = vec![Contender::Batch, Contender::Single];
     contenders.extend(library.map(|_| Contender::Libcrush));
     // Mappings per sample, for each contender.
     let mut counts = Vec::new();
     for &contender in &contenders {
         let mut count = 256;
-        while bench.sample(contender, count) < SAMPLE && count < 1 << 20 {
+        while measurement.sample(contender, count) < SAMPLE && count < 1 << 20 {
             count *= 2;
         }
         counts.push(count);
@@ -62,7 +62,7 @@ pub fn measure(case: &Case, library: Option<&Libcrush>, rounds: u32) -> anyhow::
         for turn in 0..contenders.len() {
             let at = (round + turn) % contenders.len();
             let (contender, count) = (contenders[at], counts[at]);
-            let seconds = bench.sample(contender, count).as_secs_f64();
+            let seconds = measurement.sample(contender, count).as_secs_f64();
             samples.ns[contender as usize].push(seconds * 1e9 / f64::from(count));
             samples.seconds += seconds;
         }
@@ -70,14 +70,14 @@ pub fn measure(case: &Case, library: Option<&Libcrush>, rounds: u32) -> anyhow::
     Ok(samples)
 }
 
-struct Bench<'a> {
+struct Measurement<'a> {
     case: &'a Case,
     weights: Vec<u32>,
     c_map: Option<&'a mut CMap>,
     next_x: u32,
 }
 
-impl Bench<'_> {
+impl Measurement<'_> {
     /// Maps the next `count` inputs. Returns the time.
     fn sample(&mut self, contender: Contender, count: u32) -> Duration {
         let (first, width) = (self.next_x, self.case.width);

@@ -150,7 +150,7 @@ impl Report {
         mut self,
         args: &Args,
         library: Option<&Libcrush>,
-        tools: tools::Found,
+        tools: tools::ToolResults,
     ) -> anyhow::Result<()> {
         let mut text = String::new();
         if let Some(table) = &self.table {

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use fieldstone_console::signals::Signals;
-use fieldstone_crush::balance::{self, Limits, Spread};
+use fieldstone_crush::balance::{self, BalanceLimits, Spread};
 use fieldstone_crush::binary::{self, Release};
 use fieldstone_crush::osdmap::{OsdMap, PgId, PoolId};
 use fieldstone_crush::{AlgorithmKind, ItemId};
@@ -40,7 +40,7 @@ const MAX_ROUNDS: u32 = 5;
 
 /// The results.
 #[derive(Default)]
-pub struct Found {
+pub struct ToolResults {
     /// Rows of whole programs.
     pub rows: Vec<Row>,
     /// The programs that could not be run, and the reasons.
@@ -78,15 +78,15 @@ pub fn run(
     rounds: u32,
     signals: &Signals,
     bar: &ProgressBar,
-) -> anyhow::Result<Found> {
-    let mut found = Found::default();
+) -> anyhow::Result<ToolResults> {
+    let mut results = ToolResults::default();
     if !names().any(|name| chosen(&name)) {
-        return Ok(found);
+        return Ok(results);
     }
     for tool in ["crushtool", "osdmaptool"] {
         if !is_installed(tool) {
-            found.missing.push(format!("{tool}: it is not installed (Debian: ceph-base)"));
-            return Ok(found);
+            results.missing.push(format!("{tool}: it is not installed (Debian: ceph-base)"));
+            return Ok(results);
         }
     }
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
@@ -102,15 +102,15 @@ pub fn run(
         let map = folder.path().join(format!("{}.crush", cluster.0));
         let bytes = binary::encode(&case::tree(AlgorithmKind::Straw2, cluster), Release::V16);
         std::fs::write(&map, bytes).with_context(|| format!("cannot write {}", map.display()))?;
-        found.rows.push(compare(&name, &map, inputs, rounds.min(MAX_ROUNDS))?);
+        results.rows.push(compare(&name, &map, inputs, rounds.min(MAX_ROUNDS))?);
         bar.inc(1);
     }
     if chosen(&balance_name()) {
         bar.set_message(balance_name());
-        found.rows.push(balance(folder.path(), rounds.min(MAX_BALANCE_ROUNDS), signals)?);
+        results.rows.push(balance(folder.path(), rounds.min(MAX_BALANCE_ROUNDS), signals)?);
         bar.inc(1);
     }
-    Ok(found)
+    Ok(results)
 }
 
 /// Runs `crush balance` and `osdmaptool --upmap` with the same limits, in turns. Then applies their
@@ -175,7 +175,7 @@ fn spread(osdmap: &Path, commands: &Path) -> anyhow::Result<Spread> {
         map.pg_upmap_items.insert(pg, pairs.collect());
     }
     let pools: Vec<PoolId> = map.pools.keys().copied().collect();
-    let nothing = Limits { max_moves: 0, deviation: 1 };
+    let nothing = BalanceLimits { max_moves: 0, deviation: 1 };
     let plan = balance::balance(&map, &pools, nothing, 1)?;
     let pool = plan.pools.into_iter().next().context("the map has no pool")?;
     Ok(pool.before)

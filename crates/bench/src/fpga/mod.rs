@@ -6,17 +6,17 @@
 //! in the device, so it is simulated alone. Cycles do not depend on this machine or its load. Only
 //! the last row does: the speed of the simulation.
 //!
-//! Notes say what rows measure where the name is not enough. A paper's number stands only beside a
-//! row that does the same work by the paper's definition: [`papers`].
+//! Where the name of a row is not enough, a note states what the row measures. A paper's number is
+//! compared only with a row that does the same work by the paper's definition: [`published`].
 
-mod papers;
+mod published;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use fieldstone_accel::{Device, Job, JobId, QueueId, execute};
+use fieldstone_accel::{Device, Job, JobId, SubmissionQueueId, execute};
 use fieldstone_codes::Profile;
 use fieldstone_console::signals::Signals;
 use fieldstone_console::stderr;
@@ -24,10 +24,10 @@ use fieldstone_crush::{
     AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, TypeId, WEIGHT_ONE,
 };
 use fieldstone_fpga::FpgaDevice;
-use fieldstone_fpga::flight::Operation;
+use fieldstone_fpga::flight::DeviceOperation;
 use fieldstone_fpga::simulated::{self, Running};
 
-use self::papers::{Note, Published};
+use self::published::{Note, Published};
 use super::row::{self, Better, Row};
 use super::table::{Table, number};
 
@@ -124,7 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     step("checksum")?;
     rows.push(checksum(&mut device)?);
     for (name, operation) in
-        [("load-map", Operation::LoadMap), ("reconfigure", Operation::Reconfigure)]
+        [("load-map", DeviceOperation::LoadMap), ("reconfigure", DeviceOperation::Reconfigure)]
     {
         let last = device.cycles(operation);
         let cycles = (last.count > 0).then(|| f64::from(last.last));
@@ -168,7 +168,7 @@ fn table(rows: &[Row]) -> String {
             let ends = row.more.get(name).and_then(serde_json::Value::as_array);
             let ends: Vec<f64> =
                 ends.into_iter().flatten().filter_map(serde_json::Value::as_f64).collect();
-            ends.try_into().map_or_else(|_| String::new(), |ends| papers::range(ends, digits))
+            ends.try_into().map_or_else(|_| String::new(), |ends| published::range(ends, digits))
         };
         table.row(vec![
             row.case.clone(),
@@ -192,17 +192,21 @@ fn notes(rows: &[Row]) -> String {
     let mut text: String =
         notes.map(|note| format!("{}: {}.\n", note.label(), note.text())).collect();
     if rows.iter().any(|row| row.more.contains_key("paper")) {
-        text.push_str(&format!("paper: DeLiBA-K. {}.\n", papers::contradiction()));
+        text.push_str(&format!("paper: DeLiBA-K. {}.\n", published::contradiction()));
     }
     text
 }
 
 /// Runs jobs on the device in one operation and compares the results with the CPU's. Returns the
 /// operation's cycles.
-fn cycles_of(device: &mut FpgaDevice, jobs: &[Job], operation: Operation) -> anyhow::Result<f64> {
+fn cycles_of(
+    device: &mut FpgaDevice,
+    jobs: &[Job],
+    operation: DeviceOperation,
+) -> anyhow::Result<f64> {
     /// Most attempts in which the device gives a job back: the partition may have to change first.
     const MAX_ATTEMPTS: u32 = 1_000_000;
-    const QUEUE: QueueId = QueueId(0);
+    const QUEUE: SubmissionQueueId = SubmissionQueueId(0);
     let mut completions = Vec::new();
     let mut attempts = 0;
     let before = device.cycles(operation).count;
@@ -247,7 +251,7 @@ fn place(
         let xs = (0..count as u32).collect();
         let (map, weights) = (Arc::clone(&map), Arc::clone(&weights));
         let job = Job::Place { map, rule: RuleId(0), width, xs, weights };
-        cycles_of(device, &[job], Operation::Place).with_context(|| name.clone())
+        cycles_of(device, &[job], DeviceOperation::Place).with_context(|| name.clone())
     };
     let one = cycles(1)?;
     let draw = running.card.totals().last_draw_cycles as f64;
@@ -270,7 +274,7 @@ fn place_rows(name: &str, kernel: Option<&Kernel>, placed: &Placed) -> Vec<Row> 
 }
 
 /// The rows of the encoder with constant coefficients. The encoder is not in the device, so no
-/// paper's number stands beside it.
+/// paper's number is compared with it.
 fn encoder_rows(first_parity_cycles: f64, beats_per_cycle: f64) -> [Row; 2] {
     let case = "kernel/rs:8+4/first-parity".to_owned();
     let ours = Some(first_parity_cycles);
@@ -303,7 +307,7 @@ fn first_parity_row(object_bytes: usize, cycles: f64, first: f64) -> Row {
     let case = format!("code/rs:8+4/{}/first-parity", fieldstone_units::size(object_bytes as u64));
     let mut row = Row::new(BENCH, case, CYCLES, Better::Less, (Some(first), None));
     row.more.insert("cycles".to_owned(), cycles.into());
-    papers::ENCODER.add_to(&mut row);
+    published::ENCODER.add_to(&mut row);
     Note::FirstParity.on(row)
 }
 
@@ -322,7 +326,8 @@ fn code(device: &mut FpgaDevice, running: &Running, case: &CodeCase) -> anyhow::
     };
     let jobs: Vec<Job> = (0..batch).map(job).collect();
     let before = running.card.totals();
-    let cycles = cycles_of(device, &jobs, Operation::Code).with_context(|| profile.to_owned())?;
+    let cycles =
+        cycles_of(device, &jobs, DeviceOperation::Code).with_context(|| profile.to_owned())?;
     let after = running.card.totals();
     let beats = (after.card_reads - before.card_reads).max(after.card_writes - before.card_writes);
     let times = if batch > 1 { format!("{batch}x") } else { String::new() };
@@ -344,7 +349,7 @@ fn checksum(device: &mut FpgaDevice) -> anyhow::Result<Row> {
     const BYTES: usize = 1 << 20;
     let data = (0..BYTES).map(|at| (at % 251) as u8).collect();
     let job = Job::Checksum { data, block_bytes: 4096 };
-    let cycles = cycles_of(device, &[job], Operation::Checksum)?;
+    let cycles = cycles_of(device, &[job], DeviceOperation::Checksum)?;
     let ours = Some(BYTES as f64 / cycles);
     let case = "checksum/1M".to_owned();
     let row = Row::new(BENCH, case, "bytes/cycle", Better::More, (ours, None));
@@ -368,11 +373,11 @@ fn place_cases() -> anyhow::Result<Vec<PlaceCase>> {
     use AlgorithmKind::{List, Straw, Straw2, Tree, Uniform};
     let mut cases = Vec::new();
     let kernels = [
-        (Straw2, papers::STRAW2, 47.0),
-        (Straw, papers::STRAW, 38.0),
-        (List, papers::LIST, 32.0),
-        (Tree, papers::TREE, 40.0),
-        (Uniform, papers::UNIFORM, 31.0),
+        (Straw2, published::STRAW2, 47.0),
+        (Straw, published::STRAW, 38.0),
+        (List, published::LIST, 32.0),
+        (Tree, published::TREE, 40.0),
+        (Uniform, published::UNIFORM, 31.0),
     ];
     for (kind, paper, reach) in kernels {
         let name = format!("{}-64", kind.word());
@@ -430,7 +435,7 @@ mod tests {
     use super::*;
 
     fn kernel() -> Kernel {
-        Kernel { paper: papers::STRAW2, reach: 47.0 }
+        Kernel { paper: published::STRAW2, reach: 47.0 }
     }
 
     fn rows() -> Vec<Row> {
@@ -443,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paper_stands_beside_the_same_work_only() {
+    fn a_published_number_is_compared_with_the_same_work_only() {
         for row in rows() {
             let has_paper = ["place/straw2-64/one", "code/rs:8+4/512 B/first-parity"];
             assert_eq!(row.more.contains_key("paper"), has_paper.contains(&&*row.case), "{row:?}");

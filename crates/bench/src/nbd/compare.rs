@@ -73,19 +73,19 @@ pub fn compare(cases: &[Case], results: &Results) -> Vec<Row> {
                 Contender::Ram | Contender::RamEmbed => None,
                 _ => summary(results, index, Contender::RawDisk).map(|raw| raw.headline(case)),
             };
-            let found = Found { case, index, contender, ours, limit };
+            let comparison = Comparison { case, index, contender, ours, limit };
             let peers: Vec<(Contender, Summary)> = PAIRS
                 .into_iter()
                 .filter(|(ours, _)| *ours == contender)
                 .filter_map(|(_, peer)| Some((peer, summary(results, index, peer)?)))
                 .collect();
             if peers.is_empty() {
-                rows.push(found.speed(results, None));
+                rows.push(comparison.speed(results, None));
             }
             for (peer, theirs) in &peers {
-                rows.push(found.speed(results, Some((*peer, theirs))));
+                rows.push(comparison.speed(results, Some((*peer, theirs))));
                 if *peer != Contender::RawDisk {
-                    rows.extend(found.costs(*peer, theirs));
+                    rows.extend(comparison.costs(*peer, theirs));
                 }
             }
         }
@@ -94,7 +94,7 @@ pub fn compare(cases: &[Case], results: &Results) -> Vec<Row> {
     rows
 }
 
-struct Found<'a> {
+struct Comparison<'a> {
     case: &'a Case,
     index: usize,
     contender: Contender,
@@ -102,7 +102,7 @@ struct Found<'a> {
     limit: Option<f64>,
 }
 
-impl Found<'_> {
+impl Comparison<'_> {
     fn name(&self) -> String {
         format!("{}/{}", self.case.name(), self.contender.name())
     }

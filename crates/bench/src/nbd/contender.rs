@@ -128,11 +128,11 @@ impl Contender {
         }
     }
 
-    fn code(self) -> Option<Code> {
+    fn code(self) -> Option<Redundancy> {
         match self {
-            Self::Copies => Some(Code { name: "copies:3", shards: 3, data: 1 }),
+            Self::Copies => Some(Redundancy { name: "copies:3", shards: 3, data: 1 }),
             Self::Rs | Self::RsDirect | Self::RsEmbed => {
-                Some(Code { name: "rs:4+2", shards: 6, data: 4 })
+                Some(Redundancy { name: "rs:4+2", shards: 6, data: 4 })
             }
             _ => None,
         }
@@ -148,13 +148,13 @@ impl Contender {
     }
 }
 
-struct Code {
+struct Redundancy {
     name: &'static str,
     shards: u64,
     data: u64,
 }
 
-impl Code {
+impl Redundancy {
     fn node_bytes(&self, size_bytes: u64) -> u64 {
         /// Small volumes also need room for their journal.
         const SMALLEST: u64 = 128 << 20;
@@ -233,7 +233,7 @@ pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
     Ok(Running { contender, client, server: Some(server), commands })
 }
 
-fn pool_commands(setup: &Setup, folder: &Path, code: &Code) -> [Vec<String>; 2] {
+fn pool_commands(setup: &Setup, folder: &Path, code: &Redundancy) -> [Vec<String>; 2] {
     let program = setup.program.display().to_string();
     let node_bytes = code.node_bytes(setup.size_bytes);
     let pool = folder.display();
@@ -243,7 +243,7 @@ fn pool_commands(setup: &Setup, folder: &Path, code: &Code) -> [Vec<String>; 2] 
         node_bytes >> 20
     );
     let volume = format!("volume create {pool}/v --size {}", setup.size_bytes);
-    // The folder's path has no space: `Folder::make` checks its parent and chooses its name.
+    // The folder's path has no space: `RunFolder::make` checks its parent and chooses its name.
     [create, volume].map(|line| {
         std::iter::once(program.clone()).chain(line.split(' ').map(str::to_owned)).collect()
     })

@@ -138,7 +138,7 @@ struct Runner<'a> {
 impl Runner<'_> {
     fn round(&mut self, round: u32) -> anyhow::Result<()> {
         let label = format!("round {}/{}", round + 1, self.config.rounds);
-        for contender in self.turn(round) {
+        for contender in self.order(round) {
             self.bar.set_message(format!("{label}: filling {}", contender.name()));
             let filled = self.with(contender, |runner, running| {
                 running.client.fill(runner.setup.size_bytes)?;
@@ -150,7 +150,7 @@ impl Runner<'_> {
             self.step()?;
         }
         for (index, case) in self.config.cases.iter().enumerate() {
-            for contender in self.turn(round) {
+            for contender in self.order(round) {
                 if !self.config.takes(index, contender) {
                     continue;
                 }
@@ -169,12 +169,12 @@ impl Runner<'_> {
     }
 
     /// The contenders in the order of a round.
-    fn turn(&self, round: u32) -> Vec<Contender> {
-        let mut turn: Vec<Contender> =
+    fn order(&self, round: u32) -> Vec<Contender> {
+        let mut order: Vec<Contender> =
             self.running.iter().map(|running| running.contender).collect();
-        let first = round as usize % turn.len().max(1);
-        turn.rotate_left(first);
-        turn
+        let first = round as usize % order.len().max(1);
+        order.rotate_left(first);
+        order
     }
 
     fn with<T>(
@@ -226,14 +226,14 @@ impl Runner<'_> {
 
     fn rest(&mut self) -> anyhow::Result<()> {
         self.bar.set_message("watching the servers at rest");
-        let look = |running: &Running| match &running.server {
+        let cpu_time = |running: &Running| match &running.server {
             Some(server) => server.cpu_of_threads().map(Some),
             None => Ok(None),
         };
-        let before = self.running.iter().map(look).collect::<anyhow::Result<Vec<_>>>()?;
+        let before = self.running.iter().map(cpu_time).collect::<anyhow::Result<Vec<_>>>()?;
         std::thread::sleep(REST);
         for (running, before) in self.running.iter().zip(before) {
-            if let (Some(after), Some(before)) = (look(running)?, before) {
+            if let (Some(after), Some(before)) = (cpu_time(running)?, before) {
                 let used = after.saturating_sub(before).as_secs_f64();
                 let percent = used / REST.as_secs_f64() * 100.0;
                 self.results.idle_percent.insert(running.contender, percent);

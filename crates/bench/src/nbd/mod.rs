@@ -111,7 +111,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
         seconds: options.runtime.unwrap_or(if options.sweep { 1.0 } else { 3.0 }),
         rest: !options.sweep,
     };
-    let folder = Folder::make(options.dir.as_deref())?;
+    let folder = RunFolder::make(options.dir.as_deref())?;
     let setup = folder.setup(options)?;
     check_space(&config, &setup)?;
     let machine = machine::describe();
@@ -241,12 +241,12 @@ fn progress_bar() -> ProgressBar {
 }
 
 /// The folder of a run. Dropping this removes it.
-struct Folder {
+struct RunFolder {
     files: PathBuf,
     sockets: PathBuf,
 }
 
-impl Folder {
+impl RunFolder {
     fn make(dir: Option<&Path>) -> anyhow::Result<Self> {
         /// The system allows 107 bytes for the path of a socket. This is the room for the socket's
         /// name.
@@ -284,7 +284,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for RunFolder {
     fn drop(&mut self) {
         for path in [&self.files, &self.sockets] {
             match fs::remove_dir_all(path) {
@@ -304,12 +304,12 @@ mod tests {
     #[test]
     fn folders_go_away() {
         let parent = tempfile::tempdir().expect("a temporary folder");
-        let folder = Folder::make(Some(parent.path())).expect("it is made");
+        let folder = RunFolder::make(Some(parent.path())).expect("it is made");
         let path = folder.files.clone();
         fs::write(path.join("x"), "y").expect("it is a folder");
         drop(folder);
         assert!(!path.exists());
-        assert!(Folder::make(Some(Path::new("/no/such/folder"))).is_err());
+        assert!(RunFolder::make(Some(Path::new("/no/such/folder"))).is_err());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::progress::{new_bar, show};
 use crate::report::progress_text;
 use fieldstone_units as units;
 
-/// Time between two looks at the status.
+/// Time between two status queries.
 const STEP: Duration = Duration::from_millis(200);
 /// The longest wait for nodes that are not up, before the job starts.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -166,11 +166,11 @@ fn offline(
 /// rebuild does not know which of its shards are missing, and a scrub does not see its shards.
 fn wait_for_nodes(
     volume: Option<&str>,
-    mut look: impl FnMut() -> anyhow::Result<PoolReport>,
+    mut query: impl FnMut() -> anyhow::Result<PoolReport>,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     while began.elapsed() < JOIN_TIMEOUT {
-        let report = look()?;
+        let report = query()?;
         let mut asked =
             report.volumes.iter().filter(|found| volume.is_none_or(|v| found.name == v));
         if asked.all(|found| found.nodes.iter().all(|node| node.state == "up")) {
@@ -205,12 +205,12 @@ fn follow(
     kind: JobKind,
     json: bool,
     volume: Option<&str>,
-    mut look: impl FnMut() -> anyhow::Result<PoolReport>,
+    mut query: impl FnMut() -> anyhow::Result<PoolReport>,
 ) -> anyhow::Result<()> {
     let bar = new_bar(kind.name());
     let mut report;
     loop {
-        report = look()?;
+        report = query()?;
         report.volumes.retain(|found| match volume {
             Some(name) => found.name == name,
             None => !found.id.is_empty(),

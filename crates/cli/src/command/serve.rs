@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{SettingError, Settings};
 use fieldstone_console::signals::{self, Signals};
-use fieldstone_fpga::{FpgaDevice, exercise};
+use fieldstone_fpga::{FpgaDevice, reconfigure_stress};
 use fieldstone_host::{
     PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError, frontends,
 };
@@ -144,7 +144,7 @@ impl FromStr for ServeTarget {
     }
 }
 
-/// What a target is.
+/// The kind of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Serving {
     /// A volume of a pool.
@@ -212,16 +212,16 @@ fn given_twice(addresses: &[Address]) -> Option<&Address> {
 }
 
 /// A volume to serve.
-struct Wanted {
+struct VolumeTarget {
     /// The index of its pool.
     pool: usize,
     name: DeviceName,
 }
 
 /// The pools, and their volumes to serve.
-fn volumes_of(targets: &[ServeTarget]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>)> {
+fn volumes_of(targets: &[ServeTarget]) -> anyhow::Result<(Vec<Pool>, Vec<VolumeTarget>)> {
     let mut pools: Vec<Pool> = Vec::new();
-    let mut volumes: Vec<Wanted> = Vec::new();
+    let mut volumes: Vec<VolumeTarget> = Vec::new();
     for target in targets {
         let Serving::Volume(path) = &target.serving else { continue };
         let found = volume_path(path)?;
@@ -245,7 +245,7 @@ fn volumes_of(targets: &[ServeTarget]) -> anyhow::Result<(Vec<Pool>, Vec<Wanted>
         if volumes.iter().any(|other| other.name == name) {
             bail!("{} is named twice", path.display());
         }
-        volumes.push(Wanted { pool, name });
+        volumes.push(VolumeTarget { pool, name });
     }
     Ok((pools, volumes))
 }
@@ -289,7 +289,7 @@ fn caching(args: &Args) -> Caching {
 /// # Errors
 /// Two targets have the same name. A name that the server chose would depend on the other targets:
 /// with one target more, a client could write to another volume than before.
-fn export_names(targets: &[ServeTarget], volumes: &[Wanted]) -> anyhow::Result<Vec<String>> {
+fn export_names(targets: &[ServeTarget], volumes: &[VolumeTarget]) -> anyhow::Result<Vec<String>> {
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
     let mut names = Vec::new();
     let mut volumes = volumes.iter();
@@ -356,7 +356,7 @@ fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
 /// The devices to open.
 fn devices(
     args: &Args,
-    volumes: Vec<Wanted>,
+    volumes: Vec<VolumeTarget>,
     exports: Vec<String>,
 ) -> anyhow::Result<Vec<ExportSpec>> {
     let mut volumes = volumes.into_iter();
@@ -367,9 +367,9 @@ fn devices(
             Ok(ExportSpec::Store(export, target.clone(), options, layers))
         }
         Serving::Volume(_) => {
-            let Wanted { pool, name } = volumes.next().context("every volume has a name")?;
+            let VolumeTarget { pool, name } = volumes.next().context("every volume has a name")?;
             let options = VolumeOptions {
-                look: false,
+                inspect: false,
                 takeover: args.takeover,
                 auto_rebuild: !args.no_auto_rebuild,
                 rebuild_limit: args.rebuild_limit,
@@ -429,8 +429,8 @@ impl Exercise {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("exercise".to_owned()).spawn(move || {
-            let go_on = |_: &exercise::Swapped| !stopped.load(Ordering::Relaxed);
-            let swapped = exercise::swaps(&mut device, 1, count, go_on);
+            let go_on = |_: &reconfigure_stress::StressReport| !stopped.load(Ordering::Relaxed);
+            let swapped = reconfigure_stress::run(&mut device, 1, count, go_on);
             print_line!(
                 "exercise: {} swaps, {} placements by the device, {} given back, {} failed, \
                  {} wrong",

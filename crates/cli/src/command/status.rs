@@ -27,12 +27,12 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let target = pool_or_volume(&args.target)?;
     let mut operator = Operator::find(&target.pool, target.volume.as_deref(), &args.nodes.fixed)?;
-    let looked = match &mut operator {
+    let queried = match &mut operator {
         Operator::Server(server) => server.first_status(),
         Operator::Own(running) => inspect(running, target.volume.as_deref()),
     };
     let finished = operator.finish();
-    let mut report = looked.and_then(|report| finished.map(|()| report))?;
+    let mut report = queried.and_then(|report| finished.map(|()| report))?;
     if let Some(name) = &target.volume {
         report.volumes.retain(|volume| volume.name == *name);
     }

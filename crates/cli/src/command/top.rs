@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let interval = Duration::from_secs_f64(args.interval.clamp(0.1, 3600.0));
     let clear = std::io::stdout().is_terminal() && !args.json;
     let mut before: Option<(Instant, PoolReport)> = None;
-    let mut looks = 0;
+    let mut reports = 0;
     loop {
         let mut report = server.status()?;
         if let Some(name) = &target.volume {
@@ -61,8 +61,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         out.flush()?;
         drop(out);
         before = Some((now, report));
-        looks += 1;
-        if looks == args.count {
+        reports += 1;
+        if reports == args.count {
             return Ok(());
         }
         std::thread::sleep(interval);

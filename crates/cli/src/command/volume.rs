@@ -23,7 +23,7 @@ pub enum Command {
     /// Make a volume larger.
     Grow(Grow),
     /// Bound the rate of a volume while a server serves it.
-    Limit(Limit),
+    Limit(LimitArgs),
     /// Remove a volume and all its data.
     Rm(Rm),
 }
@@ -85,7 +85,7 @@ pub struct Grow {
 /// The limits of `volume limit`. A limit that is not given stays as it is.
 #[derive(clap::Args, Debug)]
 #[group(id = "limits", multiple = true, required = true)]
-pub struct Limits {
+pub struct LimitChanges {
     /// Most requests per second, such as 500 or 20k; 0 for no bound.
     #[arg(long, value_name = "COUNT", value_parser = units::parse_count)]
     iops: Option<u64>,
@@ -99,12 +99,12 @@ pub struct Limits {
 
 /// Options of `volume limit`.
 #[derive(clap::Args, Debug)]
-pub struct Limit {
+pub struct LimitArgs {
     /// The volume. A server must serve it. The limits end with the server.
     #[arg(value_name = "DIR/VOLUME")]
     path: PathBuf,
     #[command(flatten)]
-    limits: Limits,
+    limits: LimitChanges,
     #[command(flatten)]
     nodes: NodeOptions,
 }
@@ -254,9 +254,9 @@ fn grow(args: &Grow) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn limit(args: &Limit) -> anyhow::Result<()> {
+fn limit(args: &LimitArgs) -> anyhow::Result<()> {
     let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
-    let Limits { iops, bytes, burst } = args.limits;
+    let LimitChanges { iops, bytes, burst } = args.limits;
     let options = [
         iops.map(|count| format!("iops={count}")),
         bytes.map(|rate| format!("bytes={rate}")),

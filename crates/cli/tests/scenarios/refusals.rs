@@ -64,7 +64,7 @@ fn newer_versions_are_left_alone() {
 }
 
 #[test]
-fn a_node_of_another_pool_is_a_stranger() {
+fn a_node_of_another_pool_is_refused() {
     let (ours, theirs) = (TestPool::with_volume("rs:4+2"), TestPool::new("rs:4+2"));
     std::fs::remove_dir_all(ours.node(3)).expect("removable");
     std::fs::rename(theirs.node(3), ours.node(3)).expect("movable");

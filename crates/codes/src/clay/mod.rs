@@ -42,7 +42,7 @@ mod layered;
 use fieldstone_gf::{LinearMap, Matrix, WordField};
 
 use crate::cache::PlanKey;
-use crate::planned::{Construction, data_first};
+use crate::construction::{Construction, data_first};
 use crate::{RepairPlan, isa, jerasure, rs};
 use couple::Couple;
 use geometry::Geometry;

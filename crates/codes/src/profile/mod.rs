@@ -32,8 +32,8 @@ use thiserror::Error;
 
 use crate::clay::Clay;
 pub use crate::clay::ScalarMds;
+use crate::construction::ConstructedCode;
 use crate::copies::Copies;
-use crate::planned::Planned;
 use crate::rs::ReedSolomon;
 use crate::words::BitCode;
 use crate::zigzag::Zigzag;
@@ -262,37 +262,37 @@ impl Profile {
     pub fn code(&self) -> Arc<dyn Code> {
         let profile = self.checked().expect("profiles are made with checked bounds");
         match profile {
-            Self::Rs { k, m } => planned(profile, ReedSolomon::new(&isa::cauchy(k, m))),
-            Self::RsVan { k, m } => planned(profile, ReedSolomon::new(&isa::vandermonde(k, m))),
+            Self::Rs { k, m } => constructed(profile, ReedSolomon::new(&isa::cauchy(k, m))),
+            Self::RsVan { k, m } => constructed(profile, ReedSolomon::new(&isa::vandermonde(k, m))),
             Self::JerasureVan { k, m, w } => words(profile, w, jerasure::vandermonde(w, k, m)),
             Self::JerasureR6 { k, w } => words(profile, w, jerasure::raid6(w, k)),
             Self::CauchyOrig { k, m, w, packet_bytes } => {
                 let layout = Layout::Packets { packet_bytes };
-                planned(profile, BitCode::new(w, jerasure::cauchy_orig(w, k, m), layout))
+                constructed(profile, BitCode::new(w, jerasure::cauchy_orig(w, k, m), layout))
             }
             Self::CauchyGood { k, m, w, packet_bytes } => {
                 let layout = Layout::Packets { packet_bytes };
-                planned(profile, BitCode::new(w, jerasure::cauchy_good(w, k, m), layout))
+                constructed(profile, BitCode::new(w, jerasure::cauchy_good(w, k, m), layout))
             }
-            Self::Zigzag { k, m, n } => planned(profile, Zigzag::new(k, m, n)),
-            Self::Clay { k, m, d, mds } => planned(profile, Clay::new(k, m, d, mds)),
-            Self::Copies { n } => planned(profile, Copies { n }),
+            Self::Zigzag { k, m, n } => constructed(profile, Zigzag::new(k, m, n)),
+            Self::Clay { k, m, d, mds } => constructed(profile, Clay::new(k, m, d, mds)),
+            Self::Copies { n } => constructed(profile, Copies { n }),
         }
     }
 }
 
-fn planned(
+fn constructed(
     profile: Profile,
-    construction: impl crate::planned::Construction + 'static,
+    construction: impl crate::construction::Construction + 'static,
 ) -> Arc<dyn Code> {
-    Arc::new(Planned::new(profile, construction))
+    Arc::new(ConstructedCode::new(profile, construction))
 }
 
 /// Words of 8 bits are bytes, which the engine can multiply directly.
 fn words(profile: Profile, field: WordField, parities: jerasure::WordMatrix) -> Arc<dyn Code> {
     if field == WordField::W8 {
-        planned(profile, ReedSolomon::of_words(&parities))
+        constructed(profile, ReedSolomon::of_words(&parities))
     } else {
-        planned(profile, BitCode::new(field, parities, Layout::Words { field }))
+        constructed(profile, BitCode::new(field, parities, Layout::Words { field }))
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! If a repair does not read e data shards, it reads e parities. When the data that is read is
 //! subtracted from those parities, *syndromes* remain: sums over the missing elements alone. Two
-//! missing elements are connected if a syndrome contains both. Within a connected part, only the
-//! digits that the missing columns shift differ, so a part has at most e r^e elements. Each part is
-//! a small square system. Many parts have the same matrix, so the repair inverts it once.
+//! missing elements are connected if a syndrome contains both. Within a connected component, only
+//! the digits that the missing columns shift differ, so a component has at most e r^e elements.
+//! Each component is a small square system. Many components have the same matrix, so the repair
+//! inverts it once.
 //!
 //! The program has three steps: syndromes into scratch, missing data from these, lost parities from
-//! all data. If a part is a single element (e = 1), the first two steps are one.
+//! all data. If a component is a single element (e = 1), the first two steps are one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +25,9 @@ type DataElement = (usize, u32);
 /// A row of a parity.
 type ParityElement = (usize, u32);
 
-/// A connected part: missing elements, and the same number of parity elements that contain them.
-struct Part {
+/// A connected component: missing elements, and the same number of parity elements that contain
+/// them.
+struct Component {
     missing: Vec<DataElement>,
     equations: Vec<ParityElement>,
 }
@@ -46,8 +48,8 @@ impl Zigzag {
             kept: HashMap::new(),
             inverses: HashMap::new(),
         };
-        for part in self.parts(&missing, &parities) {
-            decoder.solve(&part);
+        for component in self.components(&missing, &parities) {
+            decoder.solve(&component);
         }
         decoder.lost_parities();
         RepairPlan {
@@ -57,39 +59,39 @@ impl Zigzag {
         }
     }
 
-    /// The connected parts of the elements of the missing columns.
-    fn parts(&self, missing: &[usize], parities: &[usize]) -> Vec<Part> {
-        let mut parts = Vec::new();
+    /// The connected components of the elements of the missing columns.
+    fn components(&self, missing: &[usize], parities: &[usize]) -> Vec<Component> {
+        let mut components = Vec::new();
         let mut seen = vec![false; self.k * self.n as usize];
         let mut tied = vec![false; self.r * self.n as usize];
         let at = |(shard, row): (usize, u32)| shard * self.n as usize + row as usize;
-        let Some(&first) = missing.first() else { return parts };
+        let Some(&first) = missing.first() else { return components };
         for row in 0..self.n {
             if seen[at((first, row))] {
                 continue;
             }
-            let mut part = Part { missing: vec![(first, row)], equations: Vec::new() };
+            let mut component = Component { missing: vec![(first, row)], equations: Vec::new() };
             seen[at((first, row))] = true;
             let mut next = 0;
-            while let Some(&(column, x)) = part.missing.get(next) {
+            while let Some(&(column, x)) = component.missing.get(next) {
                 next += 1;
                 for &parity in parities {
                     let equation = (parity, self.shift(column, parity, x));
                     if std::mem::replace(&mut tied[at(equation)], true) {
                         continue;
                     }
-                    part.equations.push(equation);
+                    component.equations.push(equation);
                     for &other in missing {
                         let element = (other, self.data_row(other, parity, equation.1));
                         if !std::mem::replace(&mut seen[at(element)], true) {
-                            part.missing.push(element);
+                            component.missing.push(element);
                         }
                     }
                 }
             }
-            parts.push(part);
+            components.push(component);
         }
-        parts
+        components
     }
 }
 
@@ -102,7 +104,7 @@ struct Decoder<'a> {
     keep: bool,
     /// Missing data in scratch.
     kept: HashMap<DataElement, Source>,
-    /// Inverses of the parts' matrices.
+    /// Inverses of the components' matrices.
     inverses: HashMap<Vec<u8>, Arc<Matrix>>,
 }
 
@@ -115,10 +117,10 @@ impl Decoder<'_> {
         std::iter::once(term(own, 1)).chain(read).collect()
     }
 
-    /// Writes the missing elements of a part to outputs and scratch.
-    fn solve(&mut self, part: &Part) {
+    /// Writes the missing elements of a component to outputs and scratch.
+    fn solve(&mut self, component: &Component) {
         let code = self.code;
-        if let ([(column, x)], [equation]) = (&part.missing[..], &part.equations[..]) {
+        if let ([(column, x)], [equation]) = (&component.missing[..], &component.equations[..]) {
             let coefficient = code.coefficient(*column, equation.0, *x);
             let scale = field::inverse(coefficient).expect("coefficients are not zero");
             let mut terms = self.syndrome(*equation);
@@ -128,8 +130,8 @@ impl Decoder<'_> {
             self.found((*column, *x), terms);
             return;
         }
-        let inverse = self.inverse(part);
-        let syndromes: Vec<Source> = part
+        let inverse = self.inverse(component);
+        let syndromes: Vec<Source> = component
             .equations
             .iter()
             .map(|&equation| {
@@ -137,7 +139,7 @@ impl Decoder<'_> {
                 self.program.scratch(terms)
             })
             .collect();
-        for (row, &element) in part.missing.iter().enumerate() {
+        for (row, &element) in component.missing.iter().enumerate() {
             let factors = syndromes.iter().zip(inverse.row(row)).filter(|(_, c)| **c != 0);
             let terms = factors.map(|(&syndrome, &c)| term(syndrome, c)).collect();
             self.found(element, terms);
@@ -157,21 +159,21 @@ impl Decoder<'_> {
         }
     }
 
-    /// The inverse of a part's matrix: from its syndromes to its missing elements.
-    fn inverse(&mut self, part: &Part) -> Arc<Matrix> {
+    /// The inverse of a component's matrix: from its syndromes to its missing elements.
+    fn inverse(&mut self, component: &Component) -> Arc<Matrix> {
         let code = self.code;
         let coefficients = |&(parity, y): &ParityElement| {
             let entry = move |&(column, x): &DataElement| {
                 let tied = code.data_row(column, parity, y) == x;
                 if tied { code.coefficient(column, parity, x) } else { 0 }
             };
-            part.missing.iter().map(entry)
+            component.missing.iter().map(entry)
         };
-        let values: Vec<u8> = part.equations.iter().flat_map(coefficients).collect();
-        let size = part.missing.len();
+        let values: Vec<u8> = component.equations.iter().flat_map(coefficients).collect();
+        let size = component.missing.len();
         let make = || {
             let matrix = Matrix::from_fn(size, size, |row, column| values[row * size + column]);
-            Arc::new(matrix.invert().expect("the code is MDS, so every part has one solution"))
+            Arc::new(matrix.invert().expect("the code is MDS, so every component has one solution"))
         };
         if let Some(inverse) = self.inverses.get(&values) {
             return Arc::clone(inverse);

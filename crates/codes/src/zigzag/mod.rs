@@ -46,7 +46,7 @@ mod rebuild;
 use fieldstone_gf::{LinearMap, Term, field};
 
 use crate::cache::PlanKey;
-use crate::planned::{Construction, data_first};
+use crate::construction::{Construction, data_first};
 use crate::{RepairPlan, zigzag};
 
 /// Most elements per shard unless the profile asks for more. Shards of 256 KiB then have elements

@@ -37,7 +37,7 @@ use state::State;
 
 /// The limits of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct BalanceLimits {
     /// Most shards to move.
     pub max_moves: usize,
     /// Shards by which a device may deviate from its share; at least 1.
@@ -95,7 +95,7 @@ fn reach_of(map: &OsdMap, id: PoolId) -> Result<(&Pool, Reach), BalanceError> {
 pub fn balance(
     map: &OsdMap,
     pools: &[PoolId],
-    limits: Limits,
+    limits: BalanceLimits,
     threads: usize,
 ) -> Result<BalancePlan, BalanceError> {
     let mut states = BTreeMap::new();

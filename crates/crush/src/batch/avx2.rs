@@ -15,9 +15,9 @@ use std::arch::x86_64::{
 };
 
 use super::BatchParams;
-use super::ahead::{self, Scratch};
 use super::descend::{Descend, End, Start};
 use super::simd::{Simd, Twice};
+use super::speculate::{self, Scratch};
 
 /// A proof that the CPU has AVX2.
 #[derive(Clone, Copy)]
@@ -364,7 +364,7 @@ fn descend(
     super::descend::descend(Twice(s), params, start, kind)
 }
 
-/// [`ahead::race_lanes`]; the CPU was checked when the kernel was chosen.
+/// [`speculate::race_lanes`]; the CPU was checked when the kernel was chosen.
 pub(super) fn race_lanes(x: u32, scratch: &mut Scratch, used: usize) {
     let token = Avx2::detect().expect("the kernel is available");
     // SAFETY: the token proves that the CPU has the instructions.
@@ -373,5 +373,5 @@ pub(super) fn race_lanes(x: u32, scratch: &mut Scratch, used: usize) {
 
 #[target_feature(enable = "avx2")]
 fn race(s: Avx2, x: u32, scratch: &mut Scratch, used: usize) {
-    ahead::race_lanes(s, x, scratch, used);
+    speculate::race_lanes(s, x, scratch, used);
 }

@@ -16,9 +16,9 @@ use std::arch::x86_64::{
 };
 
 use super::BatchParams;
-use super::ahead::{self, Scratch};
 use super::descend::{Descend, End, Start};
 use super::simd::{Simd, Twice};
+use super::speculate::{self, Scratch};
 
 /// A proof that the CPU has AVX-512 F.
 #[derive(Clone, Copy)]
@@ -358,7 +358,7 @@ fn descend(
     super::descend::descend(Twice(s), params, start, kind)
 }
 
-/// [`ahead::race_lanes`]; the CPU was checked when the kernel was chosen.
+/// [`speculate::race_lanes`]; the CPU was checked when the kernel was chosen.
 pub(super) fn race_lanes(x: u32, scratch: &mut Scratch, used: usize) {
     let token = Avx512::detect().expect("the kernel is available");
     // SAFETY: the token proves that the CPU has the instructions.
@@ -367,5 +367,5 @@ pub(super) fn race_lanes(x: u32, scratch: &mut Scratch, used: usize) {
 
 #[target_feature(enable = "avx512f")]
 fn race(s: Avx512, x: u32, scratch: &mut Scratch, used: usize) {
-    ahead::race_lanes(s, x, scratch, used);
+    speculate::race_lanes(s, x, scratch, used);
 }

@@ -1,6 +1,6 @@
 //! From a bucket down to an item of the wanted type, in every lane.
 
-use super::draw::{Question, draw};
+use super::draw::{DrawInput, draw};
 use super::simd::{MAX_LANES, Simd};
 use super::{BatchParams, hash};
 use crate::{ItemId, WEIGHT_ONE};
@@ -68,7 +68,7 @@ pub(crate) fn descend<S: Simd>(
         }
         let r = s.add(start.r, step);
         let zero = s.splat(0);
-        let question = Question {
+        let input = DrawInput {
             x: start.x,
             r,
             slot,
@@ -78,14 +78,14 @@ pub(crate) fn descend<S: Simd>(
             position: start.position,
             asked,
         };
-        let mut drawn = draw(s, tables, question);
+        let mut drawn = draw(s, tables, input);
         if s.any(drawn.doubtful) {
             let nothing;
-            (drawn.index, nothing) = decide(s, params, question, drawn.index, drawn.doubtful);
+            (drawn.index, nothing) = decide(s, params, input, drawn.index, drawn.doubtful);
             end.nowhere = s.either(end.nowhere, nothing);
             asked = s.without(asked, nothing);
         }
-        let (item, item_kind) = s.pairs(&tables.item, s.add(question.first, drawn.index));
+        let (item, item_kind) = s.pairs(&tables.item, s.add(input.first, drawn.index));
         let wanted = s.eq(item_kind, kind);
         let found = s.both(asked, wanted);
         end.item = s.select(found, item, end.item);
@@ -104,16 +104,16 @@ pub(crate) fn descend<S: Simd>(
 fn decide<S: Simd>(
     s: S,
     params: &BatchParams<'_>,
-    question: Question<S>,
+    input: DrawInput<S>,
     index: S::U,
     doubtful: S::M,
 ) -> (S::U, S::M) {
     let mut lanes = [[0; MAX_LANES]; 5];
     let [xs, rs, slots, positions, indices] = &mut lanes;
-    s.store(question.x, xs);
-    s.store(question.r, rs);
-    s.store(question.slot, slots);
-    s.store(question.position, positions);
+    s.store(input.x, xs);
+    s.store(input.r, rs);
+    s.store(input.slot, slots);
+    s.store(input.position, positions);
     s.store(index, indices);
     let mut nothing = 0;
     let mut bits = s.bits(doubtful);

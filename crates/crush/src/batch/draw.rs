@@ -22,7 +22,7 @@ const MAX_PERMUTATION: usize = 16;
 
 /// The inputs of a draw in every lane.
 #[derive(Clone, Copy)]
-pub(crate) struct Question<S: Simd> {
+pub(crate) struct DrawInput<S: Simd> {
     pub(crate) x: S::U,
     pub(crate) r: S::U,
     /// Slots of the buckets. In every lane, the slot is inside the tables.
@@ -50,27 +50,25 @@ pub(crate) struct Drawn<S: Simd> {
 
 /// Draws in all lanes.
 #[inline(always)]
-pub(crate) fn draw<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+pub(crate) fn draw<S: Simd>(s: S, tables: &Tables, input: DrawInput<S>) -> Drawn<S> {
     if tables.only_algorithm() == Some(AlgorithmKind::Straw2 as u32) {
-        return straws::<S, true>(s, tables, question);
+        return straws::<S, true>(s, tables, input);
     }
     let algorithm = match tables.only_algorithm() {
         Some(kind) => s.splat(kind),
-        None => s.gather(&tables.algorithm, question.slot),
+        None => s.gather(&tables.algorithm, input.slot),
     };
     let mut drawn = Drawn { index: s.splat(0), doubtful: s.mask(0) };
     for kind in AlgorithmKind::ALL {
-        let asked = s.both(question.asked, s.eq(algorithm, s.splat(kind as u32)));
+        let asked = s.both(input.asked, s.eq(algorithm, s.splat(kind as u32)));
         if !s.any(asked) {
             continue;
         }
         // Lanes of other algorithms read where it does no harm.
-        let (first, size) = (
-            s.select(asked, question.first, s.splat(0)),
-            s.select(asked, question.size, s.splat(0)),
-        );
-        let question = Question { asked, first, size, ..question };
-        let part = draw_kind(s, tables, question, kind);
+        let (first, size) =
+            (s.select(asked, input.first, s.splat(0)), s.select(asked, input.size, s.splat(0)));
+        let input = DrawInput { asked, first, size, ..input };
+        let part = draw_kind(s, tables, input, kind);
         drawn.index = s.select(asked, part.index, drawn.index);
         drawn.doubtful = s.either(drawn.doubtful, s.both(part.doubtful, asked));
     }
@@ -78,42 +76,37 @@ pub(crate) fn draw<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Dra
 }
 
 #[inline(always)]
-fn draw_kind<S: Simd>(
-    s: S,
-    tables: &Tables,
-    question: Question<S>,
-    kind: AlgorithmKind,
-) -> Drawn<S> {
+fn draw_kind<S: Simd>(s: S, tables: &Tables, input: DrawInput<S>, kind: AlgorithmKind) -> Drawn<S> {
     match kind {
-        AlgorithmKind::Uniform => uniform(s, tables, question),
-        AlgorithmKind::List => list(s, tables, question),
-        AlgorithmKind::Tree => tree(s, tables, question),
-        AlgorithmKind::Straw => straws::<S, false>(s, tables, question),
-        AlgorithmKind::Straw2 => straws::<S, true>(s, tables, question),
+        AlgorithmKind::Uniform => uniform(s, tables, input),
+        AlgorithmKind::List => list(s, tables, input),
+        AlgorithmKind::Tree => tree(s, tables, input),
+        AlgorithmKind::Straw => straws::<S, false>(s, tables, input),
+        AlgorithmKind::Straw2 => straws::<S, true>(s, tables, input),
     }
 }
 
 /// straw2 (`SHORTEST`: smallest N(u) / weight) and straw (greatest u * scale).
 #[inline(always)]
-fn straws<S: Simd, const SHORTEST: bool>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
-    let mut race = Race::<S, SHORTEST>::new(s, question);
+fn straws<S: Simd, const SHORTEST: bool>(s: S, tables: &Tables, input: DrawInput<S>) -> Drawn<S> {
+    let mut race = Race::<S, SHORTEST>::new(s, input);
     // Loops, not closures: a closure would be compiled without the vector instructions.
-    if let (Some([first, size]), false) = (question.common, tables.has_runs) {
+    if let (Some([first, size]), false) = (input.common, tables.has_runs) {
         let straws = &tables.straws[first as usize..][..size as usize];
         for (&[id, straw], index) in straws.iter().zip(0..) {
             race.run(s, s.splat(id), s.splat_float(f32::from_bits(straw)), index);
         }
         return race.finish(s);
     }
-    let mut first = question.first;
+    let mut first = input.first;
     if tables.has_runs {
         // SAFETY: the slots are inside, and tables by slot are equally long.
-        let (first_straw, last_run) = unsafe { s.gather_pairs(&tables.runs, question.slot) };
-        let run = s.select(s.lt(question.position, last_run), question.position, last_run);
-        let straw = s.add(first_straw, s.mul(run, question.size));
-        first = s.select(question.asked, straw, s.splat(0));
+        let (first_straw, last_run) = unsafe { s.gather_pairs(&tables.runs, input.slot) };
+        let run = s.select(s.lt(input.position, last_run), input.position, last_run);
+        let straw = s.add(first_straw, s.mul(run, input.size));
+        first = s.select(input.asked, straw, s.splat(0));
     }
-    let most = s.greatest(question.size);
+    let most = s.greatest(input.size);
     let last = s.greatest(first) as usize + most as usize;
     assert!(last <= tables.straws.len(), "straws end before their last bucket");
     for index in 0..most {
@@ -127,7 +120,7 @@ fn straws<S: Simd, const SHORTEST: bool>(s: S, tables: &Tables, question: Questi
 /// The best straws so far, in every lane. Straws of `straw` are negated, so the smallest wins
 /// there, too.
 struct Race<S: Simd, const SHORTEST: bool> {
-    question: Question<S>,
+    input: DrawInput<S>,
     lengths: &'static [f32; 65536],
     best: S::F,
     second: S::F,
@@ -136,9 +129,9 @@ struct Race<S: Simd, const SHORTEST: bool> {
 
 impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
     #[inline(always)]
-    fn new(s: S, question: Question<S>) -> Self {
+    fn new(s: S, input: DrawInput<S>) -> Self {
         Self {
-            question,
+            input,
             lengths: super::tables::straw_lengths(),
             best: s.splat_float(f32::INFINITY),
             second: s.splat_float(f32::INFINITY),
@@ -149,7 +142,7 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
     /// The item at `index` draws, in every lane.
     #[inline(always)]
     fn run(&mut self, s: S, id: S::U, straw: S::F, index: u32) {
-        let hash = super::hash::hash3(s, self.question.x, id, self.question.r);
+        let hash = super::hash::hash3(s, self.input.x, id, self.input.r);
         let length = if SHORTEST {
             s.mul_float(s.gather_float(self.lengths, hash), straw)
         } else {
@@ -157,7 +150,7 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
             s.mul_float(s.mul_float(u, straw), s.splat_float(-1.0))
         };
         let index = s.splat(index);
-        let inside = s.lt(index, self.question.size);
+        let inside = s.lt(index, self.input.size);
         let infinite = s.splat(f32::INFINITY.to_bits());
         let length = s.float_from_bits(s.select(inside, s.float_to_bits(length), infinite));
         let better = s.lt_float(length, self.best);
@@ -175,22 +168,22 @@ impl<S: Simd, const SHORTEST: bool> Race<S, SHORTEST> {
             s.mul_float(self.best, s.splat_float(1.0 - DOUBT))
         };
         let certain = s.lt_float(limit, self.second);
-        let single = s.eq(self.question.size, s.splat(1));
-        let doubtful = s.without(s.without(self.question.asked, certain), single);
+        let single = s.eq(self.input.size, s.splat(1));
+        let doubtful = s.without(s.without(self.input.asked, certain), single);
         Drawn { index: self.winner, doubtful }
     }
 }
 
 /// List buckets: from the last item down, the first item that wins its draw.
 #[inline(always)]
-fn list<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
-    let (first, size) = (question.first, question.size);
+fn list<S: Simd>(s: S, tables: &Tables, input: DrawInput<S>) -> Drawn<S> {
+    let (first, size) = (input.first, input.size);
     let most = s.greatest(size);
-    let id = s.gather(&tables.id, question.slot);
+    let id = s.gather(&tables.id, input.slot);
     let last = s.greatest(first) as usize + most as usize;
     assert!(last <= tables.list.len(), "items end before their last bucket");
     assert!(tables.list.len() == tables.item.len(), "tables by item are equally long");
-    let mut open = question.asked;
+    let mut open = input.asked;
     let mut index = s.splat(0);
     for step in 1..=most {
         // Lanes begin at their own last item, and stay at item 0 at the end.
@@ -203,7 +196,7 @@ fn list<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
             let (weight, sum) = s.gather_pairs(&tables.list, place);
             (item, weight, sum)
         };
-        let hash = super::hash::hash4(s, question.x, item, question.r, id);
+        let hash = super::hash::hash4(s, input.x, item, input.r, id);
         let u = s.and(hash, s.splat(0xffff));
         let takes = s.both(open, s.lt(s.mul_shr::<16>(u, sum), weight));
         index = s.select(takes, at, index);
@@ -217,13 +210,13 @@ fn list<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
 
 /// Tree buckets: from the root to a leaf.
 #[inline(always)]
-fn tree<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
-    let id = s.gather(&tables.id, question.slot);
+fn tree<S: Simd>(s: S, tables: &Tables, input: DrawInput<S>) -> Drawn<S> {
+    let id = s.gather(&tables.id, input.slot);
     assert!(tables.tree.len() == tables.id.len(), "tables by slot are equally long");
     // SAFETY: the slots have been looked up in a table of the same length.
-    let (first, root) = unsafe { s.gather_pairs(&tables.tree, question.slot) };
+    let (first, root) = unsafe { s.gather_pairs(&tables.tree, input.slot) };
     let one = s.splat(1);
-    let mut open = question.asked;
+    let mut open = input.asked;
     let mut node = s.select(open, root, one);
     let first = s.select(open, first, s.splat(0));
     // A tree of one item has its root at node 1.
@@ -233,7 +226,7 @@ fn tree<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
         // The lowest set bit is twice the distance to the children.
         let lowest = s.and(inner, s.sub(s.splat(0), inner));
         let half = s.shr::<1>(lowest);
-        let hash = super::hash::hash4(s, question.x, node, question.r, id);
+        let hash = super::hash::hash4(s, input.x, node, input.r, id);
         let weight = s.gather(&tables.node_weights, s.add(first, inner));
         let left = s.sub(inner, half);
         let left_weight = s.gather(&tables.node_weights, s.add(first, left));
@@ -244,7 +237,7 @@ fn tree<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
     }
     let index = s.shr::<1>(node);
     // Past the last item the draw finds no item, as in the plain mapper.
-    let outside = s.without(question.asked, s.lt(index, question.size));
+    let outside = s.without(input.asked, s.lt(index, input.size));
     Drawn { index: s.select(outside, s.splat(0), index), doubtful: outside }
 }
 
@@ -256,26 +249,26 @@ fn is_odd<S: Simd>(s: S, node: S::U) -> S::M {
 
 /// Uniform buckets: the r-th item of a permutation, followed backwards as in `bucket/uniform.rs`.
 #[inline(always)]
-fn uniform<S: Simd>(s: S, tables: &Tables, question: Question<S>) -> Drawn<S> {
+fn uniform<S: Simd>(s: S, tables: &Tables, input: DrawInput<S>) -> Drawn<S> {
     let one = s.splat(1);
-    let size = s.select(question.asked, question.size, one);
-    let id = s.gather(&tables.id, question.slot);
-    let mut last = question.r;
-    if s.any(s.without(question.asked, s.lt(last, size))) {
+    let size = s.select(input.asked, input.size, one);
+    let id = s.gather(&tables.id, input.slot);
+    let mut last = input.r;
+    if s.any(s.without(input.asked, s.lt(last, size))) {
         last = s.rem(last, size);
     }
-    let long = s.without(question.asked, s.lt(last, s.splat(MAX_PERMUTATION as u32)));
-    let last = s.select(long, s.splat(0), s.select(question.asked, last, s.splat(0)));
+    let long = s.without(input.asked, s.lt(last, s.splat(MAX_PERMUTATION as u32)));
+    let last = s.select(long, s.splat(0), s.select(input.asked, last, s.splat(0)));
     let steps = s.greatest(last) as usize;
     if steps == 0 {
-        let hash = super::hash::hash3(s, question.x, id, s.splat(0));
+        let hash = super::hash::hash3(s, input.x, id, s.splat(0));
         return Drawn { index: s.rem(hash, size), doubtful: long };
     }
     let mut partners = [s.splat(0); MAX_PERMUTATION];
     let mut position = s.splat(0);
     for (step, partner) in partners.iter_mut().enumerate().take(steps + 1) {
         let at = s.splat(step as u32);
-        let hash = super::hash::hash3(s, question.x, id, at);
+        let hash = super::hash::hash3(s, input.x, id, at);
         let reached = s.lt(at, s.add(last, one));
         let left = s.select(reached, s.sub(size, at), one);
         *partner = s.add(at, s.rem(hash, left));

@@ -5,7 +5,7 @@
 //! to a device.
 
 use super::descend::{Descend, Start, is_among, is_device, is_out, lane, put, slot_of};
-use super::tasks::{Flow, Found, Tasks};
+use super::tasks::{LaneScheduler, SelectedItems, Tasks};
 use super::{BatchParams, Choose, MAX_POSITIONS};
 use crate::mapper::UNDEFINED;
 
@@ -15,18 +15,18 @@ pub(crate) fn firstn<S: Descend>(
     params: &BatchParams<'_>,
     choose: &Choose,
     tasks: &Tasks<'_>,
-    mut found: Found<'_>,
+    mut selected: SelectedItems<'_>,
 ) {
     let zero = s.splat(0);
     let undefined = s.splat(lane(UNDEFINED));
-    let room = found.room();
+    let max_items = selected.max_items();
     let (mut items, mut leaves) = ([undefined; MAX_POSITIONS], [undefined; MAX_POSITIONS]);
-    let (items, leaves) = (&mut items[..room], &mut leaves[..room]);
-    let mut flow = Flow::new(s);
+    let (items, leaves) = (&mut items[..max_items], &mut leaves[..max_items]);
+    let mut scheduler = LaneScheduler::new(s);
     let common_slot = tasks.common_slot();
     let (mut rep, mut failures, mut filled) = (zero, zero, zero);
     loop {
-        if let Some(fresh) = flow.refill(s, tasks) {
+        if let Some(fresh) = scheduler.refill(s, tasks) {
             for row in items.iter_mut().chain(leaves.iter_mut()) {
                 *row = s.select(fresh, undefined, *row);
             }
@@ -34,7 +34,7 @@ pub(crate) fn firstn<S: Descend>(
             failures = s.select(fresh, zero, failures);
             filled = s.select(fresh, zero, filled);
         }
-        let (live, x, slot) = (flow.live, flow.x, flow.slot);
+        let (live, x, slot) = (scheduler.live, scheduler.x, scheduler.slot);
         if !s.any(live) {
             return;
         }
@@ -64,12 +64,13 @@ pub(crate) fn firstn<S: Descend>(
         let onwards = s.either(s.either(taken, end.nowhere), exhausted);
         failures = s.select(onwards, zero, failures);
         rep = s.add(rep, s.select(onwards, one, zero));
-        let more = s.both(s.lt(rep, s.splat(choose.positions)), s.lt(filled, s.splat(room as u32)));
+        let more =
+            s.both(s.lt(rep, s.splat(choose.positions)), s.lt(filled, s.splat(max_items as u32)));
         let done = s.without(live, more);
         if s.any(done) {
             let rows = if choose.is_leaf { &*leaves } else { &*items };
-            found.take(s, flow.task, filled, rows, done);
-            flow.live = s.both(live, more);
+            selected.take(s, scheduler.task, filled, rows, done);
+            scheduler.live = s.both(live, more);
         }
     }
 }

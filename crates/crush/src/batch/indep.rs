@@ -4,7 +4,7 @@
 
 use super::descend::{Descend, End, Start, is_among, is_device, is_out, lane, put, slot_of};
 use super::simd::Simd;
-use super::tasks::{Flow, Found, Tasks};
+use super::tasks::{LaneScheduler, SelectedItems, Tasks};
 use super::{BatchParams, Choose, MAX_POSITIONS};
 use crate::mapper::{NONE, UNDEFINED};
 
@@ -14,30 +14,30 @@ pub(crate) fn indep<S: Descend>(
     params: &BatchParams<'_>,
     choose: &Choose,
     tasks: &Tasks<'_>,
-    mut found: Found<'_>,
+    mut selected: SelectedItems<'_>,
 ) {
     let (zero, one) = (s.splat(0), s.splat(1));
     let (undefined, none) = (s.splat(lane(UNDEFINED)), s.splat(lane(NONE)));
-    let room = found.room();
+    let max_items = selected.max_items();
     let (mut items, mut leaves) = ([undefined; MAX_POSITIONS], [none; MAX_POSITIONS]);
-    let (items, leaves) = (&mut items[..room], &mut leaves[..room]);
-    let mut flow = Flow::new(s);
+    let (items, leaves) = (&mut items[..max_items], &mut leaves[..max_items]);
+    let mut scheduler = LaneScheduler::new(s);
     let common_slot = tasks.common_slot();
     let (mut position, mut round, mut open, mut len) = (zero, zero, zero, zero);
     loop {
-        if let Some(fresh) = flow.refill(s, tasks) {
+        if let Some(fresh) = scheduler.refill(s, tasks) {
             for row in items.iter_mut() {
                 *row = s.select(fresh, undefined, *row);
             }
             for row in leaves.iter_mut() {
                 *row = s.select(fresh, none, *row);
             }
-            len = s.select(fresh, tasks.lens(s, flow.task, room), len);
+            len = s.select(fresh, tasks.lens(s, scheduler.task, max_items), len);
             open = s.select(fresh, s.sub(s.shl_by(one, len), one), open);
             position = s.select(fresh, zero, position);
             round = s.select(fresh, zero, round);
         }
-        let (live, x, slot) = (flow.live, flow.x, flow.slot);
+        let (live, x, slot) = (scheduler.live, scheduler.x, scheduler.slot);
         if !s.any(live) {
             return;
         }
@@ -78,8 +78,8 @@ pub(crate) fn indep<S: Descend>(
                 *row = s.select(s.both(done, s.eq(*row, undefined)), none, *row);
             }
             let rows = if choose.is_leaf { &*leaves } else { &*items };
-            found.take(s, flow.task, len, rows, done);
-            flow.live = s.without(live, done);
+            selected.take(s, scheduler.task, len, rows, done);
+            scheduler.live = s.without(live, done);
         }
     }
 }

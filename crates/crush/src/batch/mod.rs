@@ -30,13 +30,12 @@
 //! | [`firstn`], [`indep`] | the two searches |
 //! | [`tasks`]    | the inputs and results of a choose step |
 //! | [`steps`]    | a rule over a block of inputs |
-//! | [`ahead`]    | single mappings: items in lanes |
-//! | [`look_ahead`] | which draws a single mapping will want |
+//! | [`speculate`] | single mappings: speculative draws, with items in lanes |
+//! | [`predict`]  | predicts the draws of a single mapping |
 
 // Without a known vector unit, only the selection of the kernel is used.
 #![cfg_attr(not(target_arch = "x86_64"), allow(unused))]
 
-pub(crate) mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -46,8 +45,9 @@ mod draw;
 mod firstn;
 mod hash;
 mod indep;
-mod look_ahead;
+mod predict;
 mod simd;
+pub(crate) mod speculate;
 mod steps;
 pub(crate) mod tables;
 mod tasks;
@@ -59,7 +59,7 @@ use descend::Descend;
 use simd::Twice;
 use steps::Steps;
 use tables::Tables;
-use tasks::{Found, OneOrEach, Tasks};
+use tasks::{OneOrEach, SelectedItems, Tasks};
 
 use crate::choose_args::ChooseArgs;
 use crate::map::Map;
@@ -251,17 +251,17 @@ fn run_block<S: Descend>(
 ) {
     if let Some((slot, choose, indep)) = steps.single_choose(params.map) {
         steps.stretch(params, &choose, indep);
-        let room = rows.width().min(choose.positions as usize);
-        let (slots, lens) = (OneOrEach::One(slot), OneOrEach::One(room as u32));
-        let found = Found::new(rows.rows_mut(from..from + xs.len()), room);
+        let max_items = rows.width().min(choose.positions as usize);
+        let (slots, lens) = (OneOrEach::One(slot), OneOrEach::One(max_items as u32));
+        let selected = SelectedItems::new(rows.rows_mut(from..from + xs.len()), max_items);
         let params = BatchParams { stretched: steps.stretched(), ..*params };
-        search(s, &params, &choose, indep, &Tasks { xs, slots, lens }, found);
+        search(s, &params, &choose, indep, &Tasks { xs, slots, lens }, selected);
         return;
     }
     steps.start(xs.len());
     while let Some((choose, indep)) = steps.next_choose(xs, params) {
-        let (tasks, found, stretched) = steps.work();
-        search(s, &BatchParams { stretched, ..*params }, &choose, indep, &tasks, found);
+        let (tasks, selected, stretched) = steps.work();
+        search(s, &BatchParams { stretched, ..*params }, &choose, indep, &tasks, selected);
         steps.collect();
     }
     steps.write(rows, from);
@@ -274,11 +274,11 @@ fn search<S: Descend>(
     choose: &Choose,
     indep: bool,
     tasks: &Tasks<'_>,
-    found: Found<'_>,
+    selected: SelectedItems<'_>,
 ) {
     if indep {
-        indep::indep(s, params, choose, tasks, found);
+        indep::indep(s, params, choose, tasks, selected);
     } else {
-        firstn::firstn(s, params, choose, tasks, found);
+        firstn::firstn(s, params, choose, tasks, selected);
     }
 }

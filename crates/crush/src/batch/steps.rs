@@ -4,7 +4,7 @@
 //! working lists into tasks, one for each bucket in them. The items found for the tasks of an
 //! input, in order, are the input's new working list.
 
-use super::tasks::{Found, OneOrEach, Tasks};
+use super::tasks::{OneOrEach, SelectedItems, Tasks};
 use super::{BatchParams, Choose, MAX_POSITIONS};
 use crate::bucket::AlgorithmKind;
 use crate::map::Map;
@@ -162,7 +162,7 @@ impl Steps {
                     continue;
                 };
                 let len = positions.min(self.width - taken);
-                // Only indep knows before the choice how much room the next task will have.
+                // Only indep knows before the choice how many positions are left for the next task.
                 taken += if indep { len } else { 0 };
                 if len > 0 {
                     self.xs.push(x);
@@ -189,16 +189,16 @@ impl Steps {
         }
     }
 
-    /// The prepared tasks, the tables for found items, and the stretched buckets of the parameters.
-    pub(crate) fn work(&mut self) -> (Tasks<'_>, Found<'_>, Option<&[u32]>) {
+    /// The prepared tasks, the tables of selected items, and the stretched buckets.
+    pub(crate) fn work(&mut self) -> (Tasks<'_>, SelectedItems<'_>, Option<&[u32]>) {
         let tasks = Tasks {
             xs: &self.xs,
             slots: OneOrEach::of(&self.slots),
             lens: OneOrEach::of(&self.lens),
         };
-        let room = self.found.width();
-        let found = Found::new(self.found.rows_mut(0..self.xs.len()), room);
-        (tasks, found, stretched(&self.stretched))
+        let max_items = self.found.width();
+        let selected = SelectedItems::new(self.found.rows_mut(0..self.xs.len()), max_items);
+        (tasks, selected, stretched(&self.stretched))
     }
 
     /// The stretched buckets of the parameters.

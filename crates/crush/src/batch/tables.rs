@@ -64,7 +64,7 @@ pub(crate) struct Tables {
 impl Tables {
     /// The tables of a map with these weights, made when they are first asked for.
     pub(crate) fn of(map: &Map, choose_args: Option<&ChooseArgs>) -> Arc<Self> {
-        map.kept(choose_args, || Self::new(map, choose_args))
+        map.derived(choose_args, || Self::new(map, choose_args))
     }
 
     fn new(map: &Map, choose_args: Option<&ChooseArgs>) -> Self {

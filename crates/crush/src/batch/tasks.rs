@@ -16,7 +16,7 @@ pub(crate) struct Tasks<'a> {
 
 /// The task of every lane. A lane whose task is done takes the next task, so lanes are seldom idle
 /// although tasks differ in length.
-pub(crate) struct Flow<S: Simd> {
+pub(crate) struct LaneScheduler<S: Simd> {
     next_task: usize,
     /// Lanes that work.
     pub(crate) live: S::M,
@@ -26,7 +26,7 @@ pub(crate) struct Flow<S: Simd> {
     pub(crate) slot: S::U,
 }
 
-impl<S: Simd> Flow<S> {
+impl<S: Simd> LaneScheduler<S> {
     #[inline(always)]
     pub(crate) fn new(s: S) -> Self {
         let zero = s.splat(0);
@@ -86,12 +86,12 @@ impl Tasks<'_> {
         }
     }
 
-    /// At most `room`.
+    /// The positions to fill, at most `max_items`.
     #[inline(always)]
-    pub(crate) fn lens<S: Simd>(&self, s: S, task: S::U, room: usize) -> S::U {
+    pub(crate) fn lens<S: Simd>(&self, s: S, task: S::U, max_items: usize) -> S::U {
         let len = self.lens.get(s, task);
-        let room = s.splat(room as u32);
-        s.select(s.lt(len, room), len, room)
+        let max_items = s.splat(max_items as u32);
+        s.select(s.lt(len, max_items), len, max_items)
     }
 }
 
@@ -113,12 +113,12 @@ impl<'a> OneOrEach<'a> {
     }
 }
 
-/// The tables for found items: one row per task.
-pub(crate) struct Found<'a> {
+/// The tables of selected items: one row per task.
+pub(crate) struct SelectedItems<'a> {
     /// Distance from the start of a row to the start of the next.
     stride: usize,
     /// Most items of a row.
-    room: usize,
+    max_items: usize,
     items: &'a mut [ItemId],
     lens: &'a mut [u32],
     /// Lanes that are being written into rows: tasks, lengths, items.
@@ -131,20 +131,20 @@ struct Lanes {
     items: [[u32; MAX_LANES]; super::MAX_POSITIONS],
 }
 
-impl<'a> Found<'a> {
-    /// Rows of at most `room` items.
-    pub(crate) fn new(rows: RowsMut<'a>, room: usize) -> Self {
+impl<'a> SelectedItems<'a> {
+    /// Rows of at most `max_items` items.
+    pub(crate) fn new(rows: RowsMut<'a>, max_items: usize) -> Self {
         let lanes = Lanes {
             tasks: [0; MAX_LANES],
             lens: [0; MAX_LANES],
             items: [[0; MAX_LANES]; super::MAX_POSITIONS],
         };
         let RowsMut { width: stride, items, lens } = rows;
-        Self { stride, room, items, lens, lanes }
+        Self { stride, max_items, items, lens, lanes }
     }
 
-    pub(crate) fn room(&self) -> usize {
-        self.room
+    pub(crate) fn max_items(&self) -> usize {
+        self.max_items
     }
 
     /// Takes the rows of the lanes in `done`.
@@ -162,7 +162,7 @@ impl<'a> Found<'a> {
             bits &= bits - 1;
             let task = lanes.tasks[lane] as usize;
             self.lens[task] = lanes.lens[lane];
-            let row = &mut self.items[task * self.stride..][..self.room];
+            let row = &mut self.items[task * self.stride..][..self.max_items];
             for (to, from) in row.iter_mut().zip(&lanes.items) {
                 *to = ItemId(from[lane] as i32);
             }

@@ -6,7 +6,7 @@ use crate::rule::Rule;
 use crate::{Algorithm, Bucket, BucketId, ChooseArg, Classes, Names, RuleId};
 
 /// Initial number of bucket slots in Ceph. Ceph doubles the number when it needs more.
-const LEAST_SLOTS: usize = 8;
+const MIN_SLOTS: usize = 8;
 
 /// The binary form of a map, as crushtool of that release writes it. Each release leaves out the
 /// fields that it does not know. [`Release::V16`] leaves out the MSR tunables, which a reader then
@@ -17,7 +17,7 @@ pub fn encode(map: &Map, release: Release) -> Vec<u8> {
     let mut out = Writer::default();
     let slots = match map.bucket_slots() {
         0 => 0,
-        slots => slots.next_power_of_two().max(LEAST_SLOTS),
+        slots => slots.next_power_of_two().max(MIN_SLOTS),
     };
     let rule_slots = map.rules().last().map_or(0, |(RuleId(last), _)| last + 1);
     out.u32(MAGIC);

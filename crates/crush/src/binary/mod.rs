@@ -13,7 +13,7 @@
 //! | – tree | u8 nodes, u32 weight of each node |
 //! | – straw | per item: u32 weight, u32 scale of its straw |
 //! | – straw2 | per item: u32 weight |
-//! | rules | per slot: u32 present; if so u32 steps, u8 ruleset, u8 kind, u8 least and u8 greatest size, per step u32 opcode and two s32 arguments |
+//! | rules | per slot: u32 present; if so u32 steps, u8 ruleset, u8 kind, u8 smallest and u8 greatest size, per step u32 opcode and two s32 arguments |
 //! | names | three maps of s32 number to string: types, items, rules |
 //! | tunables | u32 local tries, local fallback tries, total tries; u32 descend once; u8 vary r; u8 straw version; u32 allowed algorithms; u8 stable |
 //! | classes | map of s32 item to s32 class; map of s32 class to string; map of s32 bucket to a map of s32 class to s32 shadow bucket |
@@ -36,11 +36,11 @@
 //! if the bytes left can hold that many elements, so its memory is bounded by a small multiple of
 //! the input's length. A decoded map passes the [checks](crate::check) like every other map.
 
+mod cursor;
 mod decode;
 mod encode;
 mod error;
 mod opcode;
-mod reader;
 
 pub use decode::{decode, decode_prefix};
 pub use encode::encode;
@@ -67,7 +67,7 @@ impl Release {
     /// The older form, which every release reads, except if it would lose MSR rules, or MSR
     /// tunables other than their defaults.
     #[must_use]
-    pub fn least_for(map: &Map) -> Self {
+    pub fn min_for(map: &Map) -> Self {
         let tunables = map.tunables();
         let msr_step = |step: &RuleStep| {
             matches!(

@@ -2,7 +2,7 @@
 //! most inputs at once.
 
 use super::is_quick;
-use crate::balance::{self, Limits};
+use crate::balance::{self, BalanceLimits};
 use crate::diff::diff_pool;
 use crate::osdmap::OsdMap;
 
@@ -10,7 +10,7 @@ use crate::osdmap::OsdMap;
 const MOST_SHARDS: usize = 1 << 12;
 /// Steps of rules that are run: more steps can multiply the chosen items.
 const MOST_STEPS: usize = 8;
-const LIMITS: Limits = Limits { max_moves: 16, deviation: 1 };
+const LIMITS: BalanceLimits = BalanceLimits { max_moves: 16, deviation: 1 };
 
 /// Feeds `input` to the decoder of OSDMaps. Returns true if it was one.
 ///

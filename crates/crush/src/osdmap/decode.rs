@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::reader::Reader;
-use super::{DecodeError, Fsid, OsdMap, OsdState, PgId, Pool, PoolId, Profile};
+use super::cursor::OsdMapCursor;
+use super::{DecodeError, ErasureProfile, Fsid, OsdMap, OsdState, PgId, Pool, PoolId};
 use crate::check::MAX_DEVICES;
 use crate::{ItemId, Map, WEIGHT_ONE, binary};
 
@@ -27,7 +27,7 @@ pub(super) const HEADER_LEN: usize = 6;
 
 /// Ranges of the file that [`OsdMap::rewrite`] replaces.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places {
+pub(super) struct FieldRanges {
     pub(super) whole: Range<usize>,
     pub(super) client_version: u8,
     pub(super) client: Range<usize>,
@@ -47,33 +47,33 @@ pub(super) struct Places {
     pub(super) checksum: Option<Range<usize>>,
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Result<(OsdMap, Places), DecodeError> {
-    let (map, places) = decode_unchecked(bytes)?;
-    if let Some(at) = &places.checksum {
-        let stored = Reader::new(&bytes[at.clone()]).u32("the checksum")?;
-        let computed = checksum(&[&bytes[..at.start], &bytes[at.end..places.whole.end]]);
+pub(super) fn decode(bytes: &[u8]) -> Result<(OsdMap, FieldRanges), DecodeError> {
+    let (map, ranges) = decode_unchecked(bytes)?;
+    if let Some(at) = &ranges.checksum {
+        let stored = OsdMapCursor::new(&bytes[at.clone()]).u32("the checksum")?;
+        let computed = checksum(&[&bytes[..at.start], &bytes[at.end..ranges.whole.end]]);
         if stored != computed {
             return Err(DecodeError::BadChecksum { stored, computed });
         }
     }
-    Ok((map, places))
+    Ok((map, ranges))
 }
 
 /// As [`decode`], but without a check of the checksum.
-pub(super) fn decode_unchecked(bytes: &[u8]) -> Result<(OsdMap, Places), DecodeError> {
-    let mut file = Reader::new(bytes);
+pub(super) fn decode_unchecked(bytes: &[u8]) -> Result<(OsdMap, FieldRanges), DecodeError> {
+    let mut file = OsdMapCursor::new(bytes);
     let whole = file.versioned(CHECKSUM_WHOLE, "an OSDMap")?;
     whole.since(OLDEST_WHOLE, "an OSDMap")?;
     let mut r = whole.fields;
-    let mut places = Places { whole: 0..file.offset(), ..Places::default() };
-    let map = client(&mut r, &mut places)?;
+    let mut ranges = FieldRanges { whole: 0..file.offset(), ..FieldRanges::default() };
+    let map = client(&mut r, &mut ranges)?;
     r.skip_versioned("the daemon part")?;
     if whole.version >= CHECKSUM_WHOLE {
         let at = r.offset();
         r.u32("the checksum")?;
-        places.checksum = Some(at..at + 4);
+        ranges.checksum = Some(at..at + 4);
     }
-    Ok((map, places))
+    Ok((map, ranges))
 }
 
 /// CRC32C that starts with ones, and is not inverted at the end.
@@ -83,21 +83,21 @@ pub(super) fn checksum(parts: &[&[u8]]) -> u32 {
     !(digest.finalize() as u32)
 }
 
-fn client(whole: &mut Reader<'_>, places: &mut Places) -> Result<OsdMap, DecodeError> {
+fn client(whole: &mut OsdMapCursor<'_>, ranges: &mut FieldRanges) -> Result<OsdMap, DecodeError> {
     let start = whole.offset();
     // Readers of old versions must understand every later version.
     let part = whole.versioned(PRIMARIES_CLIENT, "the client part")?;
     part.since(OLDEST_CLIENT, "the client part")?;
     let (version, mut r) = (part.version, part.fields);
-    places.client_version = version;
-    places.client = start..whole.offset();
+    ranges.client_version = version;
+    ranges.client = start..whole.offset();
 
     let fsid = Fsid(r.uuid("the fsid")?);
     let epoch = r.u32("the epoch")?;
     r.take(8 + 8, "the times of creation and change")?;
     let pools = pools(&mut r)?;
     r.take(4 + 4, "the highest pool and the flags")?;
-    let (states, weights) = osds(&mut r, version, places)?;
+    let (states, weights) = osds(&mut r, version, ranges)?;
     for _ in 0..r.count(1, "client addresses")? {
         address(&mut r)?;
     }
@@ -113,15 +113,15 @@ fn client(whole: &mut Reader<'_>, places: &mut Places) -> Result<OsdMap, DecodeE
     if primary_affinities.iter().all(|&affinity| affinity == WEIGHT_ONE) {
         primary_affinities.clear();
     }
-    places.temps = temps_start..r.offset();
+    ranges.temps = temps_start..r.offset();
     let crush = crush(&mut r)?;
-    places.crush = places.temps.end..r.offset();
+    ranges.crush = ranges.temps.end..r.offset();
     let erasure_code_profiles = profiles(&mut r)?;
     let upmaps_start = r.offset();
     let pg_upmap = table(&mut r, 4, "pg_upmap", |r| items(r, "pg_upmap"))?;
     let pg_upmap_items = table(&mut r, 4, "pg_upmap_items", pairs)?;
-    places.upmaps = upmaps_start..r.offset();
-    let pg_upmap_primaries = primaries(r, version, places)?;
+    ranges.upmaps = upmaps_start..r.offset();
+    let pg_upmap_primaries = primaries(r, version, ranges)?;
     Ok(OsdMap {
         epoch,
         fsid,
@@ -140,7 +140,7 @@ fn client(whole: &mut Reader<'_>, places: &mut Places) -> Result<OsdMap, DecodeE
 }
 
 /// The pools and their names.
-fn pools(r: &mut Reader<'_>) -> Result<BTreeMap<PoolId, Pool>, DecodeError> {
+fn pools(r: &mut OsdMapCursor<'_>) -> Result<BTreeMap<PoolId, Pool>, DecodeError> {
     let mut pools = BTreeMap::new();
     for _ in 0..r.count(8 + HEADER_LEN, "pools")? {
         let id = PoolId(r.i64("the number of a pool")?);
@@ -158,26 +158,26 @@ fn pools(r: &mut Reader<'_>) -> Result<BTreeMap<PoolId, Pool>, DecodeError> {
 
 /// The number of devices, their states and reweights.
 fn osds(
-    r: &mut Reader<'_>,
+    r: &mut OsdMapCursor<'_>,
     version: u8,
-    places: &mut Places,
+    ranges: &mut FieldRanges,
 ) -> Result<(Vec<OsdState>, Vec<u32>), DecodeError> {
     let osds = r.u32("max_osd")?;
     if osds > MAX_DEVICES {
         let (what, offset) = ("max_osd", r.offset());
-        let (value, most) = (osds.into(), MAX_DEVICES.into());
-        return Err(DecodeError::OutOfBounds { what, offset, value, least: 0, most });
+        let (value, max) = (osds.into(), MAX_DEVICES.into());
+        return Err(DecodeError::OutOfBounds { what, offset, value, min: 0, max });
     }
     let osds = osds as usize;
     let start = r.offset();
-    places.narrow_states = version < WIDE_STATES_CLIENT;
-    let states: Vec<OsdState> = if places.narrow_states {
+    ranges.narrow_states = version < WIDE_STATES_CLIENT;
+    let states: Vec<OsdState> = if ranges.narrow_states {
         r.blob("states of OSDs")?.iter().map(|&state| OsdState(state.into())).collect()
     } else {
         u32s(r, "states of OSDs")?.into_iter().map(OsdState).collect()
     };
     let weights = u32s(r, "reweights of OSDs")?;
-    places.osds = start..r.offset();
+    ranges.osds = start..r.offset();
     for (what, len) in [("states", states.len()), ("reweights", weights.len())] {
         if len != osds {
             return Err(DecodeError::BadLength { what, len, osds });
@@ -187,12 +187,12 @@ fn osds(
 }
 
 /// The erasure code profiles, each a table of strings.
-fn profiles(r: &mut Reader<'_>) -> Result<BTreeMap<String, Profile>, DecodeError> {
+fn profiles(r: &mut OsdMapCursor<'_>) -> Result<BTreeMap<String, ErasureProfile>, DecodeError> {
     let what = "erasure code profiles";
     let mut profiles = BTreeMap::new();
     for _ in 0..r.count(8, what)? {
         let name = r.string(what)?;
-        let mut profile = Profile::new();
+        let mut profile = ErasureProfile::new();
         for _ in 0..r.count(8, what)? {
             let key = r.string(what)?;
             profile.insert(key, r.string(what)?);
@@ -204,11 +204,11 @@ fn profiles(r: &mut Reader<'_>) -> Result<BTreeMap<String, Profile>, DecodeError
 
 /// Skips the fields between the upmap items and `pg_upmap_primaries`, and reads the latter.
 fn primaries(
-    mut r: Reader<'_>,
+    mut r: OsdMapCursor<'_>,
     version: u8,
-    places: &mut Places,
+    ranges: &mut FieldRanges,
 ) -> Result<BTreeMap<PgId, ItemId>, DecodeError> {
-    places.primaries = places.client.end..places.client.end;
+    ranges.primaries = ranges.client.end..ranges.client.end;
     if version < PRIMARIES_CLIENT {
         return Ok(BTreeMap::new());
     }
@@ -223,43 +223,43 @@ fn primaries(
     r.take(8 + 8, "the times of the last changes")?;
     let start = r.offset();
     let table = table(&mut r, 4, "pg_upmap_primaries", |r| item(r, "pg_upmap_primaries"))?;
-    places.primaries = start..r.offset();
+    ranges.primaries = start..r.offset();
     Ok(table)
 }
 
 /// The CRUSH map, which has its own length.
-fn crush(r: &mut Reader<'_>) -> Result<Map, DecodeError> {
+fn crush(r: &mut OsdMapCursor<'_>) -> Result<Map, DecodeError> {
     let blob = r.blob("the CRUSH map")?;
     let offset = r.offset() - blob.len();
     binary::decode(blob).map_err(|error| DecodeError::Crush { offset, error })
 }
 
-fn u32s(r: &mut Reader<'_>, what: &'static str) -> Result<Vec<u32>, DecodeError> {
+fn u32s(r: &mut OsdMapCursor<'_>, what: &'static str) -> Result<Vec<u32>, DecodeError> {
     (0..r.count(4, what)?).map(|_| r.u32(what)).collect()
 }
 
-fn item(r: &mut Reader<'_>, what: &'static str) -> Result<ItemId, DecodeError> {
+fn item(r: &mut OsdMapCursor<'_>, what: &'static str) -> Result<ItemId, DecodeError> {
     r.i32(what).map(ItemId)
 }
 
-fn items(r: &mut Reader<'_>, what: &'static str) -> Result<Vec<ItemId>, DecodeError> {
+fn items(r: &mut OsdMapCursor<'_>, what: &'static str) -> Result<Vec<ItemId>, DecodeError> {
     (0..r.count(4, what)?).map(|_| item(r, what)).collect()
 }
 
-fn pairs(r: &mut Reader<'_>) -> Result<Vec<(ItemId, ItemId)>, DecodeError> {
+fn pairs(r: &mut OsdMapCursor<'_>) -> Result<Vec<(ItemId, ItemId)>, DecodeError> {
     let what = "pg_upmap_items";
     (0..r.count(8, what)?).map(|_| Ok((item(r, what)?, item(r, what)?))).collect()
 }
 
-/// A table by placement group, with values of at least `least_len` bytes.
+/// A table by placement group, with values of at least `min_len` bytes.
 fn table<T>(
-    r: &mut Reader<'_>,
-    least_len: usize,
+    r: &mut OsdMapCursor<'_>,
+    min_len: usize,
     what: &'static str,
-    value: impl Fn(&mut Reader<'_>) -> Result<T, DecodeError>,
+    value: impl Fn(&mut OsdMapCursor<'_>) -> Result<T, DecodeError>,
 ) -> Result<BTreeMap<PgId, T>, DecodeError> {
     let mut table = BTreeMap::new();
-    for _ in 0..r.count(PG_LEN + least_len, what)? {
+    for _ in 0..r.count(PG_LEN + min_len, what)? {
         // The version of the group's own structure, which is always 1.
         r.u8(what)?;
         let pool = PoolId(r.i64(what)?);
@@ -271,7 +271,7 @@ fn table<T>(
 }
 
 /// Skips the addresses of one daemon: a list of addresses, or a single address of an older form.
-fn address(r: &mut Reader<'_>) -> Result<(), DecodeError> {
+fn address(r: &mut OsdMapCursor<'_>) -> Result<(), DecodeError> {
     let what = "client addresses";
     match r.u8(what)? {
         2 => {
@@ -286,7 +286,7 @@ fn address(r: &mut Reader<'_>) -> Result<(), DecodeError> {
 }
 
 /// Skips an address after its first byte: versioned, or the kernel's `sockaddr_storage`.
-fn single_address(r: &mut Reader<'_>, marker: u8) -> Result<(), DecodeError> {
+fn single_address(r: &mut OsdMapCursor<'_>, marker: u8) -> Result<(), DecodeError> {
     let what = "client addresses";
     if marker == 1 {
         return r.skip_versioned(what);

@@ -40,8 +40,8 @@ pub enum DecodeError {
     },
     /// A structure that requires its readers to know a newer version than this crate does.
     #[error(
-        "{what} at byte {offset} wants a reader of version {least}, but this one knows {known}: \
-         the map is from a later Ceph, or no OSDMap"
+        "{what} at byte {offset} wants a reader of version {min_version}, but this one knows \
+         {known}: the map is from a later Ceph, or no OSDMap"
     )]
     TooNew {
         /// The structure.
@@ -49,7 +49,7 @@ pub enum DecodeError {
         /// Its offset.
         offset: usize,
         /// The version that a reader must know.
-        least: u8,
+        min_version: u8,
         /// The newest version known here.
         known: u8,
     },
@@ -62,7 +62,7 @@ pub enum DecodeError {
         offset: usize,
     },
     /// A number that no real map has.
-    #[error("{what} before byte {offset} is {value}; it must be from {least} to {most}")]
+    #[error("{what} before byte {offset} is {value}; it must be from {min} to {max}")]
     OutOfBounds {
         /// The field.
         what: &'static str,
@@ -71,9 +71,9 @@ pub enum DecodeError {
         /// Its value.
         value: u64,
         /// The smallest allowed value.
-        least: u64,
+        min: u64,
         /// The greatest allowed value.
-        most: u64,
+        max: u64,
     },
     /// A list with one entry per device has a wrong length.
     #[error("the list of {what} has {len} entries, but the map has {osds} OSDs")]
@@ -114,7 +114,7 @@ pub enum DecodeError {
     },
 }
 
-/// A question that an OSDMap cannot answer.
+/// An error of a look-up in an OSDMap.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlaceError {
     /// No pool of that number.

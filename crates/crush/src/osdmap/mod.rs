@@ -17,7 +17,7 @@
 //! To *drop* a member of a replicated group means to close the gap. In an erasure-coded group, the
 //! position gives the shard's number, so a hole stays ([`ItemId::NONE`]).
 //!
-//! **Layout.** Little-endian, Ceph 12 and later; the reader's module explains "versioned".
+//! **Layout.** Little-endian, Ceph 12 and later; the module `cursor` explains "versioned".
 //!
 //! | part | layout |
 //! |---|---|
@@ -31,11 +31,11 @@
 //! **Hostile bytes** give errors. The decoder accepts a count only if the bytes left can hold that
 //! many elements.
 
+mod cursor;
 mod decode;
 mod error;
 mod place;
 mod pool;
-mod reader;
 mod string_hash;
 mod write;
 
@@ -105,8 +105,8 @@ impl fmt::Debug for Fsid {
     }
 }
 
-/// The parameters of an erasure code.
-pub type Profile = BTreeMap<String, String>;
+/// The parameters of an erasure code, as in `ceph osd erasure-code-profile`.
+pub type ErasureProfile = BTreeMap<String, String>;
 
 /// The state of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ pub struct OsdMap {
     /// The member that comes first (Ceph 18 and later).
     pub pg_upmap_primaries: BTreeMap<PgId, ItemId>,
     /// Erasure code profiles by name: `k`, `m`, `plugin` and so on.
-    pub erasure_code_profiles: BTreeMap<String, Profile>,
+    pub erasure_code_profiles: BTreeMap<String, ErasureProfile>,
     /// The CRUSH map.
     pub crush: Map,
 }

@@ -1,6 +1,6 @@
 //! One pool of an OSDMap, with the fields that placement needs.
 
-use super::reader::Reader;
+use super::cursor::OsdMapCursor;
 use super::string_hash::StringHash;
 use super::{DecodeError, MAX_PG_NUM, MAX_POOL_SHARDS, PgId, PoolId};
 use crate::RuleId;
@@ -108,8 +108,8 @@ impl Pool {
     }
 
     /// Reads a pool; its name comes later in the map.
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let pool = reader.versioned(KNOWN_VERSION, "a pool")?;
+    pub(super) fn decode(cursor: &mut OsdMapCursor<'_>) -> Result<Self, DecodeError> {
+        let pool = cursor.versioned(KNOWN_VERSION, "a pool")?;
         pool.since(OLDEST_VERSION, "a pool")?;
         let (version, mut r) = (pool.version, pool.fields);
         let kind = match r.u8("the type of a pool")? {
@@ -124,8 +124,8 @@ impl Pool {
         let shards = u64::from(pg_num) * u64::from(size);
         if shards > MAX_POOL_SHARDS {
             let (what, offset) = ("the number of shards of a pool", r.offset());
-            let (value, most) = (shards, MAX_POOL_SHARDS);
-            return Err(DecodeError::OutOfBounds { what, offset, value, least: 0, most });
+            let (value, max) = (shards, MAX_POOL_SHARDS);
+            return Err(DecodeError::OutOfBounds { what, offset, value, min: 0, max });
         }
         let pgp_num = pg_count(&mut r, "pgp_num of a pool")?;
         // Localised groups, last_change, snap_seq, snap_epoch.
@@ -172,18 +172,18 @@ impl Pool {
     }
 }
 
-fn pg_count(r: &mut Reader<'_>, what: &'static str) -> Result<u32, DecodeError> {
+fn pg_count(r: &mut OsdMapCursor<'_>, what: &'static str) -> Result<u32, DecodeError> {
     let value = r.u32(what)?;
     if (1..=MAX_PG_NUM).contains(&value) {
         return Ok(value);
     }
     let (offset, value) = (r.offset(), value.into());
-    Err(DecodeError::OutOfBounds { what, offset, value, least: 1, most: MAX_PG_NUM.into() })
+    Err(DecodeError::OutOfBounds { what, offset, value, min: 1, max: MAX_PG_NUM.into() })
 }
 
 /// Reads from after the erasure code profile to the last known field, in a pool of version 32 or
 /// later.
-fn nonprimary_shards(mut r: Reader<'_>) -> Result<u128, DecodeError> {
+fn nonprimary_shards(mut r: OsdMapCursor<'_>) -> Result<u128, DecodeError> {
     // last_force_op_resend, read recency, expected objects, dirty ratio, write recency, two
     // switches, hit set decay and depth.
     r.take(4 + 4 + 8 + 4 + 4 + 1 + 1 + 4 + 4, "the settings of a pool")?;

@@ -4,31 +4,31 @@
 
 use std::collections::BTreeMap;
 
-use super::decode::{self, HEADER_LEN, PRIMARIES_CLIENT, Places};
+use super::decode::{self, FieldRanges, HEADER_LEN, PRIMARIES_CLIENT};
 use super::{DecodeError, OsdMap, PgId};
 use crate::binary::{self, Release};
 use crate::{ItemId, WEIGHT_ONE};
 
 pub(super) fn rewrite(map: &OsdMap, original: &[u8]) -> Result<Vec<u8>, DecodeError> {
-    let (old, places) = decode::decode(original)?;
-    if places.client_version < PRIMARIES_CLIENT && !map.pg_upmap_primaries.is_empty() {
-        let version = places.client_version;
+    let (old, ranges) = decode::decode(original)?;
+    if ranges.client_version < PRIMARIES_CLIENT && !map.pg_upmap_primaries.is_empty() {
+        let version = ranges.client_version;
         return Err(DecodeError::NoRoom { what: "pg_upmap_primaries", version });
     }
-    let mut out = Writer { bytes: original[..places.osds.start].to_vec() };
-    out.osds(map, places.narrow_states);
-    out.bytes.extend_from_slice(&original[places.osds.end..places.temps.start]);
+    let mut out = Writer { bytes: original[..ranges.osds.start].to_vec() };
+    out.osds(map, ranges.narrow_states);
+    out.bytes.extend_from_slice(&original[ranges.osds.end..ranges.temps.start]);
     out.table(&map.pg_temp, |out, items| out.items(items));
     out.table(&map.primary_temp, |out, &item| out.i32(item.0));
     out.affinities(map);
     if map.crush == old.crush {
-        out.bytes.extend_from_slice(&original[places.crush.clone()]);
+        out.bytes.extend_from_slice(&original[ranges.crush.clone()]);
     } else {
-        let crush = binary::encode(&map.crush, Release::least_for(&map.crush));
+        let crush = binary::encode(&map.crush, Release::min_for(&map.crush));
         out.u32(crush.len() as u32);
         out.bytes.extend_from_slice(&crush);
     }
-    out.bytes.extend_from_slice(&original[places.crush.end..places.upmaps.start]);
+    out.bytes.extend_from_slice(&original[ranges.crush.end..ranges.upmaps.start]);
     out.table(&map.pg_upmap, |out, items| out.items(items));
     out.table(&map.pg_upmap_items, |out, pairs| {
         out.u32(pairs.len() as u32);
@@ -37,22 +37,22 @@ pub(super) fn rewrite(map: &OsdMap, original: &[u8]) -> Result<Vec<u8>, DecodeEr
             out.i32(to.0);
         }
     });
-    out.bytes.extend_from_slice(&original[places.upmaps.end..places.primaries.start]);
-    if !places.primaries.is_empty() {
+    out.bytes.extend_from_slice(&original[ranges.upmaps.end..ranges.primaries.start]);
+    if !ranges.primaries.is_empty() {
         out.table(&map.pg_upmap_primaries, |out, &item| out.i32(item.0));
-        out.bytes.extend_from_slice(&original[places.primaries.end..places.client.end]);
+        out.bytes.extend_from_slice(&original[ranges.primaries.end..ranges.client.end]);
     }
-    let client_len = out.bytes.len() - places.client.start - HEADER_LEN;
-    out.bytes.extend_from_slice(&original[places.client.end..]);
-    out.finish(&places, client_len);
+    let client_len = out.bytes.len() - ranges.client.start - HEADER_LEN;
+    out.bytes.extend_from_slice(&original[ranges.client.end..]);
+    out.finish(&ranges, client_len);
     Ok(out.bytes)
 }
 
 /// The bytes with a corrected checksum; `None` if there is any other error.
 pub(super) fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
-    let (_, places) = decode::decode_unchecked(bytes).ok()?;
+    let (_, ranges) = decode::decode_unchecked(bytes).ok()?;
     let mut out = Writer { bytes: bytes.to_vec() };
-    out.finish(&places, places.client.len() - HEADER_LEN);
+    out.finish(&ranges, ranges.client.len() - HEADER_LEN);
     Some(out.bytes)
 }
 
@@ -108,14 +108,14 @@ impl Writer {
 
     /// Writes the two lengths and the checksum. The bytes after the client part have moved by as
     /// much as that part grew.
-    fn finish(&mut self, places: &Places, client_len: usize) {
-        let old_client_len = places.client.len() - HEADER_LEN;
+    fn finish(&mut self, ranges: &FieldRanges, client_len: usize) {
+        let old_client_len = ranges.client.len() - HEADER_LEN;
         let shift = |at: usize| at + client_len - old_client_len;
-        self.patch(places.client.start + HEADER_LEN, client_len as u32);
-        self.patch(HEADER_LEN, shift(places.whole.len() - HEADER_LEN) as u32);
-        if let Some(checksum) = &places.checksum {
+        self.patch(ranges.client.start + HEADER_LEN, client_len as u32);
+        self.patch(HEADER_LEN, shift(ranges.whole.len() - HEADER_LEN) as u32);
+        if let Some(checksum) = &ranges.checksum {
             let (start, end) = (shift(checksum.start), shift(checksum.end));
-            let whole_end = shift(places.whole.end);
+            let whole_end = shift(ranges.whole.end);
             let parts = [&self.bytes[..start], &self.bytes[end..whole_end]];
             self.patch(end, decode::checksum(&parts));
         }

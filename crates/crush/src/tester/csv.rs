@@ -9,7 +9,7 @@
 
 use super::expect::Expected;
 use super::text::{decimal, float};
-use super::{Block, Tally};
+use super::{MappingChunk, Tally};
 use crate::ItemId;
 
 /// One file.
@@ -47,10 +47,10 @@ impl Recorder {
         }
     }
 
-    /// Records the next block.
-    pub fn record(&mut self, block: &Block) {
+    /// Records the next chunk.
+    pub fn record(&mut self, chunk: &MappingChunk) {
         let last = self.batches.len() - 1;
-        for (x, items) in block.iter() {
+        for (x, items) in chunk.iter() {
             let batch = self.seen.checked_div(self.batch_mappings).unwrap_or(u64::MAX);
             self.batches[last.min(usize::try_from(batch).unwrap_or(last))].add(items, self.width);
             self.seen += 1;

@@ -1,10 +1,10 @@
 //! The number of objects that crushtool expects on a device.
 //!
 //! crushtool shares the positions by reweight alone: a device of twice the weight in its bucket is
-//! not expected to hold more. ([`spread`](super::spread) has the share by weight.) The number of
-//! buckets bounds the number of positions: a rule that chooses among four racks is expected to fill
-//! at most four positions, or the count of its last step for racks if that is less. All numbers
-//! have single precision, because they are printed and compared.
+//! not expected to hold more. ([`utilization`](super::utilization) has the share by weight.) The
+//! number of buckets bounds the number of positions: a rule that chooses among four racks is
+//! expected to fill at most four positions, or the count of its last step for racks if that is
+//! less. All numbers have single precision, because they are printed and compared.
 
 use std::collections::BTreeMap;
 

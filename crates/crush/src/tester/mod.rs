@@ -1,20 +1,20 @@
 //! Runs a rule on a range of inputs and counts the results: the computation and the output of
 //! `crushtool --test`.
 //!
-//! A [`Trial`] is one rule, one width and a range of x. It is cut into blocks of consecutive x.
-//! Workers map a block at a time ([`RuleRef::map_rows`](crate::RuleRef::map_rows)), render its rows
-//! and count its devices. Blocks come out in the order of x for any number of threads: worker t of
-//! n takes blocks t, t + n, t + 2n, ..., and the receiver asks the workers in turn. A worker that
-//! is ahead waits, so memory holds at most a few blocks per worker.
+//! A [`Trial`] is one rule, one width and a range of x. It is cut into chunks of consecutive x.
+//! Workers map a chunk at a time ([`RuleRef::map_rows`](crate::RuleRef::map_rows)), render its rows
+//! and count its devices. Chunks come out in the order of x for any number of threads: worker t of
+//! n takes chunks t, t + n, t + 2n, ..., and the receiver asks the workers in turn. A worker that
+//! is ahead waits, so memory holds at most a few chunks per worker.
 //!
 //! | module     | idea |
 //! |------------|------|
-//! | [`trial`]  | the blocks, and the workers |
+//! | [`trial`]  | the chunks, and the workers |
 //! | [`tally`]  | the counts |
 //! | [`expect`] | how many objects crushtool expects on a device |
 //! | [`text`]   | crushtool's lines, and C++'s way to print a float |
 //! | [`csv`]    | crushtool's data sets for other programs |
-//! | [`spread`] | stored objects against the share by weight, summed up over the tree |
+//! | [`utilization`] | stored objects against the share by weight, summed up over the tree |
 //!
 //! Equal to crushtool 16.2.15, on purpose: all lines and numbers above. The weight set of pool 0,
 //! or else the default one, is used for every pool. The pool's number only replaces x by
@@ -27,13 +27,13 @@
 
 pub mod csv;
 pub mod expect;
-pub mod spread;
 pub mod tally;
 pub mod text;
 pub mod trial;
+pub mod utilization;
 
 pub use tally::Tally;
-pub use trial::{Block, Trial};
+pub use trial::{MappingChunk, Trial};
 
 use crate::{Map, OsdId, WEIGHT_ONE};
 

@@ -1,4 +1,4 @@
-//! One rule on a range of x: blocks, and the workers that map them.
+//! One rule on a range of x: chunks, and the workers that map them.
 
 use std::sync::mpsc::{self, Receiver, SyncSender};
 
@@ -6,13 +6,13 @@ use super::Tally;
 use crate::hash::hash2;
 use crate::{ItemId, Map, Rows, RuleRef, TriesHistogram};
 
-/// Most mappings of a block. The batch mapper needs many at once. Output and progress advance by
-/// blocks.
-const BLOCK_MAPPINGS: usize = 4096;
-/// Most positions of a block. This bounds its memory when mappings are very wide.
-const BLOCK_POSITIONS: usize = 1 << 18;
-/// Blocks by which a worker may be ahead of the receiver.
-const BLOCKS_AHEAD: usize = 2;
+/// Most mappings of a chunk. The batch mapper needs many at once. Output and progress advance by
+/// chunks.
+const CHUNK_MAPPINGS: usize = 4096;
+/// Most positions of a chunk. This bounds its memory when mappings are very wide.
+const CHUNK_POSITIONS: usize = 1 << 18;
+/// Chunks by which a worker may be ahead of the receiver.
+const CHUNKS_AHEAD: usize = 2;
 
 /// One rule, one width, a range of x.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub struct Trial<'a> {
 
 /// Consecutive mappings.
 #[derive(Clone, Debug, Default)]
-pub struct Block {
+pub struct MappingChunk {
     /// The x of the first row; the other rows follow by one.
     pub first_x: i32,
     /// The results.
@@ -46,7 +46,7 @@ pub struct Block {
     pub text: Vec<u8>,
 }
 
-impl Block {
+impl MappingChunk {
     /// The results, each with its x.
     pub fn iter(&self) -> impl Iterator<Item = (i32, &[ItemId])> {
         (self.first_x..=i32::MAX).zip(self.rows.iter())
@@ -61,7 +61,7 @@ impl Trial<'_> {
     }
 
     /// Maps all inputs in up to `threads` threads. `render` gets every mapping, and may append to
-    /// the text of its block. `receive` gets every block on the calling thread, in the order of x.
+    /// the text of its chunk. `receive` gets every chunk on the calling thread, in the order of x.
     /// Returns the counts.
     ///
     /// # Errors
@@ -70,30 +70,30 @@ impl Trial<'_> {
         &self,
         threads: usize,
         render: impl Fn(&mut Vec<u8>, i32, &[ItemId]) + Sync,
-        mut receive: impl FnMut(&Block) -> Result<(), E>,
+        mut receive: impl FnMut(&MappingChunk) -> Result<(), E>,
     ) -> Result<Tally, E> {
-        let blocks = self.mappings().div_ceil(self.block_mappings()) as usize;
-        let workers = threads.min(blocks);
+        let chunks = self.mappings().div_ceil(self.chunk_mappings()) as usize;
+        let workers = threads.min(chunks);
         if workers <= 1 {
             let mut worker = Worker::new(self, &render);
-            for block in 0..blocks {
-                receive(&worker.block(block))?;
+            for chunk in 0..chunks {
+                receive(&worker.chunk(chunk))?;
             }
             return Ok(worker.tally);
         }
         std::thread::scope(|scope| {
-            let mut receivers: Vec<Receiver<Block>> = Vec::with_capacity(workers);
+            let mut receivers: Vec<Receiver<MappingChunk>> = Vec::with_capacity(workers);
             let mut handles = Vec::with_capacity(workers);
             for place in 0..workers {
-                let (sender, receiver) = mpsc::sync_channel(BLOCKS_AHEAD);
-                let mine = (place..blocks).step_by(workers);
+                let (sender, receiver) = mpsc::sync_channel(CHUNKS_AHEAD);
+                let mine = (place..chunks).step_by(workers);
                 let worker = Worker::new(self, &render);
                 receivers.push(receiver);
                 handles.push(scope.spawn(move || worker.work(mine, &sender)));
             }
             // A channel closes too early only if its worker has panicked: see below.
-            let mut arrived = (0..blocks).map_while(|block| receivers[block % workers].recv().ok());
-            let received = arrived.try_for_each(|block| receive(&block));
+            let mut arrived = (0..chunks).map_while(|chunk| receivers[chunk % workers].recv().ok());
+            let received = arrived.try_for_each(|chunk| receive(&chunk));
             // Workers that wait for room then find their receivers dropped, and end.
             drop(receivers);
             let mut tally = Tally::new(self.weights.len());
@@ -107,8 +107,8 @@ impl Trial<'_> {
         })
     }
 
-    fn block_mappings(&self) -> u64 {
-        (BLOCK_POSITIONS / self.width.max(1)).clamp(1, BLOCK_MAPPINGS) as u64
+    fn chunk_mappings(&self) -> u64 {
+        (CHUNK_POSITIONS / self.width.max(1)).clamp(1, CHUNK_MAPPINGS) as u64
     }
 }
 
@@ -117,7 +117,7 @@ struct Worker<'t, R> {
     trial: &'t Trial<'t>,
     render: &'t R,
     tally: Tally,
-    /// The inputs of a block, hashed with the pool.
+    /// The inputs of a chunk, hashed with the pool.
     inputs: Vec<u32>,
 }
 
@@ -126,21 +126,25 @@ impl<'t, R: Fn(&mut Vec<u8>, i32, &[ItemId])> Worker<'t, R> {
         Self { trial, render, tally: Tally::new(trial.weights.len()), inputs: Vec::new() }
     }
 
-    /// Maps these blocks until they are done or their receiver is dropped.
-    fn work(mut self, blocks: impl Iterator<Item = usize>, sender: &SyncSender<Block>) -> Tally {
-        for block in blocks {
-            if sender.send(self.block(block)).is_err() {
+    /// Maps these chunks until they are done or their receiver is dropped.
+    fn work(
+        mut self,
+        chunks: impl Iterator<Item = usize>,
+        sender: &SyncSender<MappingChunk>,
+    ) -> Tally {
+        for chunk in chunks {
+            if sender.send(self.chunk(chunk)).is_err() {
                 break;
             }
         }
         self.tally
     }
 
-    /// The block at that index, mapped, counted and rendered.
-    fn block(&mut self, place: usize) -> Block {
+    /// The chunk at that index, mapped, counted and rendered.
+    fn chunk(&mut self, place: usize) -> MappingChunk {
         let trial = self.trial;
-        let skipped = place as u64 * trial.block_mappings();
-        let mappings = trial.block_mappings().min(trial.mappings() - skipped);
+        let skipped = place as u64 * trial.chunk_mappings();
+        let mappings = trial.chunk_mappings().min(trial.mappings() - skipped);
         // The value is between the first and the last x, so it fits.
         let first_x = (i64::from(trial.first_x) + skipped as i64) as i32;
         let xs = (0..mappings as u32).map(|step| (first_x as u32).wrapping_add(step));
@@ -157,14 +161,14 @@ impl<'t, R: Fn(&mut Vec<u8>, i32, &[ItemId])> Worker<'t, R> {
         } else {
             trial.rule.map_rows(&self.inputs, trial.width, trial.weights)
         };
-        let mut block = Block { first_x, rows, text: Vec::new() };
+        let mut chunk = MappingChunk { first_x, rows, text: Vec::new() };
         let mut text = Vec::new();
-        for (x, items) in block.iter() {
+        for (x, items) in chunk.iter() {
             self.tally.add(items, trial.width);
             (self.render)(&mut text, x, items);
         }
-        block.text = text;
-        block
+        chunk.text = text;
+        chunk
     }
 }
 
@@ -194,8 +198,8 @@ mod tests {
     fn outcome(trial: &Trial<'_>, threads: usize) -> (Tally, Vec<u8>) {
         let mut all = Vec::new();
         let render = |out: &mut Vec<u8>, x, items: &[ItemId]| text::mapping(out, 0, x, items);
-        let tally = trial.run(threads, render, |block| {
-            all.extend_from_slice(&block.text);
+        let tally = trial.run(threads, render, |chunk| {
+            all.extend_from_slice(&chunk.text);
             Ok::<(), ()>(())
         });
         (tally.expect("nothing fails"), all)
@@ -263,16 +267,16 @@ mod tests {
             count_tries: false,
         };
         for threads in [1, 2, 5] {
-            let mut blocks = 0;
+            let mut chunks = 0;
             let end = trial.run(
                 threads,
                 |_, _, _| {},
                 |_| {
-                    blocks += 1;
-                    if blocks == 3 { Err("full") } else { Ok(()) }
+                    chunks += 1;
+                    if chunks == 3 { Err("full") } else { Ok(()) }
                 },
             );
-            assert_eq!((end, blocks), (Err("full"), 3));
+            assert_eq!((end, chunks), (Err("full"), 3));
         }
     }
 }

@@ -34,7 +34,7 @@
 //!
 //! The order is: tunables, devices and types in any order; buckets and rules, where names are
 //! defined before they are used; choose_args. `#` begins a comment. Names consist of letters,
-//! digits, `_`, `.` and `-`. A text is read in two steps: `syntax` parses the words, and `meaning`
+//! digits, `_`, `.` and `-`. A text is read in two steps: `syntax` parses the words, and `resolve`
 //! resolves them.
 //!
 //! **Numbers.** A weight is read as a 32-bit float, multiplied by 65536 and cut to a whole number,
@@ -63,9 +63,9 @@
 mod error;
 mod labels;
 mod lexer;
-mod meaning;
 mod order;
 mod print;
+mod resolve;
 mod syntax;
 mod weight;
 
@@ -79,7 +79,7 @@ use crate::map::Map;
 /// # Errors
 /// The first error, with its place.
 pub fn parse(text: &str) -> Result<Map, ParseError> {
-    meaning::map(&syntax::parse(text)?)
+    resolve::map(&syntax::parse(text)?)
 }
 
 /// The first words of all entries that are not buckets.

@@ -1,4 +1,4 @@
-//! Parses words into a tree, without a look at names and numbers.
+//! Parses words into a tree, without checks of names and numbers.
 
 use super::error::ParseError;
 use super::lexer::{Lexer, Place, Word};

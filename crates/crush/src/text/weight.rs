@@ -4,9 +4,9 @@ use super::error::{ParseError, Problem, shown};
 use super::lexer::Word;
 
 /// Decimals that are always written.
-const LEAST_DECIMALS: usize = 5;
+const MIN_DECIMALS: usize = 5;
 /// Most decimals that 16 binary places need.
-const MOST_DECIMALS: usize = 16;
+const MAX_DECIMALS: usize = 16;
 
 /// The weight of a word.
 pub(super) fn read(word: Word<'_>) -> Result<u32, ParseError> {
@@ -28,7 +28,7 @@ fn value(text: &str) -> Option<u32> {
 /// because `weight` has more than 24 significant bits.
 pub(super) fn exactly(weight: u32) -> Option<String> {
     let exact = f64::from(weight) / 65536.0;
-    let texts = (LEAST_DECIMALS..=MOST_DECIMALS).map(|decimals| format!("{exact:.decimals$}"));
+    let texts = (MIN_DECIMALS..=MAX_DECIMALS).map(|decimals| format!("{exact:.decimals$}"));
     texts.into_iter().find(|text| value(text) == Some(weight))
 }
 
@@ -40,7 +40,7 @@ pub(super) fn nearest_below(weight: u32) -> u32 {
 
 /// For messages and comments: rounded to five decimals.
 pub(super) fn rounded(weight: u32) -> String {
-    format!("{:.LEAST_DECIMALS$}", f64::from(weight) / 65536.0)
+    format!("{:.MIN_DECIMALS$}", f64::from(weight) / 65536.0)
 }
 
 #[cfg(test)]

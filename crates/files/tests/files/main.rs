@@ -2,6 +2,6 @@
 
 mod damage;
 mod folders;
+mod hostile;
 mod round_trip;
-mod strangers;
 mod support;

@@ -34,7 +34,7 @@ pub struct Encoded {
     root: TempDir,
     /// The file that was encoded.
     pub data: Vec<u8>,
-    /// Its description.
+    /// Its encoding.
     pub encoding: Encoding,
     /// The original shard files.
     pub originals: Vec<Vec<u8>>,

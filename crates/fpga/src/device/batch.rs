@@ -13,8 +13,8 @@ use fieldstone_gf::LinearMap;
 
 use super::FpgaDevice;
 use crate::bounds::{MAX_BATCH_BYTES, MAX_BATCH_JOBS};
-use crate::flight::Operation;
-use crate::plan::Plan;
+use crate::extent_layout::ExtentLayout;
+use crate::flight::DeviceOperation;
 
 /// Jobs whose operation is still to be written.
 pub(super) struct Batch {
@@ -22,7 +22,7 @@ pub(super) struct Batch {
     slots: Vec<usize>,
     map: Arc<LinearMap>,
     /// The layout of each job.
-    plan: Plan,
+    layout: ExtentLayout,
     /// The program's address and length.
     program: (u64, u64),
     /// The first job's card address.
@@ -33,15 +33,21 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Adds a job at this card address, if it fits.
-    fn join(&mut self, slot: usize, map: &Arc<LinearMap>, plan: &Plan, base: u64) -> bool {
+    fn join(
+        &mut self,
+        slot: usize,
+        map: &Arc<LinearMap>,
+        layout: &ExtentLayout,
+        base: u64,
+    ) -> bool {
         let count = self.slots.len();
         let behind = base.checked_sub(self.base).filter(|&distance| distance > 0);
         let stride = if count == 1 { behind.unwrap_or(0) } else { self.stride };
         let fits = behind == Some(stride * count as u64)
             && Arc::ptr_eq(&self.map, map)
-            && self.plan == *plan
+            && self.layout == *layout
             && count < MAX_BATCH_JOBS
-            && (count + 1) * plan.bytes <= MAX_BATCH_BYTES;
+            && (count + 1) * layout.bytes <= MAX_BATCH_BYTES;
         if fits {
             self.stride = stride;
             self.slots.push(slot);
@@ -56,34 +62,34 @@ impl FpgaDevice {
         &mut self,
         slot: usize,
         map: &Arc<LinearMap>,
-        plan: Plan,
+        layout: ExtentLayout,
         program: (u64, u64),
         base: u64,
     ) {
-        if self.batch.as_mut().is_some_and(|batch| batch.join(slot, map, &plan, base)) {
+        if self.batch.as_mut().is_some_and(|batch| batch.join(slot, map, &layout, base)) {
             return;
         }
         self.close_batch();
         let (slots, map) = (vec![slot], Arc::clone(map));
-        self.batch = Some(Batch { slots, map, plan, program, base, stride: 0 });
+        self.batch = Some(Batch { slots, map, layout, program, base, stride: 0 });
     }
 
     /// Writes the operation of the batch.
     pub(super) fn close_batch(&mut self) {
-        let Some(Batch { slots, plan, program, base, stride, .. }) = self.batch.take() else {
+        let Some(Batch { slots, layout, program, base, stride, .. }) = self.batch.take() else {
             return;
         };
-        let code = plan.code(base, program, (slots.len(), stride));
-        self.operate(&slots, Operation::Code, &code);
+        let code = layout.code(base, program, (slots.len(), stride));
+        self.operate(&slots, DeviceOperation::Code, &code);
     }
 
     /// Descriptors that the rings have room for, besides those that the batch will take.
     pub(super) fn room(&self) -> (u32, u32) {
         let (h2c, c2h) = self.set.room();
-        let Some(Batch { slots, plan, .. }) = &self.batch else { return (h2c, c2h) };
+        let Some(Batch { slots, layout, .. }) = &self.batch else { return (h2c, c2h) };
         // One operation for all jobs, checksums for each job, and copies of its outputs.
-        let checksums = if plan.has_checksums() { slots.len() } else { 0 };
-        let outputs = slots.len() * plan.outputs.len();
+        let checksums = if layout.has_checksums() { slots.len() } else { 0 };
+        let outputs = slots.len() * layout.outputs.len();
         (h2c.saturating_sub(1 + checksums as u32), c2h.saturating_sub(outputs as u32))
     }
 }

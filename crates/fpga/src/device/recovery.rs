@@ -6,22 +6,22 @@ use super::FpgaDevice;
 use crate::bounds::MAX_RESETS;
 use crate::card::Shared;
 use crate::descriptor::Completion;
-use crate::flight::{Flight, Purpose};
-use crate::maps::Use;
+use crate::flight::{Flight, FlightKind};
+use crate::maps::MapPin;
 use crate::regs::Status;
 
 impl FpgaDevice {
     /// Learns from an error: the driver no longer offers a map or program that the device refuses.
     pub(super) fn blame(&mut self, slot: usize, completion: &Completion) {
-        let Some(Flight { purpose: Purpose::Job { job, uses, .. }, .. }) = &self.flights[slot]
+        let Some(Flight { kind: FlightKind::Job { job, pin, .. }, .. }) = &self.flights[slot]
         else {
             return;
         };
         let mut shared = self.card.shared();
         let Shared { maps, card, .. } = &mut *shared;
-        match (completion.status, job, uses) {
-            (Ok(Status::BadImage | Status::TooLong), _, Some(uses)) => {
-                maps.refused(uses.epoch, card);
+        match (completion.status, job, pin) {
+            (Ok(Status::BadImage | Status::TooLong), _, Some(pin)) => {
+                maps.refused(pin.epoch, card);
             }
             (Ok(Status::StaleEpoch), _, Some(_)) => maps.forget_loaded(),
             (Ok(Status::BadProgram | Status::TooLong), Job::Code { map, .. }, _) => {
@@ -44,7 +44,7 @@ impl FpgaDevice {
         }
         tracing::warn!("{}: {reason}; the queue set is reset", self.name);
         self.fail_flights(reason);
-        self.watch.news();
+        self.watchdog.on_completion();
         self.set.reset();
     }
 
@@ -54,10 +54,10 @@ impl FpgaDevice {
             let Some(flight) = self.flights[slot].take() else { continue };
             self.abandoned_memory.host.extend(flight.claim.host);
             self.abandoned_memory.card.extend(flight.claim.card);
-            match flight.purpose {
-                Purpose::Swap(_) => self.swap_failed = true,
-                Purpose::Job { queue, id, job, uses, .. } => {
-                    self.let_go(&job, uses);
+            match flight.kind {
+                FlightKind::Swap(_) => self.swap_failed = true,
+                FlightKind::Job { queue, id, job, pin, .. } => {
+                    self.let_go(&job, pin);
                     let result = Err(JobError::Device(reason.to_owned()));
                     self.finished.entry(queue).or_default().push(JobCompletion { job: id, result });
                 }
@@ -69,9 +69,9 @@ impl FpgaDevice {
     }
 
     /// Releases the map or program of a job.
-    pub(super) fn let_go(&self, job: &Job, uses: Option<Use>) {
-        if let Some(uses) = uses {
-            self.card.shared().maps.release(uses);
+    pub(super) fn let_go(&self, job: &Job, pin: Option<MapPin>) {
+        if let Some(pin) = pin {
+            self.card.shared().maps.release(pin);
         }
         if let Job::Code { map, .. } = job {
             self.programs.borrow_mut().release(map);

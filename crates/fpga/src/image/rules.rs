@@ -1,4 +1,4 @@
-//! Rules and steps in the layout of the rule machine, 8 bytes each.
+//! Rules and steps in the layout of the rule engine, 8 bytes each.
 
 use fieldstone_crush::{Map, Rule, RuleStep};
 

@@ -16,16 +16,16 @@ pub const ROW_SLOTS: usize = 16;
 const MAX_SETS: usize = MAX_WIDTH;
 
 /// A slot in the kernels' layout: item, hash id, and 8 bytes of which the last is the item's kind.
-pub type Slot = [u8; SLOT_BYTES];
+pub type SlotBytes = [u8; SLOT_BYTES];
 
 /// The slots of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketSlots {
     /// One run of slots per position of the result. Only straw2 buckets with weight sets have
     /// several runs.
-    pub sets: Vec<Vec<Slot>>,
+    pub sets: Vec<Vec<SlotBytes>>,
     /// Tree: the leaves; [`ItemId::NONE`] if there is no item.
-    pub leaves: Vec<Slot>,
+    pub leaves: Vec<SlotBytes>,
 }
 
 impl BucketSlots {
@@ -36,7 +36,7 @@ impl BucketSlots {
         kind: &dyn Fn(ItemId) -> u8,
     ) -> Result<Self, ImageError> {
         let items = &bucket.items;
-        let one = |slots: Vec<Slot>| Self { sets: vec![slots], leaves: Vec::new() };
+        let one = |slots: Vec<SlotBytes>| Self { sets: vec![slots], leaves: Vec::new() };
         Ok(match &bucket.algorithm {
             Algorithm::Uniform { .. } => {
                 let size = items.len() as u64;
@@ -74,7 +74,7 @@ fn straw2(
     ids: &[ItemId],
     weights: &[u32],
     kind: &dyn Fn(ItemId) -> u8,
-) -> Result<Vec<Slot>, ImageError> {
+) -> Result<Vec<SlotBytes>, ImageError> {
     let slots = bucket.items.iter().zip(ids).zip(weights).map(|((&item, &id), &weight)| {
         if weight >= fieldstone_crush::check::FIRST_SIGNED_WEIGHT {
             return Err(ImageError::WeightTooLarge { bucket: bucket.id, item, weight });
@@ -102,7 +102,7 @@ fn tree(items: &[ItemId], node_weights: &[u32], kind: &dyn Fn(ItemId) -> u8) -> 
 }
 
 /// `slot_t`: item, hash id, payload (7 bytes), kind.
-fn entry(item: ItemId, hash_id: ItemId, payload: u64, kind: u8) -> Slot {
+fn entry(item: ItemId, hash_id: ItemId, payload: u64, kind: u8) -> SlotBytes {
     let mut slot = [0; SLOT_BYTES];
     slot[..4].copy_from_slice(&item.0.to_le_bytes());
     slot[4..8].copy_from_slice(&hash_id.0.to_le_bytes());
@@ -112,7 +112,7 @@ fn entry(item: ItemId, hash_id: ItemId, payload: u64, kind: u8) -> Slot {
 }
 
 /// `pair_slot_t`: second, hash id, first, kind.
-fn pair(hash_id: u32, second: u32, first: u32, kind: u8) -> Slot {
+fn pair(hash_id: u32, second: u32, first: u32, kind: u8) -> SlotBytes {
     let mut slot = [0; SLOT_BYTES];
     slot[..4].copy_from_slice(&second.to_le_bytes());
     slot[4..8].copy_from_slice(&hash_id.to_le_bytes());

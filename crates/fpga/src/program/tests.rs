@@ -73,11 +73,11 @@ impl Engine {
     }
 }
 
-fn assert_same(map: &LinearMap, shape: &EngineShape, dice: &mut ChaCha8Rng) -> Program {
+fn assert_same(map: &LinearMap, shape: &EngineShape, rng: &mut ChaCha8Rng) -> Program {
     let program = Program::compile(map, shape).expect("the map fits");
     let (inputs, outputs) = (&map.shape().input_elements, &map.shape().output_elements);
     let inputs: Vec<Vec<u8>> =
-        inputs.iter().map(|&n| (0..n).map(|_| dice.random()).collect()).collect();
+        inputs.iter().map(|&n| (0..n).map(|_| rng.random()).collect()).collect();
     let mut expected: Vec<Vec<u8>> = outputs.iter().map(|&n| vec![0; n as usize]).collect();
     let mut computed: Vec<Vec<u8>> = outputs.iter().map(|&n| vec![1; n as usize]).collect();
     let slices: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
@@ -95,7 +95,7 @@ fn encoder(profile: &str) -> std::sync::Arc<LinearMap> {
 
 #[test]
 fn codes_compile_and_compute_the_same() {
-    let mut dice = ChaCha8Rng::seed_from_u64(1);
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
     let shape = EngineShape::default();
     let profiles = ["rs:8+4", "rs:4+2", "rs:20+4", "zigzag:4+2", "clay:4+2", "copies:3"];
     for profile in
@@ -103,10 +103,10 @@ fn codes_compile_and_compute_the_same() {
     {
         let parsed: Profile = profile.parse().expect("a profile");
         let code = parsed.code();
-        assert_same(code.encode(), &shape, &mut dice);
+        assert_same(code.encode(), &shape, &mut rng);
         let available: Vec<usize> = (1..parsed.shards()).collect();
         let plan = code.repair(&[0], &available).expect("one loss");
-        assert_same(&plan.map, &shape, &mut dice);
+        assert_same(&plan.map, &shape, &mut rng);
     }
 }
 
@@ -140,12 +140,12 @@ fn what_no_output_depends_on_is_left_out() {
         ],
     ];
     let map = LinearMap::from_steps(shape, steps).expect("a valid map");
-    let mut dice = ChaCha8Rng::seed_from_u64(2);
-    let program = assert_same(&map, &EngineShape::default(), &mut dice);
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let program = assert_same(&map, &EngineShape::default(), &mut rng);
     assert_eq!((program.fills(), program.operations()), (1, 3));
     // All terms are zero, but the program still reads one element.
     let zeros = LinearMap::new(1, 1, 1, vec![vec![]]).expect("a valid map");
-    assert_eq!(assert_same(&zeros, &EngineShape::default(), &mut dice).fills(), 1);
+    assert_eq!(assert_same(&zeros, &EngineShape::default(), &mut rng).fills(), 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use fieldstone_codes::Profile;
 use fieldstone_verilate::Model;
-use fieldstone_verilate::bench::{Clock, Sink, Source, dice};
+use fieldstone_verilate::bench::{Clock, Sink, Source, seeded_rng};
 use rand::RngCore;
 
 use super::designs;
@@ -30,14 +30,14 @@ pub struct EncoderRun {
 pub fn encode(seed: u64, beats: usize) -> Option<EncoderRun> {
     let (k, m) = SHAPE;
     let code = Profile::rs(k, m).expect("a profile of the command line").code();
-    let mut dice = dice(seed);
+    let mut rng = seeded_rng(seed);
     let mut model = Model::new(&designs::RS_ENCODER);
     let mut source = Source::new(&model, "in", &["in_data_i"], 0.0);
     let mut sink = Sink::new(&model, "out", &["out_data_o"], 0.0);
     let mut expected = Vec::with_capacity(beats);
     for _ in 0..beats {
         let mut sources = vec![0; BEAT * k];
-        dice.fill_bytes(&mut sources);
+        rng.fill_bytes(&mut sources);
         source.push_bytes(&[&sources]);
         let inputs: Vec<&[u8]> = sources.chunks(BEAT).collect();
         let mut parities = vec![0; BEAT * m];
@@ -47,7 +47,7 @@ pub fn encode(seed: u64, beats: usize) -> Option<EncoderRun> {
     }
     let mut clock = Clock::reset(&mut model);
     while sink.beats.len() < beats {
-        clock.cycle(&mut model, &mut dice, &mut [&mut source, &mut sink]);
+        clock.cycle(&mut model, &mut rng, &mut [&mut source, &mut sink]);
         assert!(clock.cycles < 4 * beats as u64 + 1000, "the encoder has stopped");
     }
     let equal = sink.beats.iter().map(|beat| &beat[0]).eq(&expected);

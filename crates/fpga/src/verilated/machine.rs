@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Instant;
 
-use fieldstone_verilate::bench::{Clock, Dice, dice};
+use fieldstone_verilate::bench::{Clock, SeededRng, seeded_rng};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
@@ -21,15 +21,15 @@ const CYCLES_PER_NOTE: u64 = 256;
 pub struct Machine {
     model: Model,
     clock: Clock,
-    dice: Dice,
+    rng: SeededRng,
     options: Options,
     shared: Arc<Shared>,
     incoming: Receiver<Request>,
     idle: Port,
     mmio: Mmio,
-    host: Host,
+    host: SimHost,
     interrupt: Interrupts,
-    card: Card,
+    card: SimCard,
     /// The cycle of the last update of the shared counter.
     noted: u64,
 }
@@ -49,7 +49,7 @@ struct Mmio {
     asked: VecDeque<SyncSender<u64>>,
 }
 
-struct Host {
+struct SimHost {
     read_valid: Port,
     read_ready: Port,
     read_tag: Port,
@@ -78,7 +78,7 @@ struct Interrupts {
     vector: Port,
 }
 
-struct Card {
+struct SimCard {
     read_valid: Port,
     read_ready: Port,
     read_address: Port,
@@ -133,7 +133,7 @@ impl Machine {
             waiting: VecDeque::new(),
             asked: VecDeque::new(),
         };
-        let host = Host {
+        let host = SimHost {
             read_valid: port("host_read_valid_o"),
             read_ready: port("host_read_ready_i"),
             read_tag: port("host_read_tag_o"),
@@ -160,7 +160,7 @@ impl Machine {
             ready: port("interrupt_ready_i"),
             vector: port("interrupt_vector_o"),
         };
-        let card = Card {
+        let card = SimCard {
             read_valid: port("card_read_valid_o"),
             read_ready: port("card_read_ready_i"),
             read_address: port("card_read_address_o"),
@@ -185,7 +185,7 @@ impl Machine {
         Ok(Self {
             model,
             clock,
-            dice: dice(options.seed),
+            rng: seeded_rng(options.seed),
             options: options.clone(),
             shared,
             incoming,
@@ -242,17 +242,17 @@ impl Machine {
     fn cycle(&mut self) {
         let now = self.clock.cycles;
         let model = &mut self.model;
-        let (stall, dice) = (self.options.stall, &mut self.dice);
-        let mut goes = || stall <= 0.0 || !dice.random_bool(stall);
+        let (stall, rng) = (self.options.stall, &mut self.rng);
+        let mut goes = || stall <= 0.0 || !rng.random_bool(stall);
         self.mmio.drive(model);
         self.host.drive(model, &self.shared, now, &mut goes);
         self.card.drive(model, now, &mut goes);
         model.set(self.interrupt.ready, u64::from(goes()));
         self.clock.settle(model);
         self.mmio.sample(model);
-        let (range, dice) = (&self.options.host_latency, &mut self.dice);
+        let (range, rng) = (&self.options.host_latency, &mut self.rng);
         let latency =
-            || if range.is_empty() { range.start } else { dice.random_range(range.clone()) };
+            || if range.is_empty() { range.start } else { rng.random_range(range.clone()) };
         self.host.sample(model, now, latency);
         self.card.sample(model, now, self.options.card_latency);
         self.shared.write_run.set(self.card.run);
@@ -291,7 +291,7 @@ impl Mmio {
     }
 }
 
-impl Host {
+impl SimHost {
     fn drive(
         &mut self,
         model: &mut Model,
@@ -344,7 +344,7 @@ impl Host {
     }
 }
 
-impl Card {
+impl SimCard {
     fn drive(&mut self, model: &mut Model, now: u64, goes: &mut dyn FnMut() -> bool) {
         model.set(self.read_ready, u64::from(goes()));
         model.set(self.write_ready, u64::from(goes()));

@@ -199,7 +199,7 @@ impl Simulation {
     #[must_use]
     pub fn memory(self: &Arc<Self>) -> Arc<dyn DmaMemory> {
         let bytes = self.shared.host().len() as u64;
-        Arc::new(Memory { simulation: Arc::clone(self), window: HOST_BASE..HOST_BASE + bytes })
+        Arc::new(SimMemory { simulation: Arc::clone(self), window: HOST_BASE..HOST_BASE + bytes })
     }
 
     /// Card memory.
@@ -279,12 +279,12 @@ impl Mmio for Page {
 }
 
 /// Host memory.
-struct Memory {
+struct SimMemory {
     simulation: Arc<Simulation>,
     window: Range<u64>,
 }
 
-impl Memory {
+impl SimMemory {
     fn range(&self, address: u64, bytes: usize) -> Range<usize> {
         assert!(self.window.contains(&address), "the driver stays in its window");
         let at = (address - HOST_BASE) as usize;
@@ -292,7 +292,7 @@ impl Memory {
     }
 }
 
-impl DmaMemory for Memory {
+impl DmaMemory for SimMemory {
     fn window(&self) -> Range<u64> {
         self.window.clone()
     }

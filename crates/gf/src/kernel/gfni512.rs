@@ -36,7 +36,7 @@ const TARGETS_AHEAD_BYTES: usize = 512;
 /// Distance of the prefetches of sources in a streaming sweep.
 const SOURCES_AHEAD_BYTES: usize = 1024;
 
-/// The memory accesses of a block besides its computation.
+/// The memory accesses of a block, in addition to its computation.
 mod access {
     /// Plain stores.
     pub(super) const NEAR: u8 = 0;

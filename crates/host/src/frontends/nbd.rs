@@ -34,7 +34,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fieldstone_block::{Completion, Nanos};
 use fieldstone_buf::Budget;
-use fieldstone_nbd::{ExportList, Limits, Phase, Session};
+use fieldstone_nbd::{ExportList, Limits, Session, SessionPhase};
 use slab::Slab;
 
 use crate::frontend::{
@@ -313,7 +313,9 @@ impl Frontend for NbdServer {
             if connection.start_io(index, io) {
                 again.push(index);
             }
-            if connection.stranger && matches!(connection.session.phase(), Phase::Transmission(_)) {
+            if connection.stranger
+                && matches!(connection.session.phase(), SessionPhase::Transmission(_))
+            {
                 connection.stranger = false;
                 self.table.introduced(index);
             }
@@ -454,7 +456,7 @@ impl Connection {
             unsafe { io.reactor.recv_raw(socket, start, len_bytes, Want::Any, token) };
             self.receiving = true;
         }
-        if self.session.phase() == Phase::Closed
+        if self.session.phase() == SessionPhase::Closed
             && !self.sending
             && let Some(socket) = self.socket.take()
         {

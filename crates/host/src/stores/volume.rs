@@ -13,11 +13,13 @@ mod remote;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fieldstone_accel::{Counters, Device, Engine, Job, JobCompletion, JobId, QueueId, execute};
+use fieldstone_accel::{
+    Counters, Device, Engine, Job, JobCompletion, JobId, SubmissionQueueId, execute,
+};
 use fieldstone_block::{Backend, Completion, Info, Nanos, Request, Settings};
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_uring::Endpoint;
-use fieldstone_volume::{Action, Event, Phase as VolumePhase, Status, Volume, VolumeConfig};
+use fieldstone_volume::{Status, Volume, VolumeAction, VolumeConfig, VolumeEvent, VolumePhase};
 
 use crate::message::{Link, LocalNodeId, Message};
 use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
@@ -46,7 +48,7 @@ pub struct VolumeStatus {
 }
 
 /// The queue of the engine. Each volume has its own engine, so one queue is enough.
-const QUEUE: QueueId = QueueId(0);
+const QUEUE: SubmissionQueueId = SubmissionQueueId(0);
 
 /// The place of a node, as seen from this process.
 #[derive(Clone, Debug)]
@@ -213,7 +215,7 @@ impl VolumeStore {
     fn start_job(&mut self, id: JobId, job: Job, now: Nanos) {
         if let Err(job) = self.engine.submit(now.0, QUEUE, id, job) {
             // So many results wait that the engine takes no more.
-            let event = Event::JobDone { id, result: execute(&job) };
+            let event = VolumeEvent::JobDone { id, result: execute(&job) };
             self.volume.handle(event, now);
         }
     }
@@ -224,7 +226,7 @@ impl VolumeStore {
         drop_elsewhere(self.engine.take_given_up());
         let any = !self.done.is_empty();
         for JobCompletion { job: id, result } in self.done.drain(..) {
-            self.volume.handle(Event::JobDone { id, result }, now);
+            self.volume.handle(VolumeEvent::JobDone { id, result }, now);
         }
         any
     }
@@ -233,9 +235,9 @@ impl VolumeStore {
     fn listen(&mut self, node: NodeIndex, events: &mut Vec<RemoteEvent>, now: Nanos) {
         for event in events.drain(..) {
             let event = match event {
-                RemoteEvent::Up => Event::NodeUp(node),
-                RemoteEvent::Down => Event::NodeDown(node),
-                RemoteEvent::Reply(reply) => Event::Reply { node, reply },
+                RemoteEvent::Up => VolumeEvent::NodeUp(node),
+                RemoteEvent::Down => VolumeEvent::NodeDown(node),
+                RemoteEvent::Reply(reply) => VolumeEvent::Reply { node, reply },
             };
             self.volume.handle(event, now);
         }
@@ -318,13 +320,13 @@ impl Store for VolumeStore {
         let Ok(mail) = mail.downcast::<NodeMail>() else { return };
         match *mail {
             NodeMail::Up(node, link) if self.is_current(node, link) => {
-                self.volume.handle(Event::NodeUp(node), io.now);
+                self.volume.handle(VolumeEvent::NodeUp(node), io.now);
             }
             NodeMail::Down(node, link) if self.is_current(node, link) => {
-                self.volume.handle(Event::NodeDown(node), io.now);
+                self.volume.handle(VolumeEvent::NodeDown(node), io.now);
             }
             NodeMail::Reply(node, link, reply) if self.is_current(node, link) => {
-                self.volume.handle(Event::Reply { node, reply }, io.now);
+                self.volume.handle(VolumeEvent::Reply { node, reply }, io.now);
             }
             NodeMail::Up(..) | NodeMail::Down(..) | NodeMail::Reply(..) => {}
             NodeMail::Found(node, attempt, endpoint) => {
@@ -341,17 +343,19 @@ impl Store for VolumeStore {
         while let Some(action) = self.volume.next_action() {
             busy = true;
             match action {
-                Action::Job { id, job } => self.start_job(id, job, io.now),
-                Action::Reconnect { node } => self.connect(node, io),
-                Action::Send { node, request } => match self.links.get_mut(usize::from(node.0)) {
-                    Some(NodeLink::Here { id: node, attempt }) => {
-                        let (node, link) = (*node, Link { device, attempt: *attempt });
-                        let to = node.core(io.router.cores());
-                        io.router.send(to, Message::ToNode { node, link, request });
+                VolumeAction::Job { id, job } => self.start_job(id, job, io.now),
+                VolumeAction::Reconnect { node } => self.connect(node, io),
+                VolumeAction::Send { node, request } => {
+                    match self.links.get_mut(usize::from(node.0)) {
+                        Some(NodeLink::Here { id: node, attempt }) => {
+                            let (node, link) = (*node, Link { device, attempt: *attempt });
+                            let to = node.core(io.router.cores());
+                            io.router.send(to, Message::ToNode { node, link, request });
+                        }
+                        Some(NodeLink::Remote(remote)) => remote.send(&request),
+                        None => tracing::error!("{node} is not of this pool"),
                     }
-                    Some(NodeLink::Remote(remote)) => remote.send(&request),
-                    None => tracing::error!("{node} is not of this pool"),
-                },
+                }
             }
         }
         busy | self.finish_jobs(io.now)

@@ -23,7 +23,7 @@ use crate::wire::{REQUEST_MAGIC, RequestHeader, cmd};
 use handshake::HandshakeState;
 use replies::Pending;
 
-/// The client's wishes in the handshake.
+/// The client's options in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The export's name; empty for the default one.
@@ -69,7 +69,7 @@ pub struct About {
 
 /// A description of an extent, in the form of `base:allocation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Descriptor {
+pub struct AllocationExtent {
     /// Length in bytes.
     pub len_bytes: u32,
     /// Bits of [`crate::wire::state`].
@@ -84,7 +84,7 @@ pub enum Outcome {
     /// The bytes read.
     Data(Bytes),
     /// The extents of the range, from its start.
-    Extents(Vec<Descriptor>),
+    Extents(Vec<AllocationExtent>),
     /// The command failed.
     Failed {
         /// The error number.

@@ -3,7 +3,7 @@
 use bytes::{Buf, Bytes};
 use zerocopy::FromBytes;
 
-use super::{Client, ClientError, Descriptor, Outcome, Reply};
+use super::{AllocationExtent, Client, ClientError, Outcome, Reply};
 use crate::errors::Errno;
 use crate::wire::{
     CHUNK_MAGIC, ChunkHeader, Fields, SIMPLE_REPLY_MAGIC, SimpleReply, chunk, cmd, cmd_flag,
@@ -18,7 +18,7 @@ pub(super) struct Pending {
     len_bytes: u32,
     /// Content chunks: start relative to the command, length, and bytes unless it is a hole.
     contents: Vec<(u64, u32, Option<Bytes>)>,
-    extents: Option<Vec<Descriptor>>,
+    extents: Option<Vec<AllocationExtent>>,
     failure: Option<(Errno, String)>,
 }
 
@@ -71,7 +71,7 @@ impl Pending {
                 return Err(ClientError::Malformed("empty extent, or one too many"));
             }
             covered += u64::from(len_bytes);
-            extents.push(Descriptor { len_bytes, flags });
+            extents.push(AllocationExtent { len_bytes, flags });
         }
         let one = self.flags & cmd_flag::REQ_ONE != 0;
         let too_long = one && (extents.len() > 1 || covered > u64::from(self.len_bytes));

@@ -1,8 +1,8 @@
 //! Fuzzing of a session: it gets any bytes, and the properties below must hold.
 //!
-//! The input's first eight bytes seed a schedule. The rest are the client's bytes. The schedule
-//! decides how the stream is cut, when completions arrive, in which order and with which results,
-//! and when replies are taken. The fuzzer always checks:
+//! The input's first eight bytes seed a random number generator. The rest are the client's bytes.
+//! The generator decides how the stream is cut, when completions arrive, in which order and with
+//! which results, and when replies are taken. The fuzzer always checks:
 //!
 //! - no panic;
 //! - memory stays within the limits;
@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 
 use crate::export::{Export, ExportList};
 use crate::limits::Limits;
-use crate::session::{Phase, Session, Step};
+use crate::session::{Session, SessionPhase, Step};
 use check::{Expected, check};
 pub use seeds::seeds;
 
@@ -52,7 +52,7 @@ const MEMORY_BOUND: usize =
 
 /// The progress of the session in an input, so that a test can judge its inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct Coverage {
     /// The session reached transmission.
     pub transmission: bool,
     /// The session ended with a violation.
@@ -69,23 +69,23 @@ pub struct Survey {
 ///
 /// # Panics
 /// If a property does not hold. This is the finding.
-pub fn session(input: &[u8]) -> Survey {
+pub fn session(input: &[u8]) -> Coverage {
     let (seed, stream) = input.split_at(input.len().min(8));
     let mut seed_bytes = [0; 8];
     seed_bytes[..seed.len()].copy_from_slice(seed);
-    let mut world = World::new(u64::from_le_bytes(seed_bytes));
-    world.expect(Expected::Greeting);
+    let mut harness = Harness::new(u64::from_le_bytes(seed_bytes));
+    harness.expect(Expected::Greeting);
     let mut left = stream;
-    while !left.is_empty() && world.turn(&mut left) {}
-    world.settle();
-    world.survey
+    while !left.is_empty() && harness.step(&mut left) {}
+    harness.settle();
+    harness.coverage
 }
 
 /// A small generator of random numbers (SplitMix64), so that the library needs no dependency for
 /// them.
-struct Schedule(u64);
+struct SplitMix64(u64);
 
-impl Schedule {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -104,17 +104,17 @@ impl Schedule {
     }
 }
 
-struct World {
+struct Harness {
     session: Session,
-    schedule: Schedule,
+    rng: SplitMix64,
     in_flight: Vec<Request>,
     /// The expected parts of the queued output, with their lengths.
     expected: VecDeque<(Expected, usize)>,
     queued_bytes: usize,
-    survey: Survey,
+    coverage: Coverage,
 }
 
-impl World {
+impl Harness {
     fn new(seed: u64) -> Self {
         let export = |name: &str, read_only| Export {
             name: name.into(),
@@ -128,17 +128,17 @@ impl World {
         let exports = Arc::new(list.expect("two sound exports"));
         Self {
             session: Session::new(exports, LIMITS),
-            schedule: Schedule(seed),
+            rng: SplitMix64(seed),
             in_flight: Vec::new(),
             expected: VecDeque::new(),
             queued_bytes: 0,
-            survey: Survey::default(),
+            coverage: Coverage::default(),
         }
     }
 
-    /// One move of the schedule; false when the session can receive no more.
-    fn turn(&mut self, left: &mut &[u8]) -> bool {
-        match self.schedule.below(4) {
+    /// One random step; false when the session can receive no more.
+    fn step(&mut self, left: &mut &[u8]) -> bool {
+        match self.rng.below(4) {
             0 => self.complete_one(),
             1 => self.take_output(),
             _ if self.session.wants_input() => self.receive(left),
@@ -148,11 +148,11 @@ impl World {
             }
         }
         self.decode();
-        !matches!(self.session.phase(), Phase::Closing | Phase::Closed)
+        !matches!(self.session.phase(), SessionPhase::Closing | SessionPhase::Closed)
     }
 
     fn receive(&mut self, left: &mut &[u8]) {
-        let fragment = 1 << self.schedule.below(17);
+        let fragment = 1 << self.rng.below(17);
         let space = self.session.receive_space();
         assert!(!space.is_empty(), "the session wants input and has no space");
         let len = space.len().min(fragment).min(left.len());
@@ -163,7 +163,7 @@ impl World {
 
     fn decode(&mut self) {
         loop {
-            let negotiating = self.session.phase() == Phase::Negotiating;
+            let negotiating = self.session.phase() == SessionPhase::Negotiating;
             let step = self.session.step();
             let expected =
                 if negotiating { Expected::Negotiation } else { Expected::Reply { data: 0 } };
@@ -172,21 +172,21 @@ impl World {
                 Step::Idle => break,
                 Step::Progress => {}
                 Step::Request(_, request) => {
-                    self.survey.requests += 1;
+                    self.coverage.requests += 1;
                     assert!(request.end_bytes() <= SIZE_BYTES, "a request passes the end");
                     self.in_flight.push(request);
                     assert!(self.in_flight.len() <= LIMITS.max_in_flight as usize);
                 }
             }
         }
-        self.survey.transmission |= matches!(self.session.phase(), Phase::Transmission(_));
+        self.coverage.transmission |= matches!(self.session.phase(), SessionPhase::Transmission(_));
     }
 
     fn complete_one(&mut self) {
         if self.in_flight.is_empty() {
             return;
         }
-        let request = self.in_flight.swap_remove(self.schedule.index(self.in_flight.len()));
+        let request = self.in_flight.swap_remove(self.rng.index(self.in_flight.len()));
         let result = self.answer(&request);
         let data = match &result {
             Ok(Payload::Data(pieces)) if request.op == Op::Read => {
@@ -210,7 +210,7 @@ impl World {
 
     /// A random result for the request: mostly right, sometimes an error or invalid.
     fn answer(&mut self, request: &Request) -> Result<Payload, BlockError> {
-        match self.schedule.below(16) {
+        match self.rng.below(16) {
             0 => return Err(BlockError::Io("fuzzed".into())),
             1 => return Err(BlockError::NotSupported("fuzzed")),
             2 => return Ok(Payload::None),
@@ -222,7 +222,7 @@ impl World {
                 let mut pieces = SmallVec::new();
                 while left > 0 {
                     let len = self.run_length(left);
-                    pieces.push(if self.schedule.below(2) == 0 {
+                    pieces.push(if self.rng.below(2) == 0 {
                         Piece::Zeroes(len)
                     } else {
                         Piece::Data(Bytes::from(vec![0xda; len as usize]))
@@ -236,7 +236,7 @@ impl World {
                 while left > 0 {
                     let len = self.run_length(left);
                     let kinds = [ExtentKind::Data, ExtentKind::Zero, ExtentKind::Hole];
-                    let kind = kinds[self.schedule.index(3)];
+                    let kind = kinds[self.rng.index(3)];
                     extents.push(Extent { len_bytes: len.into(), kind });
                     left -= len;
                 }
@@ -248,8 +248,8 @@ impl World {
 
     /// A length from 1 to `left`, sometimes zero.
     fn run_length(&mut self, left: u32) -> u32 {
-        let len = u32::try_from(self.schedule.below(1 << 16)).expect("below 2^16");
-        if self.schedule.below(3) == 0 { left } else { len.min(left) }
+        let len = u32::try_from(self.rng.below(1 << 16)).expect("below 2^16");
+        if self.rng.below(3) == 0 { left } else { len.min(left) }
     }
 
     /// Notes the expected content of the bytes queued since the last call. Checks the memory in
@@ -262,7 +262,7 @@ impl World {
         self.queued_bytes = queued;
         let memory = self.session.memory_bytes();
         assert!(memory <= MEMORY_BOUND, "{memory} bytes in use");
-        self.survey.peak_memory_bytes = self.survey.peak_memory_bytes.max(memory);
+        self.coverage.peak_memory_bytes = self.coverage.peak_memory_bytes.max(memory);
     }
 
     fn take_output(&mut self) {
@@ -291,10 +291,11 @@ impl World {
             }
             self.take_output();
         }
-        self.survey.violation = self.session.violation().is_some();
-        self.survey.goodbye = self.session.phase() == Phase::Closed && !self.survey.violation;
+        self.coverage.violation = self.session.violation().is_some();
+        self.coverage.goodbye =
+            self.session.phase() == SessionPhase::Closed && !self.coverage.violation;
         assert_eq!(self.session.in_flight(), 0);
         let waiting = self.session.wants_input();
-        assert!(waiting || self.session.phase() == Phase::Closed, "the session hangs");
+        assert!(waiting || self.session.phase() == SessionPhase::Closed, "the session hangs");
     }
 }

@@ -4,25 +4,25 @@ use crate::wire::{
     BASE_ALLOCATION, OPTION_MAGIC, REQUEST_MAGIC, cmd, cmd_flag, handshake, info, opt,
 };
 
-/// Inputs for [`super::session`]: a schedule and a client's bytes. Together they use every option,
+/// Inputs for [`super::session`]: a seed and a client's bytes. Together they use every option,
 /// command and flag.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![legacy(), browsing(), simple()];
-    for schedule in 0..4 {
-        seeds.push(full(schedule));
+    for seed in 0..4 {
+        seeds.push(full(seed));
     }
     seeds
 }
 
-/// A client's bytes, assembled.
-struct Script(Vec<u8>);
+/// An input: the seed and the client's bytes.
+struct SeedInput(Vec<u8>);
 
-impl Script {
-    fn new(schedule: u64, client_flags: u16) -> Self {
-        let mut script = Self(schedule.to_le_bytes().to_vec());
-        script.0.extend(u32::from(client_flags).to_be_bytes());
-        script
+impl SeedInput {
+    fn new(seed: u64, client_flags: u16) -> Self {
+        let mut input = Self(seed.to_le_bytes().to_vec());
+        input.0.extend(u32::from(client_flags).to_be_bytes());
+        input
     }
 
     fn option(mut self, code: u32, data: &[u8]) -> Self {
@@ -51,7 +51,7 @@ const FIXED: u16 = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
 
 /// An old client: no fixed newstyle, `EXPORT_NAME`, simple replies.
 fn legacy() -> Vec<u8> {
-    Script::new(1, 0)
+    SeedInput::new(1, 0)
         .option(opt::EXPORT_NAME, b"disk")
         .request(cmd::WRITE, 0, 0, 512)
         .request(cmd::READ, 0, 0, 512)
@@ -61,7 +61,7 @@ fn legacy() -> Vec<u8> {
 
 /// A client that lists exports and contexts, and leaves.
 fn browsing() -> Vec<u8> {
-    Script::new(2, FIXED)
+    SeedInput::new(2, FIXED)
         .option(opt::STARTTLS, b"")
         .option(opt::LIST, b"")
         .option(opt::STRUCTURED_REPLY, b"")
@@ -74,7 +74,7 @@ fn browsing() -> Vec<u8> {
 
 /// The Linux kernel's client: `GO` and simple replies; on the read-only export.
 fn simple() -> Vec<u8> {
-    Script::new(3, FIXED)
+    SeedInput::new(3, FIXED)
         .option(opt::GO, &describe("fixed"))
         .request(cmd::READ, 0, 4096, 4096)
         .request(cmd::WRITE, cmd_flag::FUA, 0, 1000)
@@ -86,9 +86,9 @@ fn simple() -> Vec<u8> {
 }
 
 /// A modern client that uses everything.
-fn full(schedule: u64) -> Vec<u8> {
+fn full(seed: u64) -> Vec<u8> {
     let zeroing = cmd_flag::FUA | cmd_flag::NO_HOLE | cmd_flag::FAST_ZERO;
-    Script::new(schedule, FIXED)
+    SeedInput::new(seed, FIXED)
         .option(opt::STRUCTURED_REPLY, b"")
         .option(opt::SET_META_CONTEXT, &contexts("disk", &[BASE_ALLOCATION]))
         .option(opt::GO, &describe("disk"))

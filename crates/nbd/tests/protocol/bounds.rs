@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fieldstone_block::{Completion, Op, Payload, Piece, Request, Stage};
 use fieldstone_buf::Budget;
 use fieldstone_nbd::wire::cmd;
-use fieldstone_nbd::{LARGE_WRITE_BYTES, Limits, Phase, Session};
+use fieldstone_nbd::{LARGE_WRITE_BYTES, Limits, Session, SessionPhase};
 use smallvec::smallvec;
 
 use crate::support::{
@@ -105,7 +105,7 @@ fn a_flood_of_lists_that_nobody_reads_waits() {
         session.next_request();
     }
     assert_eq!(lists, 200, "name and description of every list");
-    assert_eq!(session.phase(), Phase::Negotiating);
+    assert_eq!(session.phase(), SessionPhase::Negotiating);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn sharing(budget: &Arc<Budget>) -> Session {
     assert_eq!(take(&mut session).len(), 18);
     feed(&mut session, &[0, 0, 0, 3]);
     feed(&mut session, &option(7, &go_data("disk", &[])));
-    assert!(matches!(session.phase(), Phase::Transmission(_)));
+    assert!(matches!(session.phase(), SessionPhase::Transmission(_)));
     take(&mut session);
     session.sent();
     session

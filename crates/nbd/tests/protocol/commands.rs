@@ -6,7 +6,7 @@ use fieldstone_block::{
 };
 use fieldstone_nbd::client::{Config, Outcome};
 use fieldstone_nbd::wire::{cmd, cmd_flag};
-use fieldstone_nbd::{Errno, Export, Limits, Phase, Session, Violation};
+use fieldstone_nbd::{Errno, Export, Limits, Session, SessionPhase, Violation};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use smallvec::smallvec;
@@ -229,7 +229,7 @@ fn payloads_over_32_mib() {
         let len_bytes = limit_bytes + 1;
         let violation = Violation::PayloadTooLong { len_bytes, limit_bytes };
         assert_eq!(session.violation(), Some(&violation));
-        assert_eq!(session.phase(), Phase::Closed);
+        assert_eq!(session.phase(), SessionPhase::Closed);
     }
 }
 
@@ -241,9 +241,9 @@ fn bad_request_magic_ends_the_session_but_keeps_queued_replies() {
     bad[3] ^= 0x80;
     assert!(feed(&mut session, &[good, bad].concat()).is_empty());
     assert_eq!(session.violation(), Some(&Violation::RequestMagic { magic: 0x2560_9593 }));
-    assert_eq!(session.phase(), Phase::Closing);
+    assert_eq!(session.phase(), SessionPhase::Closing);
     assert_eq!(errno(&take(&mut session)), 0);
-    assert_eq!(session.phase(), Phase::Closed);
+    assert_eq!(session.phase(), SessionPhase::Closed);
     assert!(!session.wants_input());
 }
 
@@ -367,16 +367,16 @@ fn disconnect_lets_requests_in_flight_end() {
     let reads = [request(0, cmd::READ, 1, 0, 512), request(0, cmd::READ, COOKIE, 0, 512)].concat();
     let requests = feed(&mut session, &reads);
     feed(&mut session, &request(0xffff, cmd::DISC, 3, 9, 9));
-    assert_eq!(session.phase(), Phase::Closing);
+    assert_eq!(session.phase(), SessionPhase::Closing);
     assert!(!session.wants_input());
     for request in requests {
-        assert_eq!(session.phase(), Phase::Closing);
+        assert_eq!(session.phase(), SessionPhase::Closing);
         let result = Err(BlockError::NoSpace);
         session.complete(Completion::of(&request, result));
     }
-    assert_eq!(session.phase(), Phase::Closing, "replies are still to be taken");
+    assert_eq!(session.phase(), SessionPhase::Closing, "replies are still to be taken");
     assert_eq!(take(&mut session).len(), 2 * (26 + BlockError::NoSpace.to_string().len()));
-    assert_eq!(session.phase(), Phase::Closed);
+    assert_eq!(session.phase(), SessionPhase::Closed);
     assert_eq!(session.violation(), None);
 }
 
@@ -390,7 +390,7 @@ fn a_lost_connection_drops_late_completions() {
         } else {
             session.received(0, fieldstone_block::Nanos(1));
         }
-        assert_eq!(session.phase(), Phase::Closed);
+        assert_eq!(session.phase(), SessionPhase::Closed);
         let result = Ok(Payload::Data(smallvec![Piece::Zeroes(512)]));
         session.complete(Completion::of(&request, result.clone()));
         session.complete(Completion::of(&request, result));
@@ -413,7 +413,7 @@ fn shutting_down_refuses_new_requests_and_ends_old_ones() {
     session.complete(Completion::of(&old, result));
     assert_eq!(take(&mut session).len(), 32);
     feed(&mut session, &request(0, cmd::DISC, 0, 0, 0));
-    assert_eq!(session.phase(), Phase::Closed);
+    assert_eq!(session.phase(), SessionPhase::Closed);
 }
 
 #[test]

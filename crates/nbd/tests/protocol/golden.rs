@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use fieldstone_block::{BlockError, Completion, Extent, ExtentKind, Op, Payload, Piece};
-use fieldstone_nbd::{Limits, Phase, Session};
+use fieldstone_nbd::{Limits, Session, SessionPhase};
 use smallvec::smallvec;
 
 use crate::support::{export, exports, feed, feed_in, take, transmitting};
@@ -31,7 +31,7 @@ fn one_gib() -> Session {
 fn a_whole_handshake_with_go() {
     let mut session = one_gib();
     assert_eq!(take(&mut session), hex("'NBDMAGIC' 'IHAVEOPT' 0003"));
-    assert_eq!(session.phase(), Phase::Negotiating);
+    assert_eq!(session.phase(), SessionPhase::Negotiating);
 
     feed(&mut session, &hex("00000003  'IHAVEOPT' 00000008 00000000"));
     assert_eq!(take(&mut session), hex("0003e889045565a9 00000008 00000001 00000000"));
@@ -55,7 +55,7 @@ fn a_whole_handshake_with_go() {
                          0003e889045565a9 00000007 00000003 0000000e  0003 00000001 00001000 02000000
                          0003e889045565a9 00000007 00000001 00000000");
     assert_eq!(take(&mut session), described);
-    assert!(matches!(session.phase(), Phase::Transmission(_)));
+    assert!(matches!(session.phase(), SessionPhase::Transmission(_)));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn export_name_with_and_without_zeroes() {
         let mut expected = hex("0000000040000000 0d6d");
         expected.extend(vec![0; zeroes]);
         assert_eq!(take(&mut session), expected);
-        assert!(matches!(session.phase(), Phase::Transmission(_)));
+        assert!(matches!(session.phase(), SessionPhase::Transmission(_)));
     }
 }
 
@@ -83,9 +83,9 @@ fn an_option_refused_and_a_goodbye() {
     assert_eq!(take(&mut session), refused);
 
     feed(&mut session, &hex("'IHAVEOPT' 00000002 00000000"));
-    assert_eq!(session.phase(), Phase::Closing);
+    assert_eq!(session.phase(), SessionPhase::Closing);
     assert_eq!(take(&mut session), hex("0003e889045565a9 00000002 00000001 00000000"));
-    assert_eq!(session.phase(), Phase::Closed);
+    assert_eq!(session.phase(), SessionPhase::Closed);
 }
 
 /// Sends one request, completes it with `result`, and returns the reply.

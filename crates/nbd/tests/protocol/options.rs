@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fieldstone_nbd::wire::{flag, opt, rep};
 use fieldstone_nbd::{
-    Export, ExportError, ExportIndex, ExportList, Limits, Phase, Session, Violation,
+    Export, ExportError, ExportIndex, ExportList, Limits, Session, SessionPhase, Violation,
 };
 
 use crate::support::{
@@ -31,7 +31,7 @@ fn types(replies: &[OptionReply]) -> Vec<u32> {
 fn refusal(session: &mut Session, code: u32, data: &[u8]) -> u32 {
     let replies = ask(session, code, data);
     assert_eq!(replies.len(), 1);
-    assert_eq!(session.phase(), Phase::Negotiating);
+    assert_eq!(session.phase(), SessionPhase::Negotiating);
     assert!(std::str::from_utf8(&replies[0].data).unwrap().len() > 10);
     assert_ne!(replies[0].reply_type & rep::ERROR_BIT, 0);
     replies[0].reply_type
@@ -50,7 +50,7 @@ fn client_flags_that_were_not_offered_end_the_session() {
         feed(&mut session, &flags.to_be_bytes());
         assert_eq!(session.violation(), Some(&Violation::ClientFlags { flags }));
         take(&mut session);
-        assert_eq!(session.phase(), Phase::Closed);
+        assert_eq!(session.phase(), SessionPhase::Closed);
         assert!(!session.wants_input());
     }
 }
@@ -65,7 +65,7 @@ fn a_client_without_fixed_newstyle_may_only_name_an_export() {
     let mut session = Session::new(two(), Limits::default());
     feed(&mut session, &[0; 4]);
     feed(&mut session, &option(opt::EXPORT_NAME, b"second"));
-    assert_eq!(session.phase(), Phase::Transmission(ExportIndex(1)));
+    assert_eq!(session.phase(), SessionPhase::Transmission(ExportIndex(1)));
     assert_eq!(take(&mut session).len(), 18 + 10 + 124);
 }
 
@@ -84,11 +84,11 @@ fn info_describes_and_go_starts() {
     let mut session = haggling(two(), Limits::default());
     let info = ask(&mut session, opt::INFO, &go_data("second", &[1, 2, 3, 99]));
     assert_eq!(types(&info), [rep::INFO, rep::INFO, rep::INFO, rep::INFO, rep::ACK]);
-    assert_eq!(session.phase(), Phase::Negotiating);
+    assert_eq!(session.phase(), SessionPhase::Negotiating);
     let go = ask(&mut session, opt::GO, &go_data("second", &[1, 2, 3, 99]));
     let data = |replies: &[OptionReply]| replies.iter().map(|r| r.data.clone()).collect::<Vec<_>>();
     assert_eq!(data(&info), data(&go), "GO must repeat what INFO said");
-    assert_eq!(session.phase(), Phase::Transmission(ExportIndex(1)));
+    assert_eq!(session.phase(), SessionPhase::Transmission(ExportIndex(1)));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn the_empty_name_is_the_default_export() {
     }
     let mut session = haggling(two(), Limits::default());
     feed(&mut session, &option(opt::EXPORT_NAME, b""));
-    assert_eq!(session.phase(), Phase::Transmission(ExportIndex(0)));
+    assert_eq!(session.phase(), SessionPhase::Transmission(ExportIndex(0)));
 
     // An export that really has the empty name takes precedence.
     let list = exports(vec![export("first", 512), export("", 1024)]);
@@ -131,7 +131,7 @@ fn unknown_exports_end_the_session_after_export_name() {
         feed(&mut session, &option(opt::EXPORT_NAME, &name));
         assert!(matches!(session.violation(), Some(Violation::UnknownExport { .. })));
         assert_eq!(take(&mut session), b"");
-        assert_eq!(session.phase(), Phase::Closed);
+        assert_eq!(session.phase(), SessionPhase::Closed);
     }
 }
 
@@ -150,7 +150,7 @@ fn tls_and_unknown_options_are_refused() {
 fn abort_is_acknowledged_even_with_data() {
     let mut session = haggling(two(), Limits::default());
     assert_eq!(types(&ask(&mut session, opt::ABORT, b"bye")), [rep::ACK]);
-    assert_eq!(session.phase(), Phase::Closed);
+    assert_eq!(session.phase(), SessionPhase::Closed);
     assert_eq!(session.violation(), None);
 }
 
@@ -255,7 +255,7 @@ fn bad_option_magic_ends_the_session() {
     bytes[7] ^= 1;
     feed(&mut session, &bytes);
     assert!(matches!(session.violation(), Some(Violation::OptionMagic { .. })));
-    assert_eq!(session.phase(), Phase::Closed);
+    assert_eq!(session.phase(), SessionPhase::Closed);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn the_number_of_options_is_bounded() {
     }
     feed(&mut session, &option(77, b"flood"));
     assert_eq!(session.violation(), Some(&Violation::OptionFlood { limit: 10 }));
-    assert_eq!(session.phase(), Phase::Closed);
+    assert_eq!(session.phase(), SessionPhase::Closed);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::support::{Pair, export};
 use bytes::Bytes;
 use fieldstone_nbd::client::{Config, Outcome};
 use fieldstone_nbd::wire::{cmd_flag, state};
-use fieldstone_nbd::{Limits, Phase};
+use fieldstone_nbd::{Limits, SessionPhase};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -216,6 +216,6 @@ proptest! {
 
         pair.client.disconnect();
         pair.run(&mut rng);
-        prop_assert_eq!(pair.session.phase(), Phase::Closed);
+        prop_assert_eq!(pair.session.phase(), SessionPhase::Closed);
     }
 }

@@ -1,6 +1,6 @@
 //! Valid sessions, mutated at random, and plain random bytes: a bounded stand-in for the fuzzer.
 
-use fieldstone_nbd::fuzz::{Survey, seeds, session};
+use fieldstone_nbd::fuzz::{Coverage, seeds, session};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
@@ -9,9 +9,9 @@ use rand_chacha::rand_core::SeedableRng;
 #[test]
 fn seeds_are_served_to_the_end() {
     for (index, seed) in seeds().iter().enumerate() {
-        let survey = session(seed);
-        assert!(survey.goodbye && !survey.violation, "seed {index}: {survey:?}");
-        assert_eq!(survey.transmission, index != 1, "only the second just looks around");
+        let coverage = session(seed);
+        assert!(coverage.goodbye && !coverage.violation, "seed {index}: {coverage:?}");
+        assert_eq!(coverage.transmission, index != 1, "only the second just looks around");
     }
 }
 
@@ -51,16 +51,16 @@ fn mutate(input: &mut Vec<u8>, rng: &mut ChaCha8Rng) {
 fn mutated_sessions_keep_every_property() {
     let mut rng = ChaCha8Rng::seed_from_u64(0x6e62_6400);
     let seeds = seeds();
-    let (mut all, mut transmission, mut violations, mut goodbyes) = (Survey::default(), 0, 0, 0);
+    let (mut all, mut transmission, mut violations, mut goodbyes) = (Coverage::default(), 0, 0, 0);
     for _ in 0..20_000 {
         let mut input = seeds.choose(&mut rng).expect("not empty").clone();
         mutate(&mut input, &mut rng);
-        let survey = session(&input);
-        transmission += u32::from(survey.transmission);
-        violations += u32::from(survey.violation);
-        goodbyes += u32::from(survey.goodbye);
-        all.requests += survey.requests;
-        all.peak_memory_bytes = all.peak_memory_bytes.max(survey.peak_memory_bytes);
+        let coverage = session(&input);
+        transmission += u32::from(coverage.transmission);
+        violations += u32::from(coverage.violation);
+        goodbyes += u32::from(coverage.goodbye);
+        all.requests += coverage.requests;
+        all.peak_memory_bytes = all.peak_memory_bytes.max(coverage.peak_memory_bytes);
     }
     // The mutations must not all be harmless, and must not all fail at the beginning.
     assert!(

@@ -1,7 +1,7 @@
 //! The client refuses replies that a server must not send. Otherwise no test with it would notice
 //! them.
 
-use fieldstone_nbd::client::{Client, ClientError, Config, Descriptor, Outcome};
+use fieldstone_nbd::client::{AllocationExtent, Client, ClientError, Config, Outcome};
 use fieldstone_nbd::wire::{chunk, cmd_flag, rep};
 use fieldstone_nbd::{Errno, Limits, Session};
 
@@ -119,8 +119,10 @@ fn block_status_replies_are_checked() {
         client.receive(&chunk_of(cookie, chunk::BLOCK_STATUS, true, &payload)).unwrap();
         client.next_reply().map(|reply| reply.expect("complete").outcome)
     };
-    let two =
-        vec![Descriptor { len_bytes: 400, flags: 0 }, Descriptor { len_bytes: 9000, flags: 3 }];
+    let two = vec![
+        AllocationExtent { len_bytes: 400, flags: 0 },
+        AllocationExtent { len_bytes: 9000, flags: 3 },
+    ];
     assert_eq!(answered(0, &[1, 400, 0, 9000, 3]), Ok(Outcome::Extents(two)));
     assert!(answered(cmd_flag::REQ_ONE, &[1, 400, 0, 600, 3]).is_err());
     assert!(answered(cmd_flag::REQ_ONE, &[1, 1001, 0]).is_err());

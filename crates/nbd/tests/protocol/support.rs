@@ -9,7 +9,7 @@ use fieldstone_block::{
     BlockError, Completion, Extent, ExtentKind, Nanos, Op, Payload, Piece, Request, Stage,
 };
 use fieldstone_nbd::client::{Client, Config, Outcome, Reply};
-use fieldstone_nbd::{Export, ExportList, Limits, Phase, Session};
+use fieldstone_nbd::{Export, ExportList, Limits, Session, SessionPhase};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
@@ -223,7 +223,7 @@ pub fn transmitting(list: Arc<ExportList>, structured: bool, limits: Limits) -> 
         take(&mut session);
     }
     feed(&mut session, &option(7, &go_data(&name, &[])));
-    assert!(matches!(session.phase(), Phase::Transmission(_)));
+    assert!(matches!(session.phase(), SessionPhase::Transmission(_)));
     take(&mut session);
     session
 }

@@ -7,60 +7,60 @@ use bytes::Bytes;
 
 use fieldstone_proto::{BLOCK_BYTES, NodeError, Reply, ReplyBody, crc32c};
 
-use crate::disk::{Purpose, node_error};
+use crate::disk::{DiskOpKind, node_error};
+use crate::interface::{DiskError, DiskOutput, NodeAction};
 use crate::limits::VERIFY_CHUNK_BYTES;
 use crate::node::Node;
 use crate::request_table::{EntryId, Task};
-use crate::seam::{Action, DiskError, DiskOutput};
 use crate::store::{Blocks, HEADER_BYTES};
 
 type DiskResult = Result<DiskOutput, DiskError>;
 
 impl Node {
     /// A disk operation ended.
-    pub(crate) fn complete_disk(&mut self, purpose: Purpose, result: DiskResult) {
+    pub(crate) fn complete_disk(&mut self, purpose: DiskOpKind, result: DiskResult) {
         if purpose.is_sync() && result.is_err() {
-            self.mark_doubt();
+            self.create_doubt_file();
         }
         match purpose {
-            Purpose::Start(op) => self.start_op_ended(op, result),
-            Purpose::ShardData(entry) => self.shard_data_ended(entry, result),
-            Purpose::ShardHeader(slot) => {
+            DiskOpKind::Start(op) => self.start_op_ended(op, result),
+            DiskOpKind::ShardData(entry) => self.shard_data_ended(entry, result),
+            DiskOpKind::ShardHeader(slot) => {
                 let result = done(result, "writing a slot header");
                 self.store.header_written(slot, result, &mut self.disk);
             }
-            Purpose::OpenNote(slot) => {
+            DiskOpKind::OpenNote(slot) => {
                 let result = done(result, "noting an open shard");
                 self.store.note_written(slot, &result, &mut self.disk);
             }
-            Purpose::ShardRead(entry) => self.shard_read_ended(entry, result),
-            Purpose::VerifyHeader(entry) => self.verify_header_ended(entry, result),
-            Purpose::VerifyData(entry) => self.verify_data_ended(entry, result),
-            Purpose::Erase(slot) => {
+            DiskOpKind::ShardRead(entry) => self.shard_read_ended(entry, result),
+            DiskOpKind::VerifyHeader(entry) => self.verify_header_ended(entry, result),
+            DiskOpKind::VerifyData(entry) => self.verify_data_ended(entry, result),
+            DiskOpKind::Erase(slot) => {
                 let result = done(result, "erasing a slot header");
                 self.store.erase_ended(slot, result, &mut self.disk);
             }
-            Purpose::Discard(slot) => self.store.set_free(slot),
-            Purpose::SyncData => {
+            DiskOpKind::Discard(slot) => self.store.set_free(slot),
+            DiskOpKind::SyncData => {
                 self.store.data_synced(&done(result, "syncing the data file"), &mut self.disk);
             }
-            Purpose::SyncSlots => {
+            DiskOpKind::SyncSlots => {
                 self.store.slots_synced(&done(result, "syncing the slots file"), &mut self.disk);
             }
-            Purpose::JournalIo(entry) => self.journal_io_ended(entry, result),
-            Purpose::JournalSync(volume, generation) => {
+            DiskOpKind::JournalIo(entry) => self.journal_io_ended(entry, result),
+            DiskOpKind::JournalSync(volume, generation) => {
                 self.journal_synced(volume, generation, result);
             }
-            Purpose::JournalCreate(entry, step) => self.journal_create_step(entry, step, result),
-            Purpose::JournalRemove(entry, generation) => {
+            DiskOpKind::JournalCreate(entry, step) => self.journal_create_step(entry, step, result),
+            DiskOpKind::JournalRemove(entry, generation) => {
                 self.journal_removed(entry, generation, result);
             }
-            Purpose::JournalCleanup(volume, generation) => {
+            DiskOpKind::JournalCleanup(volume, generation) => {
                 self.journal_cleaned_up(volume, generation, result);
             }
-            Purpose::Record(volume, step) => self.record_step(volume, step, result),
-            Purpose::RecordRemove(entry) => self.record_removed(entry, result),
-            Purpose::MarkDoubt => self.doubt_marked(&result),
+            DiskOpKind::Record(volume, step) => self.record_step(volume, step, result),
+            DiskOpKind::RecordRemove(entry) => self.record_removed(entry, result),
+            DiskOpKind::CreateDoubtFile => self.doubt_file_created(&result),
         }
     }
 
@@ -93,14 +93,14 @@ impl Node {
         if !entry.peer_lost {
             let slots_free = self.slots_for(entry.volume);
             let reply = Reply { tag: entry.tag, result, slots_free };
-            self.disk.actions.push_back(Action::Reply { peer: entry.peer, reply });
+            self.disk.actions.push_back(NodeAction::Reply { peer: entry.peer, reply });
         }
         if entry.counted
             && let Some(volume) = self.volumes.get_mut(&entry.volume)
         {
             volume.active -= 1;
             if volume.active == 0 && !volume.ordered.is_empty() {
-                self.pump_turns(entry.volume);
+                self.run_ordered_queue(entry.volume);
             }
         }
     }
@@ -155,7 +155,7 @@ impl Node {
         };
         let len_bytes = VERIFY_CHUNK_BYTES.min(self.store.shard_bytes(slot) - offset_bytes);
         let op = self.store.read_op(slot, offset_bytes, len_bytes);
-        self.disk.submit(Purpose::VerifyData(entry), op);
+        self.disk.submit(DiskOpKind::VerifyData(entry), op);
     }
 
     fn verify_data_ended(&mut self, entry: EntryId, result: DiskResult) {

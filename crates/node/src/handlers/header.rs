@@ -9,10 +9,10 @@
 use fieldstone_proto::{Capability, NodeError, ReplyBody, Request, RequestBody, Rights, SegmentId};
 
 use super::bounds;
+use crate::interface::PeerId;
 use crate::limits::VOLUMES_MAX;
 use crate::node::Node;
 use crate::request_table::{Entry, EntryId, RemoveStep, Task};
-use crate::seam::PeerId;
 use crate::volumes::check_epoch;
 
 /// The result for an accepted request.
@@ -82,7 +82,7 @@ impl Node {
         if let RequestBody::ShardList { from } = request.body {
             let volume = capability.volume;
             let writer = self.volumes.get(&volume).is_some_and(|known| known.holder == Some(peer));
-            // A writer that lost its connection may have left writes behind. The writer compares
+            // A writer that lost its connection may have writes in flight. The writer compares
             // the list with its own map, and must not miss a shard that these writes complete.
             if writer && self.table.writes_for_others(volume, peer) {
                 return Err(NodeError::Busy);

@@ -11,11 +11,11 @@ use fieldstone_proto::disk::JournalHeader;
 use fieldstone_proto::{BLOCK_BYTES, JournalGen, Lsn, NodeError, ReplyBody, RequestBody};
 
 use super::bounds::payload_len;
-use crate::disk::Purpose;
+use crate::disk::DiskOpKind;
+use crate::interface::{DiskOp, FileId};
 use crate::node::Node;
-use crate::request_table::{EntryId, Target, Task};
-use crate::seam::{DiskOp, FileId};
-use crate::store::{Blocks, Placement, ShardKey, Store};
+use crate::request_table::{EntryId, ParkKey, Task};
+use crate::store::{Blocks, ChunkStore, ShardKey, SlotChoice};
 use crate::volumes::{JournalStage, check_range};
 
 impl Node {
@@ -32,7 +32,7 @@ impl Node {
                 self.start_body(entry, body, payload)
             }
             ordered => {
-                self.take_turn(entry, ordered);
+                self.queue_ordered(entry, ordered);
                 return;
             }
         };
@@ -70,7 +70,7 @@ impl Node {
                 let key = ShardKey { volume: self.table[entry].volume, segment, shard };
                 let slot = self.store.begin_verify(key)?;
                 self.table[entry].task = Task::ShardVerify { slot, offset_bytes: 0 };
-                self.disk.submit(Purpose::VerifyHeader(entry), Store::read_header_op(slot));
+                self.disk.submit(DiskOpKind::VerifyHeader(entry), ChunkStore::read_header_op(slot));
                 Ok(())
             }
             RequestBody::ShardSync => {
@@ -93,15 +93,15 @@ impl Node {
         }
     }
 
-    /// A request goes behind parked requests on the same shard or journal.
+    /// A request goes after the parked requests on the same shard or journal.
     fn must_queue(&self, entry: EntryId, body: &RequestBody) -> bool {
         if self.parked.is_empty() {
             return false;
         }
         let volume = self.table[entry].volume;
-        let Some(target) = Target::of(body) else { return false };
+        let Some(target) = ParkKey::of(body) else { return false };
         self.parked.iter().any(|&other| {
-            let same = |parked: &RequestBody| Target::of(parked) == Some(target);
+            let same = |parked: &RequestBody| ParkKey::of(parked) == Some(target);
             self.table[other].volume == volume
                 && matches!(&self.table[other].task, Task::Parked(parked) if same(&parked.0))
         })
@@ -149,8 +149,8 @@ impl Node {
         let blocks = Blocks::new(offset_bytes, written_bytes);
         let epoch = self.table[entry].epoch;
         let slot = match self.store.place(key, epoch, blocks, seal.as_ref(), &mut self.disk)? {
-            Placement::Slot(slot) => slot,
-            Placement::Park => {
+            SlotChoice::Slot(slot) => slot,
+            SlotChoice::Park => {
                 self.park(entry, body, payload);
                 return Ok(());
             }
@@ -163,7 +163,7 @@ impl Node {
         descriptor.task = Task::ShardWrite { slot, written_bytes };
         descriptor.outstanding = 1 + u32::from(noting);
         let op = DiskOp::Write { file: FileId::Data, offset_bytes, data: payload };
-        self.disk.submit(Purpose::ShardData(entry), op);
+        self.disk.submit(DiskOpKind::ShardData(entry), op);
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl Node {
         };
         self.table[entry].task = Task::ShardRead { slot, offset_bytes, len_bytes };
         let op = self.store.read_op(slot, offset_bytes, len_bytes);
-        self.disk.submit(Purpose::ShardRead(entry), op);
+        self.disk.submit(DiskOpKind::ShardRead(entry), op);
         Ok(())
     }
 
@@ -212,7 +212,7 @@ impl Node {
             offset_bytes: JournalHeader::RING_AT_BYTES + offset_bytes,
             data: payload,
         };
-        self.disk.submit(Purpose::JournalIo(entry), op);
+        self.disk.submit(DiskOpKind::JournalIo(entry), op);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ impl Node {
             offset_bytes: JournalHeader::RING_AT_BYTES + offset_bytes,
             len_bytes,
         };
-        self.disk.submit(Purpose::JournalIo(entry), op);
+        self.disk.submit(DiskOpKind::JournalIo(entry), op);
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! The start: the node reads its disk.
 //!
-//! The start has stages, each with a bounded number of operations in flight:
+//! The start has phases, each with a bounded number of operations in flight:
 //! 1. List the files. Then read every volume's record, every journal's header and all slot headers.
 //!    On a new node create `data` and then `slots` instead (so that `slots` never exists without
 //!    `data`).
-//! 2. If a sync failed before, rewrite data that may not be stable ([`doubt`]).
+//! 2. If a sync failed before, rewrite data that may not be stable ([`failed_sync`]).
 //! 3. Sync the files that were read, so that everything that the node shows is stable from here on
 //!    (point 6 of [`crate::store`]). Remove journals whose creation was never acknowledged. The
 //!    file `doubt` exists before, during and after the syncs, until all have succeeded.
@@ -16,7 +16,7 @@
 //! several attempts, the slot goes out of use. A start fails only if the node cannot list, create
 //! or sync its slots and data files, or if a newer release wrote the slots.
 
-pub(crate) mod doubt;
+pub(crate) mod failed_sync;
 
 use std::collections::VecDeque;
 
@@ -25,14 +25,14 @@ use fieldstone_proto::disk::{
 };
 use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, VolumeId};
 
-use crate::disk::{Purpose, node_error};
+use crate::disk::{DiskOpKind, node_error};
 use crate::handlers::completion::bytes_read;
+use crate::interface::{DiskError, DiskOp, DiskOutput, FileId};
 use crate::limits::{START_HEADERS_PER_READ, START_OPS_MAX, START_READS_MAX};
 use crate::node::Node;
-use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
 use crate::store::{HEADER_BYTES, RECORD_BYTES, SlotIndex};
 use crate::volumes::{Journal, JournalStage, Volume};
-use doubt::{Doubt, Piece, create_mark};
+use failed_sync::{DoubtFile, RewriteRange, create_doubt_file_op};
 
 /// An operation of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,29 +45,29 @@ pub(crate) enum StartOp {
     ReadHeaders(u32, u32, u8),
     CreateData,
     CreateSlots,
-    /// Reads a piece that is in doubt. The second field is the number of the attempt, from 1.
-    ReadDoubtful(Piece, u8),
-    Rewrite(Piece),
-    Mark,
+    /// Reads a range of unsynced data. The second field is the number of the attempt, from 1.
+    ReadUnsynced(RewriteRange, u8),
+    Rewrite(RewriteRange),
+    CreateDoubtFile,
     Sync(FileId),
     RemoveJournal(VolumeId, JournalGen),
-    Unmark,
+    RemoveDoubtFile,
 }
 
-/// The stage of the start.
+/// The phase of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum StartupPhase {
     Reading,
     Rewriting,
-    Marking,
+    CreatingDoubtFile,
     Syncing,
-    Unmarking,
+    RemovingDoubtFile,
     Done,
 }
 
 /// The phase of the node's life.
 #[derive(Debug)]
-pub(crate) enum Phase {
+pub(crate) enum NodePhase {
     New,
     Starting(Start),
     Ready,
@@ -79,11 +79,11 @@ pub(crate) enum Phase {
 pub(crate) struct Start {
     todo: VecDeque<StartOp>,
     in_flight: usize,
-    stage: Stage,
+    phase: StartupPhase,
     /// The syncs to do after all reads.
     syncs: VecDeque<StartOp>,
     /// A sync failed, or the start could not rewrite some data. The next start has to know this.
-    stays_in_doubt: bool,
+    stays_unsynced: bool,
 }
 
 impl Start {
@@ -91,9 +91,9 @@ impl Start {
         Self {
             todo: VecDeque::from([StartOp::List]),
             in_flight: 0,
-            stage: Stage::Reading,
+            phase: StartupPhase::Reading,
             syncs: VecDeque::new(),
-            stays_in_doubt: false,
+            stays_unsynced: false,
         }
     }
 }
@@ -106,55 +106,60 @@ impl Node {
     /// Keeps the operations of the start in flight.
     fn pump_start(&mut self) {
         loop {
-            let Phase::Starting(start) = &mut self.phase else { return };
+            let NodePhase::Starting(start) = &mut self.phase else { return };
             if start.in_flight < START_OPS_MAX
                 && let Some(op) = start.todo.pop_front()
             {
                 start.in_flight += 1;
                 let disk_op = self.start_disk_op(op);
-                self.disk.submit(Purpose::Start(op), disk_op);
+                self.disk.submit(DiskOpKind::Start(op), disk_op);
             } else if start.in_flight > 0 {
                 return;
-            } else if start.stage == Stage::Done {
-                let stays_in_doubt = start.stays_in_doubt;
-                self.phase = Phase::Ready;
-                return self.store.finish_start(stays_in_doubt, &mut self.disk);
+            } else if start.phase == StartupPhase::Done {
+                let stays_unsynced = start.stays_unsynced;
+                self.phase = NodePhase::Ready;
+                return self.store.finish_start(stays_unsynced, &mut self.disk);
             } else {
-                self.next_stage();
+                self.next_startup_phase();
             }
         }
     }
 
-    /// The operations of a stage ended: begins the next stage, which may have no operations.
-    fn next_stage(&mut self) {
-        let Phase::Starting(start) = &mut self.phase else { return };
+    /// The operations of a phase ended: begins the next phase, which may have no operations.
+    fn next_startup_phase(&mut self) {
+        let NodePhase::Starting(start) = &mut self.phase else { return };
         let syncs = !start.syncs.is_empty();
-        match start.stage {
-            Stage::Reading => {
-                start.stage = Stage::Rewriting;
-                if self.doubt == Doubt::Marked {
-                    let pieces = self.pieces_in_doubt();
-                    let Phase::Starting(start) = &mut self.phase else { return };
-                    start.todo.extend(pieces.into_iter().map(|p| StartOp::ReadDoubtful(p, 1)));
+        match start.phase {
+            StartupPhase::Reading => {
+                start.phase = StartupPhase::Rewriting;
+                if self.doubt_file == DoubtFile::Exists {
+                    let ranges = self.unsynced_ranges();
+                    let NodePhase::Starting(start) = &mut self.phase else { return };
+                    start
+                        .todo
+                        .extend(ranges.into_iter().map(|range| StartOp::ReadUnsynced(range, 1)));
                 }
             }
-            Stage::Rewriting => {
-                start.stage = Stage::Marking;
-                start.todo.extend((syncs && self.doubt == Doubt::No).then_some(StartOp::Mark));
+            StartupPhase::Rewriting => {
+                start.phase = StartupPhase::CreatingDoubtFile;
+                let create = syncs && self.doubt_file == DoubtFile::Absent;
+                start.todo.extend(create.then_some(StartOp::CreateDoubtFile));
             }
-            Stage::Marking => {
-                start.stage = Stage::Syncing;
+            StartupPhase::CreatingDoubtFile => {
+                start.phase = StartupPhase::Syncing;
                 std::mem::swap(&mut start.todo, &mut start.syncs);
             }
-            Stage::Syncing => {
-                start.stage = Stage::Unmarking;
-                if self.doubt == Doubt::Owed && !start.stays_in_doubt {
-                    self.doubt = Doubt::No;
+            StartupPhase::Syncing => {
+                start.phase = StartupPhase::RemovingDoubtFile;
+                if self.doubt_file == DoubtFile::Failed && !start.stays_unsynced {
+                    self.doubt_file = DoubtFile::Absent;
                 }
-                let unmark = self.doubt == Doubt::Marked && !start.stays_in_doubt;
-                start.todo.extend(unmark.then_some(StartOp::Unmark));
+                let remove = self.doubt_file == DoubtFile::Exists && !start.stays_unsynced;
+                start.todo.extend(remove.then_some(StartOp::RemoveDoubtFile));
             }
-            Stage::Unmarking | Stage::Done => start.stage = Stage::Done,
+            StartupPhase::RemovingDoubtFile | StartupPhase::Done => {
+                start.phase = StartupPhase::Done;
+            }
         }
     }
 
@@ -187,12 +192,12 @@ impl Node {
                 len_bytes: u64::from(self.config.slots) * u64::from(RECORD_BYTES),
                 allocate: true,
             },
-            StartOp::ReadDoubtful(Piece { file, offset_bytes, len_bytes }, _) => {
+            StartOp::ReadUnsynced(RewriteRange { file, offset_bytes, len_bytes }, _) => {
                 DiskOp::Read { file, offset_bytes, len_bytes }
             }
             StartOp::Rewrite(_) => unreachable!("submitted with the bytes that were read"),
-            StartOp::Mark => create_mark(),
-            StartOp::Unmark => DiskOp::Remove { file: FileId::Doubt },
+            StartOp::CreateDoubtFile => create_doubt_file_op(),
+            StartOp::RemoveDoubtFile => DiskOp::Remove { file: FileId::Doubt },
             StartOp::Sync(file) => DiskOp::Sync { file },
             StartOp::RemoveJournal(id, generation) => {
                 DiskOp::Remove { file: FileId::Journal(id, generation) }
@@ -202,7 +207,7 @@ impl Node {
 
     /// An operation of the start ended.
     pub(crate) fn start_op_ended(&mut self, op: StartOp, result: Result<DiskOutput, DiskError>) {
-        let Phase::Starting(start) = &mut self.phase else { return };
+        let NodePhase::Starting(start) = &mut self.phase else { return };
         start.in_flight -= 1;
         let result = match op {
             StartOp::List => self.files_listed(result),
@@ -223,22 +228,22 @@ impl Node {
             StartOp::CreateSlots => {
                 result.map(|_| ()).map_err(|error| format!("creating the slots file: {error}"))
             }
-            StartOp::ReadDoubtful(piece, attempt) => {
-                self.piece_read(piece, attempt, result);
+            StartOp::ReadUnsynced(range, attempt) => {
+                self.range_read(range, attempt, result);
                 Ok(())
             }
-            StartOp::Rewrite(piece) => self.piece_written(piece, result),
-            StartOp::Mark => {
+            StartOp::Rewrite(range) => self.range_rewritten(range, result),
+            StartOp::CreateDoubtFile => {
                 // Without the file `doubt`, the node is as safe as after a process that died before
                 // it created it. If a sync fails, the node tries again.
-                self.doubt_marked(&result);
+                self.doubt_file_created(&result);
                 Ok(())
             }
-            StartOp::Unmark => {
+            StartOp::RemoveDoubtFile => {
                 if let Err(error) = result {
                     tracing::warn!(%error, "cannot remove the file doubt");
                 } else {
-                    self.doubt = Doubt::No;
+                    self.doubt_file = DoubtFile::Absent;
                 }
                 Ok(())
             }
@@ -252,7 +257,7 @@ impl Node {
         };
         if let Err(reason) = result {
             tracing::error!(%reason, "the node cannot start");
-            self.phase = Phase::Failed(reason);
+            self.phase = NodePhase::Failed(reason);
         }
         self.pump_start();
     }
@@ -263,7 +268,7 @@ impl Node {
             Ok(_) => return Err("listing the files: the disk returned something else".to_owned()),
             Err(error) => return Err(format!("listing the files: {error}")),
         };
-        let Phase::Starting(start) = &mut self.phase else { return Ok(()) };
+        let NodePhase::Starting(start) = &mut self.phase else { return Ok(()) };
         let has_slots = files.contains(&FileId::Slots);
         if has_slots && !files.contains(&FileId::Data) {
             return Err("the data file is missing".to_owned());
@@ -274,7 +279,7 @@ impl Node {
                 FileId::Journal(id, generation) => {
                     start.todo.push_back(StartOp::ReadJournal(id, generation));
                 }
-                FileId::Doubt => self.doubt = Doubt::Marked,
+                FileId::Doubt => self.doubt_file = DoubtFile::Exists,
                 FileId::Superblock | FileId::Slots | FileId::Data => {}
             }
         }
@@ -318,7 +323,7 @@ impl Node {
             tracing::warn!(%id, %reason, "the record of a volume is damaged");
             volume.damaged = Some(format!("the record of volume {id} cannot be used: {reason}"));
         }
-        if let Phase::Starting(start) = &mut self.phase {
+        if let NodePhase::Starting(start) = &mut self.phase {
             start.syncs.push_back(StartOp::Sync(FileId::Volume(id)));
         }
     }
@@ -329,7 +334,7 @@ impl Node {
         generation: JournalGen,
         result: Result<DiskOutput, DiskError>,
     ) {
-        let Phase::Starting(start) = &mut self.phase else { return };
+        let NodePhase::Starting(start) = &mut self.phase else { return };
         let key = self.config.key;
         let volumes = &mut self.volumes;
         let mut keep = |journal: Journal| {
@@ -369,7 +374,7 @@ impl Node {
         attempt: u8,
         result: Result<DiskOutput, DiskError>,
     ) -> Result<(), String> {
-        let Phase::Starting(start) = &mut self.phase else { return Ok(()) };
+        let NodePhase::Starting(start) = &mut self.phase else { return Ok(()) };
         let headers = match bytes_read(result, count * RECORD_BYTES, "reading slot headers") {
             Ok(headers) => headers,
             Err(reason) if attempt >= START_READS_MAX => {
@@ -433,8 +438,8 @@ impl Node {
         result: Result<DiskOutput, DiskError>,
     ) -> Result<(), String> {
         let Err(error) = result else { return Ok(()) };
-        if let Phase::Starting(start) = &mut self.phase {
-            start.stays_in_doubt = true;
+        if let NodePhase::Starting(start) = &mut self.phase {
+            start.stays_unsynced = true;
         }
         let error = node_error(&error, "syncing it at start");
         match file {

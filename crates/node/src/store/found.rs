@@ -3,21 +3,21 @@
 
 use fieldstone_proto::disk::SlotHeader;
 
-use super::slot::{Content, Stage};
-use super::{SlotIndex, Store};
+use super::slot::{Content, SlotState};
+use super::{ChunkStore, SlotIndex};
 use crate::disk::DiskQueue;
-use crate::seam::FileId;
+use crate::interface::FileId;
 
-impl Store {
+impl ChunkStore {
     /// Adds a header that the start found.
     pub(crate) fn adopt(&mut self, slot: SlotIndex, header: SlotHeader) {
         self.next_sequence = self.next_sequence.max(header.sequence + 1);
         self.stable_below = self.stable_below.max(header.stable_below);
         let content = Content::from_header(header);
         let (key, rank) = (content.key, (content.epoch, content.sequence));
-        self.shares.take(key.volume);
+        self.allotments.take(key.volume);
         let state = &mut self.slots[slot.0 as usize];
-        state.stage = Stage::Sealed;
+        state.stage = SlotState::Sealed;
         state.header_dirty = true;
         state.content = Some(Box::new(content));
         let copies = self.index.entry(key).or_default();
@@ -37,22 +37,22 @@ impl Store {
             }
         };
         // `finish_start` erases it once everything on the disk is known to be stable.
-        self.slots[loser.0 as usize].stage = Stage::Superseded;
+        self.slots[loser.0 as usize].stage = SlotState::Superseded;
     }
 
     /// Takes a slot whose header cannot be read out of use.
     pub(crate) fn set_bad(&mut self, slot: SlotIndex) {
-        self.slots[slot.0 as usize].stage = Stage::Bad;
+        self.slots[slot.0 as usize].stage = SlotState::Bad;
     }
 
     /// Data of shards that the start found and that may not be stable although reads show it: file,
     /// first byte and length.
-    pub(crate) fn in_doubt(&self) -> Vec<(FileId, u64, u64)> {
+    pub(crate) fn unsynced_data(&self) -> Vec<(FileId, u64, u64)> {
         let slots = (0..).map(SlotIndex).zip(&self.slots);
         let data = slots.filter_map(|(slot, state)| {
             let len_bytes = match state.stage {
-                Stage::Open => self.slot_bytes,
-                Stage::Sealed if state.content().sequence >= self.stable_below => {
+                SlotState::Open => self.slot_bytes,
+                SlotState::Sealed if state.content().sequence >= self.stable_below => {
                     state.content().meta.shard_bytes
                 }
                 _ => return None,
@@ -62,16 +62,16 @@ impl Store {
         data.collect()
     }
 
-    /// The start has read all headers, and their contents are stable, except for data that stays in
-    /// doubt. Sets up the free list and erases superseded shards.
-    pub(crate) fn finish_start(&mut self, stays_in_doubt: bool, disk: &mut DiskQueue) {
-        self.doubtful = stays_in_doubt;
+    /// The start has read all headers, and their contents are stable, except for data that stays
+    /// unsynced. Sets up the free list and erases superseded shards.
+    pub(crate) fn finish_start(&mut self, stays_unsynced: bool, disk: &mut DiskQueue) {
+        self.has_unsynced_data = stays_unsynced;
         self.raise_stable_below(self.next_sequence);
         for at in (0..self.slots.len()).rev() {
             let slot = SlotIndex(u32::try_from(at).expect("made from a u32"));
             match self.slots[at].stage {
-                Stage::Free => self.free.push(slot),
-                Stage::Superseded => self.release(slot, None, disk),
+                SlotState::Free => self.free.push(slot),
+                SlotState::Superseded => self.release(slot, None, disk),
                 _ => {}
             }
         }

@@ -2,10 +2,10 @@
 
 use fieldstone_proto::{SealMeta, SegmentId, ShardIndex, ShardInfo, VolumeId};
 
-use super::{ShardKey, SlotIndex, Store};
+use super::{ChunkStore, ShardKey, SlotIndex};
 use crate::limits::SHARDS_PER_PAGE;
 
-impl Store {
+impl ChunkStore {
     /// The volume's shards from one segment to another, a page of them.
     pub(crate) fn list(
         &self,

@@ -3,7 +3,7 @@
 //! # Layout
 //! The file `data` is an array of slots of `slot_bytes`. A slot holds one shard. The file `slots`
 //! is an array of records, one per slot: a header block of 4 KiB
-//! ([`fieldstone_proto::disk::SlotHeader`]), and behind it a block for the open note (see below). A
+//! ([`fieldstone_proto::disk::SlotHeader`]), and after it a block for the open note (see below). A
 //! valid header says: this slot holds this complete shard, and these are the checksums of its
 //! blocks. There is no other allocation record. A start finds the free slots by reading `slots`, so
 //! allocation and content cannot disagree.
@@ -28,14 +28,15 @@
 //!    writer completed it.* A torn header fails its checksum. Its slot is then open if it has a
 //!    note (see below), and free otherwise.
 //! 2. *A synced shard is there and right.* The node writes the header after the data writes
-//!    completed. A round of [`Store::sync`] takes the shards whose headers are written, then syncs
-//!    `data`, then `slots`. Both syncs begin after the end of the writes that they must cover.
+//!    completed. A round of [`ChunkStore::sync`] takes the shards whose headers are written, then
+//!    syncs `data`, then `slots`. Both syncs begin after the end of the writes that they must
+//!    cover.
 //! 3. *A shard that was not synced may be listed with missing data*, because the two files become
 //!    stable in no particular order. Its blocks then fail the checksums of its own header. The node
 //!    reports it as corrupt, and never returns other data for it. Writing the header only after a
 //!    sync of `data` closes this gap at the price of a sync per seal. A new segment does not need
 //!    that, because the volume keeps the journal until its shards are synced. A rebuilt shard does
-//!    need it, because a listed shard counts as good: the writer asks for it (`data_first`).
+//!    need it, because volumes take a listed shard as valid: the writer asks for it (`data_first`).
 //! 4. *The node reuses a slot only when its erased header is stable.* Otherwise the erasure could
 //!    be lost after the new shard's data reached the disk. Then the old shard would be listed with
 //!    another shard's blocks. The checksums would show that, but a shard that looks complete and
@@ -52,10 +53,10 @@
 //!    show writes that were never synced. The node syncs its files before it is ready. So no volume
 //!    relies on a write that a later power loss takes away, and point 5 may erase the older copies.
 //!
-//! # Open shards that count
-//! A shard that arrives in one piece does not count until it is complete. A shard that is written
-//! piece by piece counts from its first acknowledged piece: its writer has this data in no other
-//! place. So the node writes a note ([`fieldstone_proto::disk::OpenNote`], in the block behind the
+//! # Acknowledged open shards
+//! A shard that arrives in one piece is valid only when it is complete. A shard that is written
+//! piece by piece is valid from its first acknowledged piece: its writer has this data in no other
+//! place. So the node writes a note ([`fieldstone_proto::disk::OpenNote`], in the block after the
 //! header) before it acknowledges the first piece. A sync covers the pieces, and a new writer finds
 //! the shard in the list. Only a deletion or a failed sync gives the shard up; a failed write of
 //! another piece does not. After a restart the node knows which shard is in the slot, but neither
@@ -63,23 +64,23 @@
 //! and note together.
 //!
 //! # When the disk fails
-//! A failed write loses the whole shard if no piece of it counts yet: its slot becomes free, and
-//! the writer writes the shard again, on this node or another. A failed sync may amount to a power
-//! loss, so the node treats it like one: the system may have dropped earlier writes, and a later
-//! sync would succeed without them. So the node gives up everything that is not known to be stable,
-//! and tells the writer. The waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail. If a
-//! volume lost a shard that none of these covers, its next `ShardSync` fails too. A header that
+//! A failed write loses the whole shard if no piece of it is acknowledged: its slot becomes free,
+//! and the writer writes the shard again, on this node or another. A failed sync may amount to a
+//! power loss, so the node treats it like one: the system may have dropped earlier writes, and a
+//! later sync would succeed without them. So the node gives up everything that is not known to be
+//! stable, and tells the writer. The waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail. If
+//! a volume lost a shard that none of these covers, its next `ShardSync` fails too. A header that
 //! cannot be erased keeps its slot out of use; later syncs try the erasure again.
 //!
 //! Such an answer may be lost with its connection, and a connection may break because the node
 //! restarted. A writer cannot tell these cases apart. So after a break all acknowledged data that
-//! was not yet synced is in doubt, and the writer asks for a list of the shards
+//! was not yet synced may be lost, and the writer asks for a list of the shards
 //! ([`fieldstone_proto::RequestBody::ShardList`]).
 //!
 //! If only the process dies after a failed sync, the system's memory still shows the dropped writes
 //! to the next start. The sync of this start would succeed, and a power loss would take the writes.
-//! So the next start rewrites data that may not be stable ([`crate::start::doubt`]). It finds this
-//! data through `stable_below`, a field of every header and note: complete shards with a lower
+//! So the next start rewrites data that may not be stable ([`crate::start::failed_sync`]). It finds
+//! this data through `stable_below`, a field of every header and note: complete shards with a lower
 //! sequence were stable when the header or note was written. If the node gives a shard up,
 //! `stable_below` does not pass the shard's sequence until its header is erased.
 //!
@@ -88,13 +89,13 @@
 //! read, must not be in flight together. The node parks the second one until the first ends. This
 //! happens when a writer repeats a request after it lost its connection.
 
-mod books;
+mod accounting;
+mod allotments;
 mod found;
 mod listing;
 mod open;
 mod reclaim;
 mod seal;
-mod shares;
 mod slot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,15 +103,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use fieldstone_proto::disk::SlotHeader;
 use fieldstone_proto::{BLOCK_BYTES, Epoch, NodeError, SealMeta, VolumeId};
 
+use allotments::{Allotments, FreeSlots, ReserveResult};
 pub(crate) use seal::DataWaiter;
 use seal::{Round, Seal, SyncWaiter};
-use shares::{Answer, Room, Shares};
-use slot::{Busy, Content, Noted, Slot, Stage};
+use slot::{Busy, Content, Noted, Slot, SlotState};
 pub(crate) use slot::{ShardKey, SlotIndex};
 
-use crate::disk::{DiskQueue, Purpose, SyncGroup};
+use crate::disk::{DiskOpKind, DiskQueue, SyncGroup};
+use crate::interface::{DiskOp, FileId};
 use crate::request_table::EntryId;
-use crate::seam::{DiskOp, FileId};
 
 /// Length of a header block.
 pub(crate) const HEADER_BYTES: u32 = BLOCK_BYTES as u32;
@@ -136,9 +137,9 @@ pub(crate) enum SlotsWaiter {
     Entry(EntryId),
 }
 
-/// The place for a write.
+/// The slot for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Placement {
+pub(crate) enum SlotChoice {
     /// Into this slot.
     Slot(SlotIndex),
     /// No slot now. Try again after a change in the store.
@@ -161,13 +162,13 @@ impl Blocks {
 
 /// The chunk store.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct ChunkStore {
     slots: Vec<Slot>,
     index: BTreeMap<ShardKey, Copies>,
     /// Free slots. The store takes the last one first.
     free: Vec<SlotIndex>,
     /// How many slots each volume may take.
-    shares: Shares,
+    allotments: Allotments,
     /// Slots that the disk has room for; `None` until the world reports it.
     room_slots: Option<u32>,
     slot_bytes: u32,
@@ -175,8 +176,8 @@ pub(crate) struct Store {
     next_sequence: u64,
     /// Shards whose headers have a lower sequence are stable, unless the node gave them up since.
     stable_below: u64,
-    /// Some data that the start found stays in doubt, so `stable_below` does not rise.
-    doubtful: bool,
+    /// Some data that the start found stays unsynced, so `stable_below` does not rise.
+    has_unsynced_data: bool,
     /// The sequences of headers that are being written, and of headers that may be on the disk
     /// although the node gave up their shards after a failed sync.
     headers_unsure: BTreeSet<u64>,
@@ -210,19 +211,19 @@ pub(crate) struct Store {
     pub(crate) changed: bool,
 }
 
-impl Store {
+impl ChunkStore {
     pub(crate) fn new(slot_bytes: u32, slots: u32, incarnation: u64) -> Self {
         Self {
             slots: (0..slots).map(|_| Slot::free()).collect(),
             index: BTreeMap::new(),
             free: Vec::new(),
-            shares: Shares::default(),
+            allotments: Allotments::default(),
             room_slots: None,
             slot_bytes,
             incarnation,
             next_sequence: 1,
             stable_below: 0,
-            doubtful: false,
+            has_unsynced_data: false,
             headers_unsure: BTreeSet::new(),
             leaving: 0,
             superseded: 0,
@@ -244,7 +245,7 @@ impl Store {
     }
 
     pub(super) fn raise_stable_below(&mut self, sequence: u64) {
-        if !self.doubtful {
+        if !self.has_unsynced_data {
             self.stable_below = self.stable_below.max(sequence);
         }
     }
@@ -263,17 +264,17 @@ impl Store {
 
     /// Slots that the volume may still take.
     pub(crate) fn slots_left(&self, volume: VolumeId) -> u32 {
-        self.shares.left(volume, self.slots_free())
+        self.allotments.left(volume, self.slots_free())
     }
 
     /// Free slots that no volume has reserved.
     pub(crate) fn slots_unclaimed(&self) -> u32 {
-        self.shares.unclaimed(self.slots_free())
+        self.allotments.unclaimed(self.slots_free())
     }
 
     /// Slots that volumes need, and that the node refused to them.
     pub(crate) fn slots_lacking(&self) -> u32 {
-        self.shares.lacking(self.slots_free())
+        self.allotments.lacking(self.slots_free())
     }
 
     /// The volume asks for `slots` slots in total. It can do without `spare` of these.
@@ -287,25 +288,25 @@ impl Store {
         slots: u32,
         spare: u32,
     ) -> Result<(), NodeError> {
-        let room = Room { empty: self.slots_empty(), usable: self.slots_free() };
-        match self.shares.ask(volume, slots, spare, room) {
-            Answer::Granted => Ok(()),
-            Answer::Later => Err(NodeError::Busy),
-            Answer::Refused => Err(NodeError::NoSpace),
-            Answer::DiskFull => {
+        let free = FreeSlots { empty: self.slots_empty(), usable: self.slots_free() };
+        match self.allotments.ask(volume, slots, spare, free) {
+            ReserveResult::Granted => Ok(()),
+            ReserveResult::Later => Err(NodeError::Busy),
+            ReserveResult::Refused => Err(NodeError::NoSpace),
+            ReserveResult::DiskFull => {
                 Err(NodeError::Io("its disk has less room than its slots take".to_owned()))
             }
         }
     }
 
     /// The volume's writer is gone, so the volume neither waits for slots nor gives any back.
-    pub(crate) fn forget_wishes(&mut self, volume: VolumeId) {
-        self.shares.forget_wishes(volume);
+    pub(crate) fn clear_requests(&mut self, volume: VolumeId) {
+        self.allotments.clear_requests(volume);
     }
 
     /// Sets a volume's reservation.
     pub(crate) fn reserve(&mut self, volume: VolumeId, slots: u32) {
-        self.shares.reserve(volume, slots);
+        self.allotments.reserve(volume, slots);
     }
 
     /// The world reports the largest total length of the data file.
@@ -340,13 +341,13 @@ impl Store {
         blocks: Blocks,
         seal: Option<&SealMeta>,
         disk: &mut DiskQueue,
-    ) -> Result<Placement, NodeError> {
+    ) -> Result<SlotChoice, NodeError> {
         let open = self.index.get(&key).and_then(|copies| copies.open);
         if let Some(slot) = open {
             let state = &self.slots[slot.0 as usize];
             let content = state.content();
             if content.seal.is_some() || content.conflicts(blocks.first, blocks.end, true) {
-                return Ok(Placement::Park);
+                return Ok(SlotChoice::Park);
             }
         }
         if let Some(meta) = seal {
@@ -363,7 +364,7 @@ impl Store {
                 let text = format!("sealing a shard of {wanted} blocks that are not all written");
                 let error = NodeError::Invalid(text);
                 // The first part of the shard failed and is lost. The rest does not complete the
-                // shard, unless the rest counts.
+                // shard. The node keeps the rest only if it has acknowledged a piece.
                 if let Some(slot) = open
                     && !self.slots[slot.0 as usize].content().is_noted()
                 {
@@ -378,22 +379,22 @@ impl Store {
             // in between.
             let content = self.slots[slot.0 as usize].content_mut();
             content.epoch = content.epoch.max(epoch);
-            return Ok(Placement::Slot(slot));
+            return Ok(SlotChoice::Slot(slot));
         }
         if self.slots_left(key.volume) == 0 {
             // A rewritten shard gives its old slot back once the new copy is stable.
             let coming = self.free.is_empty() && self.leaving == 0 && self.superseded > 0;
-            return if coming { Ok(Placement::Park) } else { Err(NodeError::NoSpace) };
+            return if coming { Ok(SlotChoice::Park) } else { Err(NodeError::NoSpace) };
         }
         let Some(slot) = self.free.pop() else {
-            return Ok(Placement::Park); // a slot will become free soon
+            return Ok(SlotChoice::Park); // a slot will become free soon
         };
-        self.shares.take(key.volume);
+        self.allotments.take(key.volume);
         let state = &mut self.slots[slot.0 as usize];
-        state.stage = Stage::Open;
+        state.stage = SlotState::Open;
         state.content = Some(Box::new(Content::new(key, epoch)));
         self.index.entry(key).or_default().open = Some(slot);
-        Ok(Placement::Slot(slot))
+        Ok(SlotChoice::Slot(slot))
     }
 
     /// Notes a write in flight. Returns its position in the data file.
@@ -446,10 +447,10 @@ impl Store {
         if let Err(error) = &result
             && content.is_noted()
         {
-            // The earlier blocks of the shard count, and stay. The blocks that this write was to
+            // The acknowledged blocks of the shard stay. The blocks that this write was to
             // replace may be old, new or mixed, and a journal may rely on them.
             content.failed.get_or_insert(error.clone());
-            content.doubtful = true;
+            content.written_is_partial = true;
             let full = *error == NodeError::NoSpace;
             if content.seal.is_none_or(|(sealing, _)| sealing != entry) {
                 self.done.push((entry, result));
@@ -499,7 +500,7 @@ impl Store {
             if content.conflicts(first, end, false) {
                 return Ok(None);
             }
-            if !content.written.contains(first, end) && !content.doubtful {
+            if !content.written.contains(first, end) && !content.written_is_partial {
                 return Err(NodeError::Invalid("reading blocks not yet written".to_owned()));
             }
             content.busy.push(Busy { entry, first, end, writes: false });
@@ -515,7 +516,7 @@ impl Store {
     /// The shard was completed meanwhile, and is shorter than the range.
     pub(crate) fn checksums(&self, slot: SlotIndex, blocks: Blocks) -> Result<&[u32], NodeError> {
         let content = self.slots[slot.0 as usize].content();
-        if content.doubtful && !content.written.contains(blocks.first, blocks.end) {
+        if content.written_is_partial && !content.written.contains(blocks.first, blocks.end) {
             return Ok(&[]);
         }
         let checksums = content.checksums.get(blocks.first as usize..blocks.end as usize);
@@ -567,19 +568,20 @@ impl Store {
 
     /// Panics unless every slot is accounted for exactly once.
     pub(crate) fn check(&self) {
-        let count = |stage: Stage| self.slots.iter().filter(|slot| slot.stage == stage).count();
-        assert_eq!(count(Stage::Free), self.free.len());
-        let leaving = [Stage::Leaving, Stage::Erasing, Stage::Erased, Stage::Discarding];
+        let count = |stage: SlotState| self.slots.iter().filter(|slot| slot.stage == stage).count();
+        assert_eq!(count(SlotState::Free), self.free.len());
+        let leaving =
+            [SlotState::Leaving, SlotState::Erasing, SlotState::Erased, SlotState::Discarding];
         assert_eq!(leaving.map(count).iter().sum::<usize>(), self.leaving);
-        assert_eq!(count(Stage::Superseded), self.superseded);
-        let held = [Stage::Open, Stage::Sealing, Stage::Sealed, Stage::Superseded];
-        assert_eq!(held.map(count).iter().sum::<usize>() as u64, self.shares.held());
-        assert_eq!(count(Stage::EraseFailed), self.erase_failed.len());
-        assert_eq!(count(Stage::Erased), self.erased.len() + self.erased_covered.len());
+        assert_eq!(count(SlotState::Superseded), self.superseded);
+        let held = [SlotState::Open, SlotState::Sealing, SlotState::Sealed, SlotState::Superseded];
+        assert_eq!(held.map(count).iter().sum::<usize>() as u64, self.allotments.held());
+        assert_eq!(count(SlotState::EraseFailed), self.erase_failed.len());
+        assert_eq!(count(SlotState::Erased), self.erased.len() + self.erased_covered.len());
         let sealed = self.index.values().filter(|copies| copies.sealed.is_some()).count();
         let open = self.index.values().filter(|copies| copies.open.is_some()).count();
-        assert_eq!(count(Stage::Sealed), sealed);
-        assert_eq!(count(Stage::Open) + count(Stage::Sealing), open);
+        assert_eq!(count(SlotState::Sealed), sealed);
+        assert_eq!(count(SlotState::Open) + count(SlotState::Sealing), open);
     }
 
     fn write_header(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
@@ -599,6 +601,6 @@ impl Store {
             offset_bytes: Self::header_at(slot),
             data: vec![block],
         };
-        disk.submit(Purpose::ShardHeader(slot), op);
+        disk.submit(DiskOpKind::ShardHeader(slot), op);
     }
 }

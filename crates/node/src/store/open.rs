@@ -1,15 +1,15 @@
-//! Open shards that count: writing their notes, and finding them again at a start.
+//! Acknowledged open shards: writing their notes, and finding them again at a start.
 
 use fieldstone_proto::NodeError;
 use fieldstone_proto::disk::OpenNote;
 
 use super::slot::{Content, Noted};
-use super::{SlotIndex, Stage, Store};
-use crate::disk::{DiskQueue, Purpose};
+use super::{ChunkStore, SlotIndex, SlotState};
+use crate::disk::{DiskOpKind, DiskQueue};
+use crate::interface::{DiskOp, FileId};
 use crate::request_table::EntryId;
-use crate::seam::{DiskOp, FileId};
 
-impl Store {
+impl ChunkStore {
     /// A write of a piece of a shard to `slot` begins. True if the entry must also wait for the
     /// slot's note. The end of the note's write then ends a part of the entry.
     pub(crate) fn note_open(
@@ -39,7 +39,7 @@ impl Store {
             offset_bytes: Self::note_at(slot),
             data: vec![block],
         };
-        disk.submit(Purpose::OpenNote(slot), op);
+        disk.submit(DiskOpKind::OpenNote(slot), op);
         true
     }
 
@@ -73,11 +73,11 @@ impl Store {
         self.stable_below = self.stable_below.max(note.stable_below);
         let content = Content::from_note(note);
         let (key, rank) = (content.key, (content.epoch, content.sequence));
-        self.shares.take(key.volume);
+        self.allotments.take(key.volume);
         let state = &mut self.slots[slot.0 as usize];
         state.header_dirty = true;
         state.content = Some(Box::new(content));
-        state.stage = Stage::Open;
+        state.stage = SlotState::Open;
         let Some(other) = self.index.entry(key).or_default().open.replace(slot) else { return };
         // The slot of an older note was about to become free. `finish_start` continues this.
         let before = self.slots[other.0 as usize].content();
@@ -87,7 +87,7 @@ impl Store {
             self.index.entry(key).or_default().open = Some(other);
             slot
         };
-        self.slots[loser.0 as usize].stage = Stage::Superseded;
+        self.slots[loser.0 as usize].stage = SlotState::Superseded;
     }
 
     fn note_at(slot: SlotIndex) -> u64 {

@@ -3,13 +3,13 @@
 use fieldstone_proto::{NodeError, SegmentId, VolumeId};
 
 use super::slot::Noted;
-use super::{RECORD_BYTES, ShardKey, SlotIndex, SlotsWaiter, Stage, Store};
-use crate::disk::{DiskQueue, Purpose};
+use super::{ChunkStore, RECORD_BYTES, ShardKey, SlotIndex, SlotState, SlotsWaiter};
+use crate::disk::{DiskOpKind, DiskQueue};
+use crate::interface::{DiskOp, FileId};
 use crate::limits::RECLAIM_FRACTION;
 use crate::request_table::EntryId;
-use crate::seam::{DiskOp, FileId};
 
-impl Store {
+impl ChunkStore {
     /// Deletes the volume's shards of a segment (of all segments for `None`). Returns the number of
     /// slots whose erasure the entry must wait for. Each erasure ends a part of the entry.
     pub(crate) fn delete(
@@ -35,7 +35,7 @@ impl Store {
             while let Some(slot) = next {
                 let state = &mut self.slots[slot.0 as usize];
                 state.discard |= discard;
-                if state.stage == Stage::Superseded {
+                if state.stage == SlotState::Superseded {
                     self.superseded -= 1;
                 }
                 next = self.slots[slot.0 as usize].content_mut().replaces.take();
@@ -57,17 +57,20 @@ impl Store {
     ) -> u32 {
         let mut parts = 0;
         for (index, slot) in (0..).map(SlotIndex).zip(&mut self.slots) {
-            let leaves = matches!(slot.stage, Stage::Leaving | Stage::Erasing | Stage::EraseFailed);
+            let leaves = matches!(
+                slot.stage,
+                SlotState::Leaving | SlotState::Erasing | SlotState::EraseFailed
+            );
             if slot.left_by != Some(volume) || !leaves || slot.waiter.is_some() {
                 continue;
             }
             slot.waiter = Some(entry);
             parts += 1;
-            if slot.stage == Stage::EraseFailed {
+            if slot.stage == SlotState::EraseFailed {
                 self.leaving += 1;
                 self.erase_failed.retain(|failed| *failed != index);
-                slot.stage = Stage::Erasing;
-                disk.submit(Purpose::Erase(index), erasure(index));
+                slot.stage = SlotState::Erasing;
+                disk.submit(DiskOpKind::Erase(index), erasure(index));
             }
         }
         parts
@@ -140,9 +143,9 @@ impl Store {
     ) {
         let state = &mut self.slots[slot.0 as usize];
         let volume = state.content().key.volume;
-        self.shares.give_back(volume);
+        self.allotments.give_back(volume);
         state.left_by = Some(volume);
-        state.stage = Stage::Leaving;
+        state.stage = SlotState::Leaving;
         state.waiter = waiter;
         self.leaving += 1;
         self.advance(slot, disk);
@@ -151,7 +154,7 @@ impl Store {
     /// Erases the header of a leaving slot once no operation is in flight on the slot.
     pub(super) fn advance(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
         let state = &mut self.slots[slot.0 as usize];
-        if state.stage != Stage::Leaving || state.pins > 0 {
+        if state.stage != SlotState::Leaving || state.pins > 0 {
             return;
         }
         state.content = None;
@@ -165,8 +168,8 @@ impl Store {
     }
 
     fn erase(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
-        self.slots[slot.0 as usize].stage = Stage::Erasing;
-        disk.submit(Purpose::Erase(slot), erasure(slot));
+        self.slots[slot.0 as usize].stage = SlotState::Erasing;
+        disk.submit(DiskOpKind::Erase(slot), erasure(slot));
     }
 
     /// The erasure of a header ended.
@@ -183,13 +186,13 @@ impl Store {
             return self.erase(slot, disk);
         }
         if result.is_ok() {
-            state.stage = Stage::Erased;
+            state.stage = SlotState::Erased;
             if let Some(sequence) = state.header_sequence.take() {
                 self.headers_unsure.remove(&sequence);
             }
             self.erased.push(slot);
         } else {
-            state.stage = Stage::EraseFailed;
+            state.stage = SlotState::EraseFailed;
             self.leaving -= 1;
             self.erase_failed.push(slot);
         }
@@ -213,7 +216,7 @@ impl Store {
 
     fn submit_slots_sync(&mut self, disk: &mut DiskQueue) {
         self.erased_covered.append(&mut self.erased);
-        disk.submit(Purpose::SyncSlots, DiskOp::Sync { file: FileId::Slots });
+        disk.submit(DiskOpKind::SyncSlots, DiskOp::Sync { file: FileId::Slots });
     }
 
     /// A sync of the slots file ended.
@@ -229,7 +232,7 @@ impl Store {
             }
             Err(error) => {
                 waiters.extend(self.slots_sync.take_waiting());
-                self.doubt_erasures();
+                self.requeue_erasures();
                 self.give_up_open(error, disk);
                 self.give_up_unstable(error, disk);
             }
@@ -247,15 +250,15 @@ impl Store {
     }
 
     /// A sync failed: the node can no longer rely on an erasure that is not yet stable.
-    fn doubt_erasures(&mut self) {
+    fn requeue_erasures(&mut self) {
         let mut erased = std::mem::take(&mut self.erased);
         erased.append(&mut self.erased_covered);
         for slot in erased {
-            self.slots[slot.0 as usize].stage = Stage::EraseFailed;
+            self.slots[slot.0 as usize].stage = SlotState::EraseFailed;
             self.leaving -= 1;
             self.erase_failed.push(slot);
         }
-        for slot in self.slots.iter_mut().filter(|slot| slot.stage == Stage::Erasing) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.stage == SlotState::Erasing) {
             slot.erase_again = true;
         }
     }
@@ -264,10 +267,10 @@ impl Store {
         let offset_bytes = self.data_at(slot);
         let state = &mut self.slots[slot.0 as usize];
         if std::mem::take(&mut state.discard) {
-            state.stage = Stage::Discarding;
+            state.stage = SlotState::Discarding;
             let len_bytes = u64::from(self.slot_bytes);
             let op = DiskOp::Discard { file: FileId::Data, offset_bytes, len_bytes };
-            disk.submit(Purpose::Discard(slot), op);
+            disk.submit(DiskOpKind::Discard(slot), op);
         } else {
             self.set_free(slot);
         }
@@ -276,7 +279,7 @@ impl Store {
     /// The file system took a slot's space back, or failed to. The slot is free in both cases.
     pub(crate) fn set_free(&mut self, slot: SlotIndex) {
         let state = &mut self.slots[slot.0 as usize];
-        (state.stage, state.left_by) = (Stage::Free, None);
+        (state.stage, state.left_by) = (SlotState::Free, None);
         self.leaving -= 1;
         self.free.push(slot);
         self.changed = true;
@@ -299,7 +302,7 @@ impl Store {
 fn erasure(slot: SlotIndex) -> DiskOp {
     DiskOp::Write {
         file: FileId::Slots,
-        offset_bytes: Store::header_at(slot),
+        offset_bytes: ChunkStore::header_at(slot),
         data: vec![fieldstone_buf::zeroes(RECORD_BYTES as usize)],
     }
 }

@@ -3,10 +3,10 @@
 use fieldstone_proto::{NodeError, VolumeId};
 
 use super::slot::Noted;
-use super::{HEADER_BYTES, SlotIndex, SlotsWaiter, Stage, Store};
-use crate::disk::{DiskQueue, Purpose};
+use super::{ChunkStore, HEADER_BYTES, SlotIndex, SlotState, SlotsWaiter};
+use crate::disk::{DiskOpKind, DiskQueue};
+use crate::interface::{DiskOp, FileId};
 use crate::request_table::EntryId;
-use crate::seam::{DiskOp, FileId};
 
 /// A waiter for a sync of the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) struct SyncWaiter {
     rank: u64,
 }
 
-impl Store {
+impl ChunkStore {
     /// Writes the header if a write asked to seal the shard and all its data is in the file.
     pub(super) fn try_seal(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
         let state = &mut self.slots[slot.0 as usize];
@@ -62,10 +62,10 @@ impl Store {
             return;
         }
         content.meta = meta;
-        content.doubtful = false;
+        content.written_is_partial = false;
         content.checksums.truncate((meta.shard_bytes / HEADER_BYTES) as usize);
         let (key, data_first) = (content.key, content.data_first);
-        state.stage = Stage::Sealing;
+        state.stage = SlotState::Sealing;
         state.pins += 1;
         let rewrites = self.index.get(&key).is_some_and(|copies| copies.sealed.is_some());
         if rewrites || data_first {
@@ -99,11 +99,11 @@ impl Store {
         copies.open = None;
         content.replaces = copies.sealed.replace(slot);
         let old = content.replaces;
-        state.stage = Stage::Sealed;
+        state.stage = SlotState::Sealed;
         self.unstable.push(Seal { slot, sequence, rank: self.seals });
         self.seals += 1;
         if let Some(old) = old {
-            self.slots[old.0 as usize].stage = Stage::Superseded;
+            self.slots[old.0 as usize].stage = SlotState::Superseded;
             self.superseded += 1;
         }
         self.done.push((entry, Ok(())));
@@ -143,7 +143,7 @@ impl Store {
 
     fn request_data_sync(&mut self, waiter: DataWaiter, disk: &mut DiskQueue) {
         if self.data_sync.request(waiter) {
-            disk.submit(Purpose::SyncData, DiskOp::Sync { file: FileId::Data });
+            disk.submit(DiskOpKind::SyncData, DiskOp::Sync { file: FileId::Data });
         }
     }
 
@@ -166,7 +166,7 @@ impl Store {
             }
         }
         if self.data_sync.begin() {
-            disk.submit(Purpose::SyncData, DiskOp::Sync { file: FileId::Data });
+            disk.submit(DiskOpKind::SyncData, DiskOp::Sync { file: FileId::Data });
         }
     }
 
@@ -228,7 +228,7 @@ impl Store {
             .index
             .values()
             .filter_map(|copies| copies.open)
-            .filter(|slot| self.slots[slot.0 as usize].stage == Stage::Sealing)
+            .filter(|slot| self.slots[slot.0 as usize].stage == SlotState::Sealing)
             .collect();
         for slot in sealing {
             self.give_up(slot, error, None, disk);
@@ -240,7 +240,7 @@ impl Store {
             if state.header_sequence == Some(sequence) {
                 self.headers_unsure.insert(sequence);
             }
-            let current = state.stage == Stage::Sealed
+            let current = state.stage == SlotState::Sealed
                 && state.content.as_deref().is_some_and(|content| content.sequence == sequence);
             if !current {
                 continue;
@@ -248,7 +248,7 @@ impl Store {
             let content = state.content_mut();
             let (key, old) = (content.key, content.replaces.take());
             if let Some(old) = old {
-                self.slots[old.0 as usize].stage = Stage::Sealed;
+                self.slots[old.0 as usize].stage = SlotState::Sealed;
                 self.superseded -= 1;
             }
             self.index.get_mut(&key).expect("complete shards are in the index").sealed = old;

@@ -17,9 +17,9 @@ pub(crate) struct ShardKey {
     pub(crate) shard: ShardIndex,
 }
 
-/// A stage in the life of a slot; see the module text of [`crate::store`].
+/// The state of a slot; see the module text of [`crate::store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum SlotState {
     /// The node may take the slot. Its header block holds no valid header, stably.
     Free,
     /// The slot takes a shard's blocks.
@@ -47,7 +47,7 @@ pub(crate) enum Stage {
 /// A slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    pub(crate) stage: Stage,
+    pub(crate) stage: SlotState,
     /// Operations in flight on the slot. The node cannot reuse the slot until they end.
     pub(crate) pins: u32,
     /// Its header block may hold a valid header.
@@ -69,7 +69,7 @@ pub(crate) struct Slot {
 impl Slot {
     pub(crate) fn free() -> Self {
         Self {
-            stage: Stage::Free,
+            stage: SlotState::Free,
             pins: 0,
             header_dirty: false,
             header_sequence: None,
@@ -131,8 +131,8 @@ pub(crate) struct Content {
     pub(crate) noted: Noted,
     /// A start found this open shard, or a write over acknowledged blocks failed. Blocks outside
     /// `written` may be in the file. Reads return them unchecked, and the reader checks them
-    /// against the checksums of the journal. They do not count towards completing the shard.
-    pub(crate) doubtful: bool,
+    /// against the checksums of the journal. These blocks do not complete the shard.
+    pub(crate) written_is_partial: bool,
     /// Operations in flight while the shard is open.
     pub(crate) busy: Vec<Busy>,
     /// Why one of the writes in flight failed. These writes do not complete the shard.
@@ -160,7 +160,7 @@ impl Content {
             checksums: Vec::new(),
             written: BlockSet::default(),
             noted: Noted::No,
-            doubtful: false,
+            written_is_partial: false,
             failed: None,
             busy: Vec::new(),
             seal: None,
@@ -191,7 +191,7 @@ impl Content {
             sequence: note.sequence,
             stable_below: note.stable_below,
             noted: Noted::Yes,
-            doubtful: true,
+            written_is_partial: true,
             ..Self::new(key, note.epoch)
         }
     }
@@ -243,7 +243,7 @@ impl Content {
     }
 
     /// True when the blocks `first..end`, together with written blocks and those being written,
-    /// include the first `blocks` blocks. Blocks behind these may be left over from a writer that
+    /// include the first `blocks` blocks. Blocks after these may be left over from a writer that
     /// gave up.
     pub(crate) fn completes(&self, first: u32, end: u32, blocks: u32) -> bool {
         let mut set = self.written;

@@ -14,11 +14,11 @@ use std::ops::{Range, RangeBounds};
 use fieldstone_proto::disk::JournalHeader;
 use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, ReplyBody, VolumeId};
 
-use crate::disk::{CreateStep, Purpose, SyncGroup, node_error};
+use crate::disk::{CreateStep, DiskOpKind, SyncGroup, node_error};
+use crate::interface::{DiskError, DiskOp, DiskOutput, FileId};
 use crate::limits::{JOURNALS_MAX, RINGS_KEPT_MAX};
 use crate::node::Node;
 use crate::request_table::{EntryId, Task};
-use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
 
 /// A stage in the life of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Node {
         volume.journals.insert(generation, Journal::new(ring_bytes, JournalStage::Creating));
         self.table[entry].task = Task::JournalCreate { generation, ring_bytes };
         self.disk.submit(
-            Purpose::JournalCreate(entry, CreateStep::Create),
+            DiskOpKind::JournalCreate(entry, CreateStep::Create),
             DiskOp::Create {
                 file: FileId::Journal(id, generation),
                 len_bytes: JournalHeader::RING_AT_BYTES + ring_bytes,
@@ -144,7 +144,7 @@ impl Node {
             .expect("a journal being made stays until it is made or given up");
         if let Err(error) = result {
             *journal = Journal::new(0, JournalStage::Removing(None));
-            self.disk.submit(Purpose::JournalCleanup(id, generation), DiskOp::Remove { file });
+            self.disk.submit(DiskOpKind::JournalCleanup(id, generation), DiskOp::Remove { file });
             return self.close(entry, Err(node_error(&error, "creating a journal")));
         }
         match step {
@@ -152,10 +152,10 @@ impl Node {
                 let header = JournalHeader { volume: id, generation, ring_bytes };
                 let data = vec![header.encode()];
                 let op = DiskOp::Write { file, offset_bytes: 0, data };
-                self.disk.submit(Purpose::JournalCreate(entry, CreateStep::Write), op);
+                self.disk.submit(DiskOpKind::JournalCreate(entry, CreateStep::Write), op);
             }
             CreateStep::Write => {
-                let purpose = Purpose::JournalCreate(entry, CreateStep::Sync);
+                let purpose = DiskOpKind::JournalCreate(entry, CreateStep::Sync);
                 self.disk.submit(purpose, DiskOp::Sync { file });
             }
             CreateStep::Sync => {
@@ -199,7 +199,7 @@ impl Node {
         self.table[entry].task = Task::JournalSync;
         if submit {
             let op = DiskOp::Sync { file: FileId::Journal(id, generation) };
-            self.disk.submit(Purpose::JournalSync(id, generation), op);
+            self.disk.submit(DiskOpKind::JournalSync(id, generation), op);
         }
         Ok(())
     }
@@ -227,7 +227,7 @@ impl Node {
         };
         if journal.sync.begin() {
             let op = DiskOp::Sync { file: FileId::Journal(id, generation) };
-            self.disk.submit(Purpose::JournalSync(id, generation), op);
+            self.disk.submit(DiskOpKind::JournalSync(id, generation), op);
         }
         for entry in waiters {
             self.close(entry, answer.clone());
@@ -269,7 +269,7 @@ impl Node {
         let JournalStage::Removing(Some(entry)) = journal.stage else { return };
         if journal.in_flight == 0 && !journal.sync.is_running() {
             let op = DiskOp::Remove { file: FileId::Journal(id, generation) };
-            self.disk.submit(Purpose::JournalRemove(entry, generation), op);
+            self.disk.submit(DiskOpKind::JournalRemove(entry, generation), op);
         }
     }
 

@@ -22,17 +22,18 @@
 //! on, and the old one is *superseded*: the node refuses its requests, except a fence with a higher
 //! epoch. The network may still deliver such requests, for example when a silent link works again.
 //! The writer compares the node's shards with its own map over the new connection. A late deletion
-//! or a late write of a shard would change the shards behind its back. Peers of one writer have
-//! rising numbers ([`PeerId`]), so a late fence of an old connection supersedes no newer one.
+//! or a late write of a shard would change the shards without the writer's knowledge. Peers of one
+//! writer have rising numbers ([`PeerId`]), so a late fence of an old connection supersedes no
+//! newer one.
 //!
 //! # Reservations
-//! The record also says how many slots the volume has reserved (see the store's `shares`). A volume
-//! without a root keeps its reservation only while its writer is connected: if a writer creates a
-//! volume and dies before the root is written, it takes no slots from others.
+//! The record also says how many slots the volume has reserved (see the store's `allotments`). A
+//! volume without a root keeps its reservation only while its writer is connected: if a writer
+//! creates a volume and dies before the root is written, it takes no slots from others.
 //!
 //! # A damaged record
-//! may have held any epoch, so the node refuses every request on the volume. A writer that serves
-//! the volume with enough other nodes may renew the record
+//! A damaged record may have held any epoch, so the node refuses every request on the volume. A
+//! writer that serves the volume with enough other nodes may renew the record
 //! ([`fieldstone_proto::RequestBody::RenewRecord`]). It first asks these nodes whether they still
 //! have its epoch: a newer writer has to fence at least one of them. If the node could read the
 //! epoch, and only a sync failed, it refuses a writer with a lower epoch: that writer does not know
@@ -69,12 +70,12 @@ pub(crate) use journal::{Journal, JournalStage, check_range};
 pub(crate) use record::{check_epoch, join};
 pub(crate) use removed::Removed;
 
+use crate::interface::PeerId;
 use crate::request_table::EntryId;
-use crate::seam::PeerId;
 
 /// The state of the volume's ordered requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum OrderedQueueState {
     /// No ordered request is being carried out.
     Idle,
     /// The first one waits until other requests end.
@@ -117,7 +118,7 @@ pub(crate) struct Volume {
     pub(crate) active: u32,
     /// Fence, root, reservation, renewal and removal requests in order.
     pub(crate) ordered: VecDeque<EntryId>,
-    pub(crate) turn: Turn,
+    pub(crate) queue_state: OrderedQueueState,
     pub(crate) barrier: Option<Barrier>,
     /// The record that the node is writing.
     pub(crate) writing: Option<VolumeRecord>,
@@ -146,7 +147,7 @@ impl Volume {
             journals: BTreeMap::new(),
             active: 0,
             ordered: VecDeque::new(),
-            turn: Turn::Idle,
+            queue_state: OrderedQueueState::Idle,
             barrier: None,
             writing: None,
         }
@@ -180,7 +181,7 @@ impl Volume {
         }
     }
 
-    /// The volume's reservation counts: the volume has a root, or a writer is creating it.
+    /// The volume's reservation is in force: the volume has a root, or a writer is creating it.
     pub(crate) fn claims(&self) -> bool {
         self.record.root_version > 0 || self.holder.is_some()
     }

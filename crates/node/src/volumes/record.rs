@@ -13,26 +13,26 @@ use bytes::Bytes;
 use fieldstone_proto::disk::{VOLUME_FILE_BYTES, VolumeRecord};
 use fieldstone_proto::{NodeError, ReplyBody, VolumeId, VolumeState};
 
-use super::{Barrier, JournalStage, Turn, Volume};
-use crate::disk::{CreateStep, Purpose, node_error};
+use super::{Barrier, JournalStage, OrderedQueueState, Volume};
+use crate::disk::{CreateStep, DiskOpKind, node_error};
+use crate::interface::{DiskError, DiskOp, DiskOutput, FileId};
 use crate::node::Node;
 use crate::request_table::{EntryId, RemoveStep, Task};
-use crate::seam::{DiskError, DiskOp, DiskOutput, FileId};
 use crate::store::SlotsWaiter;
 
 impl Node {
     /// Queues an ordered request.
-    pub(crate) fn take_turn(&mut self, entry: EntryId, task: Task) {
+    pub(crate) fn queue_ordered(&mut self, entry: EntryId, task: Task) {
         let id = self.table[entry].volume;
         self.table[entry].task = task;
         let key = &self.config.key;
         let volume = self.volumes.entry(id).or_insert_with(|| Volume::unknown(id, key));
         volume.ordered.push_back(entry);
-        self.pump_turns(id);
+        self.run_ordered_queue(id);
     }
 
     /// Runs the volume's ordered requests as far as possible.
-    pub(crate) fn pump_turns(&mut self, id: VolumeId) {
+    pub(crate) fn run_ordered_queue(&mut self, id: VolumeId) {
         loop {
             let Some(volume) = self.volumes.get_mut(&id) else { return };
             let Some(&entry) = volume.ordered.front() else {
@@ -41,17 +41,17 @@ impl Node {
                 }
                 return;
             };
-            match volume.turn {
-                Turn::Running => return,
-                Turn::Idle => match self.admit_turn(id, entry) {
+            match volume.queue_state {
+                OrderedQueueState::Running => return,
+                OrderedQueueState::Idle => match self.admit_ordered(id, entry) {
                     Ok(true) => {}
-                    Ok(false) => self.end_turn(id, Ok(ReplyBody::Done)),
-                    Err(error) => self.end_turn(id, Err(error)),
+                    Ok(false) => self.finish_ordered(id, Ok(ReplyBody::Done)),
+                    Err(error) => self.finish_ordered(id, Err(error)),
                 },
-                Turn::Draining if volume.active > 0 => return,
-                Turn::Draining => {
-                    volume.turn = Turn::Running;
-                    self.run_turn(id, entry);
+                OrderedQueueState::Draining if volume.active > 0 => return,
+                OrderedQueueState::Draining => {
+                    volume.queue_state = OrderedQueueState::Running;
+                    self.start_ordered(id, entry);
                     return;
                 }
             }
@@ -60,7 +60,7 @@ impl Node {
 
     /// Checks the first request of the queue against the present volume. False when the volume
     /// already has the requested state.
-    fn admit_turn(&mut self, id: VolumeId, entry: EntryId) -> Result<bool, NodeError> {
+    fn admit_ordered(&mut self, id: VolumeId, entry: EntryId) -> Result<bool, NodeError> {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
         let (peer, epoch) = (self.table[entry].peer, self.table[entry].epoch);
         let current = volume.record.epoch;
@@ -104,8 +104,8 @@ impl Node {
                     )));
                 }
                 // This needs no draining: other requests neither see nor change the root.
-                volume.turn = Turn::Running;
-                self.run_turn(id, entry);
+                volume.queue_state = OrderedQueueState::Running;
+                self.start_ordered(id, entry);
                 return Ok(true);
             }
             Task::Reserve { slots, spare } => {
@@ -113,7 +113,7 @@ impl Node {
                 let (slots, spare) = (*slots, *spare);
                 let granted = self.store.ask(id, slots, spare);
                 if self.table[entry].peer_lost {
-                    self.store.forget_wishes(id);
+                    self.store.clear_requests(id);
                 }
                 granted?;
                 if slots == volume.record.slots_reserved {
@@ -124,8 +124,8 @@ impl Node {
                     // Reserves from here on, so that two volumes do not get the same slots.
                     self.store.reserve(id, slots);
                 }
-                volume.turn = Turn::Running;
-                self.run_turn(id, entry);
+                volume.queue_state = OrderedQueueState::Running;
+                self.start_ordered(id, entry);
                 return Ok(true);
             }
             Task::RenewRecord => {
@@ -144,13 +144,13 @@ impl Node {
                 }
                 volume.barrier = Some(Barrier::Removal);
             }
-            _ => unreachable!("only these tasks take turns"),
+            _ => unreachable!("only these tasks are ordered"),
         }
-        volume.turn = Turn::Draining;
+        volume.queue_state = OrderedQueueState::Draining;
         Ok(true)
     }
 
-    fn run_turn(&mut self, id: VolumeId, entry: EntryId) {
+    fn start_ordered(&mut self, id: VolumeId, entry: EntryId) {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
         let mut record = volume.record.clone();
         record.sequence += 1;
@@ -193,7 +193,7 @@ impl Node {
             (CreateStep::Create, DiskOp::Create { file, len_bytes, allocate: true })
         };
         volume.writing = Some(record);
-        self.disk.submit(Purpose::Record(id, step), op);
+        self.disk.submit(DiskOpKind::Record(id, step), op);
     }
 
     /// A step of replacing the record ended.
@@ -209,7 +209,8 @@ impl Node {
             // The node does not grant a reservation that did not become stable.
             let slots = if volume.claims() { volume.record.slots_reserved } else { 0 };
             self.store.reserve(id, slots);
-            return self.end_turn_and_go_on(id, Err(node_error(&error, "storing the record")));
+            return self
+                .finish_ordered_and_continue(id, Err(node_error(&error, "storing the record")));
         }
         match step {
             CreateStep::Create => {
@@ -219,7 +220,7 @@ impl Node {
             CreateStep::Write => {
                 volume.writing = Some(record);
                 let op = DiskOp::Sync { file: FileId::Volume(id) };
-                self.disk.submit(Purpose::Record(id, CreateStep::Sync), op);
+                self.disk.submit(DiskOpKind::Record(id, CreateStep::Sync), op);
             }
             CreateStep::Sync => self.record_stored(id, record),
         }
@@ -239,12 +240,12 @@ impl Node {
             volume.holder = (!request.peer_lost).then_some(request.peer);
             // The epochs of earlier writers keep them out from now on.
             volume.superseded.clear();
-            self.store.forget_wishes(id);
+            self.store.clear_requests(id);
         }
         let slots = if volume.claims() { volume.record.slots_reserved } else { 0 };
         self.store.reserve(id, slots);
         if !fences {
-            return self.end_turn_and_go_on(id, Ok(ReplyBody::Done));
+            return self.finish_ordered_and_continue(id, Ok(ReplyBody::Done));
         }
         let (record, journals) = (volume.record.clone(), volume.journal_infos());
         self.store.take_over(id, &mut self.disk);
@@ -255,21 +256,21 @@ impl Node {
             journals,
             stat: self.stat(),
         };
-        self.end_turn_and_go_on(id, Ok(ReplyBody::VolumeState(state)));
+        self.finish_ordered_and_continue(id, Ok(ReplyBody::VolumeState(state)));
     }
 
     /// Ends the first request of the queue.
-    fn end_turn(&mut self, id: VolumeId, result: Result<ReplyBody, NodeError>) {
+    fn finish_ordered(&mut self, id: VolumeId, result: Result<ReplyBody, NodeError>) {
         let volume = self.volumes.get_mut(&id).expect("it has requests");
-        volume.turn = Turn::Idle;
+        volume.queue_state = OrderedQueueState::Idle;
         volume.barrier = None;
-        let entry = volume.ordered.pop_front().expect("a request has its turn");
+        let entry = volume.ordered.pop_front().expect("an ordered request is in progress");
         self.close(entry, result);
     }
 
-    fn end_turn_and_go_on(&mut self, id: VolumeId, result: Result<ReplyBody, NodeError>) {
-        self.end_turn(id, result);
-        self.pump_turns(id);
+    fn finish_ordered_and_continue(&mut self, id: VolumeId, result: Result<ReplyBody, NodeError>) {
+        self.finish_ordered(id, result);
+        self.run_ordered_queue(id);
     }
 
     /// Enters the next step of a removal. Skips steps without work.
@@ -285,7 +286,7 @@ impl Node {
                 RemoveStep::Journals | RemoveStep::Record => RemoveStep::Record,
             };
             if step == RemoveStep::Sync {
-                // Another sync may have failed meanwhile and put erasures in doubt.
+                // Another sync may have failed meanwhile, so that erasures may not be stable.
                 let parts = self.store.finish_leaving(id, entry, &mut self.disk);
                 if parts > 0 {
                     self.table[entry].task = Task::Remove(RemoveStep::Shards);
@@ -309,7 +310,7 @@ impl Node {
                 }
                 RemoveStep::Queued | RemoveStep::Record => {
                     let op = DiskOp::Remove { file: FileId::Volume(id) };
-                    self.disk.submit(Purpose::RecordRemove(entry), op);
+                    self.disk.submit(DiskOpKind::RecordRemove(entry), op);
                     1
                 }
             };
@@ -324,7 +325,7 @@ impl Node {
     pub(crate) fn remove_step_ended(&mut self, entry: EntryId) {
         let id = self.table[entry].volume;
         match self.table[entry].error.take() {
-            Some(error) => self.end_turn_and_go_on(id, Err(error)),
+            Some(error) => self.finish_ordered_and_continue(id, Err(error)),
             None => self.remove_step(id, entry),
         }
     }
@@ -337,7 +338,7 @@ impl Node {
                 let key = &self.config.key;
                 let volume = self.volumes.get_mut(&id).expect("it has requests");
                 self.store.reserve(id, 0);
-                self.store.forget_wishes(id);
+                self.store.clear_requests(id);
                 self.removed.note(id, volume.record.epoch.max(self.table[entry].epoch));
                 // Later requests in the queue find an unknown volume.
                 let ordered = std::mem::take(&mut volume.ordered);
@@ -346,12 +347,12 @@ impl Node {
             }
             Err(error) => Err(node_error(&error, "removing the volume's record")),
         };
-        self.end_turn_and_go_on(id, result);
+        self.finish_ordered_and_continue(id, result);
     }
 
     /// A journal is gone. Perhaps no data about the volume is left.
     pub(crate) fn journals_removed(&mut self, id: VolumeId) {
-        self.pump_turns(id);
+        self.run_ordered_queue(id);
     }
 }
 

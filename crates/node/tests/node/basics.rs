@@ -3,7 +3,7 @@
 use crate::disk::Faults;
 use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
-use fieldstone_node::{Event, PeerId};
+use fieldstone_node::{NodeEvent, PeerId};
 use fieldstone_proto::{
     CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, ReplyBody, RequestBody,
     Rights, SealMeta, SegmentId, ShardIndex, VolumeId, VolumeState, crc32c_blocks,
@@ -162,9 +162,9 @@ fn fencing_follows_epoch_and_holder() {
     assert!(fence(&mut world, PEER, 2, false).is_ok(), "the holder may raise its epoch");
     assert!(fence(&mut world, other, 3, true).is_ok(), "a takeover is possible");
     assert_eq!(ask(&mut world, RequestBody::ShardSync), Err(fenced(1, 3)));
-    world.node.handle(0, Event::PeerLost { peer: other });
+    world.node.handle(0, NodeEvent::PeerLost { peer: other });
     assert!(fence(&mut world, PEER, 4, false).is_ok(), "nobody holds it any more");
-    world.node.handle(0, Event::PeerLost { peer: PEER });
+    world.node.handle(0, NodeEvent::PeerLost { peer: PEER });
     let sync = RequestBody::ShardSync;
     assert!(world.call(PeerId(3), cap(VOLUME, Epoch(4)), sync, &Bytes::new()).is_ok());
     let refused = fence(&mut world, other, 5, false);
@@ -446,7 +446,7 @@ fn a_writer_lists_no_shards_while_its_former_writes_go_on() {
     let data = pattern(5, 4096);
     let capability = cap(VOLUME, Epoch(1));
     world.send(PEER, capability, write_body(1, &data, 0, Some(4096)), &data);
-    world.node.handle(NOW_NS, Event::PeerLost { peer: PEER });
+    world.node.handle(NOW_NS, NodeEvent::PeerLost { peer: PEER });
     let again = PeerId(7);
     let sync = world.send(again, capability, RequestBody::ShardSync, &Bytes::new());
     let list = RequestBody::ShardList { from: SegmentId(0) };

@@ -20,7 +20,7 @@ use crate::disk::Faults;
 use crate::model::{self, Key, Shard, salt_of};
 use crate::world::{World, cap, config};
 use bytes::Bytes;
-use fieldstone_node::{Event, PeerId};
+use fieldstone_node::{NodeEvent, PeerId};
 use fieldstone_proto::{
     Capability, Epoch, JournalGen, Lsn, NodeError, ReplyBody, RequestBody, SealMeta, SegmentId,
     ShardIndex, ShardInfo, Tag, VolumeId, crc32c_blocks,
@@ -469,7 +469,7 @@ impl Run {
 
     /// The connection breaks. The writer comes back as a new peer and forgets its requests.
     fn lose_peer(&mut self) {
-        self.world.node.handle(0, Event::PeerLost { peer: PeerId(self.peer) });
+        self.world.node.handle(0, NodeEvent::PeerLost { peer: PeerId(self.peer) });
         self.peer += 1;
         self.pending.clear();
         self.attempts.clear();

@@ -135,7 +135,7 @@ impl Disk {
         }
         let dropped = std::mem::take(&mut self.dropped);
         // A node cannot survive the death of a process before it could note a failed sync (see
-        // `start/doubt.rs`). This simulation excludes that fault, so writes that such a sync
+        // `start/failed_sync.rs`). This simulation excludes that fault, so writes that such a sync
         // dropped are gone here.
         let noted = self.files.contains_key(&FileId::Doubt);
         if power_loss || (dropped && !noted) {

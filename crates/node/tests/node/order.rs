@@ -2,7 +2,7 @@
 
 use crate::world::{World, cap, config};
 use bytes::Bytes;
-use fieldstone_node::{Action, DiskOp, Event, PeerId, limits};
+use fieldstone_node::{DiskOp, NodeAction, NodeEvent, PeerId, limits};
 use fieldstone_proto::{
     Epoch, JournalGen, Lsn, NodeError, ReplyBody, Request, RequestBody, SealMeta, SegmentId,
     ShardIndex, Tag, VolumeId, crc32c_blocks,
@@ -93,7 +93,7 @@ fn of_two_writes_to_the_same_bytes_the_later_one_stays() {
         let (first, second, third) = (filled(1, 2), filled(2, 2), filled(3, 1));
         send(&mut world, write(1, 0, &first, None), &first);
         send(&mut world, append(4096), &first);
-        world.node.handle(0, Event::PeerLost { peer: OLD });
+        world.node.handle(0, NodeEvent::PeerLost { peer: OLD });
         let second_write = send(&mut world, write(1, 4096, &second, None), &second);
         let between = send(&mut world, read(4096, 4096), &none());
         send(&mut world, write(1, 8192, &third, None), &third);
@@ -137,7 +137,7 @@ fn a_write_waits_for_a_slot_that_is_on_its_way_back() {
 fn syncs(world: &mut World) -> usize {
     let mut syncs = 0;
     while let Some(action) = world.node.next_action() {
-        if let Action::Disk { id, op } = action {
+        if let NodeAction::Disk { id, op } = action {
             syncs += usize::from(matches!(op, DiskOp::Sync { .. }));
             world.disk.submit(id, op);
         }
@@ -156,15 +156,15 @@ fn syncs_of_one_file_share() {
     };
     let mut submitted = 0;
     for tag in 1000..1100 {
-        world.node.handle(0, Event::Request { peer: OLD, request: request(tag) });
+        world.node.handle(0, NodeEvent::Request { peer: OLD, request: request(tag) });
         submitted += syncs(&mut world);
     }
     assert_eq!(submitted, 1, "one is in flight, the others wait");
     let (id, result) = world.disk.complete_one(&mut world.rng).unwrap();
-    world.node.handle(0, Event::Disk { id, result });
+    world.node.handle(0, NodeEvent::Disk { id, result });
     assert_eq!(syncs(&mut world), 1, "the others share the next");
     let (id, result) = world.disk.complete_one(&mut world.rng).unwrap();
-    world.node.handle(0, Event::Disk { id, result });
+    world.node.handle(0, NodeEvent::Disk { id, result });
     assert_eq!(syncs(&mut world), 0);
     assert_eq!(world.node.in_flight(), (0, 0));
 }
@@ -209,7 +209,7 @@ fn payloads_are_checked_however_the_list_is_cut() {
                 body: write(1, 4096, &data, None),
                 payload: starts.zip(ends).map(|(from, to)| sent.slice(from..to)).collect(),
             };
-            world.node.handle(0, Event::Request { peer: OLD, request });
+            world.node.handle(0, NodeEvent::Request { peer: OLD, request });
             world.settle();
             let expected = match damaged {
                 None => Ok(ReplyBody::Done),

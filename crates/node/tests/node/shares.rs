@@ -3,7 +3,7 @@
 use crate::disk::Faults;
 use crate::world::{World, cap, config};
 use bytes::Bytes;
-use fieldstone_node::{Event, PeerId};
+use fieldstone_node::{NodeEvent, PeerId};
 use fieldstone_proto::{
     Epoch, NodeError, NodeStat, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex, VolumeId,
     crc32c_blocks,
@@ -129,7 +129,7 @@ fn who_needs_slots_waits_for_those_that_others_can_spare() {
 
     assert_eq!(reserve(&mut world, B, 5), Err(NodeError::Busy));
     assert_eq!(stat(&mut world).slots_lacking, 1);
-    world.node.handle(0, Event::PeerLost { peer: peer(A) });
+    world.node.handle(0, NodeEvent::PeerLost { peer: peer(A) });
     assert_eq!(reserve(&mut world, B, 5), Err(NodeError::NoSpace), "nobody can give back A's");
 }
 
@@ -152,7 +152,7 @@ fn a_fence_brings_no_reservation_back() {
     }
     put_root(&mut world, A);
     reserve(&mut world, B, 6).expect("there is room");
-    world.node.handle(0, Event::PeerLost { peer: peer(B) });
+    world.node.handle(0, NodeEvent::PeerLost { peer: peer(B) });
     reserve(&mut world, A, 8).expect("B has no root and no writer");
     let fence = RequestBody::Fence { takeover: true };
     world.call(peer(B), cap(B, Epoch(2)), fence, &Bytes::new()).expect("a newer epoch");
@@ -191,7 +191,7 @@ fn a_volume_whose_making_was_given_up_keeps_nothing() {
     reserve(&mut world, A, 7).expect("there is room");
     ask(&mut world, B, RequestBody::Fence { takeover: false }).expect("a new volume");
     assert_eq!(left(&mut world, B), 1);
-    world.node.handle(0, Event::PeerLost { peer: peer(A) });
+    world.node.handle(0, NodeEvent::PeerLost { peer: peer(A) });
     assert_eq!(left(&mut world, B), 8);
     world.crash(false);
     world.start();
@@ -202,14 +202,14 @@ fn a_volume_whose_making_was_given_up_keeps_nothing() {
 fn a_disk_that_is_fuller_than_promised_counts_as_full() {
     let mut world = world();
     reserve(&mut world, A, 6).expect("there is room");
-    world.node.handle(0, Event::Room { room_bytes: 2 * 16384 });
+    world.node.handle(0, NodeEvent::Room { room_bytes: 2 * 16384 });
     assert_eq!((left(&mut world, A), stat(&mut world).slots_free), (2, 0));
     write(&mut world, A, 0).expect("there is room");
     write(&mut world, A, 1).expect("there is room");
     assert_eq!(write(&mut world, A, 2), Err(NodeError::NoSpace));
     delete(&mut world, A, 0);
     write(&mut world, A, 2).expect("in the place of the deleted one");
-    world.node.handle(0, Event::Room { room_bytes: 100 * 16384 });
+    world.node.handle(0, NodeEvent::Room { room_bytes: 100 * 16384 });
     assert_eq!((left(&mut world, A), left(&mut world, B)), (4, 2));
 }
 
@@ -225,6 +225,6 @@ fn a_write_without_space_makes_the_node_full_until_the_disk_has_room() {
     delete(&mut world, A, 0);
     write(&mut world, A, 2).expect("in the place of the deleted one");
     assert_eq!(write(&mut world, A, 3), Err(NodeError::NoSpace));
-    world.node.handle(0, Event::Room { room_bytes: 100 * 16384 });
+    world.node.handle(0, NodeEvent::Room { room_bytes: 100 * 16384 });
     write(&mut world, A, 3).expect("there is room again");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::disk::{Disk, Faults};
 use bytes::Bytes;
-use fieldstone_node::{Action, Event, Node, NodeConfig, PeerId};
+use fieldstone_node::{Node, NodeAction, NodeConfig, NodeEvent, PeerId};
 use fieldstone_proto::{
     Capability, Epoch, MasterKey, NodeError, NodeIndex, PoolId, Reply, ReplyBody, Request,
     RequestBody, Rights, Tag, VolumeId,
@@ -99,7 +99,7 @@ impl World {
         let tag = Tag(self.next_tag);
         let payload = if payload.is_empty() { vec![] } else { vec![payload.clone()] };
         let request = Request { tag, capability: cap, body, payload };
-        self.node.handle(NOW_NS, Event::Request { peer, request });
+        self.node.handle(NOW_NS, NodeEvent::Request { peer, request });
         self.pump();
         tag
     }
@@ -108,8 +108,8 @@ impl World {
     pub fn pump(&mut self) {
         while let Some(action) = self.node.next_action() {
             match action {
-                Action::Disk { id, op } => self.disk.submit(id, op),
-                Action::Reply { peer, reply } => {
+                NodeAction::Disk { id, op } => self.disk.submit(id, op),
+                NodeAction::Reply { peer, reply } => {
                     let before = self.replies.insert(reply.tag, (peer, reply));
                     assert!(before.is_none(), "two replies for one request");
                 }
@@ -120,7 +120,7 @@ impl World {
     /// Completes one disk operation at random; false if there is none.
     pub fn step(&mut self) -> bool {
         let Some((id, result)) = self.disk.complete_one(&mut self.rng) else { return false };
-        self.node.handle(NOW_NS, Event::Disk { id, result });
+        self.node.handle(NOW_NS, NodeEvent::Disk { id, result });
         self.pump();
         self.node.assert_consistent();
         true

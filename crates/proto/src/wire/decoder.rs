@@ -39,7 +39,7 @@ pub(super) mod sealed {
 /// bytes; see [`Decoder::waits_for_room`].
 #[derive(Debug)]
 pub struct Decoder<M> {
-    stage: Stage,
+    state: ParseState,
     header: Header,
     /// Bytes of the current part that have arrived.
     filled: usize,
@@ -55,7 +55,7 @@ pub struct Decoder<M> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ParseState {
     Header,
     Body,
     Payload,
@@ -72,7 +72,7 @@ impl<M: Message> Decoder<M> {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            stage: Stage::Header,
+            state: ParseState::Header,
             header: Header::new_zeroed(),
             filled: 0,
             body: Vec::new(),
@@ -88,7 +88,7 @@ impl<M: Message> Decoder<M> {
     /// True between two messages: the connection may end here.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.stage == Stage::Header && self.filled == 0
+        self.state == ParseState::Header && self.filled == 0
     }
 
     /// Counts payloads against this budget from now on.
@@ -129,8 +129,8 @@ impl<M: Message> Decoder<M> {
 
     fn advance(&mut self, input: &mut &[u8]) -> Result<Option<M>, WireError> {
         loop {
-            match self.stage {
-                Stage::Header => {
+            match self.state {
+                ParseState::Header => {
                     let header = &mut self.header.as_mut_bytes()[self.filled..];
                     self.filled += fill(header, input);
                     self.check_magic_early()?;
@@ -139,9 +139,9 @@ impl<M: Message> Decoder<M> {
                     }
                     self.header.check(M::DIRECTION, M::BODY_BYTES_MAX)?;
                     self.body.clear();
-                    self.stage = Stage::Body;
+                    self.state = ParseState::Body;
                 }
-                Stage::Body => {
+                ParseState::Body => {
                     let missing = self.header.body_len() - self.body.len();
                     let piece = split_front(input, missing);
                     self.body.extend_from_slice(piece);
@@ -151,9 +151,9 @@ impl<M: Message> Decoder<M> {
                     let at = WIRE_HEADER_BYTES;
                     check_crc("body", self.header.body_crc.get(), &self.body, at)?;
                     self.filled = 0;
-                    self.stage = Stage::Payload;
+                    self.state = ParseState::Payload;
                 }
-                Stage::Payload => {
+                ParseState::Payload => {
                     if self.filled == 0 && !self.begin_payload(!input.is_empty())? {
                         return Ok(None);
                     }
@@ -215,7 +215,7 @@ impl<M: Message> Decoder<M> {
             }
         };
         let message = M::decode(&self.header, &self.body, payload)?;
-        self.stage = Stage::Header;
+        self.state = ParseState::Header;
         self.header = Header::new_zeroed();
         self.filled = 0;
         // A long body is rare, so the decoder does not keep its memory.

@@ -7,7 +7,7 @@
 //! |      0 |     4 | magic `FSTW`                                            |
 //! |      4 |     2 | version of the protocol, 2                              |
 //! |      6 |     1 | 0 for a request, 1 for a reply                          |
-//! |      7 |     1 | operation, or what the reply holds                      |
+//! |      7 |     1 | operation, or the kind of the reply's content           |
 //! |      8 |     8 | tag                                                     |
 //! |     16 |     4 | free slots of the node in a reply; zero in a request    |
 //! |     20 |     4 | length of the body                                      |
@@ -81,11 +81,11 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 pub struct WireError {
     /// Offset within the message.
     pub at_byte: usize,
-    /// What is wrong there.
+    /// The error.
     pub kind: WireErrorKind,
 }
 
-/// What is wrong with a message.
+/// An error of a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireErrorKind {
     /// The peer speaks another protocol.

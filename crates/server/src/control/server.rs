@@ -20,7 +20,7 @@ use fieldstone_uring::start_thread;
 
 use super::client::{connect, with_short_path};
 use super::{Request, Response};
-use crate::callers::{Caller, Callers, Timed};
+use crate::client_limits::{Caller, Callers, Timed};
 
 /// Longest line that a client may send.
 const LINE_BYTES_MAX: u64 = 64 << 10;

@@ -9,7 +9,7 @@ use fieldstone_host::folder;
 use fieldstone_proto::{MasterKey, PoolId};
 
 use super::record::{self, FolderKind};
-use super::{Layout, Pool, check_room, default_node_bytes, is_pool, random};
+use super::{Layout, Pool, check_capacity, default_node_bytes, is_pool, random};
 
 /// Checks that volumes of `profile` fit on `nodes` nodes.
 pub fn check_fits(profile: Profile, nodes: u16) -> anyhow::Result<()> {
@@ -50,7 +50,7 @@ pub fn create(dir: &Path, nodes: u16, profile: Profile, sizes: Sizes) -> anyhow:
         key: MasterKey(random()?.to_le_bytes()),
     };
     let folders = pool.node_indices().map(|node| pool.node_folder(node));
-    check_room(dir, folders, pool.layout, sizes.overcommit)?;
+    check_capacity(dir, folders, pool.layout, sizes.overcommit)?;
     let mut made = Vec::new();
     for node in pool.node_indices() {
         let (path, superblock) = (pool.node_folder(node), pool.superblock(node));

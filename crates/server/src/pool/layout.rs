@@ -29,7 +29,7 @@ const UNIT_BYTES_MAX: u32 = 64 << 10;
 const RING_BYTES_MAX: u64 = 64 << 20;
 const RING_BYTES_MIN: u64 = 16 << 20;
 const NODE_BYTES_MAX: u64 = 64 << 30;
-/// With fewer slots there is no room for a checkpoint beside the data.
+/// With fewer slots, a node has no space for both the data and a checkpoint.
 const SLOTS_MIN: u64 = 16;
 /// Most slots of a node: 4 TiB. A node takes the space of its tables at its first start (32 GiB at
 /// this bound), reads them at every start, and keeps more than 80 bytes per slot in memory. With

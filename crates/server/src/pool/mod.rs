@@ -16,13 +16,13 @@
 //!
 //! `pool.json` never changes after creation. The nodes know the volumes of the pool.
 
+mod capacity_check;
 mod create;
+mod fault_tolerance;
 mod format;
 mod layout;
-mod losses;
 mod provision;
 pub mod record;
-mod room;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -33,12 +33,12 @@ use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
 use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 
+pub use capacity_check::check_capacity;
 pub use create::{Sizes, check_fits, create};
+pub use fault_tolerance::{Losses, PoolRegistry, inspect};
 pub use format::PoolFile;
 pub use layout::{Layout, default_node_bytes, free_bytes, geometry};
-pub use losses::{Losses, PoolRegistry, inspect};
 pub use provision::{Provision, needed_slots};
-pub use room::check_room;
 
 /// The name of the pool's description. A folder with this file is a pool.
 pub const POOL_FILE: &str = "pool.json";

@@ -1,4 +1,4 @@
-//! The file `nodes.json`: what the pool knows of its nodes' folders.
+//! The file `nodes.json`: the pool's record of its nodes' folders.
 //!
 //! ```text
 //! { "format": 1,
@@ -74,7 +74,7 @@ impl FolderKind {
     }
 }
 
-/// What the record says of a node's folder.
+/// The record's entry for a node's folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The node.

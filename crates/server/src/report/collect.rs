@@ -3,40 +3,40 @@
 use fieldstone_host::frontends::nbd;
 use fieldstone_host::{CoreSnapshot, DeviceSnapshot, VolumeStatus};
 use fieldstone_proto::PoolId;
-use fieldstone_volume::{NodeHealth, Phase, Progress, Status};
+use fieldstone_volume::{NodeHealth, Progress, Status, VolumePhase};
 
 use super::{
     CoreReport, EngineKindReport, EngineReport, NodeReport, PoolReport, ProgressReport,
     ServerReport, VolumeNodeReport, VolumeReport,
 };
 use crate::pool::Provision;
-use crate::running::{Known, NodeAnswer, RunningPool, STATUS_TIMEOUT, Survey};
+use crate::running::{Known, NodeAnswer, PoolStatus, RunningPool, STATUS_TIMEOUT};
 use crate::runtime::Runtime;
 
 /// Whether the report of a pool contains the served stores that need no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stores {
+pub enum StoreFilter {
     /// The report contains them.
-    Told,
+    Include,
     /// The report does not contain them, because another report of the server does.
-    LeftOut,
+    Exclude,
 }
 
 impl PoolReport {
     /// The report of a running pool, with the stores that need no pool. Leaves out facts that are
     /// not available.
     pub fn of(running: &RunningPool) -> Self {
-        Self::from_survey(running, &running.survey(STATUS_TIMEOUT), Stores::Told)
+        Self::from_status(running, &running.query_nodes(STATUS_TIMEOUT), StoreFilter::Include)
     }
 
-    /// The report of a running pool, whose nodes have just been asked. `stores` says whether it has
-    /// the stores that need no pool.
-    pub fn from_survey(running: &RunningPool, survey: &Survey, stores: Stores) -> Self {
+    /// The report of a running pool, made of the answers of its nodes. `stores` decides whether the
+    /// report contains the stores that need no pool.
+    pub fn from_status(running: &RunningPool, status: &PoolStatus, stores: StoreFilter) -> Self {
         let (pool, runtime) = (&running.pool, running.runtime());
         let cores = runtime.handle().snapshot(true);
         let mut volumes = device_reports(runtime, &cores, Some(pool.id), stores);
         volumes.iter_mut().for_each(|volume| explain_nodes(volume, pool.id, &cores));
-        let listing = survey.listing.as_ref().ok();
+        let listing = status.listing.as_ref().ok();
         if let Some(listing) = listing {
             volumes.iter_mut().for_each(|volume| complete(volume, &listing.volumes));
         }
@@ -48,7 +48,7 @@ impl PoolReport {
             server: None,
             provisioned_bytes: provision.map(Provision::needed_bytes),
             provisionable_bytes: provision.map(Provision::bytes),
-            nodes: node_reports(running, &survey.nodes, &cores),
+            nodes: node_reports(running, &status.nodes, &cores),
             volumes,
         }
     }
@@ -56,7 +56,10 @@ impl PoolReport {
     /// The report of the stores that need no pool.
     pub fn of_stores(runtime: &Runtime) -> Self {
         let cores = runtime.handle().snapshot(true);
-        Self { volumes: device_reports(runtime, &cores, None, Stores::Told), ..Self::default() }
+        Self {
+            volumes: device_reports(runtime, &cores, None, StoreFilter::Include),
+            ..Self::default()
+        }
     }
 }
 
@@ -65,15 +68,15 @@ fn device_reports(
     runtime: &Runtime,
     cores: &[CoreSnapshot],
     pool: Option<PoolId>,
-    stores: Stores,
+    stores: StoreFilter,
 ) -> Vec<VolumeReport> {
     let report = |device: &DeviceSnapshot| {
         let name = runtime.name_of(device.device)?;
-        let is_told = match name.pool {
-            None => stores == Stores::Told,
+        let is_included = match name.pool {
+            None => stores == StoreFilter::Include,
             of => of == pool,
         };
-        is_told.then(|| device_report(name.name, device))
+        is_included.then(|| device_report(name.name, device))
     };
     cores.iter().flat_map(|core| &core.devices).filter_map(report).collect()
 }
@@ -190,11 +193,11 @@ fn phase_word(phase: &fieldstone_host::Phase) -> &'static str {
 fn volume_report(store: &VolumeStatus) -> VolumeReport {
     let status = &store.volume;
     let (phase, reason) = match &status.phase {
-        Phase::Opening => ("opening", String::new()),
-        Phase::Serving => ("serving", String::new()),
-        Phase::Closing => ("closing", String::new()),
-        Phase::Inspected | Phase::Closed => ("closed", String::new()),
-        Phase::Failed(reason) => ("failed", reason.clone()),
+        VolumePhase::Opening => ("opening", String::new()),
+        VolumePhase::Serving => ("serving", String::new()),
+        VolumePhase::Closing => ("closing", String::new()),
+        VolumePhase::Inspected | VolumePhase::Closed => ("closed", String::new()),
+        VolumePhase::Failed(reason) => ("failed", reason.clone()),
     };
     VolumeReport {
         name: status.name.clone(),
@@ -205,7 +208,7 @@ fn volume_report(store: &VolumeStatus) -> VolumeReport {
         waits_for: status.waits_for.clone(),
         protection: match status.phase {
             // The missing shards are known only when the volume has its map.
-            Phase::Opening => "unknown",
+            VolumePhase::Opening => "unknown",
             _ => protection(status),
         }
         .to_owned(),

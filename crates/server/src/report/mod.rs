@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use collect::Stores;
+pub use collect::StoreFilter;
 
 /// The report of a pool, from its server or from a command without a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ pub struct VolumeReport {
     /// The reason for the failure, or for the last failed opening.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
-    /// What the opening, the closing or users' requests wait for.
+    /// The reason why the opening, the closing or users' requests wait.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub waits_for: String,
     /// "healthy", "degraded" (shards or copies of the journal are missing), "lost" (too many shards

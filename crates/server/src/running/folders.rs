@@ -1,10 +1,11 @@
 //! Opens the folders of a pool's nodes. Waits a bounded time for commands that use the nodes, and a
 //! bounded time for disks that do not answer.
 //!
-//! The two waits have separate bounds. A *command* may use a node for a moment. While this process
-//! waits for the command, it keeps the nodes that it has locked before, and locks none after it.
-//! For *disks* that are slow or hang, it waits `FOLDERS_TIMEOUT` in total. Then the nodes of these
-//! disks are down. They come up when their disks answer ([`Attempt`]).
+//! The two waits have separate bounds. A *command* may use a node for a moment. This process locks
+//! the nodes in order. While this process waits for the command, it keeps the locks of the nodes
+//! before that node, and locks no node after it. For *disks* that are slow or hang, this process
+//! waits `FOLDERS_TIMEOUT` in total. Then the nodes of these disks are down. These nodes come up
+//! when their disks answer ([`Attempt`]).
 
 use std::io;
 use std::path::Path;
@@ -115,7 +116,7 @@ fn patiently<T>(
 }
 
 /// The folder of a node, while it is being opened.
-pub struct Folder {
+pub struct PendingFolder {
     opening: Opening,
     /// The thread that opens the folder.
     attempt: Option<Attempt>,
@@ -123,7 +124,7 @@ pub struct Folder {
     ended: Option<Result<NodeFolder, FolderError>>,
 }
 
-impl Folder {
+impl PendingFolder {
     /// Starts a thread that opens the folder.
     ///
     /// # Errors
@@ -193,7 +194,7 @@ impl Folder {
 /// Locks the folders in order, and stops at a folder that a server or a command has. The disks have
 /// `timeout` in total. Returns the deadline for the rest of the openings.
 pub fn lock_in_order<'a>(
-    folders: impl Iterator<Item = &'a mut Folder>,
+    folders: impl Iterator<Item = &'a mut PendingFolder>,
     mut timeout: Duration,
 ) -> Instant {
     let command_deadline = command_deadline();
@@ -263,12 +264,12 @@ mod tests {
         let (registry, go_on) = Hang::of(0);
         let start = |node: u16| {
             let path = temp.path().join(format!("node.{node}"));
-            Folder::start(opening(path, node, &registry)).expect("threads")
+            PendingFolder::start(opening(path, node, &registry)).expect("threads")
         };
-        let mut folders: Vec<Folder> = (0..3).map(start).collect();
+        let mut folders: Vec<PendingFolder> = (0..3).map(start).collect();
         let began = Instant::now();
         let deadline = lock_in_order(folders.iter_mut(), TIMEOUT);
-        let finish = |folder: Folder| folder.finish(deadline).expect("no other process");
+        let finish = |folder: PendingFolder| folder.finish(deadline).expect("no other process");
         let mut configs: Vec<LocalNodeConfig> = folders.into_iter().map(finish).collect();
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert!(configs[1].folder.is_ok() && configs[2].folder.is_ok());
@@ -306,8 +307,8 @@ mod tests {
         let (registry, _) = Hang::of(9);
         let at = |node: u16| opening(temp.path().join(format!("node.{node}")), node, &registry);
         let _taken = Opening { holder: Holder::Node, ..at(1) }.run().expect("free");
-        let start = |node: u16| Folder::start(at(node)).expect("threads");
-        let mut folders: Vec<Folder> = (0..3).map(start).collect();
+        let start = |node: u16| PendingFolder::start(at(node)).expect("threads");
+        let mut folders: Vec<PendingFolder> = (0..3).map(start).collect();
         let deadline = lock_in_order(folders.iter_mut(), Duration::from_secs(5));
         let mut folders = folders.into_iter();
         let mut finish = || folders.next().expect("three").finish(deadline);
@@ -324,8 +325,8 @@ mod tests {
         let (registry, _) = Hang::of(9);
         let at = |node: u16| opening(temp.path().join(format!("node.{node}")), node, &registry);
         let _taken = at(1).run().expect("free");
-        let start = |node: u16| Folder::start(at(node)).expect("threads");
-        let mut folders: Vec<Folder> = (0..3).map(start).collect();
+        let start = |node: u16| PendingFolder::start(at(node)).expect("threads");
+        let mut folders: Vec<PendingFolder> = (0..3).map(start).collect();
         let deadline = lock_in_order(folders.iter_mut(), Duration::from_secs(5));
         let mut folders = folders.into_iter();
         let mut finish = || folders.next().expect("three").finish(deadline);

@@ -11,12 +11,12 @@
 //! start waits for a bounded time. A node whose folder is missing or empty is down. Only with
 //! [`RuntimeOptions::replace_missing`] may the running pool make an empty node there.
 
+mod dispatch;
 mod folders;
 mod listing;
 mod nodes;
-mod operator;
+mod query;
 mod service;
-mod survey;
 mod volumes;
 
 use std::path::PathBuf;
@@ -27,12 +27,12 @@ use fieldstone_host::{NodePlace, VolumeCall};
 use crate::pool::Pool;
 use crate::runtime::{DeviceName, OpenDevice, Runtime, RuntimeOptions};
 
+pub use dispatch::Operator;
 pub use folders::{command_deadline, open_patiently};
 pub use listing::{Known, Listing};
 pub use nodes::FixedNode;
-pub use operator::Operator;
+pub use query::{NodeAnswer, PoolStatus};
 pub use service::{METRICS_TIMEOUT, STATUS_TIMEOUT, Served, ServerInfo};
-pub use survey::{NodeAnswer, Survey};
 pub use volumes::VolumeOptions;
 
 pub(crate) use nodes::open as find_nodes;
@@ -59,7 +59,7 @@ impl RunningPool {
     }
 
     /// A running pool. `nodes` are its nodes; `runtime` runs those of this process.
-    pub(crate) fn new(pool: Pool, nodes: nodes::Found, runtime: Arc<Runtime>) -> Self {
+    pub(crate) fn new(pool: Pool, nodes: nodes::DiscoveredNodes, runtime: Arc<Runtime>) -> Self {
         Self { pool, runtime, places: nodes.places.into(), place_names: nodes.names }
     }
 

@@ -14,7 +14,7 @@ use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights, VolumeId};
 use fieldstone_uring::{Address, Endpoint, Holder};
 
 use super::RunningPool;
-use super::folders::{Folder, lock_in_order};
+use super::folders::{PendingFolder, lock_in_order};
 use crate::pool::{Pool, PoolRegistry};
 use crate::runtime::RuntimeOptions;
 
@@ -44,8 +44,8 @@ impl FromStr for FixedNode {
     }
 }
 
-/// The nodes that were found, in order.
-pub(crate) struct Found {
+/// The nodes of a pool that were found, in order.
+pub(crate) struct DiscoveredNodes {
     pub places: Vec<NodePlace>,
     pub names: Vec<String>,
 }
@@ -98,7 +98,7 @@ pub(crate) fn open(
     pool: &Pool,
     options: &RuntimeOptions,
     local: &mut Vec<LocalNodeConfig>,
-) -> anyhow::Result<Found> {
+) -> anyhow::Result<DiscoveredNodes> {
     for fixed in &options.fixed {
         if fixed.node.0 >= pool.nodes {
             bail!(
@@ -117,13 +117,13 @@ pub(crate) fn open(
         }
         let (registry, replace) = (Arc::clone(&registry), options.replace_missing);
         let opening = pool.opening_with(node, options.holder, registry, replace);
-        Ok(NodeLocation::Folder(Box::new(Folder::start(opening)?)))
+        Ok(NodeLocation::Folder(Box::new(PendingFolder::start(opening)?)))
     };
     let mut locations =
         pool.node_indices().map(start).collect::<anyhow::Result<Vec<NodeLocation>>>()?;
     let deadline =
         lock_in_order(locations.iter_mut().filter_map(NodeLocation::folder), FOLDERS_TIMEOUT);
-    let mut found = Found { places: Vec::new(), names: Vec::new() };
+    let mut found = DiscoveredNodes { places: Vec::new(), names: Vec::new() };
     for (node, location) in pool.node_indices().zip(locations) {
         match location {
             NodeLocation::Fixed(address) => {
@@ -142,11 +142,11 @@ enum NodeLocation {
     /// The address of the node.
     Fixed(Address),
     /// The folder of the node.
-    Folder(Box<Folder>),
+    Folder(Box<PendingFolder>),
 }
 
 impl NodeLocation {
-    fn folder(&mut self) -> Option<&mut Folder> {
+    fn folder(&mut self) -> Option<&mut PendingFolder> {
         match self {
             Self::Folder(folder) => Some(&mut **folder),
             Self::Fixed(_) => None,
@@ -154,12 +154,12 @@ impl NodeLocation {
     }
 }
 
-impl Found {
+impl DiscoveredNodes {
     /// Waits for a folder and adds its node. Reports on stderr if the node is down or was made.
     fn take(
         &mut self,
         node: NodeIndex,
-        folder: Folder,
+        folder: PendingFolder,
         deadline: Instant,
         local: &mut Vec<LocalNodeConfig>,
     ) -> anyhow::Result<()> {

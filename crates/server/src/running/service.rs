@@ -9,11 +9,11 @@ use fieldstone_block::Settings;
 use fieldstone_host::VolumeCall;
 use fieldstone_proto::{NodeIndex, PoolId};
 
-use super::{Known, RunningPool, Survey};
+use super::{Known, PoolStatus, RunningPool};
 use crate::control::{Request, Response, Service, VolumeLine};
 use crate::paths::check_name;
 use crate::pool::record;
-use crate::report::{PoolReport, ServerReport, Stores, VolumeReport};
+use crate::report::{PoolReport, ServerReport, StoreFilter, VolumeReport};
 use crate::runtime::{DeviceName, DeviceState, Runtime};
 
 /// How long `status` waits for the answers of nodes.
@@ -47,12 +47,12 @@ impl ServerInfo {
     /// The report of the server and of the stores that need no pool.
     pub fn report(&self) -> PoolReport {
         let mut report = PoolReport::of_stores(&self.runtime);
-        self.complete(&mut report, None, Stores::Told);
+        self.complete(&mut report, None, StoreFilter::Include);
         report
     }
 
     /// Adds the server's part to the report of a pool, and the devices that are not open.
-    fn complete(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
+    fn complete(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: StoreFilter) {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let cores = self.runtime.snapshot();
         report.server = Some(ServerReport::of(&cores, uptime_ns, self.listen.clone()));
@@ -61,14 +61,14 @@ impl ServerInfo {
 
     /// Adds to a report the devices that are not open yet, and puts all devices in the order of the
     /// exports.
-    fn add_unopened(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: Stores) {
+    fn add_unopened(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: StoreFilter) {
         let mut volumes = Vec::new();
         for device in self.runtime.served_devices() {
-            let is_told = match device.name.pool {
-                None => stores == Stores::Told,
+            let is_included = match device.name.pool {
+                None => stores == StoreFilter::Include,
                 of => of == pool,
             };
-            if !is_told {
+            if !is_included {
                 continue;
             }
             let name = device.name.name;
@@ -112,13 +112,13 @@ impl Served {
 
     /// The report of the pool and the server. Waits for nodes for at most `timeout`. `stores` says
     /// whether the report has the stores that need no pool.
-    pub fn report(&self, timeout: Duration, stores: Stores) -> PoolReport {
+    pub fn report(&self, timeout: Duration, stores: StoreFilter) -> PoolReport {
         // Asks the nodes first. So if a node was replaced, the volumes' newer snapshot is about the
         // new node.
-        let survey = self.running.survey(timeout);
-        let mut report = PoolReport::from_survey(&self.running, &survey, stores);
+        let status = self.running.query_nodes(timeout);
+        let mut report = PoolReport::from_status(&self.running, &status, stores);
         self.server.complete(&mut report, Some(self.running.pool.id), stores);
-        if let Err(error) = self.settle(&report, &survey) {
+        if let Err(error) = self.settle(&report, &status) {
             tracing::info!("cannot note that the pool is whole: {error:#}");
         }
         report
@@ -126,7 +126,7 @@ impl Served {
 
     /// Notes in the pool's record that replaced nodes are rebuilt, as soon as every volume is
     /// whole.
-    fn settle(&self, report: &PoolReport, survey: &Survey) -> anyhow::Result<()> {
+    fn settle(&self, report: &PoolReport, status: &PoolStatus) -> anyhow::Result<()> {
         let pool = &self.running.pool;
         if !report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole()) {
             return Ok(());
@@ -142,8 +142,8 @@ impl Served {
             return Ok(());
         }
         let served = |known: &Known| report.volumes.iter().any(|v| v.id == known.id.to_string());
-        // A volume that is made after the survey is whole: its nodes are the new ones.
-        let Ok(listing) = &survey.listing else { return Ok(()) };
+        // A volume that is created after the query is whole: its nodes are the new ones.
+        let Ok(listing) = &status.listing else { return Ok(()) };
         if listing.is_complete() && listing.volumes.iter().all(served) {
             record::update(&pool.folder, pool.id, record::Record::note_whole)?;
         }
@@ -195,7 +195,7 @@ impl Served {
         };
         match request {
             Request::Status => {
-                Ok(Response::Status(Box::new(self.report(STATUS_TIMEOUT, Stores::Told))))
+                Ok(Response::Status(Box::new(self.report(STATUS_TIMEOUT, StoreFilter::Include))))
             }
             Request::Rebuild { volume, limit } => {
                 let call = VolumeCall::Rebuild { limit_bytes_per_second: limit };

@@ -11,7 +11,7 @@ use fieldstone_host::{
     DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, VolumeStatus, wall_offset_ns,
 };
 use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
-use fieldstone_volume::{Opening, Provisioning, VolumeConfig};
+use fieldstone_volume::{OpenMode, Provisioning, VolumeConfig};
 
 use super::{Known, Listing, RunningPool};
 use crate::pool::{Provision, check_fits, geometry, needed_slots, random};
@@ -27,7 +27,7 @@ pub struct VolumeOptions {
     /// Take the volume over even from a writer that is still connected.
     pub takeover: bool,
     /// Only find out the volume's state: fence and write nothing.
-    pub look: bool,
+    pub inspect: bool,
     /// Rebuild missing shards without a request.
     pub auto_rebuild: bool,
     /// Largest rate of the reads of rebuild and scrub in bytes per second; 0 for no limit.
@@ -37,16 +37,16 @@ pub struct VolumeOptions {
 }
 
 impl VolumeOptions {
-    /// The options of a command that only looks at a volume.
+    /// The options of a command that only inspects a volume.
     pub fn inspect() -> Self {
-        Self { look: true, ..Self::offline() }
+        Self { inspect: true, ..Self::offline() }
     }
 
     /// The options of a command that does its work and ends.
     pub fn offline() -> Self {
         Self {
             takeover: false,
-            look: false,
+            inspect: false,
             auto_rebuild: false,
             rebuild_limit: 0,
             layers: LayerOptions::default(),
@@ -59,7 +59,7 @@ impl RunningPool {
         &self,
         volume: VolumeId,
         profile: Profile,
-        opening: Opening,
+        opening: OpenMode,
         options: &VolumeOptions,
     ) -> VolumeConfig {
         let pool = &self.pool;
@@ -108,9 +108,9 @@ impl RunningPool {
         options: &VolumeOptions,
         stop: Option<&AtomicBool>,
     ) -> anyhow::Result<OpenDevice> {
-        let opening = match options.look {
-            true => Opening::Inspect,
-            false => Opening::Open { takeover: options.takeover },
+        let opening = match options.inspect {
+            true => OpenMode::Inspect,
+            false => OpenMode::Open { takeover: options.takeover },
         };
         let config = self.config(known.id, known.profile, opening, options);
         let store = self.store(config)?;
@@ -193,7 +193,7 @@ impl RunningPool {
         let warning = self.check_provision(&volumes, &what, thin)?;
         let provisioning = if thin { Provisioning::Thin } else { Provisioning::Thick };
         let (name, id) = (name.to_owned(), known.id);
-        let opening = Opening::Create { name: name.clone(), profile, geometry, provisioning };
+        let opening = OpenMode::Create { name: name.clone(), profile, geometry, provisioning };
         let options = VolumeOptions::offline();
         let config = self.config(id, profile, opening, &options);
         let store = self.store(config)?;

@@ -109,7 +109,7 @@ impl Runtime {
         reasons.filter(|reasons| !reasons.is_empty()).map(|reasons| reasons.join("; "))
     }
 
-    /// What a volume that is being opened waits for, as a text to append: the nodes that are not
+    /// The reason why the opening of a volume waits, as a text to append: the nodes that are not
     /// up, each with the reason.
     pub fn waiting_for(&self, name: &DeviceName) -> String {
         self.waits_for(&self.snapshot(), name)

@@ -18,12 +18,12 @@ pub use opening::ExportSpec;
 
 use crate::control::ControlServer;
 use crate::metrics::{Collect, MetricsServer};
-use crate::report::{PoolReport, Stores};
+use crate::report::{PoolReport, StoreFilter};
 use crate::running::{METRICS_TIMEOUT, RunningPool, Served, ServerInfo};
 use crate::runtime::Runtime;
 use opening::{Exporter, Openings};
 
-/// Reports to the user, in lines, what is being served from now on.
+/// Reports to the user, in lines, the volumes and stores that the server serves from now on.
 pub type Announce = fn(&str);
 
 /// The devices to serve, and the addresses.
@@ -136,7 +136,7 @@ fn collect(served: &[Arc<Served>], info: &Arc<ServerInfo>) -> Collect {
         // All pools are asked at the same time.
         let mut reports: Vec<PoolReport> = std::thread::scope(|scope| {
             let ask = |served| {
-                scope.spawn(move || Served::report(served, METRICS_TIMEOUT, Stores::LeftOut))
+                scope.spawn(move || Served::report(served, METRICS_TIMEOUT, StoreFilter::Exclude))
             };
             let asked: Vec<_> = served.iter().map(|served| ask(served)).collect();
             asked.into_iter().filter_map(|thread| thread.join().ok()).collect()

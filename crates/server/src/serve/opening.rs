@@ -129,7 +129,7 @@ pub struct Openings {
 }
 
 /// The device that a thread opens.
-enum Work {
+enum OpenTask {
     /// A volume of this pool, and the result of the first lookup.
     Volume(Arc<RunningPool>, VolumeOptions, Option<Known>),
     /// A store that needs no pool.
@@ -151,17 +151,17 @@ impl Openings {
             .iter()
             .map(|running| running.list_volumes())
             .collect::<anyhow::Result<_>>()?;
-        let mut work: Vec<(DeviceName, String, Work)> = Vec::new();
+        let mut work: Vec<(DeviceName, String, OpenTask)> = Vec::new();
         for device in devices {
             let (name, export) = (device.name(), device.export().to_owned());
             let one = match device {
                 ExportSpec::Volume { pool, options, .. } => {
                     let running = Arc::clone(&running_pools[pool]);
                     let known = running.find_in(&listings[pool], &name.name)?;
-                    Work::Volume(running, options, Some(known))
+                    OpenTask::Volume(running, options, Some(known))
                 }
                 ExportSpec::Store(_, target, options, layers) => {
-                    Work::Store(target, options, layers)
+                    OpenTask::Store(target, options, layers)
                 }
             };
             work.push((name, export, one));
@@ -244,16 +244,22 @@ impl Drop for Openings {
 }
 
 /// Opens a device. Tries again until it is open or the server ends.
-fn open(name: &DeviceName, export: &str, mut work: Work, exporter: &Exporter, stop: &AtomicBool) {
+fn open(
+    name: &DeviceName,
+    export: &str,
+    mut work: OpenTask,
+    exporter: &Exporter,
+    stop: &AtomicBool,
+) {
     let runtime = &exporter.runtime;
     let mut last = String::new();
     while !stop.load(Ordering::Relaxed) {
         let opened = match &mut work {
-            Work::Store(target, options, layers) => target
+            OpenTask::Store(target, options, layers) => target
                 .spec(*options)
                 .map_err(anyhow::Error::msg)
                 .and_then(|spec| runtime.open_store(export, spec, layers.clone(), Some(stop))),
-            Work::Volume(running, options, known) => known
+            OpenTask::Volume(running, options, known) => known
                 .take()
                 .map_or_else(|| running.find_volume(&name.name), Ok)
                 .and_then(|known| running.open_exported(&known, export, options, Some(stop))),

@@ -7,7 +7,7 @@
 //! 1. **Linearizable**: every read returns a value that the cell could hold at some moment of
 //!    the read, given all requests and their answers.
 //! 2. **Acknowledged writes survive** the death of the volume process, and the loss of as many
-//!    nodes as the fault atlas allows. After that, a write in flight has happened or has not, even
+//!    nodes as the fault model allows. After that, a write in flight has happened or has not, even
 //!    if a read had already returned it.
 //! 3. **Flushed writes survive** a power failure of everything: afterwards a cell holds the last
 //!    flushed value, or one written (or in flight) since. FUA is a flush of its own cells.

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use fieldstone_block::{Extent, ExtentKind, Payload, Piece};
 
 use super::*;
-use crate::dice::Dice;
+use crate::random::RandomStream;
 
 const A: ClientId = ClientId(0);
 const B: ClientId = ClientId(1);
@@ -289,16 +289,16 @@ impl Device {
 }
 
 /// Makes one random step of a correct device, and reports it to the checker.
-fn random_step(dice: &mut Dice, number: u32, device: &mut Device, checker: &mut Checker) {
-    let pick = |dice: &mut Dice, count: usize| (count > 0).then(|| dice.index(count));
-    match dice.index(20) {
+fn random_step(rng: &mut RandomStream, number: u32, device: &mut Device, checker: &mut Checker) {
+    let pick = |rng: &mut RandomStream, count: usize| (count > 0).then(|| rng.index(count));
+    match rng.index(20) {
         0..=3 if device.writes.len() < cell::LIVE_MAX => {
-            let fua = dice.chance(200);
+            let fua = rng.chance(200);
             checker.write_submitted(A, number, SPAN, false, fua);
             device.writes.push((number, fua, None));
         }
         4..=6 => {
-            if let Some(index) = pick(dice, device.writes.len()) {
+            if let Some(index) = pick(rng, device.writes.len()) {
                 device.apply(index);
                 // Writes that failed before this write was submitted come before it in the log.
                 device.zombies.clear();
@@ -314,7 +314,7 @@ fn random_step(dice: &mut Dice, number: u32, device: &mut Device, checker: &mut 
             }
         }
         10 => {
-            if let Some(index) = pick(dice, device.writes.len()) {
+            if let Some(index) = pick(rng, device.writes.len()) {
                 let (write, _, place) = device.writes.swap_remove(index);
                 checker.write_ended(write, false).expect("failing is allowed");
                 // Only if no other write is in flight, to keep the order of the log simple.
@@ -350,20 +350,20 @@ fn random_step(dice: &mut Dice, number: u32, device: &mut Device, checker: &mut 
             device.flushes.push((number, device.log.len()));
         }
         18 => {
-            if let Some(index) = pick(dice, device.flushes.len()) {
+            if let Some(index) = pick(rng, device.flushes.len()) {
                 let (flush, covered) = device.flushes.swap_remove(index);
                 device.stable = device.stable.max(covered);
                 checker.flush_ended(flush, true);
             }
         }
-        _ if dice.chance(100) => {
+        _ if rng.chance(100) => {
             for index in 0..device.writes.len() {
-                if dice.chance(500) {
+                if rng.chance(500) {
                     device.apply(index);
                 }
             }
-            if dice.chance(500) {
-                let kept = dice.between(device.stable as u64, device.log.len() as u64) as usize;
+            if rng.chance(500) {
+                let kept = rng.between(device.stable as u64, device.log.len() as u64) as usize;
                 device.log.truncate(kept);
                 checker.power_lost();
             } else {
@@ -379,10 +379,10 @@ fn random_step(dice: &mut Dice, number: u32, device: &mut Device, checker: &mut 
 #[test]
 fn random_histories_of_a_correct_device_pass() {
     for seed in 0..400 {
-        let mut dice = Dice::new(seed, "checker", 0);
+        let mut rng = RandomStream::new(seed, "checker", 0);
         let (mut device, mut bench) = (Device::new(), Bench::new());
         for number in 1..400u32 {
-            random_step(&mut dice, number, &mut device, &mut bench.checker);
+            random_step(&mut rng, number, &mut device, &mut bench.checker);
         }
     }
 }
@@ -391,10 +391,10 @@ fn random_histories_of_a_correct_device_pass() {
 fn after_any_history_a_lost_write_is_found() {
     let mut tried = 0;
     for seed in 0..400 {
-        let mut dice = Dice::new(seed, "checker", 0);
+        let mut rng = RandomStream::new(seed, "checker", 0);
         let (mut device, mut bench) = (Device::new(), Bench::new());
         for number in 1..200u32 {
-            random_step(&mut dice, number, &mut device, &mut bench.checker);
+            random_step(&mut rng, number, &mut device, &mut bench.checker);
         }
         if !device.writes.is_empty() {
             continue;

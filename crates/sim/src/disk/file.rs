@@ -7,7 +7,7 @@
 use bytes::{Bytes, BytesMut};
 use fieldstone_buf::AlignedBuf;
 
-use crate::dice::Dice;
+use crate::random::RandomStream;
 
 /// Size of a page of the page cache.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -182,8 +182,8 @@ impl SimFile {
 
     /// The process died while it was writing `change`: none, all or the first pages reached the
     /// file.
-    pub fn interrupted(&mut self, mut change: Change, dice: &mut Dice) {
-        let kept = dice.between(0, change.pages.len() as u64) as usize;
+    pub fn interrupted(&mut self, mut change: Change, rng: &mut RandomStream) {
+        let kept = rng.between(0, change.pages.len() as u64) as usize;
         change.pages.truncate(kept);
         if kept > 0 {
             self.write(change);
@@ -191,7 +191,12 @@ impl SimFile {
     }
 
     /// The power failed: each write that was not synced is kept, lost or torn.
-    pub fn power_loss(&mut self, in_flight: Vec<Change>, sector_bytes: usize, dice: &mut Dice) {
+    pub fn power_loss(
+        &mut self,
+        in_flight: Vec<Change>,
+        sector_bytes: usize,
+        rng: &mut RandomStream,
+    ) {
         let mut writes = Vec::new();
         for Unsynced { number, change, abandoned } in self.unsynced.drain(..) {
             if !abandoned {
@@ -202,16 +207,16 @@ impl SimFile {
             writes.extend(change.split().filter(|part| since(part.first_page) < number));
         }
         writes.extend(in_flight);
-        dice.shuffle(&mut writes);
+        rng.shuffle(&mut writes);
         // Some failures lose all writes, some lose almost none. A fair coin per write would hide
         // both cases.
         let (keep, tear) =
-            dice.pick(&[(0, 0), (0, 100), (330, 330), (500, 0), (900, 50), (1000, 0)]);
+            rng.pick(&[(0, 0), (0, 100), (330, 330), (500, 0), (900, 50), (1000, 0)]);
         for write in writes {
-            if dice.chance(keep) {
+            if rng.chance(keep) {
                 apply(&mut self.stable, &write);
-            } else if dice.chance(tear) {
-                let torn = tear_sectors(&self.stable, &write, sector_bytes, dice);
+            } else if rng.chance(tear) {
+                let torn = tear_sectors(&self.stable, &write, sector_bytes, rng);
                 apply(&mut self.stable, &torn);
             }
         }
@@ -221,7 +226,7 @@ impl SimFile {
 
     /// Flips one bit of the first `within_bytes` of a stable page that equals the page cache's.
     /// Returns the byte's offset in the file, or `None` if there is no such page.
-    pub fn flip_bit(&mut self, within_bytes: usize, dice: &mut Dice) -> Option<u64> {
+    pub fn flip_bit(&mut self, within_bytes: usize, rng: &mut RandomStream) -> Option<u64> {
         let dirty =
             |page: usize| self.unsynced.iter().any(|write| write.change.pages().contains(&page));
         let clean: Vec<usize> =
@@ -229,11 +234,11 @@ impl SimFile {
         if clean.is_empty() {
             return None;
         }
-        let page = dice.pick(&clean);
+        let page = rng.pick(&clean);
         if dirty(page) {
             return None;
         }
-        let bit = dice.index(within_bytes.min(PAGE_BYTES) * 8);
+        let bit = rng.index(within_bytes.min(PAGE_BYTES) * 8);
         let mut bytes = BytesMut::from(self.stable[page].as_deref()?);
         bytes[bit / 8] ^= 1 << (bit % 8);
         let flipped = Some(bytes.freeze());
@@ -252,13 +257,18 @@ fn apply(pages: &mut Vec<Page>, change: &Change) {
 }
 
 /// `write` with each sector either new or as in `stable`.
-fn tear_sectors(stable: &[Page], write: &Change, sector_bytes: usize, dice: &mut Dice) -> Change {
+fn tear_sectors(
+    stable: &[Page],
+    write: &Change,
+    sector_bytes: usize,
+    rng: &mut RandomStream,
+) -> Change {
     let mut torn = write.clone();
     for (index, page) in torn.pages.iter_mut().enumerate() {
         let old = stable.get(write.first_page + index).cloned().flatten();
         let mut mixed = BytesMut::zeroed(PAGE_BYTES);
         for (sector, part) in mixed.chunks_mut(sector_bytes).enumerate() {
-            let source = if dice.chance(500) { page.as_ref() } else { old.as_ref() };
+            let source = if rng.chance(500) { page.as_ref() } else { old.as_ref() };
             if let Some(source) = source {
                 part.copy_from_slice(&source[sector * sector_bytes..][..sector_bytes]);
             }

@@ -18,15 +18,15 @@
 //!   on;
 //! - **stale**: the files go back to an earlier state.
 
-mod broken;
+mod failed_ops;
 mod file;
 
 use std::collections::BTreeMap;
 
 use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
 
-use crate::dice::Dice;
-pub use broken::{Broken, FileKind, Snapshot, View};
+use crate::random::RandomStream;
+pub use failed_ops::{FailedOps, NodeFileKind, Snapshot, View};
 use file::{Change, PAGE_BYTES, SimFile, pages_of};
 
 /// The largest file on the disk, in bytes: a bug in an offset must not use up the host's memory.
@@ -57,7 +57,7 @@ pub struct DiskFaults {
     /// There is no new space.
     pub full: bool,
     /// The operations that always fail.
-    pub broken: Option<Broken>,
+    pub broken: Option<FailedOps>,
 }
 
 /// Capacity of a disk that has room for everything.
@@ -78,7 +78,7 @@ enum Pending {
 pub struct SimDisk {
     files: BTreeMap<FileId, SimFile>,
     pending: BTreeMap<DiskId, Pending>,
-    dice: Dice,
+    rng: RandomStream,
     kind: DiskKind,
     capacity_pages: u64,
     /// The present faults.
@@ -92,11 +92,11 @@ pub struct SimDisk {
 impl SimDisk {
     /// An empty disk.
     #[must_use]
-    pub fn new(dice: Dice, kind: DiskKind, capacity_bytes: u64) -> Self {
+    pub fn new(rng: RandomStream, kind: DiskKind, capacity_bytes: u64) -> Self {
         Self {
             files: BTreeMap::new(),
             pending: BTreeMap::new(),
-            dice,
+            rng,
             kind,
             capacity_pages: capacity_bytes / PAGE_BYTES as u64,
             faults: DiskFaults::default(),
@@ -152,7 +152,7 @@ impl SimDisk {
         };
         let reused = self.pending.insert(id, pending);
         assert!(reused.is_none(), "the node reused disk id {id:?} while it was in flight");
-        self.dice.around(mean_ns)
+        self.rng.around(mean_ns)
     }
 
     /// Carries operation `id` out; `None` if it was lost in a crash.
@@ -195,7 +195,7 @@ impl SimDisk {
                 self.files.remove(&file).ok_or(DiskError::NotFound)?;
             }
             Pending::Discard { file, change } => {
-                let zeroes = self.dice.chance(500);
+                let zeroes = self.rng.chance(500);
                 let file = self.files.get_mut(&file).ok_or(DiskError::NotFound)?;
                 if zeroes {
                     file.write(change);
@@ -205,11 +205,15 @@ impl SimDisk {
         Ok(DiskOutput::Done)
     }
 
-    fn fail_for_good(&mut self, broken: Broken, pending: Pending) -> Result<DiskOutput, DiskError> {
+    fn fail_for_good(
+        &mut self,
+        broken: FailedOps,
+        pending: Pending,
+    ) -> Result<DiskOutput, DiskError> {
         match pending {
-            Pending::Write { file, change } if broken != Broken::ReadOnly => {
+            Pending::Write { file, change } if broken != FailedOps::ReadOnly => {
                 if let Some(file) = self.files.get_mut(&file) {
-                    file.interrupted(change, &mut self.dice);
+                    file.interrupted(change, &mut self.rng);
                 }
             }
             Pending::Sync { file, covered } => {
@@ -229,7 +233,7 @@ impl SimDisk {
         let (capacity, full) = (self.capacity_pages, self.faults.full);
         let file = self.files.get_mut(&id).ok_or(DiskError::NotFound)?;
         if failed.is_err() {
-            file.interrupted(change, &mut self.dice);
+            file.interrupted(change, &mut self.rng);
             return failed;
         }
         let growth = file.growth_pages(&change);
@@ -267,7 +271,7 @@ impl SimDisk {
     }
 
     fn inject(&mut self, per_mille: u32) -> Result<(), DiskError> {
-        if self.dice.chance(per_mille) {
+        if self.rng.chance(per_mille) {
             self.errors_injected += 1;
             return Err(DiskError::Io("injected fault".to_owned()));
         }
@@ -280,12 +284,12 @@ impl SimDisk {
             match pending {
                 Pending::Write { file, change } => {
                     if let Some(file) = self.files.get_mut(&file) {
-                        file.interrupted(change, &mut self.dice);
+                        file.interrupted(change, &mut self.rng);
                     }
                 }
                 other
                 @ (Pending::Create { .. } | Pending::Remove { .. } | Pending::Sync { .. }) => {
-                    if self.dice.chance(500) {
+                    if self.rng.chance(500) {
                         // The process that would get the result is dead.
                         let _ = self.carry_out(other);
                     }
@@ -303,7 +307,7 @@ impl SimDisk {
             match pending {
                 Pending::Write { file, change } => in_flight.entry(file).or_default().push(change),
                 other @ (Pending::Create { .. } | Pending::Remove { .. })
-                    if self.dice.chance(500) =>
+                    if self.rng.chance(500) =>
                 {
                     let _ = self.carry_out(other);
                 }
@@ -312,7 +316,7 @@ impl SimDisk {
         }
         for (id, file) in &mut self.files {
             let in_flight = in_flight.remove(id).unwrap_or_default();
-            file.power_loss(in_flight, self.kind.sector_bytes, &mut self.dice);
+            file.power_loss(in_flight, self.kind.sector_bytes, &mut self.rng);
         }
     }
 
@@ -353,7 +357,7 @@ impl SimDisk {
     /// Flips one bit in `file`, in the first `within_bytes` of a page. Returns the byte's offset,
     /// or `None` if the file has no stable page.
     pub fn flip_bit(&mut self, file: FileId, within_bytes: usize) -> Option<u64> {
-        self.files.get_mut(&file)?.flip_bit(within_bytes, &mut self.dice)
+        self.files.get_mut(&file)?.flip_bit(within_bytes, &mut self.rng)
     }
 }
 

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use fieldstone_node::{DiskError, DiskId, DiskOp, DiskOutput, FileId};
 
-use super::{Broken, DiskFaults, DiskKind, FileKind, SimDisk};
-use crate::dice::Dice;
+use super::{DiskFaults, DiskKind, FailedOps, NodeFileKind, SimDisk};
+use crate::random::RandomStream;
 
 const FILE: FileId = FileId::Data;
 
@@ -16,7 +16,7 @@ struct Bench {
 impl Bench {
     fn new(seed: u64, capacity_bytes: u64) -> Self {
         let kind = DiskKind { read_ns: 10, write_ns: 10, sync_ns: 10, sector_bytes: 512 };
-        let disk = SimDisk::new(Dice::new(seed, "disk", 0), kind, capacity_bytes);
+        let disk = SimDisk::new(RandomStream::new(seed, "disk", 0), kind, capacity_bytes);
         let mut bench = Self { disk, next: 0 };
         bench
             .run(DiskOp::Create { file: FILE, len_bytes: 1 << 16, allocate: true })
@@ -179,13 +179,13 @@ fn what_is_broken_fails_for_good_and_nothing_else() {
     let read = || DiskOp::Read { file: FILE, offset_bytes: 0, len_bytes: 4096 };
     let sync = || DiskOp::Sync { file: FILE };
     let cases = [
-        (Broken::All, [false, false, false, false]),
-        (Broken::Reads, [false, true, true, false]),
-        (Broken::Writes, [true, false, true, true]),
-        (Broken::ReadOnly, [true, false, true, true]),
-        (Broken::Syncs, [true, true, false, true]),
-        (Broken::File(FileKind::Data), [false, false, false, true]),
-        (Broken::File(FileKind::Slots), [true, true, true, true]),
+        (FailedOps::All, [false, false, false, false]),
+        (FailedOps::Reads, [false, true, true, false]),
+        (FailedOps::Writes, [true, false, true, true]),
+        (FailedOps::ReadOnly, [true, false, true, true]),
+        (FailedOps::Syncs, [true, true, false, true]),
+        (FailedOps::File(NodeFileKind::Data), [false, false, false, true]),
+        (FailedOps::File(NodeFileKind::Slots), [true, true, true, true]),
     ];
     for (broken, works) in cases {
         let mut bench = Bench::new(5, 1 << 20);
@@ -203,7 +203,7 @@ fn what_is_broken_fails_for_good_and_nothing_else() {
 fn a_read_only_disk_changes_nothing() {
     let mut bench = Bench::new(6, 1 << 20);
     bench.write(0, 1).expect("nothing is wrong yet");
-    bench.disk.faults.broken = Some(Broken::ReadOnly);
+    bench.disk.faults.broken = Some(FailedOps::ReadOnly);
     bench.write(0, 2).expect_err("read-only");
     bench.disk.faults.broken = None;
     assert_eq!(bench.page(0)[0], 1);

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use fieldstone_block::Nanos;
 use fieldstone_node::NodeConfig;
 use fieldstone_proto::{NodeIndex, VolumeId};
-use fieldstone_volume::{Opening, VolumeConfig};
+use fieldstone_volume::{OpenMode, VolumeConfig};
 
 use crate::actor::Cast;
 use node::{Fences, MirrorNode};
@@ -90,7 +90,7 @@ impl Cast for MirrorCast {
 
     fn volume(&self, config: VolumeConfig, _now: Nanos) -> MirrorVolume {
         self.started.set(self.started.get() + 1);
-        if let Opening::Create { geometry, .. } = &config.opening {
+        if let OpenMode::Create { geometry, .. } = &config.opening {
             self.sizes.borrow_mut().insert(config.volume, geometry.size_bytes);
         }
         let (taken_by, sizes) = (self.taken_by.clone(), self.sizes.clone());

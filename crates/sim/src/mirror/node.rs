@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{Action, Books, DiskId, DiskOp, DiskOutput, Event, FileId, PeerId};
+use fieldstone_node::{
+    DiskId, DiskOp, DiskOutput, FileId, NodeAccounting, NodeAction, NodeEvent, PeerId,
+};
 use fieldstone_proto::{
     Epoch, JournalGen, NodeError, Reply, ReplyBody, Request, RequestBody, Tag, VolumeId,
     VolumeState,
@@ -23,7 +25,7 @@ pub(crate) struct MirrorNode {
     waiting: VecDeque<(PeerId, Request)>,
     disk: BTreeMap<DiskId, (PeerId, Tag)>,
     next: u64,
-    actions: VecDeque<Action>,
+    actions: VecDeque<NodeAction>,
 }
 
 impl MirrorNode {
@@ -39,7 +41,8 @@ impl MirrorNode {
     }
 
     fn reply(&mut self, peer: PeerId, tag: Tag, result: Result<ReplyBody, NodeError>) {
-        self.actions.push_back(Action::Reply { peer, reply: Reply { tag, result, slots_free: 0 } });
+        self.actions
+            .push_back(NodeAction::Reply { peer, reply: Reply { tag, result, slots_free: 0 } });
     }
 
     fn drain(&mut self) {
@@ -88,16 +91,16 @@ impl MirrorNode {
         };
         self.next += 1;
         self.disk.insert(DiskId(self.next), (peer, request.tag));
-        self.actions.push_back(Action::Disk { id: DiskId(self.next), op });
+        self.actions.push_back(NodeAction::Disk { id: DiskId(self.next), op });
     }
 }
 
 impl NodeProcess for MirrorNode {
-    fn handle(&mut self, event: Event, _now: Nanos) {
+    fn handle(&mut self, event: NodeEvent, _now: Nanos) {
         match event {
-            Event::Request { peer, request } => self.waiting.push_back((peer, request)),
-            Event::PeerLost { .. } | Event::Room { .. } => {}
-            Event::Disk { id, result } => {
+            NodeEvent::Request { peer, request } => self.waiting.push_back((peer, request)),
+            NodeEvent::PeerLost { .. } | NodeEvent::Room { .. } => {}
+            NodeEvent::Disk { id, result } => {
                 let (peer, tag) = self.disk.remove(&id).expect("the operation was started");
                 let result = match result {
                     Ok(DiskOutput::Data(data)) => Ok(ReplyBody::Data(data)),
@@ -110,7 +113,7 @@ impl NodeProcess for MirrorNode {
         self.drain();
     }
 
-    fn next_action(&mut self) -> Option<Action> {
+    fn next_action(&mut self) -> Option<NodeAction> {
         self.actions.pop_front()
     }
 
@@ -118,7 +121,7 @@ impl NodeProcess for MirrorNode {
         true
     }
 
-    fn books(&self) -> Option<Books> {
+    fn accounting(&self) -> Option<NodeAccounting> {
         None
     }
 

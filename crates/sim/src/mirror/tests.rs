@@ -1,7 +1,7 @@
 //! The world accepts correct actors, and finds every planted bug.
 
 use super::{Bug, MirrorCast};
-use crate::atlas::Fault;
+use crate::fault_model::Fault;
 use crate::run::{Options, Outcome, run_cast, run_many};
 use crate::scenario::{Kind, Scenario, StayingPlan};
 

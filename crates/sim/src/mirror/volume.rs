@@ -13,8 +13,8 @@ use fieldstone_proto::{
     Capability, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Reply, ReplyBody,
     Request as NodeRequest, RequestBody, Tag, VolumeId,
 };
-use fieldstone_volume::Phase;
-use fieldstone_volume::{Action, Event, VolumeConfig};
+use fieldstone_volume::VolumePhase;
+use fieldstone_volume::{VolumeAction, VolumeConfig, VolumeEvent};
 use smallvec::smallvec;
 
 use super::{Bug, Sizes};
@@ -31,7 +31,7 @@ enum Node {
     Up,
 }
 
-struct Job {
+struct MirrorRequest {
     /// The block request; `None` for the volume's own.
     request: Option<Request>,
     waits_for: Vec<NodeIndex>,
@@ -48,10 +48,10 @@ pub(crate) struct MirrorVolume {
     nodes: Vec<Node>,
     sizes: Sizes,
     size_bytes: u64,
-    phase: Phase,
-    jobs: BTreeMap<u64, Job>,
+    phase: VolumePhase,
+    requests: BTreeMap<u64, MirrorRequest>,
     next_tag: u64,
-    actions: VecDeque<Action>,
+    actions: VecDeque<VolumeAction>,
     done: Vec<Completion>,
     remembered: BTreeMap<(u64, u32), Bytes>,
 }
@@ -75,8 +75,8 @@ impl MirrorVolume {
             nodes: vec![Node::Down; usize::from(config.nodes)],
             sizes,
             size_bytes,
-            phase: Phase::Opening,
-            jobs: BTreeMap::new(),
+            phase: VolumePhase::Opening,
+            requests: BTreeMap::new(),
             next_tag: 0,
             actions: VecDeque::new(),
             done: Vec::new(),
@@ -88,11 +88,11 @@ impl MirrorVolume {
         let capability =
             Capability { volume: self.volume, epoch: Epoch(self.epoch), ..Capability::default() };
         let request = NodeRequest { tag: Tag(tag), capability, body, payload };
-        self.actions.push_back(Action::Send { node, request });
+        self.actions.push_back(VolumeAction::Send { node, request });
     }
 
-    fn send_job(&mut self, tag: u64, node: NodeIndex) {
-        let Some(request) = self.jobs[&tag].request.clone() else { return };
+    fn send_request(&mut self, tag: u64, node: NodeIndex) {
+        let Some(request) = self.requests[&tag].request.clone() else { return };
         let lsn = Lsn(request.offset_bytes);
         let zeroes = || Bytes::from(vec![0u8; request.len_bytes as usize]);
         let (body, payload) = match request.op {
@@ -161,10 +161,11 @@ impl MirrorVolume {
             Op::Read | Op::Extents => vec![NodeIndex(0)],
             _ => all.collect(),
         };
-        self.jobs.insert(tag, Job { request: Some(request), waits_for, answered: early });
+        self.requests
+            .insert(tag, MirrorRequest { request: Some(request), waits_for, answered: early });
         for node in self.up() {
-            if self.jobs[&tag].waits_for.contains(&node) {
-                self.send_job(tag, node);
+            if self.requests[&tag].waits_for.contains(&node) {
+                self.send_request(tag, node);
             }
         }
     }
@@ -194,17 +195,17 @@ impl MirrorVolume {
 
     fn joined(&mut self, node: NodeIndex) {
         self.nodes[usize::from(node.0)] = Node::Up;
-        let tags: Vec<u64> = self.jobs.keys().copied().collect();
+        let tags: Vec<u64> = self.requests.keys().copied().collect();
         for tag in tags {
-            if self.jobs[&tag].waits_for.contains(&node) {
-                self.send_job(tag, node);
+            if self.requests[&tag].waits_for.contains(&node) {
+                self.send_request(tag, node);
             }
         }
         if self.bug == Bug::NeverReopens && self.epoch > 1 {
             return;
         }
-        if self.phase == Phase::Opening && self.nodes.iter().all(|node| *node == Node::Up) {
-            self.phase = Phase::Serving;
+        if self.phase == VolumePhase::Opening && self.nodes.iter().all(|node| *node == Node::Up) {
+            self.phase = VolumePhase::Serving;
         }
     }
 
@@ -218,21 +219,21 @@ impl MirrorVolume {
             return self.joined(node);
         }
         if fenced && self.bug != Bug::IgnoresFence {
-            self.phase = Phase::Failed("fenced".to_owned());
-            for (_, job) in std::mem::take(&mut self.jobs) {
-                if let Some(request) = job.request.filter(|_| !job.answered) {
+            self.phase = VolumePhase::Failed("fenced".to_owned());
+            for (_, in_flight) in std::mem::take(&mut self.requests) {
+                if let Some(request) = in_flight.request.filter(|_| !in_flight.answered) {
                     self.complete(&request, Err(BlockError::Fenced("by another".to_owned())));
                 }
             }
             return;
         }
-        let Some(job) = self.jobs.get_mut(&reply.tag.0) else { return };
-        job.waits_for.retain(|waits| *waits != node);
-        if !job.waits_for.is_empty() && !fenced {
+        let Some(in_flight) = self.requests.get_mut(&reply.tag.0) else { return };
+        in_flight.waits_for.retain(|waits| *waits != node);
+        if !in_flight.waits_for.is_empty() && !fenced {
             return;
         }
-        let Some(job) = self.jobs.remove(&reply.tag.0) else { return };
-        let Some(request) = job.request.filter(|_| !job.answered) else { return };
+        let Some(in_flight) = self.requests.remove(&reply.tag.0) else { return };
+        let Some(request) = in_flight.request.filter(|_| !in_flight.answered) else { return };
         let changes = matches!(request.op, Op::Write | Op::Trim | Op::WriteZeroes);
         if changes && request.flags.fua && self.bug != Bug::LosesFlush {
             let mut sync = request;
@@ -267,7 +268,7 @@ impl Backend for MirrorVolume {
 
     fn submit(&mut self, request: Request, _now: Nanos) {
         match self.phase {
-            Phase::Serving => self.start(request),
+            VolumePhase::Serving => self.start(request),
             _ => self.complete(&request, Err(BlockError::ShuttingDown)),
         }
     }
@@ -283,31 +284,31 @@ impl Backend for MirrorVolume {
 }
 
 impl VolumeProcess for MirrorVolume {
-    fn handle(&mut self, event: Event, _now: Nanos) {
+    fn handle(&mut self, event: VolumeEvent, _now: Nanos) {
         match event {
-            _ if matches!(self.phase, Phase::Failed(_)) => {}
-            Event::NodeUp(node) => {
+            _ if matches!(self.phase, VolumePhase::Failed(_)) => {}
+            VolumeEvent::NodeUp(node) => {
                 self.nodes[usize::from(node.0)] = Node::Joining;
                 self.send(node, 0, RequestBody::Fence { takeover: true }, vec![]);
                 let create =
                     RequestBody::JournalCreate { generation: GENERATION, ring_bytes: 64 << 20 };
                 self.send(node, u64::MAX, create, vec![]);
             }
-            Event::NodeDown(node) => {
+            VolumeEvent::NodeDown(node) => {
                 self.nodes[usize::from(node.0)] = Node::Down;
                 // The world connects again by itself. Asking for that must do no harm.
-                self.actions.push_back(Action::Reconnect { node });
+                self.actions.push_back(VolumeAction::Reconnect { node });
             }
-            Event::Reply { node, reply } => self.replied(node, reply),
-            Event::JobDone { .. } => {} // it gives no jobs
+            VolumeEvent::Reply { node, reply } => self.replied(node, reply),
+            VolumeEvent::JobDone { .. } => {} // it gives no jobs
         }
     }
 
-    fn next_action(&mut self) -> Option<Action> {
+    fn next_action(&mut self) -> Option<VolumeAction> {
         self.actions.pop_front()
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> VolumePhase {
         self.phase.clone()
     }
 
@@ -324,12 +325,12 @@ impl VolumeProcess for MirrorVolume {
             lost: 0,
             rebuilding: false,
             journal_whole: true,
-            text: format!("{} jobs", self.jobs.len()),
+            text: format!("{} jobs", self.requests.len()),
         }
     }
 
     fn request_close(&mut self) {
-        self.phase = Phase::Closed;
+        self.phase = VolumePhase::Closed;
     }
 
     fn request_scrub(&mut self) {}

@@ -1,13 +1,13 @@
-//! The faults of a run: how they strike, within the bounds of the atlas, and how they end.
+//! The faults of a run: how they strike, within the bounds of the fault model, and how they end.
 
 use fieldstone_node::FileId;
 use fieldstone_proto::NodeIndex;
-use fieldstone_volume::Phase;
+use fieldstone_volume::VolumePhase;
 
-use super::{Happening, Recovery, World};
+use super::{FaultEnd, Happening, World};
 use crate::actor::Cast;
-use crate::atlas::Fault;
 use crate::disk::DiskFaults;
+use crate::fault_model::Fault;
 use crate::network::ClientId;
 use crate::scenario::Kind;
 use crate::trace::Who;
@@ -26,7 +26,7 @@ const SPARED_AFTER_NS: u64 = 60_000 * MS;
 impl<C: Cast> World<'_, C> {
     pub(super) fn schedule_strike(&mut self) {
         if self.faults_active && self.scenario.fault_gap_ns > 0 {
-            let delay_ns = self.fault_dice.around(self.scenario.fault_gap_ns);
+            let delay_ns = self.fault_rng.around(self.scenario.fault_gap_ns);
             self.schedule.after(delay_ns, Happening::Strike);
         }
     }
@@ -35,11 +35,11 @@ impl<C: Cast> World<'_, C> {
         if !self.faults_active {
             return;
         }
-        if self.squeeze_is_due() {
+        if self.disks_full_is_due() {
             return self.schedule_strike();
         }
-        if let Some(fault) = self.scenario.weights.pick(&mut self.fault_dice) {
-            let node = NodeIndex(self.fault_dice.index(self.nodes.len()) as u16);
+        if let Some(fault) = self.scenario.fault_rates.pick(&mut self.fault_rng) {
+            let node = NodeIndex(self.fault_rng.index(self.nodes.len()) as u16);
             let struck = match fault.impairs() {
                 true => self.may_strike(fault, node) && self.strike_node(fault, node),
                 false => self.strike_all(fault),
@@ -59,8 +59,8 @@ impl<C: Cast> World<'_, C> {
             fault,
             Fault::NodeKill | Fault::NodePower | Fault::Partition | Fault::ConnectionLoss
         );
-        self.atlas.allows(fault, node)
-            && (keeps_files || !self.atlas.stays(node))
+        self.fault_model.allows(fault, node)
+            && (keeps_files || !self.fault_model.stays(node))
             && !self.staying_is_due()
     }
 
@@ -74,50 +74,50 @@ impl<C: Cast> World<'_, C> {
             Who::Fault,
             fault.name(),
             u64::from(node.0),
-            format_args!("{node}, impaired: {:?}", self.atlas.impaired()),
+            format_args!("{node}, impaired: {:?}", self.fault_model.impaired()),
         );
-        let silent = self.fault_dice.chance(300);
+        let silent = self.fault_rng.chance(300);
         let away_ns = self.draw_ns(&[(1, 5), (5, 100), (300, 3000)]);
         if fault.destroys() {
-            self.atlas.destroys(node);
+            self.fault_model.destroys(node);
         }
         let host = &mut self.nodes[usize::from(node.0)];
         match fault {
             Fault::NodeKill => {
                 host.disk.kill();
                 self.stop_node(node, silent);
-                self.recover_after(node, away_ns, Recovery::Start);
+                self.recover_after(node, away_ns, FaultEnd::Start);
             }
             Fault::NodePower => {
                 host.disk.power_loss();
                 self.stop_node(node, silent);
-                self.recover_after(node, away_ns, Recovery::Start);
+                self.recover_after(node, away_ns, FaultEnd::Start);
             }
             Fault::NodeWipe => {
                 self.stop_node(node, silent);
                 self.replace_node(node);
-                self.recover_after(node, away_ns, Recovery::Start);
+                self.recover_after(node, away_ns, FaultEnd::Start);
             }
             Fault::NodeSlow => {
-                host.slowness = self.fault_dice.between(5, 100);
-                self.recover_after(node, away_ns, Recovery::Speed);
+                host.slowness = self.fault_rng.between(5, 100);
+                self.recover_after(node, away_ns, FaultEnd::Speed);
             }
             Fault::Partition => return self.partition(node, away_ns),
             Fault::ConnectionLoss => return self.lose_connections(node),
             Fault::BitFlip => return self.flip_bit(node, away_ns),
             Fault::DiskErrors => {
-                let dice = &mut self.fault_dice;
+                let rng = &mut self.fault_rng;
                 host.disk.faults = DiskFaults {
-                    read_error_per_mille: dice.pick(&[0, 20, 500]),
-                    write_error_per_mille: dice.pick(&[0, 20, 500]),
-                    sync_error_per_mille: dice.pick(&[0, 100, 1000]),
+                    read_error_per_mille: rng.pick(&[0, 20, 500]),
+                    write_error_per_mille: rng.pick(&[0, 20, 500]),
+                    sync_error_per_mille: rng.pick(&[0, 100, 1000]),
                     ..DiskFaults::default()
                 };
-                self.recover_after(node, away_ns, Recovery::Disk);
+                self.recover_after(node, away_ns, FaultEnd::Disk);
             }
             Fault::DiskFull => {
                 host.disk.faults.full = true;
-                self.recover_after(node, away_ns, Recovery::Disk);
+                self.recover_after(node, away_ns, FaultEnd::Disk);
             }
             _ => return false,
         }
@@ -129,7 +129,7 @@ impl<C: Cast> World<'_, C> {
         let clients = self.draw_clients();
         for client in &clients {
             self.network.partition(*client, node);
-            self.recover_after(node, away_ns, Recovery::Link(*client));
+            self.recover_after(node, away_ns, FaultEnd::Link(*client));
         }
         !clients.is_empty()
     }
@@ -140,9 +140,9 @@ impl<C: Cast> World<'_, C> {
         let peers: Vec<_> = peers.collect();
         let now = self.now();
         for peer in &peers {
-            self.atlas.begins(node);
+            self.fault_model.begins(node);
             self.network.lose(now, *peer);
-            self.atlas.ends(node, now);
+            self.fault_model.ends(node, now);
         }
         !peers.is_empty()
     }
@@ -154,17 +154,17 @@ impl<C: Cast> World<'_, C> {
     }
 
     fn draw_ns(&mut self, ranges_ms: &[(u64, u64)]) -> u64 {
-        let (low, high) = self.fault_dice.pick(ranges_ms);
-        self.fault_dice.between(low * MS, high * MS)
+        let (low, high) = self.fault_rng.pick(ranges_ms);
+        self.fault_rng.between(low * MS, high * MS)
     }
 
-    pub(super) fn recover_after(&mut self, node: NodeIndex, delay_ns: u64, what: Recovery) {
-        self.atlas.begins(node);
+    pub(super) fn recover_after(&mut self, node: NodeIndex, delay_ns: u64, what: FaultEnd) {
+        self.fault_model.begins(node);
         self.schedule.after(delay_ns, Happening::Recover { node, what });
     }
 
     fn replace_node(&mut self, node: NodeIndex) {
-        let incarnation = self.world_dice.word();
+        let incarnation = self.world_rng.word();
         let host = &mut self.nodes[usize::from(node.0)];
         host.disk.wipe();
         (host.flipped, host.unsure, host.unread) = (false, false, false);
@@ -179,8 +179,8 @@ impl<C: Cast> World<'_, C> {
             return false;
         }
         let mut file = FileId::Data;
-        if self.fault_dice.chance(300) {
-            file = files[self.fault_dice.index(files.len())];
+        if self.fault_rng.chance(300) {
+            file = files[self.fault_rng.index(files.len())];
         }
         // A node with a damaged record is lost, now or at its next start. In a scenario *beyond*
         // more nodes may be away than the code survives, so the data written meanwhile may need
@@ -191,12 +191,12 @@ impl<C: Cast> World<'_, C> {
         let Some(at) = disk.flip_bit(file, PAGE_BYTES) else { return false };
         self.note(Who::Fault, "flipped", at, format_args!("{node} {file:?} byte {at}"));
         if file == FileId::Data {
-            self.atlas.needs_scrub(node);
+            self.fault_model.needs_scrub(node);
             // A scrub that is under way may already have passed the place.
             self.forget_scrubs();
         } else {
             self.nodes[usize::from(node.0)].flipped = true;
-            self.recover_after(node, away_ns, Recovery::Replace);
+            self.recover_after(node, away_ns, FaultEnd::Replace);
         }
         true
     }
@@ -258,8 +258,8 @@ impl<C: Cast> World<'_, C> {
             }
             self.stop_node(node, fault == Fault::PowerAll);
             let away_ns = self.draw_ns(&[(1, 3), (5, 300)]);
-            self.atlas.begins_for_all(node);
-            self.schedule.after(away_ns, Happening::Recover { node, what: Recovery::Start });
+            self.fault_model.begins_for_all(node);
+            self.schedule.after(away_ns, Happening::Recover { node, what: FaultEnd::Start });
         }
         for tenant in self.all_tenants() {
             self.schedule_open(tenant, 0);
@@ -269,31 +269,31 @@ impl<C: Cast> World<'_, C> {
     /// A second volume process takes over while the first is alive, perhaps cut off.
     fn usurp(&mut self, tenant: usize) -> bool {
         let Some(old) = self.tenants[tenant].active else { return false };
-        if self.processes(tenant) != 1 || self.volumes[&old].phase != Phase::Serving {
+        if self.processes(tenant) != 1 || self.volumes[&old].phase != VolumePhase::Serving {
             return false;
         }
         self.note(Who::Fault, Fault::Usurp.name(), 0, format_args!("v{} is succeeded", old.0));
         let lives_ns = self.draw_ns(&[(1, 20), (100, 2000)]);
         self.schedule.after(lives_ns, Happening::EndStale { client: old });
-        self.tenants[tenant].stale_ops_left = self.fault_dice.between(0, 30) as u32;
+        self.tenants[tenant].stale_ops_left = self.fault_rng.between(0, 30) as u32;
         let nodes = (0..self.nodes.len()).map(|index| NodeIndex(index as u16));
-        let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_dice.chance(500)).collect();
+        let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_rng.chance(500)).collect();
         // Until the first process is fenced it goes on, and stores nothing on nodes that it is cut
         // off from. For its data these nodes are impaired. If it is cut off from more nodes than it
         // can do without, it writes nothing. All of these links then come back at the same time,
         // when the process is fenced or dead: with only some of the links it would write.
-        let counts = self.atlas.allows_all(&cut);
-        if counts || cut.len() > self.atlas.impaired_max() {
+        let counts = self.fault_model.allows_all(&cut);
+        if counts || cut.len() > self.fault_model.impaired_max() {
             let delays: Vec<u64> =
-                cut.iter().map(|_| self.fault_dice.between(1, lives_ns * 2)).collect();
+                cut.iter().map(|_| self.fault_rng.between(1, lives_ns * 2)).collect();
             let longest_ns = delays.iter().copied().max().unwrap_or(0);
             for (node, delay_ns) in cut.into_iter().zip(delays) {
                 self.network.partition(old, node);
                 let delay_ns = if counts { delay_ns } else { longest_ns };
                 if counts {
-                    self.atlas.begins(node);
+                    self.fault_model.begins(node);
                 }
-                let what = Recovery::StaleLink { client: old, counts };
+                let what = FaultEnd::StaleLink { client: old, counts };
                 self.schedule.after(delay_ns, Happening::Recover { node, what });
             }
         }
@@ -305,11 +305,11 @@ impl<C: Cast> World<'_, C> {
     fn may_still_write(&self, stale: ClientId) -> bool {
         let Some(host) = self.volumes.get(&stale) else { return false };
         let active = self.tenants[host.tenant].active.and_then(|active| self.volumes.get(&active));
-        active.is_none_or(|active| active.phase != Phase::Serving)
+        active.is_none_or(|active| active.phase != VolumePhase::Serving)
     }
 
-    pub(super) fn recover_due(&mut self, node: NodeIndex, what: Recovery) {
-        if let Recovery::StaleLink { client, counts: false } = what
+    pub(super) fn recover_due(&mut self, node: NodeIndex, what: FaultEnd) {
+        if let FaultEnd::StaleLink { client, counts: false } = what
             && self.may_still_write(client)
         {
             return self.schedule.after(STALE_AGAIN_NS, Happening::Recover { node, what });
@@ -318,17 +318,17 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::World, "recover", u64::from(node.0), format_args!("{node} {what:?}"));
         let host = &mut self.nodes[usize::from(node.0)];
         match what {
-            Recovery::Start => self.start_node(node),
-            Recovery::Speed => {
+            FaultEnd::Start => self.start_node(node),
+            FaultEnd::Speed => {
                 host.slowness = 1;
                 // Operations that the disk has begun keep their old duration.
                 over_at = over_at.max(host.disk_busy_until);
             }
-            Recovery::Link(client) | Recovery::StaleLink { client, .. } => {
-                let lossy = self.fault_dice.chance(500);
+            FaultEnd::Link(client) | FaultEnd::StaleLink { client, .. } => {
+                let lossy = self.fault_rng.chance(500);
                 self.network.heal(over_at, client, node, lossy);
             }
-            Recovery::Disk => {
+            FaultEnd::Disk => {
                 // A machine whose disk failed is rebooted: it does not trust data whose sync
                 // failed. A process that restarted meanwhile may have trusted this data, as on
                 // Linux.
@@ -336,16 +336,16 @@ impl<C: Cast> World<'_, C> {
                 host.disk.power_loss();
                 self.forget_epochs(node);
                 self.stop_node(node, false);
-                self.recover_after(node, MS, Recovery::Start);
+                self.recover_after(node, MS, FaultEnd::Start);
             }
-            Recovery::Replace => {
+            FaultEnd::Replace => {
                 self.stop_node(node, false);
                 self.replace_node(node);
-                self.recover_after(node, MS, Recovery::Start);
+                self.recover_after(node, MS, FaultEnd::Start);
             }
         }
-        if !matches!(what, Recovery::StaleLink { counts: false, .. }) {
-            self.atlas.ends(node, over_at);
+        if !matches!(what, FaultEnd::StaleLink { counts: false, .. }) {
+            self.fault_model.ends(node, over_at);
         }
     }
 }

@@ -12,7 +12,7 @@
 //! end of a run the world asks volumes once more.
 
 use fieldstone_block::Nanos;
-use fieldstone_volume::{Geometry, Phase, Provisioning, slots_whole};
+use fieldstone_volume::{Geometry, Provisioning, VolumePhase, slots_whole};
 
 use super::World;
 use super::tenant::Tenant;
@@ -36,13 +36,13 @@ const SURE_PER_MILLE: u64 = 500;
 
 /// A growth that the world asked a process for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct GrowthRequest {
     by: ClientId,
     blocks: u64,
     /// The time of the request, or the last time when more nodes were away than the code survives.
     at: Nanos,
     /// A node was impaired since then.
-    troubled: bool,
+    impaired: bool,
 }
 
 impl<C: Cast> World<'_, C> {
@@ -59,13 +59,13 @@ impl<C: Cast> World<'_, C> {
     /// Asks `client` to grow its volume.
     pub(super) fn ask_to_grow(&mut self, client: ClientId, tenant: usize, size_bytes: u64) {
         self.note(Who::World, "grow", size_bytes, format_args!("volume {tenant}"));
-        let (at, troubled) = (self.now(), !self.atlas.impaired().is_empty());
+        let (at, impaired) = (self.now(), !self.fault_model.impaired().is_empty());
         let blocks = size_bytes / BLOCK_BYTES;
         let seat = &mut self.tenants[tenant];
         seat.asked_blocks.push(blocks);
         // A process that has a successor cannot grow the volume.
         if seat.newest == Some(client) {
-            seat.asked = Some(Asked { by: client, blocks, at, troubled });
+            seat.pending_growth = Some(GrowthRequest { by: client, blocks, at, impaired });
         }
         self.with_volume(client, |volume, _| volume.request_grow(size_bytes));
     }
@@ -75,7 +75,7 @@ impl<C: Cast> World<'_, C> {
         let Some(host) = self.volumes.get(&client) else { return };
         let tenant = host.tenant;
         let seat = &mut self.tenants[tenant];
-        if host.phase != Phase::Serving || seat.active != Some(client) {
+        if host.phase != VolumePhase::Serving || seat.active != Some(client) {
             return;
         }
         let (known, shown) = (seat.blocks, host.device.info().size_bytes / BLOCK_BYTES);
@@ -91,8 +91,8 @@ impl<C: Cast> World<'_, C> {
         }
         seat.blocks = shown;
         seat.checker.grow(shown * seat.share.cells_per_block());
-        if seat.asked.is_some_and(|asked| asked.blocks <= shown) {
-            seat.asked = None;
+        if seat.pending_growth.is_some_and(|pending_growth| pending_growth.blocks <= shown) {
+            seat.pending_growth = None;
         }
         self.note(Who::World, "grown", shown, format_args!("volume {tenant}: {shown} blocks"));
     }
@@ -100,27 +100,29 @@ impl<C: Cast> World<'_, C> {
     /// At an audit: checks that volumes that were asked grow in time, or give a reason.
     pub(super) fn audit_growth(&mut self) {
         let now = self.now();
-        let (trouble, exceeded) = (!self.atlas.impaired().is_empty(), self.atlas.is_exceeded());
+        let (impaired, exceeded) =
+            (!self.fault_model.impaired().is_empty(), self.fault_model.is_exceeded());
         for tenant in self.all_tenants() {
-            let Some(mut asked) = self.tenants[tenant].asked else { continue };
-            asked.troubled |= trouble;
+            let Some(mut pending_growth) = self.tenants[tenant].pending_growth else { continue };
+            pending_growth.impaired |= impaired;
             if exceeded {
-                asked.at = now;
+                pending_growth.at = now;
             }
-            let Some(host) = self.volumes.get(&asked.by) else {
-                self.tenants[tenant].asked = None;
+            let Some(host) = self.volumes.get(&pending_growth.by) else {
+                self.tenants[tenant].pending_growth = None;
                 continue;
             };
             let refused = host.device.store().grow_refused();
-            let served = self.tenants[tenant].active == Some(asked.by);
-            self.tenants[tenant].asked = Some(asked).filter(|_| refused.is_none() && served);
+            let served = self.tenants[tenant].active == Some(pending_growth.by);
+            self.tenants[tenant].pending_growth =
+                Some(pending_growth).filter(|_| refused.is_none() && served);
             if let Some(why) = refused.filter(|_| served) {
                 self.note(Who::World, "grow", 0, format_args!("volume {tenant}: refused: {why}"));
-                if !self.may_refuse_to_grow(tenant, asked) {
+                if !self.may_refuse_to_grow(tenant, pending_growth) {
                     self.fail(format!("volume {tenant} must not refuse to grow: {why}"));
                 }
-            } else if served && now.since(asked.at).0 > GROW_NS_MAX {
-                let (blocks, seconds) = (asked.blocks, GROW_NS_MAX / 1_000_000_000);
+            } else if served && now.since(pending_growth.at).0 > GROW_NS_MAX {
+                let (blocks, seconds) = (pending_growth.blocks, GROW_NS_MAX / 1_000_000_000);
                 let state = self.describe_state();
                 self.fail(format!(
                     "volume {tenant} neither has {blocks} blocks after {seconds} s nor says why: \
@@ -131,19 +133,19 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// Whether a volume may lack the room to grow.
-    fn may_refuse_to_grow(&self, tenant: usize, asked: Asked) -> bool {
+    fn may_refuse_to_grow(&self, tenant: usize, pending_growth: GrowthRequest) -> bool {
         if self.tenants[tenant].share.provisioning == Provisioning::Thin {
             return false;
         }
         let slots = |(index, seat): (usize, &Tenant)| {
-            let blocks = if index == tenant { asked.blocks } else { seat.blocks };
+            let blocks = if index == tenant { pending_growth.blocks } else { seat.blocks };
             let size_bytes = blocks * BLOCK_BYTES;
             let geometry = Geometry { size_bytes, ..seat.share.geometry };
             slots_whole(&geometry, self.scenario.profile, self.scenario.nodes)
         };
         let needed: u64 = self.tenants.iter().enumerate().map(slots).sum();
-        let troubled = asked.troubled || self.was_squeezed_since(asked.at);
-        troubled || needed * 1000 > u64::from(self.scenario.slots) * SURE_PER_MILLE
+        let impaired = pending_growth.impaired || self.were_disks_full_since(pending_growth.at);
+        impaired || needed * 1000 > u64::from(self.scenario.slots) * SURE_PER_MILLE
     }
 
     /// At the end of a run: asks volumes that may grow once more.
@@ -158,7 +160,7 @@ impl<C: Cast> World<'_, C> {
         }
         self.collect_frames();
         self.until("volumes are larger, or say why not", 2 * GROW_NS_MAX, |world| {
-            world.tenants.iter().all(|tenant| tenant.asked.is_none())
+            world.tenants.iter().all(|tenant| tenant.pending_growth.is_none())
         })
     }
 
@@ -170,11 +172,11 @@ impl<C: Cast> World<'_, C> {
         let cells = seat.blocks * seat.share.cells_per_block();
         // A process with a successor may not know the new size.
         let covers = seat.newest == Some(client) && cells > old;
-        if !covers || !seat.growth_dice.chance(BEHIND_PER_MILLE) {
+        if !covers || !seat.growth_rng.chance(BEHIND_PER_MILLE) {
             return draft;
         }
         let moved = draft.span.cells.min(cells - old);
-        let first = old + seat.growth_dice.between(0, cells - old - moved);
+        let first = old + seat.growth_rng.between(0, cells - old - moved);
         Draft { span: Span { first, cells: moved }, ..draft }
     }
 }

@@ -4,20 +4,20 @@
 //! actions go back on the schedule. Nothing else moves time, so a run is a function of its
 //! scenario. The parts: `nodes` and `volumes` host the processes; `users` submits requests and
 //! judges answers; `growth` and `removal` grow and remove whole volumes; `faults` makes faults
-//! strike; `lasting` makes faults that stay; `squeeze` fills the disks; `room` knows how full the
-//! pool is; `books` checks the contents of nodes; `script` runs a run from creation to the last
-//! check.
+//! strike; `permanent_faults` makes the faults that stay; `disk_full` fills the disks of all nodes;
+//! `expected_space` decides when a volume may report a lack of space; `accounting` checks the
+//! contents of nodes; `script` runs a run from creation to the last check.
 
-mod books;
+mod accounting;
 mod describe;
+mod disk_full;
+mod expected_space;
 mod faults;
 mod growth;
-mod lasting;
 mod nodes;
+mod permanent_faults;
 mod removal;
-mod room;
 pub(crate) mod script;
-mod squeeze;
 mod tenant;
 mod users;
 mod volumes;
@@ -29,16 +29,16 @@ use fieldstone_node::{DiskId, PeerId};
 use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 
 use crate::actor::{Cast, VolumeProcess};
-use crate::atlas::{Atlas, Fault};
 use crate::device::DeviceFault;
-use crate::dice::Dice;
-use crate::network::{ClientId, Direction, Network};
+use crate::fault_model::{Fault, FaultModel};
+use crate::network::{ClientId, FrameDirection, Network};
+use crate::random::RandomStream;
 use crate::scenario::{Kind, Scenario, StayingPlan};
 use crate::schedule::Schedule;
 use crate::trace::{Trace, Who};
-use lasting::OldCopy;
+use disk_full::DisksFull;
 use nodes::NodeHost;
-use squeeze::Squeeze;
+use permanent_faults::OldCopy;
 use tenant::{Scrub, Tenant};
 use users::InFlight;
 use volumes::VolumeHost;
@@ -47,7 +47,7 @@ use volumes::VolumeHost;
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     /// A frame is due on a connection.
-    Frame { peer: PeerId, direction: Direction },
+    Frame { peer: PeerId, direction: FrameDirection },
     /// A disk operation of a node's `life` is due.
     Disk { node: NodeIndex, life: u64, id: DiskId },
     /// The time for which a volume process asked for a poll.
@@ -59,7 +59,7 @@ enum Happening {
     /// The next fault is due.
     Strike,
     /// A fault on a node ends.
-    Recover { node: NodeIndex, what: Recovery },
+    Recover { node: NodeIndex, what: FaultEnd },
     /// Starts a process of a volume if none runs.
     Open { tenant: usize },
     /// The user goes on removing a volume, or makes it again.
@@ -74,7 +74,7 @@ enum Happening {
 
 /// How a fault on a node ends.
 #[derive(Clone, Copy, Debug)]
-enum Recovery {
+enum FaultEnd {
     /// The dead process comes back.
     Start,
     /// The disk has its normal speed again.
@@ -103,7 +103,7 @@ pub struct Failure {
 const AUDIT_GAP_NS: u64 = 20_000_000;
 /// Longest virtual time of a request while no node is impaired. Twice this if the pool is short of
 /// room, and four times if a disk is also slow for good. In a pool that is short of room, a request
-/// also waits for each other request in the queue (`TURN_NS_MAX`, `SLOW_TURN_NS_MAX`).
+/// also waits for each other request in the queue (`QUEUED_NS_MAX`, `SLOW_QUEUED_NS_MAX`).
 const SOUND_NS_MAX: u64 = 15_000_000_000;
 /// The same if a node was impaired since the request was made.
 const REQUEST_NS_MAX: u64 = 30_000_000_000;
@@ -125,7 +125,7 @@ pub struct World<'a, C: Cast> {
     volumes: BTreeMap<ClientId, VolumeHost<C::Volume>>,
     /// The volume of each process, in the order of the starts.
     owners: Vec<usize>,
-    atlas: Atlas,
+    fault_model: FaultModel,
     in_flight: BTreeMap<u32, InFlight>,
     requests: u32,
     /// Users make requests by themselves, and faults strike.
@@ -137,19 +137,19 @@ pub struct World<'a, C: Cast> {
     /// At the last audit every volume was as sound as it can be where faults stay, and no process
     /// has died since.
     steady: bool,
-    fault_dice: Dice,
+    fault_rng: RandomStream,
     /// Decides which volumes a fault strikes, if there are several.
-    tenant_dice: Dice,
+    tenant_rng: RandomStream,
     /// Faults that stay and have not struck yet.
     staying: Vec<StayingPlan>,
-    squeeze: Squeeze,
+    disks_full: DisksFull,
     old_copies: BTreeMap<NodeIndex, OldCopy>,
-    lasting_dice: Dice,
+    permanent_rng: RandomStream,
     /// Audits so far.
     audits: u64,
     /// Blocks that acknowledged trims and zeroes covered.
     trimmed_blocks: u64,
-    world_dice: Dice,
+    world_rng: RandomStream,
     injected: BTreeMap<Fault, u64>,
     device_faults: BTreeMap<DeviceFault, u64>,
     failed_requests: u64,
@@ -163,27 +163,31 @@ impl<'a, C: Cast> World<'a, C> {
         let beyond = scenario.kind == Kind::Beyond;
         let mut world = Self {
             schedule: Schedule::default(),
-            network: Network::new(Dice::new(seed, "network", 0), scenario.network, scenario.wire),
+            network: Network::new(
+                RandomStream::new(seed, "network", 0),
+                scenario.network,
+                scenario.wire,
+            ),
             nodes: Vec::new(),
             tenants: (0..scenario.volumes.len()).map(|n| Tenant::new(&scenario, n)).collect(),
             volumes: BTreeMap::new(),
             owners: Vec::new(),
-            atlas: Atlas::new(scenario.profile.m(), beyond),
+            fault_model: FaultModel::new(scenario.profile.m(), beyond),
             in_flight: BTreeMap::new(),
             requests: 0,
             users_active: false,
             faults_active: false,
             calm: false,
             steady: false,
-            fault_dice: Dice::new(seed, "faults", 0),
-            tenant_dice: Dice::new(seed, "tenants", 0),
+            fault_rng: RandomStream::new(seed, "faults", 0),
+            tenant_rng: RandomStream::new(seed, "tenants", 0),
             staying: scenario.staying.clone(),
-            squeeze: Squeeze::Ahead,
+            disks_full: DisksFull::Ahead,
             old_copies: BTreeMap::new(),
-            lasting_dice: Dice::new(seed, "lasting", 0),
+            permanent_rng: RandomStream::new(seed, "lasting", 0),
             audits: 0,
             trimmed_blocks: 0,
-            world_dice: Dice::new(seed, "world", 0),
+            world_rng: RandomStream::new(seed, "world", 0),
             injected: BTreeMap::new(),
             device_faults: BTreeMap::new(),
             failed_requests: 0,
@@ -257,11 +261,11 @@ impl<'a, C: Cast> World<'a, C> {
         }
     }
 
-    fn frame_due(&mut self, peer: PeerId, direction: Direction) {
+    fn frame_due(&mut self, peer: PeerId, direction: FrameDirection) {
         let Some((ends, arrival)) = self.network.arrive(peer, direction) else { return };
         match direction {
-            Direction::ToNode => self.arrived_at_node(ends, arrival),
-            Direction::ToClient => self.arrived_at_volume(ends, arrival),
+            FrameDirection::ToNode => self.arrived_at_node(ends, arrival),
+            FrameDirection::ToClient => self.arrived_at_volume(ends, arrival),
         }
     }
 
@@ -272,17 +276,17 @@ impl<'a, C: Cast> World<'a, C> {
         self.audit_nodes();
         self.audit_growth();
         self.strike_to_stay();
-        self.squeeze_if_due();
+        self.fill_disks_if_due();
         let mut whole = true;
         for tenant in self.all_tenants() {
             whole &= self.audit_tenant(tenant);
         }
         if self.tenants.iter().all(|tenant| tenant.scrub == Scrub::Done) {
-            self.atlas.scrubbed();
+            self.fault_model.scrubbed();
             self.forget_scrubs();
         }
         if whole {
-            self.atlas.whole(self.now());
+            self.fault_model.whole(self.now());
         }
         let steady = |tenant: &Tenant| tenant.active.is_some_and(|active| self.is_steady(active));
         self.steady = self.calm && self.tenants.iter().all(steady);
@@ -291,15 +295,15 @@ impl<'a, C: Cast> World<'a, C> {
     /// The volume goes on without a node until it is opened again.
     fn has_fenced_node(&self, client: ClientId) -> bool {
         let health = self.volumes[&client].device.store().health();
-        health.phase == fieldstone_volume::Phase::Serving
+        health.phase == fieldstone_volume::VolumePhase::Serving
             && health.nodes.iter().any(|node| node.fenced)
     }
 
-    /// Starts or follows a scrub of a volume, if the atlas needs one. True when the volume is
+    /// Starts or follows a scrub of a volume, if the fault model needs one. True when the volume is
     /// whole.
     fn audit_tenant(&mut self, tenant: usize) -> bool {
         let Some(active) = self.tenants[tenant].active else { return false };
-        if self.has_fenced_node(active) && (self.calm || self.world_dice.chance(20)) {
+        if self.has_fenced_node(active) && (self.calm || self.world_rng.chance(20)) {
             // The operator reads this in the status, sooner or later, and opens the volume again.
             self.kill_volume(active, "a node waits for the next opening");
             return false;
@@ -321,7 +325,7 @@ impl<'a, C: Cast> World<'a, C> {
             }
             Scrub::Requested { by, .. } if by == active => {}
             Scrub::Done => {}
-            _ if self.atlas.wants_scrub() && !scrubbing => {
+            _ if self.fault_model.wants_scrub() && !scrubbing => {
                 self.note(Who::World, "scrub", tenant as u64, format_args!("is asked for"));
                 self.tenants[tenant].scrub = Scrub::Requested { by: active, at: now };
                 self.with_volume(active, |volume, _| volume.request_scrub());

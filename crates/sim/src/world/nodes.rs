@@ -1,15 +1,15 @@
 //! Hosts of node processes: each has a disk that outlives its processes.
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{Action, DiskId, Event, FileId, NodeConfig, PeerId};
+use fieldstone_node::{DiskId, FileId, NodeAction, NodeConfig, NodeEvent, PeerId};
 use fieldstone_proto::{Epoch, NodeIndex, ReplyBody};
 
 use super::describe::{brief_reply, brief_request};
 use super::{Happening, World};
 use crate::actor::{Cast, NodeProcess};
-use crate::dice::Dice;
 use crate::disk::SimDisk;
 use crate::network::{Arrival, Ends};
+use crate::random::RandomStream;
 use crate::trace::Who;
 
 /// A node: its place, its disk, and its process if it runs.
@@ -22,7 +22,7 @@ pub(super) struct NodeHost<N> {
     /// How many times slower than usual the disk is.
     pub slowness: u64,
     /// The node's permanent faults.
-    pub lasting: Lasting,
+    pub permanent_faults: PermanentFaults,
     /// Since the files were empty, a bit flipped in them, outside shard data.
     pub flipped: bool,
     /// Since the files were empty, a process died after a failed sync and before the note of it was
@@ -31,7 +31,7 @@ pub(super) struct NodeHost<N> {
     /// Since the files were empty, a process could not read a header at its start: the header may
     /// be left from a volume that was removed at that time.
     pub unread: bool,
-    /// The life in which the world compared the books with the disk after the start.
+    /// The life in which the world compared the accounting with the disk after the start.
     pub checked_life: u64,
     /// Failed operations of its disk when the process started.
     pub errors_before: u64,
@@ -44,9 +44,9 @@ pub(super) struct NodeHost<N> {
 /// Actions of a node at one moment after which it counts as spinning.
 const ACTIONS_MAX: u32 = 100_000;
 
-/// The faults of a node that last to the end of the run.
+/// The permanent faults of a node, which last to the end of the run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lasting {
+pub(super) struct PermanentFaults {
     /// The additional duration of each operation of its disk.
     pub delay_ns: u64,
     /// Its process does no more work.
@@ -55,16 +55,16 @@ pub(super) struct Lasting {
 
 impl<C: Cast> World<'_, C> {
     pub(super) fn add_node(&mut self, node: NodeIndex) {
-        let dice = Dice::new(self.scenario.seed, "disk", u64::from(node.0));
-        let disk = SimDisk::new(dice, self.scenario.disk, u64::MAX);
-        let incarnation = self.world_dice.word();
+        let rng = RandomStream::new(self.scenario.seed, "disk", u64::from(node.0));
+        let disk = SimDisk::new(rng, self.scenario.disk, u64::MAX);
+        let incarnation = self.world_rng.word();
         self.nodes.push(NodeHost {
             process: None,
             disk,
             life: 0,
             incarnation,
             slowness: 1,
-            lasting: Lasting::default(),
+            permanent_faults: PermanentFaults::default(),
             flipped: false,
             unsure: false,
             unread: false,
@@ -126,17 +126,17 @@ impl<C: Cast> World<'_, C> {
         let event = match arrival {
             Arrival::Request(request) => {
                 self.note(who, "recv", request.tag.0, format_args!("{}", brief_request(&request)));
-                Event::Request { peer: ends.peer, request }
+                NodeEvent::Request { peer: ends.peer, request }
             }
             Arrival::Closed => {
                 self.note(who, "lost", ends.peer.0, format_args!("connection {}", ends.peer.0));
-                Event::PeerLost { peer: ends.peer }
+                NodeEvent::PeerLost { peer: ends.peer }
             }
             Arrival::Reply(_) => return,
         };
         let clock = self.node_clock();
         let host = &mut self.nodes[usize::from(ends.node.0)];
-        if let Some(process) = host.process.as_mut().filter(|_| !host.lasting.silent) {
+        if let Some(process) = host.process.as_mut().filter(|_| !host.permanent_faults.silent) {
             process.handle(event, clock);
             self.pump_node(ends.node);
         }
@@ -154,8 +154,8 @@ impl<C: Cast> World<'_, C> {
             let key = id.0;
             self.trace.line(at, Who::Node(node.0), "diskerr", key, format_args!("#{key} {error}"));
         }
-        if let Some(process) = host.process.as_mut().filter(|_| !host.lasting.silent) {
-            process.handle(Event::Disk { id, result }, clock);
+        if let Some(process) = host.process.as_mut().filter(|_| !host.permanent_faults.silent) {
+            process.handle(NodeEvent::Disk { id, result }, clock);
             self.pump_node(node);
             self.check_started(node);
         }
@@ -173,17 +173,18 @@ impl<C: Cast> World<'_, C> {
                 return;
             };
             match action {
-                Action::Disk { id, op } => {
+                NodeAction::Disk { id, op } => {
                     let text = self.trace.is_written().then(|| super::describe::brief_disk(&op));
                     let slowness = host.slowness;
-                    let delay_ns = host.disk.submit(id, op) * slowness + host.lasting.delay_ns;
+                    let delay_ns =
+                        host.disk.submit(id, op) * slowness + host.permanent_faults.delay_ns;
                     let ends_at = self.schedule.now().plus(Nanos(delay_ns));
                     host.disk_busy_until = host.disk_busy_until.max(ends_at);
                     self.schedule.after(delay_ns, Happening::Disk { node, life, id });
                     let text = text.unwrap_or_default();
                     self.note(who, "disk", id.0, format_args!("#{} {text}", id.0));
                 }
-                Action::Reply { peer, reply } => {
+                NodeAction::Reply { peer, reply } => {
                     self.note(who, "reply", reply.tag.0, format_args!("{}", brief_reply(&reply)));
                     if let Ok(ReplyBody::VolumeState(state)) = &reply.result {
                         self.check_epoch(node, peer, state.epoch_before);
@@ -198,7 +199,7 @@ impl<C: Cast> World<'_, C> {
     /// Checks that a node's epoch never falls, whatever happened to it, except a replacement or a
     /// fault that stays.
     fn check_epoch(&mut self, node: NodeIndex, peer: PeerId, epoch: Epoch) {
-        if self.atlas.stays(node) {
+        if self.fault_model.stays(node) {
             return;
         }
         let Some(client) = self.network.client_of(peer) else { return };

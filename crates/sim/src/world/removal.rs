@@ -19,21 +19,21 @@ use fieldstone_proto::{
     Capability, Epoch, NodeError, NodeIndex, Request, RequestBody, Rights, Tag, VolumeId,
 };
 
-use super::{Happening, Recovery, World};
+use super::{FaultEnd, Happening, World};
 use crate::actor::{Cast, NodeProcess};
-use crate::atlas::Fault;
 use crate::disk::{DiskFaults, View};
+use crate::fault_model::Fault;
 use crate::network::{Arrival, ClientId, Ends};
 use crate::trace::Who;
 
 /// How often the command checks whether it can reach a node.
-const LOOK_NS: u64 = 10_000_000;
+const POLL_NS: u64 = 10_000_000;
 /// Longest pause before the user gives the command again.
 const AGAIN_NS_MAX: u64 = 300_000_000;
 /// Commands that are killed after some of their answers, per thousand.
 const KILLED_PER_MILLE: u32 = 200;
 /// Nodes whose disk fails while they erase, per thousand.
-const TROUBLE_PER_MILLE: u32 = 150;
+const ERASE_ERRORS_PER_MILLE: u32 = 150;
 /// The longest time that such a disk fails.
 const AWAY_NS_MAX: u64 = 2_000_000_000;
 
@@ -83,7 +83,7 @@ impl<C: Cast> World<'_, C> {
     fn check_again(&mut self, tenant: usize) {
         let seat = &mut self.tenants[tenant];
         if seat.removal.is_some() && !std::mem::replace(&mut seat.removal_pending, true) {
-            self.schedule.after(LOOK_NS, Happening::Remove { tenant });
+            self.schedule.after(POLL_NS, Happening::Remove { tenant });
         }
     }
 
@@ -106,9 +106,9 @@ impl<C: Cast> World<'_, C> {
         }
         let client = ClientId(self.owners.len() as u32);
         self.owners.push(tenant);
-        let dice = &mut self.tenants[tenant].removal_dice;
-        let killed = dice.chance(KILLED_PER_MILLE);
-        let answers = dice.between(1, 2 * self.nodes.len() as u64) as usize;
+        let rng = &mut self.tenants[tenant].removal_rng;
+        let killed = rng.chance(KILLED_PER_MILLE);
+        let answers = rng.between(1, 2 * self.nodes.len() as u64) as usize;
         self.note(Who::Volume(client.0), "remove", 0, format_args!("volume {tenant}"));
         self.tenants[tenant].removal = Some(Removal::Running(Command {
             client,
@@ -127,7 +127,7 @@ impl<C: Cast> World<'_, C> {
         let Some(Removal::Running(mut command)) = self.tenants[tenant].removal.take() else {
             return;
         };
-        let wanted: Vec<NodeIndex> = self.nodes_without_lasting_fault().collect();
+        let wanted: Vec<NodeIndex> = self.nodes_without_permanent_fault().collect();
         for node in &wanted {
             let link = &mut command.peers[usize::from(node.0)];
             if link.is_none() && self.nodes[usize::from(node.0)].process.is_some() {
@@ -141,7 +141,7 @@ impl<C: Cast> World<'_, C> {
         let waits = command.asked.is_some_and(|node| wanted.contains(&node));
         if fenced && let Some(node) = next.filter(|_| !waits) {
             command.asked = Some(node);
-            self.trouble_erasing(tenant, node);
+            self.inject_erase_errors(tenant, node);
             if let Some(peer) = command.peers[usize::from(node.0)] {
                 self.ask_to_forget(tenant, peer, RequestBody::RemoveVolume);
             }
@@ -155,10 +155,11 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// Sometimes makes writes and syncs fail on a disk that is about to erase headers.
-    fn trouble_erasing(&mut self, tenant: usize, node: NodeIndex) {
-        let dice = &mut self.tenants[tenant].removal_dice;
-        let (fails, away_ns) = (dice.chance(TROUBLE_PER_MILLE), dice.between(LOOK_NS, AWAY_NS_MAX));
-        let (write, sync) = (dice.pick(&[0, 100, 500]), dice.pick(&[0, 0, 500]));
+    fn inject_erase_errors(&mut self, tenant: usize, node: NodeIndex) {
+        let rng = &mut self.tenants[tenant].removal_rng;
+        let (fails, away_ns) =
+            (rng.chance(ERASE_ERRORS_PER_MILLE), rng.between(POLL_NS, AWAY_NS_MAX));
+        let (write, sync) = (rng.pick(&[0, 100, 500]), rng.pick(&[0, 0, 500]));
         let allowed = self.faults_active && self.may_strike(Fault::DiskErrors, node);
         if !fails || !allowed {
             return;
@@ -170,7 +171,7 @@ impl<C: Cast> World<'_, C> {
             sync_error_per_mille: sync,
             ..DiskFaults::default()
         };
-        self.recover_after(node, away_ns, Recovery::Disk);
+        self.recover_after(node, away_ns, FaultEnd::Disk);
     }
 
     fn ask_to_forget(&mut self, tenant: usize, peer: PeerId, body: RequestBody) {
@@ -217,7 +218,7 @@ impl<C: Cast> World<'_, C> {
         );
         match answer {
             Ok(_) if !killed => self.go_on_removing(tenant),
-            Err(_) if self.atlas.stays(ends.node) => {}
+            Err(_) if self.fault_model.stays(ends.node) => {}
             answer => self.remove_again(tenant, answer.as_ref().err()),
         }
         true
@@ -237,7 +238,7 @@ impl<C: Cast> World<'_, C> {
             }
             _ => Epoch(seat.removal_epoch.0 + 1),
         };
-        let pause_ns = seat.removal_dice.between(LOOK_NS, AGAIN_NS_MAX);
+        let pause_ns = seat.removal_rng.between(POLL_NS, AGAIN_NS_MAX);
         seat.removal = Some(Removal::Due(now.plus(Nanos(pause_ns))));
         self.note(Who::World, "remove", 0, format_args!("volume {tenant}: again: {error:?}"));
     }
@@ -253,7 +254,7 @@ impl<C: Cast> World<'_, C> {
     /// Creates the volume again, with its own id, when all nodes run.
     fn make_again(&mut self, tenant: usize) {
         let away = |node: NodeIndex| self.nodes[usize::from(node.0)].process.is_none();
-        if self.nodes_without_lasting_fault().any(away) {
+        if self.nodes_without_permanent_fault().any(away) {
             return;
         }
         let seat = &mut self.tenants[tenant];
@@ -263,8 +264,8 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// The nodes without a fault that stays.
-    pub(super) fn nodes_without_lasting_fault(&self) -> impl Iterator<Item = NodeIndex> {
-        (0..self.scenario.nodes).map(NodeIndex).filter(|node| !self.atlas.stays(*node))
+    pub(super) fn nodes_without_permanent_fault(&self) -> impl Iterator<Item = NodeIndex> {
+        (0..self.scenario.nodes).map(NodeIndex).filter(|node| !self.fault_model.stays(*node))
     }
 
     /// Checks that no node holds data of a removed volume.
@@ -274,7 +275,7 @@ impl<C: Cast> World<'_, C> {
         if removed.is_empty() {
             return;
         }
-        let left = self.nodes_without_lasting_fault().find_map(|node| {
+        let left = self.nodes_without_permanent_fault().find_map(|node| {
             self.left_on(node, &removed)
                 .map(|what| format!("{node} has {what} of a removed volume"))
         });
@@ -296,12 +297,13 @@ impl<C: Cast> World<'_, C> {
         if host.unread {
             return None;
         }
-        let books = host.process.as_ref().and_then(NodeProcess::books).unwrap_or_default();
-        let counts = |volume: &&fieldstone_node::VolumeBooks| {
+        let accounting =
+            host.process.as_ref().and_then(NodeProcess::accounting).unwrap_or_default();
+        let counts = |volume: &&fieldstone_node::VolumeAccounting| {
             let has = volume.known || volume.slots_held > 0 || volume.slots_reserved > 0;
             removed.contains(&volume.volume) && has
         };
-        if let Some(volume) = books.volumes.iter().find(counts) {
+        if let Some(volume) = accounting.volumes.iter().find(counts) {
             return Some(format!("{volume:?}"));
         }
         let shard = |usage: &SlotUse| match usage {
@@ -310,12 +312,13 @@ impl<C: Cast> World<'_, C> {
             }
             _ => false,
         };
-        if let Some(slot) = books.slots.iter().position(shard) {
+        if let Some(slot) = accounting.slots.iter().position(shard) {
             return Some(format!("slot {slot}"));
         }
         for slot in 0..self.scenario.slots {
             for view in [View::Now, View::AfterPowerLoss] {
-                let page = host.disk.page(FileId::Slots, super::books::header_page(slot), view);
+                let page =
+                    host.disk.page(FileId::Slots, super::accounting::header_page(slot), view);
                 let header = page.and_then(|page| SlotHeader::decode(&page).ok());
                 let own = |header: &SlotHeader| header.incarnation == host.incarnation;
                 if header.filter(own).is_some_and(|header| removed.contains(&header.volume)) {

@@ -32,7 +32,7 @@
 //! | the events of a run                                | [`EVENTS_MAX`]          |
 
 use fieldstone_block::{Nanos, Op};
-use fieldstone_volume::Phase;
+use fieldstone_volume::VolumePhase;
 
 use super::World;
 use crate::actor::{Cast, VolumeProcess};
@@ -92,7 +92,7 @@ impl<C: Cast> World<'_, C> {
         self.read_all()?;
         self.grow_at_end()?;
         self.write_some()?;
-        match self.world_dice.chance(500) {
+        match self.world_rng.chance(500) {
             true => self.trim_all()?,
             false => {
                 self.reopen()?;
@@ -107,7 +107,7 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::World, "calm", 0, format_args!("no more faults"));
         self.users_active = false;
         self.faults_active = false;
-        self.outlast_squeeze()?;
+        self.outlast_full_disks()?;
         self.until("every request is answered", ANSWER_NS_MAX, Self::is_quiet)?;
         if matches!(self.scenario.kind, Kind::Full | Kind::Crowded) {
             self.make_room()?;
@@ -115,7 +115,7 @@ impl<C: Cast> World<'_, C> {
         self.calm = true;
         // A staying fault that has no place next to another staying fault is left out.
         self.until("the faults that stay have struck", WHOLE_NS_MAX, |world| {
-            world.staying.is_empty() || (world.atlas.staying() > 0 && world.is_settled())
+            world.staying.is_empty() || (world.fault_model.staying() > 0 && world.is_settled())
         })?;
         self.staying.clear();
         self.until("the volumes are whole again", WHOLE_NS_MAX, Self::is_settled)?;
@@ -182,18 +182,18 @@ impl<C: Cast> World<'_, C> {
                 None => format!("volume {index} has no process; "),
             });
         }
-        let (waiting, impaired) = (self.in_flight.len(), self.atlas.impaired());
+        let (waiting, impaired) = (self.in_flight.len(), self.fault_model.impaired());
         text.push_str(&format!("{waiting} requests in flight, impaired {impaired:?}"));
         text
     }
 
-    fn all_are(&self, phase: &Phase) -> bool {
+    fn all_are(&self, phase: &VolumePhase) -> bool {
         let is = |client: ClientId| self.volumes[&client].phase == *phase;
         self.tenants.iter().all(|tenant| tenant.active.is_some_and(is))
     }
 
     pub(super) fn all_serve(&self) -> bool {
-        self.all_are(&Phase::Serving)
+        self.all_are(&VolumePhase::Serving)
     }
 
     /// Every volume serves, with one process, has answered all requests, and is not being removed.
@@ -203,15 +203,15 @@ impl<C: Cast> World<'_, C> {
         self.all_serve() && alone && stay && self.in_flight.is_empty()
     }
 
-    /// Every volume is whole, and the atlas knows. With staying faults, it is as sound as it can
-    /// be.
+    /// Every volume is whole, and the fault model has noted this. With staying faults, every volume
+    /// is as sound as it can be.
     fn is_settled(&self) -> bool {
         let whole = |client: ClientId| self.is_whole(client);
-        if self.atlas.staying() > 0 {
+        if self.fault_model.staying() > 0 {
             return self.steady && self.is_quiet();
         }
         self.is_quiet()
-            && self.atlas.impaired().is_empty()
+            && self.fault_model.impaired().is_empty()
             && self.tenants.iter().all(|tenant| tenant.active.is_some_and(whole))
     }
 
@@ -219,7 +219,7 @@ impl<C: Cast> World<'_, C> {
     fn make_room(&mut self) -> Option<()> {
         self.until("a full volume serves", STEP_NS_MAX, Self::is_quiet)?;
         self.read_all()?;
-        let part = if self.lasting_dice.chance(300) { 1 } else { 2 };
+        let part = if self.permanent_rng.chance(300) { 1 } else { 2 };
         self.note(Who::World, "sweep", part + 1, format_args!("trim 1/{part} of the full pool"));
         for tenant in self.all_tenants() {
             let blocks = self.device_blocks(tenant) / part;
@@ -278,7 +278,9 @@ impl<C: Cast> World<'_, C> {
             });
         }
         self.collect_frames();
-        self.until("the volumes are closed", STEP_NS_MAX, |world| world.all_are(&Phase::Closed))
+        self.until("the volumes are closed", STEP_NS_MAX, |world| {
+            world.all_are(&VolumePhase::Closed)
+        })
     }
 
     fn reopen(&mut self) -> Option<()> {

@@ -6,13 +6,13 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::{Epoch, VolumeId};
 
 use super::World;
-use super::growth::Asked;
+use super::expected_space::Reserved;
+use super::growth::GrowthRequest;
 use super::removal::Removal;
-use super::room::Reserved;
 use crate::actor::Cast;
 use crate::checker::{Checker, Span};
-use crate::dice::Dice;
 use crate::network::ClientId;
+use crate::random::RandomStream;
 use crate::scenario::{BLOCK_BYTES, Scenario, VolumePlan};
 use crate::workload::Workload;
 
@@ -66,13 +66,13 @@ pub(super) struct Tenant {
     /// Every size that the world asked a process to grow to.
     pub asked_blocks: Vec<u64>,
     /// The growth that the world asked its process for, until it ends.
-    pub asked: Option<Asked>,
-    pub growth_dice: Dice,
+    pub pending_growth: Option<GrowthRequest>,
+    pub growth_rng: RandomStream,
     /// The progress of its removal, if it is to be removed.
     pub removal: Option<Removal>,
     /// A `Remove` event is on the schedule.
     pub removal_pending: bool,
-    pub removal_dice: Dice,
+    pub removal_rng: RandomStream,
     /// The epoch of the next command that removes the volume.
     pub removal_epoch: Epoch,
     /// The ids under which the volume was removed.
@@ -88,10 +88,10 @@ impl Tenant {
     pub fn new(scenario: &Scenario, index: usize) -> Self {
         let share = scenario.volumes[index].clone();
         let first = ClientId(u32::try_from(index).unwrap_or(u32::MAX));
-        let dice = Dice::new(scenario.seed, "workload", index as u64);
+        let rng = RandomStream::new(scenario.seed, "workload", index as u64);
         Self {
             volume: VolumeId(VOLUME + index as u128),
-            workload: Workload::new(share.plan.clone(), dice),
+            workload: Workload::new(share.plan.clone(), rng),
             checker: Checker::new(share.plan.device_cells, share.cell_bytes, first),
             reserved: Reserved::default(),
             share,
@@ -108,11 +108,11 @@ impl Tenant {
             strikes_since_serving: 0,
             blocks: scenario.volumes[index].geometry.size_bytes / BLOCK_BYTES,
             asked_blocks: Vec::new(),
-            asked: None,
-            growth_dice: Dice::new(scenario.seed, "behind", index as u64),
+            pending_growth: None,
+            growth_rng: RandomStream::new(scenario.seed, "behind", index as u64),
             removal: None,
             removal_pending: false,
-            removal_dice: Dice::new(scenario.seed, "removing", index as u64),
+            removal_rng: RandomStream::new(scenario.seed, "removing", index as u64),
             removal_epoch: Epoch(1),
             removed: Vec::new(),
             made: false,
@@ -129,7 +129,7 @@ impl Tenant {
         self.reserved = Reserved::default();
         self.blocks = self.share.geometry.size_bytes / BLOCK_BYTES;
         self.asked_blocks.clear();
-        self.asked = None;
+        self.pending_growth = None;
         self.newest = None;
         self.stale_ops_left = 0;
         self.scrub = Scrub::Idle;
@@ -180,10 +180,10 @@ impl<C: Cast> World<'_, C> {
     /// The volumes that a fault strikes: one, or, in half of the cases, all.
     pub(super) fn draw_victims(&mut self) -> Vec<usize> {
         let count = self.tenants.len();
-        if count == 1 || self.tenant_dice.chance(500) {
+        if count == 1 || self.tenant_rng.chance(500) {
             self.all_tenants().collect()
         } else {
-            vec![self.tenant_dice.index(count)]
+            vec![self.tenant_rng.index(count)]
         }
     }
 }

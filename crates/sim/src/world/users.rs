@@ -6,9 +6,9 @@ use bytes::Bytes;
 use fieldstone_block::{
     BlockError, Completion, Nanos, Op, QueueId, Request, RequestFlags, RequestId, Stamps,
 };
-use fieldstone_volume::Phase;
+use fieldstone_volume::VolumePhase;
 
-use super::squeeze::{FULL_NS_MAX, Squeeze};
+use super::disk_full::{DisksFull, FULL_NS_MAX};
 use super::{Happening, REQUEST_NS_MAX, SHUT_NS_MAX, SOUND_NS_MAX, World};
 use crate::actor::Cast;
 use crate::checker::Span;
@@ -18,9 +18,9 @@ use crate::workload::Draft;
 
 /// In a pool that is short of room, the longest virtual time that a change waits for each change
 /// before it. Near the limit, collection moves all data of a volume to gain one segment.
-const TURN_NS_MAX: u64 = 3_000_000_000;
+const QUEUED_NS_MAX: u64 = 3_000_000_000;
 /// The same if a disk is slow for good: collection reads from it and writes to it.
-const SLOW_TURN_NS_MAX: u64 = 4 * TURN_NS_MAX;
+const SLOW_QUEUED_NS_MAX: u64 = 4 * QUEUED_NS_MAX;
 /// The longest virtual time that a change waits for room if a disk is slow for good.
 const SLOW_NS_MAX: u64 = 70_000_000_000;
 /// The smallest bound on the time of a request.
@@ -77,17 +77,17 @@ impl<C: Cast> World<'_, C> {
     /// The active process, or sometimes one that has a successor and does not know it.
     fn choose_process(&mut self, tenant: usize) -> Option<ClientId> {
         let active = self.tenants[tenant].active?;
-        if self.tenants[tenant].stale_ops_left > 0 && self.world_dice.chance(300) {
+        if self.tenants[tenant].stale_ops_left > 0 && self.world_rng.chance(300) {
             let mut others = self.volumes.iter().filter(|(_, host)| host.tenant == tenant);
             let stale = others.find(|(client, _)| **client != active);
             if let Some((stale, host)) = stale
-                && host.phase == Phase::Serving
+                && host.phase == VolumePhase::Serving
             {
                 self.tenants[tenant].stale_ops_left -= 1;
                 return Some(*stale);
             }
         }
-        (self.volumes[&active].phase == Phase::Serving).then_some(active)
+        (self.volumes[&active].phase == VolumePhase::Serving).then_some(active)
     }
 
     /// Submits a request to a volume.
@@ -256,12 +256,12 @@ impl<C: Cast> World<'_, C> {
             BlockError::NoSpace => {
                 // With full disks, a volume refuses all kinds of changes when the journal is full,
                 // and flushes when the journal has to move.
-                let full = self.was_squeezed_since(request.since);
-                let short = self.is_short_of_room(tenant, &request);
+                let full = self.were_disks_full_since(request.since);
+                let short = self.is_short_of_space(tenant, &request);
                 full || (needs_space(request.op) && short)
             }
             BlockError::Io(_) | BlockError::ShuttingDown => {
-                succeeded || self.atlas.was_exceeded_since(request.since)
+                succeeded || self.fault_model.was_exceeded_since(request.since)
             }
             BlockError::OutOfRange { .. } | BlockError::NotSupported(_) | BlockError::ReadOnly => {
                 false
@@ -314,19 +314,19 @@ impl<C: Cast> World<'_, C> {
 
     /// The same for one request that the volume gets.
     fn longest_ns_in_volume(&self, request: &InFlight) -> u64 {
-        let impaired = self.atlas.was_impaired_since(request.since);
+        let impaired = self.fault_model.was_impaired_since(request.since);
         let longest_ns = if impaired { REQUEST_NS_MAX } else { SOUND_NS_MAX };
         let tenant = self.tenant_of(request.client);
-        let slow = self.nodes.iter().any(|host| host.lasting.delay_ns > 0);
-        let longest_ns = match self.squeeze {
-            Squeeze::Full { since, .. } => {
+        let slow = self.nodes.iter().any(|host| host.permanent_faults.delay_ns > 0);
+        let longest_ns = match self.disks_full {
+            DisksFull::Full { since, .. } => {
                 let others_get_on = self.tenants[tenant].changed_at > request.since;
-                let turns = if others_get_on { 3 } else { 1 };
-                turns * FULL_NS_MAX + since.since(request.since).0
+                let factor = if others_get_on { 3 } else { 1 };
+                factor * FULL_NS_MAX + since.since(request.since).0
             }
-            Squeeze::Ahead | Squeeze::Over { .. } => longest_ns,
+            DisksFull::Ahead | DisksFull::Over { .. } => longest_ns,
         };
-        if !self.is_short_of_room(tenant, request) {
+        if !self.is_short_of_space(tenant, request) {
             // Collection may have to make room first, and each step of it takes long.
             let collects = slow && needs_space(request.op);
             return if collects { longest_ns.max(SLOW_NS_MAX) } else { longest_ns };
@@ -334,8 +334,8 @@ impl<C: Cast> World<'_, C> {
         // About as many requests were under way when it arrived.
         let others = |other: &&InFlight| other.client == request.client;
         let queued = self.in_flight.values().filter(others).count() as u64;
-        let (factor, turn_ns) = if slow { (4, SLOW_TURN_NS_MAX) } else { (2, TURN_NS_MAX) };
-        factor * longest_ns + queued * turn_ns
+        let (factor, queued_ns) = if slow { (4, SLOW_QUEUED_NS_MAX) } else { (2, QUEUED_NS_MAX) };
+        factor * longest_ns + queued * queued_ns
     }
 
     /// Checks that every request gets an answer in time, and every volume opens in time.

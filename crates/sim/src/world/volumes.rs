@@ -1,19 +1,19 @@
 //! Hosts of volume processes: their connections, timers, deaths and successors.
 
-use fieldstone_accel::{Engine, Job, JobCompletion, JobId, QueueId, execute};
+use fieldstone_accel::{Engine, Job, JobCompletion, JobId, SubmissionQueueId, execute};
 use fieldstone_block::{Completion, Nanos, Request, Stack};
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, Reply};
-use fieldstone_volume::Phase;
-use fieldstone_volume::{Action, Event, Opening, VolumeConfig};
+use fieldstone_volume::VolumePhase;
+use fieldstone_volume::{OpenMode, VolumeAction, VolumeConfig, VolumeEvent};
 
 use super::describe::brief_request;
 use super::{Happening, World};
 use crate::actor::{Cast, Health, NodeView, VolumeProcess};
 use crate::device::{DeviceHandle, device};
-use crate::dice::Dice;
 use crate::frontend::NbdFrontend;
 use crate::network::{Arrival, ClientId, Ends};
+use crate::random::RandomStream;
 use crate::trace::Who;
 
 /// Rounds of "take actions, poll" at one moment after which a volume counts as spinning.
@@ -29,7 +29,7 @@ const HELD_MAX: u32 = 3;
 const OPENING_FAILURES_MAX: u32 = 100;
 
 /// The queue of a volume's engine.
-const QUEUE: QueueId = QueueId(0);
+const QUEUE: SubmissionQueueId = SubmissionQueueId(0);
 
 /// A volume process with its layers, its engine, and its side of the network.
 pub(super) struct VolumeHost<V> {
@@ -41,9 +41,9 @@ pub(super) struct VolumeHost<V> {
     frontend: Option<NbdFrontend>,
     engine: Engine,
     accelerator: Option<DeviceHandle>,
-    links: Vec<Link>,
+    links: Vec<NodeLink>,
     timer: Option<Nanos>,
-    pub phase: Phase,
+    pub phase: VolumePhase,
     /// When it was started.
     started: Nanos,
     /// The last error in an answer of a node, as text for people.
@@ -54,7 +54,7 @@ pub(super) struct VolumeHost<V> {
 pub(super) type Origin = Option<usize>;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Link {
+struct NodeLink {
     peer: Option<PeerId>,
     /// The life of the node with which the connection was made.
     life: u64,
@@ -113,7 +113,7 @@ impl<V: VolumeProcess> VolumeHost<V> {
     fn start_job(&mut self, id: JobId, job: Job, now: Nanos) {
         self.set_now(now);
         if let Err(job) = self.engine.submit(now.0, QUEUE, id, job) {
-            self.device.store_mut().handle(Event::JobDone { id, result: execute(&job) }, now);
+            self.device.store_mut().handle(VolumeEvent::JobDone { id, result: execute(&job) }, now);
         }
     }
 
@@ -124,7 +124,7 @@ impl<V: VolumeProcess> VolumeHost<V> {
         self.engine.poll(now.0, QUEUE, &mut done);
         let any = !done.is_empty();
         for JobCompletion { job: id, result } in done {
-            self.device.store_mut().handle(Event::JobDone { id, result }, now);
+            self.device.store_mut().handle(VolumeEvent::JobDone { id, result }, now);
         }
         any
     }
@@ -144,14 +144,14 @@ impl<C: Cast> World<'_, C> {
             return;
         }
         let missed = |(index, host): (u16, &super::nodes::NodeHost<C::Node>)| {
-            host.process.is_none() && !self.atlas.may_be_missed(NodeIndex(index))
+            host.process.is_none() && !self.fault_model.may_be_missed(NodeIndex(index))
         };
         if (0u16..).zip(&self.nodes).any(missed) {
             return self.schedule_open(tenant, OPEN_AGAIN_NS);
         }
         if self.tenants[tenant].active.is_none() {
             let failures = self.tenants[tenant].opening_failures;
-            let takeover = failures >= 3 || self.world_dice.chance(300);
+            let takeover = failures >= 3 || self.world_rng.chance(300);
             self.start_volume(tenant, takeover);
         }
     }
@@ -168,14 +168,14 @@ impl<C: Cast> World<'_, C> {
         let client = ClientId(self.owners.len() as u32);
         let seat = &mut self.tenants[tenant];
         let opening = if seat.newest.is_none() {
-            Opening::Create {
+            OpenMode::Create {
                 name: format!("stone{tenant}"),
                 profile: self.scenario.profile,
                 geometry: seat.share.geometry,
                 provisioning: seat.share.provisioning,
             }
         } else {
-            Opening::Open { takeover }
+            OpenMode::Open { takeover }
         };
         self.owners.push(tenant);
         seat.newest = Some(client);
@@ -197,14 +197,14 @@ impl<C: Cast> World<'_, C> {
         let (engine, accelerator) = match self.scenario.device {
             None => (Engine::software(), None),
             Some(plan) => {
-                let dice = Dice::new(self.scenario.seed, "device", u64::from(client.0));
-                let (device, handle) = device(plan, dice);
+                let rng = RandomStream::new(self.scenario.seed, "device", u64::from(client.0));
+                let (device, handle) = device(plan, rng);
                 (Engine::with_device(Box::new(device)), Some(handle))
             }
         };
-        let dice = Dice::new(self.scenario.seed, "nbd", u64::from(client.0));
-        let frontend = self.scenario.nbd.then(|| NbdFrontend::new(dice));
-        let links = vec![Link::default(); usize::from(self.scenario.nodes)];
+        let rng = RandomStream::new(self.scenario.seed, "nbd", u64::from(client.0));
+        let frontend = self.scenario.nbd.then(|| NbdFrontend::new(rng));
+        let links = vec![NodeLink::default(); usize::from(self.scenario.nodes)];
         let host = VolumeHost {
             tenant,
             device: Stack::new(process, self.scenario.layers()),
@@ -213,7 +213,7 @@ impl<C: Cast> World<'_, C> {
             accelerator,
             links,
             timer: None,
-            phase: Phase::Opening,
+            phase: VolumePhase::Opening,
             started: self.schedule.now(),
             last_error: None,
         };
@@ -230,7 +230,7 @@ impl<C: Cast> World<'_, C> {
         link.attempt += 1;
         link.peer = None;
         let attempt = link.attempt;
-        let delay_ns = self.world_dice.around(self.scenario.network.delay_ns * 3);
+        let delay_ns = self.world_rng.around(self.scenario.network.delay_ns * 3);
         self.schedule.after(delay_ns, Happening::Connect { client, node, attempt });
     }
 
@@ -243,7 +243,7 @@ impl<C: Cast> World<'_, C> {
             return;
         }
         if !running || self.network.is_partitioned(client, node) {
-            let delay_ns = self.world_dice.between(5_000_000, 60_000_000);
+            let delay_ns = self.world_rng.between(5_000_000, 60_000_000);
             self.schedule.after(delay_ns, Happening::Connect { client, node, attempt });
             return;
         }
@@ -256,7 +256,7 @@ impl<C: Cast> World<'_, C> {
             peer.0,
             format_args!("{node} connection {}", peer.0),
         );
-        self.with_volume(client, |volume, now| volume.handle(Event::NodeUp(node), now));
+        self.with_volume(client, |volume, now| volume.handle(VolumeEvent::NodeUp(node), now));
     }
 
     pub(super) fn arrived_at_volume(&mut self, ends: Ends, arrival: Arrival) {
@@ -273,13 +273,13 @@ impl<C: Cast> World<'_, C> {
                 let key = reply.tag.0;
                 self.note(who, "recv", key, format_args!("{} #{key}", ends.node));
                 self.remember_error(ends, &reply);
-                Event::Reply { node: ends.node, reply }
+                VolumeEvent::Reply { node: ends.node, reply }
             }
             Arrival::Closed => {
                 let key = ends.peer.0;
                 self.note(who, "down", key, format_args!("{} connection {key}", ends.node));
                 self.begin_connecting(ends.client, ends.node);
-                Event::NodeDown(ends.node)
+                VolumeEvent::NodeDown(ends.node)
             }
             Arrival::Request(_) => return,
         };
@@ -373,11 +373,11 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    fn carry_out(&mut self, client: ClientId, action: Action) {
+    fn carry_out(&mut self, client: ClientId, action: VolumeAction) {
         let who = Who::Volume(client.0);
         let now = self.now();
         match action {
-            Action::Send { node, request } => {
+            VolumeAction::Send { node, request } => {
                 let text = brief_request(&request);
                 self.trace.line(now, who, "send", request.tag.0, format_args!("{node} {text}"));
                 let peer = self.volumes[&client].links[usize::from(node.0)].peer;
@@ -385,14 +385,14 @@ impl<C: Cast> World<'_, C> {
                     self.network.send_request(now, peer, request);
                 }
             }
-            Action::Job { id, job } => {
+            VolumeAction::Job { id, job } => {
                 let text = (job.kind(), job.input_bytes());
                 self.note(who, "job", id.0, format_args!("{:?} of {} bytes", text.0, text.1));
                 if let Some(host) = self.volumes.get_mut(&client) {
                     host.start_job(id, job, now);
                 }
             }
-            Action::Reconnect { node } => {
+            VolumeAction::Reconnect { node } => {
                 self.note(who, "redial", u64::from(node.0), format_args!("{node}"));
                 if let Some(peer) = self.volumes[&client].links[usize::from(node.0)].peer {
                     self.network.close_by_client(now, peer, false);
@@ -416,7 +416,7 @@ impl<C: Cast> World<'_, C> {
             return;
         }
         match phase {
-            Phase::Serving => {
+            VolumePhase::Serving => {
                 seat.opening_failures = 0;
                 seat.shut_since = None;
                 seat.strikes_since_serving = 0;
@@ -424,17 +424,20 @@ impl<C: Cast> World<'_, C> {
                 seat.checker.succeeded_by(client);
                 self.schedule_work(tenant, 0);
             }
-            Phase::Failed(reason) => self.active_failed(client, &before, &reason),
-            Phase::Opening | Phase::Closing | Phase::Closed | Phase::Inspected => {}
+            VolumePhase::Failed(reason) => self.active_failed(client, &before, &reason),
+            VolumePhase::Opening
+            | VolumePhase::Closing
+            | VolumePhase::Closed
+            | VolumePhase::Inspected => {}
         }
     }
 
-    fn active_failed(&mut self, client: ClientId, before: &Phase, reason: &str) {
+    fn active_failed(&mut self, client: ClientId, before: &VolumePhase, reason: &str) {
         let tenant = self.tenant_of(client);
-        if *before == Phase::Opening {
+        if *before == VolumePhase::Opening {
             let started = self.volumes[&client].started;
-            let sound =
-                !self.atlas.was_impaired_since(started) && !self.was_squeezed_since(started);
+            let sound = !self.fault_model.was_impaired_since(started)
+                && !self.were_disks_full_since(started);
             let seat = &mut self.tenants[tenant];
             seat.opening_failures += 1;
             let held = seat.opening_failures <= HELD_MAX && reason.contains(HELD);
@@ -467,7 +470,7 @@ impl<C: Cast> World<'_, C> {
         if self.tenants[tenant].active == Some(client) {
             self.tenants[tenant].active = None;
             self.tenants[tenant].shut_since.get_or_insert(now);
-            let delay_ns = self.world_dice.between(1_000, 100_000_000);
+            let delay_ns = self.world_rng.between(1_000, 100_000_000);
             // A volume that is not created yet is not opened, but removed and created again.
             let seat = &self.tenants[tenant];
             if seat.made || seat.removed.is_empty() {
@@ -484,14 +487,14 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// The volume serves, and reports, from present knowledge, that it is as whole as it can be.
-    /// The atlas says how whole that is where faults stay.
+    /// The fault model says how whole that is where faults stay.
     pub(super) fn is_whole(&self, client: ClientId) -> bool {
         let Some(health) = self.fresh_health(client) else { return false };
-        if self.atlas.staying() == 0 {
+        if self.fault_model.staying() == 0 {
             return health.whole;
         }
         let given_up = |(index, view): (u16, &NodeView)| {
-            !self.atlas.stays(NodeIndex(index)) || !view.up || view.shards == 0
+            !self.fault_model.stays(NodeIndex(index)) || !view.up || view.shards == 0
         };
         let one_each = || health.missing == health.degraded;
         (health.missing == 0 || ((0u16..).zip(&health.nodes).all(given_up) && one_each()))
@@ -503,19 +506,20 @@ impl<C: Cast> World<'_, C> {
     /// nothing.
     pub(super) fn is_steady(&self, client: ClientId) -> bool {
         let Some(health) = self.fresh_health(client) else { return false };
-        let used = |(index, view): (u16, &NodeView)| view.up || self.atlas.stays(NodeIndex(index));
+        let used =
+            |(index, view): (u16, &NodeView)| view.up || self.fault_model.stays(NodeIndex(index));
         (0u16..).zip(&health.nodes).all(used) && !health.rebuilding && health.lost == 0
     }
 
     /// The report of a serving volume whose connections to nodes are sound wherever no fault stays.
     fn fresh_health(&self, client: ClientId) -> Option<Health> {
         let host = self.volumes.get(&client)?;
-        let sound = |(index, link): (u16, &Link)| {
-            self.atlas.stays(NodeIndex(index))
+        let sound = |(index, link): (u16, &NodeLink)| {
+            self.fault_model.stays(NodeIndex(index))
                 || (link.life == self.nodes[usize::from(index)].life
                     && link.peer.is_some_and(|peer| self.network.is_sound(peer)))
         };
-        let fresh = host.phase == Phase::Serving && (0u16..).zip(&host.links).all(sound);
+        let fresh = host.phase == VolumePhase::Serving && (0u16..).zip(&host.links).all(sound);
         fresh.then(|| host.device.store().health())
     }
 }

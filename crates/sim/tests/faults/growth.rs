@@ -6,11 +6,11 @@ use fieldstone_codes::Profile;
 use fieldstone_node::FileId;
 use fieldstone_proto::VolumeId;
 use fieldstone_proto::disk::{VOLUME_FILE_BYTES, VolumeRecord};
-use fieldstone_sim::disk::FileKind;
-use fieldstone_volume::{Geometry, Phase, slots_whole};
+use fieldstone_sim::disk::NodeFileKind;
+use fieldstone_volume::{Geometry, VolumePhase, slots_whole};
 
 use crate::bench::{BLOCKS, Bench, M, NODES};
-use crate::judge::prepared;
+use crate::verify::prepared;
 
 const BLOCK_BYTES: u64 = 4096;
 const SETTLE_NS: u64 = 5_000_000_000;
@@ -32,8 +32,8 @@ fn whole(blocks: u64) -> u32 {
 fn opens_again(bench: &mut Bench) {
     bench.kill_volume();
     bench.start_volume();
-    assert!(bench.until(OPEN_NS_MAX, |bench| bench.phase() != Phase::Opening));
-    assert_eq!(bench.phase(), Phase::Serving);
+    assert!(bench.until(OPEN_NS_MAX, |bench| bench.phase() != VolumePhase::Opening));
+    assert_eq!(bench.phase(), VolumePhase::Serving);
     bench.sweep(Op::Read, 0..BLOCKS, 16, REQUEST_NS_MAX).expect("reads");
 }
 
@@ -61,7 +61,7 @@ fn a_volume_that_grows_at_once_has_reserved_its_new_size() {
     let mut bench = prepared().expect("a volume");
     bench.kill_volume();
     bench.start_volume();
-    assert!(bench.until(OPEN_NS_MAX, |bench| bench.phase() == Phase::Serving));
+    assert!(bench.until(OPEN_NS_MAX, |bench| bench.phase() == VolumePhase::Serving));
     grow(&mut bench, 3 * BLOCKS);
     bench.pass(SETTLE_NS);
     let status = bench.status();
@@ -102,8 +102,10 @@ fn an_opening_reserves_the_slots_of_its_checkpoint() {
     for node in 0..usize::from(NODES) {
         bench.stop_node(node);
         if node <= usize::from(M) {
-            let FileId::Volume(volume) = bench.file(node, FileKind::Volume) else { unreachable!() };
-            bench.change(node, FileKind::Volume, |file| reserve_one_slot(file, volume));
+            let FileId::Volume(volume) = bench.file(node, NodeFileKind::Volume) else {
+                unreachable!()
+            };
+            bench.change(node, NodeFileKind::Volume, |file| reserve_one_slot(file, volume));
         }
         bench.start_node(node);
     }

@@ -1,19 +1,20 @@
-//! The rows: every fault, when it begins, how it ends, how it is taken away, and how it is planted.
+//! The rows: every fault, when it begins, how it ends, how it is taken away, and how it is
+//! injected.
 
 use bytes::Bytes;
 use fieldstone_node::FileId;
 use fieldstone_proto::{MasterKey, NodeError, NodeIndex, PoolId, ReplyBody, RequestBody};
-use fieldstone_sim::disk::FileKind::{Data, Doubt, Journal, Slots, Volume};
+use fieldstone_sim::disk::NodeFileKind::{Data, Doubt, Journal, Slots, Volume};
 
 use crate::bench::{NODES, Ops};
-use crate::judge::Ends::{self, Back, Out, Short, Whole};
-use crate::judge::Moment::{self, Closed, Killed, Restarted, Serving};
-use crate::judge::Remedy::{Lift, Replace, Restart};
-use crate::judge::{Row, judge};
-use crate::plant::{
+use crate::corrupt::{
     Part, all_stale, blank_ring, cut, eacces, eio, enospc, erofs, flip, flip_record, flip_used,
     foreign, forge, forge_root, future, lie, lose, never, stale,
 };
+use crate::verify::Ends::{self, Back, Out, Short, Whole};
+use crate::verify::Moment::{self, Closed, Killed, Restarted, Serving};
+use crate::verify::Remedy::{Lift, Replace, Restart};
+use crate::verify::{Row, verify};
 
 /// Damage on a disk shows when the node's process starts.
 const START: &[Moment] = &[Closed, Killed, Restarted];
@@ -34,14 +35,14 @@ const RENEWED: Ends = Back("cannot be used | the connection is gone");
 /// Makes a test of each row, and a list of their names.
 macro_rules! rows {
     ($($(#[$note:meta])* $name:ident: $moments:expr, $ends:expr, $remedy:ident,
-        |$bench:ident, $node:ident| $plant:expr;)*) => {
+        |$bench:ident, $node:ident| $inject:expr;)*) => {
         $(
             #[test]
             $(#[$note])*
             fn $name() {
-                judge(stringify!($name), &Row {
+                verify(stringify!($name), &Row {
                     moments: $moments,
-                    plant: |$bench, $node| $plant,
+                    inject: |$bench, $node| $inject,
                     ends: $ends,
                     remedy: $remedy,
                 });

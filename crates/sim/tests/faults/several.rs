@@ -5,12 +5,12 @@ use fieldstone_block::{BlockError, Nanos, Op};
 use fieldstone_node::FileId;
 use fieldstone_proto::disk::{VOLUME_FILE_BYTES, VolumeRecord};
 use fieldstone_proto::{NodeIndex, RequestBody};
-use fieldstone_sim::disk::FileKind;
-use fieldstone_volume::{NodeHealth, Phase};
+use fieldstone_sim::disk::NodeFileKind;
+use fieldstone_volume::{NodeHealth, VolumePhase};
 
 use crate::bench::{BLOCKS, Bench, M, NODES, Ops, is_whole};
-use crate::judge::prepared;
-use crate::plant::{Part, eio, enospc, flip, flip_record, never};
+use crate::corrupt::{Part, eio, enospc, flip, flip_record, never};
+use crate::verify::prepared;
 
 /// Longest virtual time of an opening, with the attempts that it makes before it fails.
 const OPEN_NS_MAX: u64 = 180_000_000_000;
@@ -56,17 +56,17 @@ fn all() -> std::ops::Range<usize> {
     nodes(NODES)
 }
 
-/// Kills the server and all nodes, runs `plant`, and starts all of them.
-fn killed_with(bench: &mut Bench, plant: impl FnOnce(&mut Bench)) {
+/// Kills the server and all nodes, runs `inject`, and starts all of them.
+fn killed_with(bench: &mut Bench, inject: impl FnOnce(&mut Bench)) {
     bench.kill_volume();
     all().for_each(|node| bench.stop_node(node));
-    plant(bench);
+    inject(bench);
     all().for_each(|node| bench.start_node(node));
     bench.start_volume();
 }
 
-fn opens(bench: &mut Bench) -> Phase {
-    bench.until(OPEN_NS_MAX, |bench| bench.phase() != Phase::Opening);
+fn opens(bench: &mut Bench) -> VolumePhase {
+    bench.until(OPEN_NS_MAX, |bench| bench.phase() != VolumePhase::Opening);
     bench.phase()
 }
 
@@ -85,7 +85,7 @@ fn becomes_whole(bench: &mut Bench) {
 
 fn failure(bench: &mut Bench) -> String {
     match opens(bench) {
-        Phase::Failed(why) => why,
+        VolumePhase::Failed(why) => why,
         other => panic!("the volume is {other:?}"),
     }
 }
@@ -94,7 +94,7 @@ fn failure(bench: &mut Bench) -> String {
 fn opens_again(bench: &mut Bench) {
     bench.kill_volume();
     bench.start_volume();
-    assert_eq!(opens(bench), Phase::Serving);
+    assert_eq!(opens(bench), VolumePhase::Serving);
     serves(bench);
     becomes_whole(bench);
 }
@@ -105,7 +105,7 @@ fn an_empty_node_is_not_called_full() {
     let victim = usize::from(bench.status().journal_nodes[0].0);
     bench.victim = Some(victim);
     killed_with(&mut bench, |bench| bench.replace_node(victim));
-    assert_eq!(opens(&mut bench), Phase::Serving);
+    assert_eq!(opens(&mut bench), VolumePhase::Serving);
     serves(&mut bench);
     becomes_whole(&mut bench);
     assert!(bench.told.iter().all(|told| !told.contains("full")), "{:?}", bench.told);
@@ -121,9 +121,9 @@ fn processes_die_at_the_first_root() {
     }
     bench.start_volume();
     bench.pass(LIFT_NS);
-    assert_eq!(bench.phase(), Phase::Opening);
+    assert_eq!(bench.phase(), VolumePhase::Opening);
     nodes(M + 1).for_each(|node| bench.nodes[node].dies_at = None);
-    assert_eq!(opens(&mut bench), Phase::Serving);
+    assert_eq!(opens(&mut bench), VolumePhase::Serving);
     bench.sweep(Op::Write, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("writes");
     becomes_whole(&mut bench);
 }
@@ -139,7 +139,7 @@ fn processes_die_at_each_root_of_a_new_volume() {
     failure(&mut bench);
     bench.pass(LIFT_NS);
     for node in all() {
-        for kind in [FileKind::Volume, FileKind::Journal] {
+        for kind in [NodeFileKind::Volume, NodeFileKind::Journal] {
             assert!(bench.files(node, kind).is_empty(), "node {node}: {kind:?}");
         }
     }
@@ -150,7 +150,7 @@ fn processes_die_at_each_root_of_a_new_volume() {
 #[test]
 fn openings_die_at_their_roots() {
     let mut bench = prepared().expect("a volume");
-    let rings = |bench: &Bench, node: usize| bench.files(node, FileKind::Journal).len();
+    let rings = |bench: &Bench, node: usize| bench.files(node, NodeFileKind::Journal).len();
     let named: usize = all().map(|node| rings(&bench, node)).sum();
     for _ in 0..8 {
         killed_with(&mut bench, |bench| {
@@ -179,10 +179,10 @@ fn an_absent_node_has_a_root_that_never_counted() {
     for node in all().filter(|node| *node != odd) {
         bench.nodes[node].dies_at = Some(|body| matches!(body, RequestBody::PutRoot { .. }));
     }
-    let before = bench.bytes(odd, FileKind::Volume);
+    let before = bench.bytes(odd, NodeFileKind::Volume);
     bench.volume().request_close();
     bench.pump_volume();
-    let has_root = |bench: &Bench| bench.bytes(odd, FileKind::Volume) != before;
+    let has_root = |bench: &Bench| bench.bytes(odd, NodeFileKind::Volume) != before;
     assert!(bench.until(REQUEST_NS_MAX, has_root), "{}", bench.describe());
     bench.kill_volume();
     bench.stop_node(odd);
@@ -192,12 +192,12 @@ fn an_absent_node_has_a_root_that_never_counted() {
     others(&mut bench, Some(|body| matches!(body, RequestBody::JournalCreate { .. })));
     bench.start_volume();
     bench.pass(LIFT_NS);
-    assert_eq!(bench.phase(), Phase::Opening);
+    assert_eq!(bench.phase(), VolumePhase::Opening);
     bench.kill_volume();
     others(&mut bench, None);
     bench.start_node(odd);
     bench.start_volume();
-    assert_eq!(opens(&mut bench), Phase::Serving);
+    assert_eq!(opens(&mut bench), VolumePhase::Serving);
     serves(&mut bench);
     becomes_whole(&mut bench);
 }
@@ -208,8 +208,8 @@ fn an_absent_node_has_a_root_that_never_counted() {
 fn an_opening_died_when_it_had_fenced_a_node() {
     let mut bench = prepared().expect("a volume");
     bench.stop_node(0);
-    let FileId::Volume(volume) = bench.file(0, FileKind::Volume) else { unreachable!() };
-    bench.change(0, FileKind::Volume, |file| {
+    let FileId::Volume(volume) = bench.file(0, NodeFileKind::Volume) else { unreachable!() };
+    bench.change(0, NodeFileKind::Volume, |file| {
         // The disk of the bench does not keep the zeroes behind the written bytes.
         file.resize(VOLUME_FILE_BYTES, 0);
         let bytes = Bytes::copy_from_slice(file);
@@ -226,13 +226,13 @@ fn an_opening_died_when_it_had_fenced_a_node() {
     assert!(bench.status().nodes[0].reason.contains("an opening that did not end has fenced it"));
     bench.kill_volume();
     bench.start_volume();
-    assert_eq!(opens(&mut bench), Phase::Serving);
+    assert_eq!(opens(&mut bench), VolumePhase::Serving);
     serves(&mut bench);
     becomes_whole(&mut bench);
 }
 
 fn no_room_for_journals(bench: &mut Bench, nodes: impl Iterator<Item = usize>) {
-    nodes.for_each(|node| enospc(bench, node, Ops::Creations, Some(FileKind::Journal)));
+    nodes.for_each(|node| enospc(bench, node, Ops::Creations, Some(NodeFileKind::Journal)));
 }
 
 fn room_again(bench: &mut Bench) {
@@ -332,7 +332,7 @@ fn m_nodes_are_away_at_an_opening() {
     let mut bench = prepared().expect("a volume");
     killed_with(&mut bench, |_| {});
     nodes(M).for_each(|node| bench.stop_node(node));
-    assert_eq!(opens(&mut bench), Phase::Serving);
+    assert_eq!(opens(&mut bench), VolumePhase::Serving);
     serves(&mut bench);
     nodes(M).for_each(|node| bench.start_node(node));
     becomes_whole(&mut bench);
@@ -344,7 +344,7 @@ fn m_records_are_damaged() {
     killed_with(&mut bench, |bench| {
         nodes(M).for_each(|node| flip(bench, node, Part::Record, 40));
     });
-    assert_eq!(opens(&mut bench), Phase::Serving);
+    assert_eq!(opens(&mut bench), VolumePhase::Serving);
     serves(&mut bench);
     becomes_whole(&mut bench);
 }
@@ -359,7 +359,7 @@ fn m_copies_of_the_journal_are_damaged() {
             flip_record(bench, usize::from(node.0), 20);
         }
     });
-    assert_eq!(opens(&mut bench), Phase::Serving);
+    assert_eq!(opens(&mut bench), VolumePhase::Serving);
     serves(&mut bench);
     becomes_whole(&mut bench);
 }
@@ -371,7 +371,7 @@ fn m_nodes_with_faults_of_two_kinds() {
         flip(bench, 0, Part::Record, 40);
         eio(bench, 1, Ops::All, None);
     });
-    assert_eq!(opens(&mut bench), Phase::Serving);
+    assert_eq!(opens(&mut bench), VolumePhase::Serving);
     serves(&mut bench);
     bench.lift(1);
     becomes_whole(&mut bench);
@@ -387,7 +387,7 @@ fn more_nodes_die_while_serving() {
     assert!(why.contains("only 3 of 6 nodes are reachable, 4 are needed"), "{why}");
     let unread = bench.sweep(Op::Read, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect_err("reads");
     assert!(unread.contains("3 of the 4 shards needed are there"), "{unread}");
-    assert_eq!(bench.phase(), Phase::Serving);
+    assert_eq!(bench.phase(), VolumePhase::Serving);
     bench.forget_write();
     nodes(M + 1).for_each(|node| bench.start_node(node));
     assert!(bench.until(WHOLE_NS_MAX, is_whole), "not whole: {}", bench.describe());
@@ -409,7 +409,7 @@ fn more_nodes_are_away_at_an_opening() {
 #[test]
 fn more_records_are_damaged() {
     let mut bench = prepared().expect("a volume");
-    let kept: Vec<_> = nodes(M + 1).map(|node| bench.bytes(node, FileKind::Volume)).collect();
+    let kept: Vec<_> = nodes(M + 1).map(|node| bench.bytes(node, NodeFileKind::Volume)).collect();
     killed_with(&mut bench, |bench| {
         nodes(M + 1).for_each(|node| flip(bench, node, Part::Record, 40));
     });
@@ -418,7 +418,7 @@ fn more_records_are_damaged() {
     bench.kill_volume();
     for (node, bytes) in kept.iter().enumerate() {
         bench.stop_node(node);
-        bench.change(node, FileKind::Volume, |now| now.clone_from(bytes));
+        bench.change(node, NodeFileKind::Volume, |now| now.clone_from(bytes));
         bench.start_node(node);
     }
     opens_again(&mut bench);
@@ -441,7 +441,7 @@ fn every_copy_of_a_journal_record_is_damaged() {
             flip_record(bench, usize::from(node.0), 20);
         }
     });
-    assert_eq!(opens(&mut bench), Phase::Serving);
+    assert_eq!(opens(&mut bench), VolumePhase::Serving);
     let lost =
         bench.sweep(Op::Read, 0..BLOCKS, 1, REQUEST_NS_MAX).expect_err("it was nowhere else");
     assert!(lost.contains("does not read as it was written"), "{lost}");
@@ -452,7 +452,7 @@ fn every_copy_of_a_journal_record_is_damaged() {
 #[test]
 fn more_disks_are_full() {
     let mut bench = prepared().expect("a volume");
-    nodes(M + 2).for_each(|node| enospc(&mut bench, node, Ops::Changes, Some(FileKind::Data)));
+    nodes(M + 2).for_each(|node| enospc(&mut bench, node, Ops::Changes, Some(NodeFileKind::Data)));
     let mut refused = None;
     for block in (0..BLOCKS).cycle().step_by(8).take(400) {
         let answer = bench.request(Op::Write, block, 8, REQUEST_NS_MAX);
@@ -484,7 +484,7 @@ fn more_nodes_die_behind_a_full_journal() {
     let others = |node: &usize| !holders.contains(&NodeIndex(*node as u16));
     let dying: Vec<usize> = all().filter(others).take(usize::from(M) + 1).collect();
     assert_eq!(dying.len(), usize::from(M) + 1);
-    dying.iter().for_each(|node| never(&mut bench, *node, Ops::Changes, Some(FileKind::Data)));
+    dying.iter().for_each(|node| never(&mut bench, *node, Ops::Changes, Some(NodeFileKind::Data)));
     let writes: Vec<u64> =
         (0..2 * BLOCKS).map(|at| bench.submit(Op::Write, at % BLOCKS, 1)).collect();
     let answered = |bench: &Bench| writes.iter().all(|id| bench.is_answered(*id));

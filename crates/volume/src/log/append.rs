@@ -5,20 +5,20 @@ use bytes::Bytes;
 use fieldstone_proto::{BLOCK_BYTES, RequestBody, SegmentKind, crc32c_blocks};
 use smallvec::SmallVec;
 
+use super::admission::{Admission, UserSpace};
 use super::pending::Origin;
-use super::room::{Admission, UserSpace};
 use super::{BATCHES_MAX, Batch, KeptRecord, Line, Mutation};
 use crate::calls::Waiter;
-use crate::core::Core;
+use crate::core::VolumeCore;
 use crate::footer::footer_blocks;
 use crate::map::Location;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header, RECORD_ENTRIES_MAX};
-use crate::rows::Shape;
-use crate::segment::{Contents, Handle, Segment, State, segment_id};
-use crate::status::Phase;
+use crate::rows::RecordForm;
+use crate::segment::{Contents, Segment, SegmentIndex, State, segment_id};
+use crate::status::VolumePhase;
 
 struct RecordBuilder {
-    handle: Handle,
+    handle: SegmentIndex,
     entries: Vec<Entry>,
     payload: Vec<Bytes>,
     blocks: u32,
@@ -28,12 +28,15 @@ struct RecordBuilder {
     parts: Vec<usize>,
 }
 
-impl Core {
+impl VolumeCore {
     /// Appends waiting changes, as far as bounds allow. Returns whether it appended any.
     pub fn pump_log(&mut self) -> bool {
         let mut any = false;
         loop {
-            let over = matches!(self.phase, Phase::Failed(_) | Phase::Closed | Phase::Inspected);
+            let over = matches!(
+                self.phase,
+                VolumePhase::Failed(_) | VolumePhase::Closed | VolumePhase::Inspected
+            );
             if over || self.log.nodes.is_empty() {
                 break;
             }
@@ -54,7 +57,7 @@ impl Core {
             if !self.ring_has_room() {
                 // With so few nodes no segment can be stored, so the ring stays full. The mover
                 // waits for nodes, and answers users.
-                self.log.moving |= self.phase == Phase::Serving && !self.writable();
+                self.log.moving |= self.phase == VolumePhase::Serving && !self.writable();
                 if self.log.moving {
                     continue;
                 }
@@ -76,7 +79,7 @@ impl Core {
     pub fn ring_has_room(&self) -> bool {
         let most = self.log.record_blocks();
         let blocks = match self.phase {
-            Phase::Opening => self.log.replay_blocks(most),
+            VolumePhase::Opening => self.log.replay_blocks(most),
             _ => most,
         };
         let record = HEADER_BYTES as u64 + u64::from(blocks) * BLOCK_BYTES as u64;
@@ -88,7 +91,7 @@ impl Core {
     /// Keeps the ring from filling up. Closes the open segment when that segment alone fills half
     /// of the ring. Makes closed segments durable, so that their records can go.
     fn relieve_ring(&mut self) {
-        if self.log.used_bytes() * 2 <= self.log.ring_bytes || self.phase == Phase::Opening {
+        if self.log.used_bytes() * 2 <= self.log.ring_bytes || self.phase == VolumePhase::Opening {
             return;
         }
         if let Some(open) = self.log.open {
@@ -111,14 +114,14 @@ impl Core {
         }
     }
 
-    fn open_segment(&mut self) -> Handle {
+    fn open_segment(&mut self) -> SegmentIndex {
         if let Some(open) = self.log.open {
             return open;
         }
         self.segments_made += 1;
         let id = segment_id(self.epoch, self.segments_made);
         // An opening does not store the segments that it replays.
-        let draw = if self.phase == Phase::Opening { None } else { self.take_draw(id) };
+        let draw = if self.phase == VolumePhase::Opening { None } else { self.take_draw(id) };
         let handle = self.segments.insert(Segment {
             id,
             kind: SegmentKind::Data,
@@ -153,7 +156,7 @@ impl Core {
         let of_trims = contents.blocks() == 0;
         let blocks = contents.blocks() + footer_blocks(contents.entries.len());
         segment.shard_bytes = layout.shard_blocks_for(blocks) * BLOCK_BYTES as u32;
-        if of_trims && self.phase != Phase::Opening && self.starved() {
+        if of_trims && self.phase != VolumePhase::Opening && self.starved() {
             self.segments.shelve(handle);
             return self.start_gc();
         }
@@ -161,7 +164,7 @@ impl Core {
         self.since_checkpoint.segments += 1;
         // The journal has the blocks that an opening replays. They are stored when the volume
         // serves.
-        if self.phase != Phase::Opening {
+        if self.phase != VolumePhase::Opening {
             self.spawn_with(move |ctx| crate::seal::seal(ctx, handle));
         }
     }
@@ -179,7 +182,7 @@ impl Core {
     }
 
     /// Blocks that the open segment can still take together with `entries` more entries.
-    pub fn segment_room(&self, handle: Handle, entries: usize) -> u32 {
+    pub fn segment_room(&self, handle: SegmentIndex, entries: usize) -> u32 {
         let segment = self.segments.get(handle).expect("the open segment exists");
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
         let footer = footer_blocks(contents.entries.len() + entries);
@@ -207,11 +210,11 @@ impl Core {
             false => self.log.large_queued(2 * self.log.record_blocks()),
         };
         let room = self.segment_room(handle, RECORD_ENTRIES_MAX);
-        let (room, detached) = match self.record_shape(handle, queued, room) {
-            Shape::Whole(room) => (room, false),
-            Shape::Detached(room) => (room, true),
-            Shape::Hold => return false,
-            Shape::Close => {
+        let (room, detached) = match self.record_form(handle, queued, room) {
+            RecordForm::Whole(room) => (room, false),
+            RecordForm::Detached(room) => (room, true),
+            RecordForm::Hold => return false,
+            RecordForm::Close => {
                 self.close_open_segment();
                 return true;
             }
@@ -255,7 +258,7 @@ impl Core {
         let mut space = UserSpace {
             blocks: self.space_for_user(),
             starved: self.starved(),
-            lent: self.room_is_lent(),
+            borrowed: self.space_is_borrowed(),
             refused: false,
         };
         while record.room > 0 && record.entries.len() < RECORD_ENTRIES_MAX {
@@ -415,7 +418,7 @@ impl Core {
 
     /// Adds an entry to the segment's future footer. Joins it with the entry before if both form
     /// one run.
-    fn note_entry(&mut self, handle: Handle, entry: Entry) {
+    fn note_entry(&mut self, handle: SegmentIndex, entry: Entry) {
         let segment = self.segments.get_mut(handle).expect("the open segment exists");
         let contents = segment.contents.as_mut().expect("an open segment is in memory");
         if let Some(last) = contents.entries.last_mut()
@@ -455,7 +458,7 @@ impl Core {
             }
         });
         if frees {
-            // Collection can make room now: how long users have waited before does not count.
+            // Collection can make space now, so the time that users wait begins anew.
             self.log.starved_since = None;
         }
     }

@@ -1,18 +1,18 @@
 //! The log: how changes become records of the journal and blocks of the open segment.
 //!
-//! Changes queue up while the volume handles events (`pending`). [`Core::pump_log`] then packs as
-//! many as fit into one record, updates the map, appends the blocks to the open segment in memory,
-//! and sends the record to all journal nodes (`append`). The volume acknowledges a change when
-//! every journal node has its record *and all records before it*. Recovery replays a prefix of the
-//! log: it would lose an acknowledged record behind a hole.
+//! Changes queue up while the volume handles events (`pending`). [`VolumeCore::pump_log`] then
+//! packs as many as fit into one record, updates the map, appends the blocks to the open segment in
+//! memory, and sends the record to all journal nodes (`append`). The volume acknowledges a change
+//! when every journal node has its record *and all records before it*. Recovery replays a prefix of
+//! the log: it would lose an acknowledged record after a hole.
 //!
 //! Bounds: [`BATCHES_MAX`] records are in flight. The ring bounds the unsealed data, and so the
 //! memory of this module. When the ring fills up, the volume closes, seals and syncs segments, and
 //! meanwhile the queue waits (backpressure towards the front-end).
 
+mod admission;
 mod append;
 mod pending;
-mod room;
 
 use std::collections::VecDeque;
 
@@ -23,10 +23,10 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::calls::CallResult;
-use crate::core::Core;
+use crate::core::VolumeCore;
 use crate::map::Location;
 use crate::record::{EntryKind, Header, RECORD_BLOCKS_MAX, RECORD_ENTRIES_MAX};
-use crate::segment::{Handle, State};
+use crate::segment::{SegmentIndex, State};
 use pending::Pending;
 
 /// Most records in flight to the journal nodes.
@@ -116,7 +116,7 @@ pub struct Log {
     /// A task is moving the journal.
     pub mover_running: bool,
     /// The segment that takes blocks.
-    pub open: Option<Handle>,
+    pub open: Option<SegmentIndex>,
     /// Records from `trimmed` on.
     pub records: VecDeque<KeptRecord>,
     /// Changes by users, except trims.
@@ -307,7 +307,7 @@ impl Log {
     }
 }
 
-impl Core {
+impl VolumeCore {
     /// A journal node answered an append.
     pub fn append_replied(
         &mut self,

@@ -6,11 +6,11 @@ use fieldstone_block::{BlockError, Completion, Payload, Request, Stage};
 use fieldstone_proto::{BLOCK_BYTES, Lsn};
 
 use super::{Line, Mutation};
-use crate::core::Core;
+use crate::core::VolumeCore;
 use crate::exec::Filler;
 use crate::map::Location;
 use crate::record::{Entry, EntryKind};
-use crate::status::Phase;
+use crate::status::VolumePhase;
 
 /// The origin of a change.
 pub enum Origin {
@@ -31,7 +31,7 @@ pub(super) struct Pending {
     pub error: Option<BlockError>,
 }
 
-impl Core {
+impl VolumeCore {
     /// Takes a user's write, trim or write-zeroes. The range is block-aligned and inside the
     /// device.
     pub fn queue_user(&mut self, request: Request, kind: EntryKind) {
@@ -185,7 +185,7 @@ impl Core {
     /// The volume has failed or closed: answers every waiting request with an error.
     pub fn fail_everything(&mut self) {
         let why = match &self.phase {
-            Phase::Failed(why) => why.clone(),
+            VolumePhase::Failed(why) => why.clone(),
             _ => "the volume is closed".into(),
         };
         self.fail_user_changes(&BlockError::Io(why.clone()));

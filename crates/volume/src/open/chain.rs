@@ -1,4 +1,4 @@
-//! The chain of segments behind the checkpoint, and the position where replay from the journal
+//! The chain of segments after the checkpoint, and the position where replay from the journal
 //! takes over.
 
 use std::collections::HashMap;
@@ -8,25 +8,25 @@ use fieldstone_proto::{Lsn, SegmentId, SegmentKind};
 
 use super::Failure;
 use super::rings::{Records, reach};
-use super::validate::{Listed, settle};
+use super::validate::{Listed, verify_copies};
 use crate::core::Ctx;
 use crate::exec::{Awaited, all, slot};
 use crate::footer::Footer;
 use crate::gc::read_footer;
 use crate::root::Root;
-use crate::segment::{Handle, epoch_of};
+use crate::segment::{SegmentIndex, epoch_of};
 
 /// Most footers that an opening reads at the same time.
 const FOOTERS_MAX: usize = 16;
 
 /// A segment of the chain.
-pub(super) struct Link {
-    pub handle: Handle,
+pub(super) struct ChainSegment {
+    pub handle: SegmentIndex,
     pub first: Lsn,
     pub end: Lsn,
 }
 
-/// Finds the chain of segments behind the checkpoint. The opening verifies all their shards,
+/// Finds the chain of segments after the checkpoint. The opening verifies all their shards,
 /// because no checkpoint names them. A segment that was once durable stays in the chain, no matter
 /// how many of its shards are good.
 pub(super) async fn find_chain(
@@ -34,7 +34,7 @@ pub(super) async fn find_chain(
     root: &Root,
     listed: &Listed,
     trimmed: Lsn,
-) -> Result<Vec<Link>, Failure> {
+) -> Result<Vec<ChainSegment>, Failure> {
     let mut by_start: HashMap<Lsn, SegmentId> = HashMap::new();
     for (id, shards) in listed {
         let meta = shards[0].1.meta;
@@ -47,7 +47,7 @@ pub(super) async fn find_chain(
         }
     }
     let mut chain = Vec::new();
-    let mut doubtful = Vec::new();
+    let mut unproven = Vec::new();
     let mut at = root.checkpoint_lsn;
     while let Some(id) = by_start.get(&at) {
         let shards = &listed[id];
@@ -58,15 +58,15 @@ pub(super) async fn find_chain(
         let handle = ctx.with(|core| {
             let lsn = (meta.lsn_first, meta.lsn_end);
             let handle = core.insert_listed(*id, meta.kind, lsn, meta.shard_bytes, shards);
-            doubtful.extend(core.doubtful(handle, shards, &[]));
+            unproven.extend(core.unproven(handle, shards, &[]));
             handle
         });
-        chain.push(Link { handle, first: at, end: meta.lsn_end });
+        chain.push(ChainSegment { handle, first: at, end: meta.lsn_end });
         at = meta.lsn_end;
     }
-    let good = settle(ctx, &doubtful).await?;
+    let good = verify_copies(ctx, &unproven).await?;
     let k = ctx.with(|core| core.code.k());
-    let lacks = |link: &Link| good.get(&link.handle).is_none_or(|good| *good < k);
+    let lacks = |link: &ChainSegment| good.get(&link.handle).is_none_or(|good| *good < k);
     let broken = chain.iter().position(|link| lacks(link) && link.end > trimmed);
     for link in chain.drain(broken.unwrap_or(chain.len())..) {
         ctx.with(|core| core.segments.remove(link.handle));
@@ -75,7 +75,7 @@ pub(super) async fn find_chain(
 }
 
 /// The boundary from which replay reaches furthest; the latest one if several reach as far.
-pub(super) fn choose_start(root: &Root, chain: &[Link], records: &Records) -> Lsn {
+pub(super) fn choose_start(root: &Root, chain: &[ChainSegment], records: &Records) -> Lsn {
     let ring = root.geometry.ring_bytes;
     let boundaries = std::iter::once(root.checkpoint_lsn).chain(chain.iter().map(|link| link.end));
     let mut best = (root.checkpoint_lsn, root.checkpoint_lsn);
@@ -106,8 +106,12 @@ pub(super) fn check_nothing_lost(
 }
 
 /// Applies the changes of the segments of the chain that begin before `start`.
-pub(super) async fn replay_footers(ctx: &Ctx, chain: &[Link], start: Lsn) -> Result<(), Failure> {
-    let replayed: Vec<&Link> = chain.iter().filter(|link| link.first < start).collect();
+pub(super) async fn replay_footers(
+    ctx: &Ctx,
+    chain: &[ChainSegment],
+    start: Lsn,
+) -> Result<(), Failure> {
+    let replayed: Vec<&ChainSegment> = chain.iter().filter(|link| link.first < start).collect();
     for links in replayed.chunks(FOOTERS_MAX) {
         let footers = links.iter().map(|link| start_footer(ctx, link.handle)).collect();
         for (link, footer) in links.iter().zip(all(footers).await) {
@@ -124,7 +128,7 @@ pub(super) async fn replay_footers(ctx: &Ctx, chain: &[Link], start: Lsn) -> Res
 }
 
 /// Starts to read the footer of a segment.
-fn start_footer(ctx: &Ctx, handle: Handle) -> Awaited<Result<Footer, BlockError>> {
+fn start_footer(ctx: &Ctx, handle: SegmentIndex) -> Awaited<Result<Footer, BlockError>> {
     let (filler, awaited) = slot();
     ctx.with(|core| {
         core.spawn_with(move |ctx| async move { filler.fill(read_footer(&ctx, handle).await) });
@@ -145,7 +149,7 @@ mod tests {
             version: 1,
             volume: fieldstone_proto::VolumeId(1),
             epoch: Epoch(1),
-            geometry: crate::seam::Geometry {
+            geometry: crate::interface::Geometry {
                 size_bytes: 1 << 20,
                 shard_bytes: 1 << 16,
                 unit_bytes: 4096,
@@ -158,7 +162,7 @@ mod tests {
             trimmed,
             checkpoint_segments: Vec::new(),
             clean: false,
-            provisioning: crate::seam::Provisioning::Thin,
+            provisioning: crate::interface::Provisioning::Thin,
             name: String::new(),
             profile: String::new(),
         }
@@ -169,11 +173,11 @@ mod tests {
         let (first, middle, last) = (Lsn(0x1000), Lsn(0x3000), Lsn(0x7000));
         let (root, records) = (root(first, last), Records::new());
         let trimmed = trimmed_up_to(&root, &records);
-        let found = |chain: &[Link]| {
+        let found = |chain: &[ChainSegment]| {
             let start = choose_start(&root, chain, &records);
             check_nothing_lost(&root, start, trimmed, &records).is_ok()
         };
-        let link = |first, end| Link { handle: 0, first, end };
+        let link = |first, end| ChainSegment { handle: 0, first, end };
         assert!(!found(&[]));
         assert!(!found(&[link(first, middle)]));
         assert!(found(&[link(first, middle), link(middle, last)]));

@@ -5,14 +5,14 @@ use fieldstone_proto::{BLOCK_BYTES, Lsn, NodeIndex, SegmentId, SegmentKind, Shar
 use smallvec::SmallVec;
 
 use super::Failure;
-use super::chain::Link;
-use super::validate::{Listed, settle};
-use crate::core::{Core, Ctx};
+use super::chain::ChainSegment;
+use super::validate::{Listed, verify_copies};
+use crate::core::{Ctx, VolumeCore};
 use crate::map::Location;
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
 use crate::root::Root;
-use crate::segment::{Handle, Segment, State};
+use crate::segment::{Segment, SegmentIndex, State};
 
 /// Reads the checkpoint that the root names, and adds its segments and its map.
 pub(super) async fn load_checkpoint(
@@ -30,11 +30,11 @@ pub(super) async fn load_checkpoint(
         });
         // The opening reads the checkpoint in full right away, so the only question is which copy
         // of a shard to read.
-        let doubtful = ctx.with(|core| {
+        let unproven = ctx.with(|core| {
             let found = core.segments.get(handle).map(|s| s.shards.clone()).unwrap_or_default();
-            core.doubtful(handle, shards, &found)
+            core.unproven(handle, shards, &found)
         });
-        settle(ctx, &doubtful).await?;
+        verify_copies(ctx, &unproven).await?;
         let blocks = ctx.with(|core| shard_bytes / BLOCK_BYTES as u32 * core.layout.k);
         let data = read_segment(ctx, handle, 0, blocks).await.map_err(|error| {
             Failure::Again(format!("the checkpoint (segment {id}) cannot be read: {error}"))
@@ -50,15 +50,15 @@ pub(super) async fn load_checkpoint(
         .ok_or_else(|| Failure::Again("the checkpoint is shorter than the root says".into()))?;
     let checkpoint = crate::checkpoint::decode(bytes)
         .map_err(|error| Failure::Final(format!("checkpoint: {error}")))?;
-    let doubtful = ctx.with(|core| {
+    let unproven = ctx.with(|core| {
         let mut handles = Vec::with_capacity(checkpoint.segments.len());
-        let mut doubtful = Vec::new();
+        let mut unproven = Vec::new();
         for record in &checkpoint.segments {
             let shards = listed.get(&record.id).map_or(&[][..], Vec::as_slice);
             let lsn = (record.lsn_first, record.lsn_end);
             let kind = SegmentKind::Data;
             let handle = core.insert_listed(record.id, kind, lsn, record.shard_bytes, shards);
-            doubtful.extend(core.doubtful(handle, shards, &record.shards));
+            unproven.extend(core.unproven(handle, shards, &record.shards));
             handles.push(handle);
         }
         for run in &checkpoint.runs {
@@ -75,13 +75,13 @@ pub(super) async fn load_checkpoint(
                 segment.live_blocks += run.count;
             }
         }
-        doubtful
+        unproven
     });
-    settle(ctx, &doubtful).await?;
+    verify_copies(ctx, &unproven).await?;
     Ok(())
 }
 
-impl Core {
+impl VolumeCore {
     /// Adds a segment whose shards the nodes have listed.
     pub(super) fn insert_listed(
         &mut self,
@@ -90,7 +90,7 @@ impl Core {
         lsn: (Lsn, Lsn),
         shard_bytes: u32,
         listed: &[(NodeIndex, ShardInfo)],
-    ) -> Handle {
+    ) -> SegmentIndex {
         let mut shards: SmallVec<[Option<NodeIndex>; 8]> =
             SmallVec::from_elem(None, self.layout.width());
         for (node, info) in listed {
@@ -120,15 +120,15 @@ impl Core {
         })
     }
 
-    /// Removes the segments at and behind the start of the replay: the replay appends their records
+    /// Removes the segments at and after the start of the replay: the replay appends their records
     /// anew.
-    pub(super) fn drop_segments_from(&mut self, chain: &[Link], start: Lsn) {
+    pub(super) fn drop_segments_from(&mut self, chain: &[ChainSegment], start: Lsn) {
         for link in chain.iter().filter(|link| link.first >= start) {
             self.segments.remove(link.handle);
         }
     }
 
-    pub(super) fn apply(&mut self, handle: Handle, entry: &Entry) {
+    pub(super) fn apply(&mut self, handle: SegmentIndex, entry: &Entry) {
         let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
         let end = (entry.block + u64::from(entry.count)).min(blocks);
         match entry.kind {

@@ -1,49 +1,51 @@
-//! Copies of shards that do not count, of segments that the journal still backs.
+//! Invalid shard copies of segments whose records are still in the journal.
 //!
-//! The earlier writer may have died while it wrote the shards of such a segment. Then its data is
-//! on fewer nodes than the journal, which this opening is about to give up. So the opening makes
-//! the segment whole before that, as far as there are nodes ([`renew_copies`], then
-//! [`strengthen`]).
+//! The earlier writer may have died while it wrote the shards of such a segment. Then the data of
+//! the segment is on fewer nodes than the journal, and this opening is about to give the journal
+//! up. So the opening makes the segment whole before that, as far as there are nodes
+//! ([`renew_copies`], then [`strengthen`]).
 //!
-//! A node may have a copy of a missing shard that does not count. The copy may lack only the end of
-//! its data, and have rows that few nodes have. So a copy of each missing shard stays until the
-//! opening has committed. The node of that copy gets this shard, and no other shard of the segment:
-//! it could not delete one of two alone. It stores the new shard beside a complete copy, and over
-//! an open one, which has the same bytes as far as it goes. A node without room for both deletes
-//! its copy first, so an opening needs no more room than it finds. A node whose disk is full may
-//! have no room even then, and counts as lost for this shard. A sync frees the slots of the copies.
-//! Then the other missing shards get nodes.
+//! A node may have an invalid copy of a missing shard. The copy may lack only the end of its data,
+//! and have rows that few nodes have. So one copy of each missing shard stays until the opening has
+//! committed. The new shard goes to the node that has this copy. That node gets no other shard of
+//! the segment, because a node deletes all shards of a segment together.
+//!
+//! The node keeps a complete copy until the new shard is stored. It overwrites an open copy, which
+//! has the same bytes as far as it goes. A node without space for both deletes its copy first, so
+//! an opening needs no more space than it finds. A node whose disk is full may have no space even
+//! then, and is as good as lost for this shard. A sync frees the slots of the copies. Then the
+//! other missing shards get nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_proto::{Lsn, NodeIndex, RequestBody, SegmentId, ShardIndex};
 
-use super::chain::Link;
+use super::chain::ChainSegment;
 use super::recover::Inventory;
 use super::{Blame, Failure};
-use crate::core::{Core, Ctx};
-use crate::rebuild::rebuild_segment;
-use crate::segment::{Handle, Segment};
+use crate::core::{Ctx, VolumeCore};
+use crate::rebuild::{Rebuilt, rebuild_segment};
+use crate::segment::{Segment, SegmentIndex};
 
-/// The segments of the chain that the journal still backed, by handle.
-pub(super) fn backed_links(
-    chain: &[Link],
+/// The segments of the chain whose records are still in the journal.
+pub(super) fn backed_segments(
+    chain: &[ChainSegment],
     start: Lsn,
     trimmed: Lsn,
-) -> impl Iterator<Item = Handle> + '_ {
-    let backed = chain.iter().filter(move |link| link.first < start && link.end > trimmed);
-    backed.map(|link| link.handle)
+) -> impl Iterator<Item = SegmentIndex> + '_ {
+    let backed = chain.iter().filter(move |part| part.first < start && part.end > trimmed);
+    backed.map(|part| part.handle)
 }
 
 /// A shard on one node, by the name of its segment.
 pub(super) type CopyOn = (SegmentId, NodeIndex);
 
 /// For each missing shard of these segments: one copy that a node has of it, complete or open, if
-/// there is one. The copy stays. All other copies on nodes without a shard that counts go at once,
-/// as do all copies on a node with several.
+/// there is one. The copy stays. The opening deletes all other copies on nodes without a valid
+/// shard at once, and all copies on a node with several.
 pub(super) fn leave_copies(
     ctx: &Ctx,
-    backed: impl Iterator<Item = Handle>,
+    backed: impl Iterator<Item = SegmentIndex>,
     inventory: &Inventory,
 ) -> BTreeMap<CopyOn, usize> {
     ctx.with(|core| {
@@ -53,19 +55,19 @@ pub(super) fn leave_copies(
             let copies = inventory.places.get(&segment.id).map_or(&[][..], Vec::as_slice);
             let complete = inventory.listed.get(&segment.id).map_or(&[][..], Vec::as_slice);
             let mut assigned = BTreeSet::new();
-            // An open copy has rows. A complete one may have none that is stable.
+            // An open copy has rows. A complete copy may have no stable row.
             let is_open = |node: &NodeIndex| inventory.open.contains(&(*node, segment.id));
             let (open, other): (Vec<&(ShardIndex, NodeIndex)>, Vec<_>) =
                 copies.iter().partition(|(_, n)| is_open(n));
             for (shard, node) in open.into_iter().chain(other) {
                 let index = usize::from(shard.0);
-                let missing = segment.shards.get(index).is_some_and(Option::is_none);
+                let missing = segment.is_missing(index);
                 let alone = copies.iter().filter(|(_, other)| other == node).count() == 1;
                 let fits = complete
                     .iter()
                     .filter(|(other, _)| other == node)
                     .all(|(_, info)| segment.fits(info));
-                let free = !segment.shards.contains(&Some(*node));
+                let free = !segment.has_shard_on(*node);
                 if missing && alone && fits && free && assigned.insert(index) {
                     segment.left_on.push(*node);
                     left.insert((segment.id, *node), index);
@@ -80,7 +82,7 @@ pub(super) fn leave_copies(
 /// like any other.
 pub(super) async fn discard_open_copies(
     ctx: &Ctx,
-    backed: impl Iterator<Item = Handle>,
+    backed: impl Iterator<Item = SegmentIndex>,
     inventory: &Inventory,
     left: &BTreeMap<CopyOn, usize>,
 ) -> Result<(), Failure> {
@@ -88,8 +90,8 @@ pub(super) async fn discard_open_copies(
         let segments = backed.filter_map(|handle| core.segments.get(handle));
         let of_segment = |segment: &Segment| -> Vec<CopyOn> {
             let open = inventory.open.iter().filter(|(_, id)| *id == segment.id);
-            let counts = |node: &NodeIndex| segment.shards.contains(&Some(*node));
-            open.filter(|(node, _)| !counts(node)).map(|(node, id)| (*id, *node)).collect()
+            let invalid = open.filter(|(node, _)| !segment.has_shard_on(*node));
+            invalid.map(|(node, id)| (*id, *node)).collect()
         };
         segments.flat_map(of_segment).filter(|copy| !left.contains_key(copy)).collect()
     });
@@ -100,16 +102,16 @@ pub(super) async fn discard_open_copies(
     Ok(())
 }
 
-/// Deletes the copies that the opening has left, where they do not count now. A node that does not
+/// Deletes the copies that the opening has left, where they are still invalid. A node that does not
 /// answer still has its copy.
 pub(super) async fn delete_copies(ctx: &Ctx, left: &BTreeMap<CopyOn, usize>) {
     for (id, node) in left.keys() {
-        let counts = ctx.with(|core| {
+        let valid = ctx.with(|core| {
             let segment = core.segments.named(*id);
-            segment.is_none_or(|segment| segment.shards.contains(&Some(*node)))
+            segment.is_none_or(|segment| segment.has_shard_on(*node))
         });
         let body = RequestBody::ShardDelete { segments: vec![*id] };
-        if counts || ctx.call(*node, body).await.is_ok() {
+        if valid || ctx.call(*node, body).await.is_ok() {
             ctx.with(|core| {
                 let handle = core.segments.find(*id);
                 if let Some(segment) = handle.and_then(|handle| core.segments.get_mut(handle)) {
@@ -127,7 +129,7 @@ pub(super) async fn delete_copies(ctx: &Ctx, left: &BTreeMap<CopyOn, usize>) {
 /// The opening could not make such a shard.
 pub(super) async fn renew_copies(
     ctx: &Ctx,
-    backed: impl Iterator<Item = Handle>,
+    backed: impl Iterator<Item = SegmentIndex>,
     inventory: &Inventory,
     left: &BTreeMap<CopyOn, usize>,
 ) -> Result<(), Failure> {
@@ -138,28 +140,19 @@ pub(super) async fn renew_copies(
         let mut places = ctx.with(|core| core.places_of_copies(handle, left));
         let refused = rebuild_segment(ctx, handle, places.clone()).await.refused;
         for place in refused {
-            // A sync frees the slots of copies that were written anew.
-            ctx.call(place.1, RequestBody::ShardSync).await.blame(place.1)?;
-            let mut rebuilt = rebuild_segment(ctx, handle, vec![place]).await;
+            // The sync frees the slots of copies that were written anew.
+            let mut rebuilt = rebuild_after_sync(ctx, handle, place).await?;
             let is_open = inventory.open.contains(&(place.1, id));
             if !rebuilt.refused.is_empty() && !is_open {
                 let body = RequestBody::ShardDelete { segments: vec![id] };
                 ctx.call(place.1, body).await.blame(place.1)?;
-                ctx.call(place.1, RequestBody::ShardSync).await.blame(place.1)?;
-                rebuilt = rebuild_segment(ctx, handle, vec![place]).await;
+                rebuilt = rebuild_after_sync(ctx, handle, place).await?;
             }
             if !rebuilt.refused.is_empty() {
                 places.retain(|other| *other != place);
             }
         }
-        let made = |core: &mut Core| {
-            let segment = core.segments.get(handle);
-            let is_there = |(shard, _): &(usize, NodeIndex)| {
-                segment.is_some_and(|segment| segment.shards[*shard].is_some())
-            };
-            places.iter().all(is_there)
-        };
-        if !ctx.with(made) {
+        if !ctx.with(|core| core.all_made(handle, &places)) {
             return Err(not_whole());
         }
     }
@@ -172,7 +165,7 @@ pub(super) async fn renew_copies(
 /// The opening could not make a shard that a node could take.
 pub(super) async fn strengthen(
     ctx: &Ctx,
-    backed: impl Iterator<Item = Handle>,
+    backed: impl Iterator<Item = SegmentIndex>,
 ) -> Result<(), Failure> {
     for handle in backed {
         // The writer had room for the shards, so the opening may use the reserve.
@@ -181,9 +174,8 @@ pub(super) async fn strengthen(
         let first = rebuild_segment(ctx, handle, targets).await;
         let mut made = first.made;
         for place in first.refused {
-            ctx.call(place.1, RequestBody::ShardSync).await.blame(place.1)?;
-            let again = rebuild_segment(ctx, handle, vec![place]).await;
-            // A node that seemed to have room and has none counts as lost for this shard.
+            let again = rebuild_after_sync(ctx, handle, place).await?;
+            // A node that seemed to have space and has none is as good as lost for this shard.
             made += again.made + again.refused.len();
         }
         if made < wanted {
@@ -193,15 +185,32 @@ pub(super) async fn strengthen(
     Ok(())
 }
 
+/// Makes the node free slots with a sync, and then makes this shard on it.
+async fn rebuild_after_sync(
+    ctx: &Ctx,
+    handle: SegmentIndex,
+    place: (usize, NodeIndex),
+) -> Result<Rebuilt, Failure> {
+    ctx.call(place.1, RequestBody::ShardSync).await.blame(place.1)?;
+    Ok(rebuild_segment(ctx, handle, vec![place]).await)
+}
+
 fn not_whole() -> Failure {
     Failure::Again("a segment that was being written is not whole".into())
 }
 
-impl Core {
+impl VolumeCore {
+    /// None of these shards of the segment is missing.
+    fn all_made(&self, handle: SegmentIndex, places: &[(usize, NodeIndex)]) -> bool {
+        let segment = self.segments.get(handle);
+        let is_made = |shard: usize| segment.is_some_and(|segment| !segment.is_missing(shard));
+        places.iter().all(|(shard, _)| is_made(*shard))
+    }
+
     /// The missing shards of the segment of which nodes have copies in `left`, with these nodes.
     fn places_of_copies(
         &self,
-        handle: Handle,
+        handle: SegmentIndex,
         left: &BTreeMap<CopyOn, usize>,
     ) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };

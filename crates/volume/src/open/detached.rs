@@ -1,10 +1,10 @@
 //! Reads detached records again: an opening gets their blocks from the shards that hold them as
 //! rows.
 //!
-//! Every journal node has the record's header. It says where in the segment the blocks are, and
-//! gives their checksums (see `rows`). The opening checks the bytes of a data shard against these
-//! checksums. A record has no checksums for parity. So the opening tries parity: the blocks that it
-//! decodes with it have the right checksums or they do not.
+//! Every journal node has the record's header. The header says where in the segment the blocks are,
+//! and gives their checksums (see `rows`). The opening checks the bytes of a data shard against
+//! these checksums. A record has no checksums for parity. So the opening decodes with the parity
+//! shards, and compares the checksums of the decoded blocks.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::record::Header;
 use crate::rows::shard_index;
 
 /// The nodes that hold shards of segments, complete or open.
-pub type Places = BTreeMap<SegmentId, Vec<(ShardIndex, NodeIndex)>>;
+pub type ShardLocations = BTreeMap<SegmentId, Vec<(ShardIndex, NodeIndex)>>;
 
 /// Reads the blocks of a detached record. `None` if the nodes cannot deliver them.
 ///
@@ -31,7 +31,7 @@ pub type Places = BTreeMap<SegmentId, Vec<(ShardIndex, NodeIndex)>>;
 pub async fn read_detached(
     ctx: &Ctx,
     header: &Header,
-    places: &Places,
+    places: &ShardLocations,
 ) -> Result<Option<Bytes>, (NodeIndex, NodeError)> {
     let Some(places) = places.get(&header.segment) else { return Ok(None) };
     let layout = ctx.with(|core| core.layout);

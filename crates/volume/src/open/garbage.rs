@@ -35,7 +35,7 @@ pub(super) async fn discard_open(ctx: &Ctx, open: &[(NodeIndex, SegmentId)]) {
     let garbage: Vec<(NodeIndex, SegmentId)> = ctx.with(|core| {
         let holds = |node: &NodeIndex, id: &SegmentId| {
             let segment = core.segments.find(*id).and_then(|handle| core.segments.get(handle));
-            segment.is_some_and(|segment| segment.shards.contains(&Some(*node)))
+            segment.is_some_and(|segment| segment.has_shard_on(*node))
         };
         open.iter().filter(|(node, id)| !holds(node, id)).copied().collect()
     });
@@ -65,7 +65,7 @@ pub(super) async fn discard_garbage(
                     Some(handle) => core
                         .segments
                         .get(handle)
-                        .is_some_and(|segment| !segment.shards.contains(&Some(*node))),
+                        .is_some_and(|segment| !segment.has_shard_on(*node)),
                 })
                 .map(|(id, _)| *id)
                 .collect()

@@ -3,8 +3,8 @@
 //! A command that shows the state of a volume must not end the writer that serves the volume. So an
 //! inspection uses the epochs that the nodes report, reads what an opening would read, and stops.
 //! Its result may be out of date: a writer may change everything meanwhile. Nodes with an epoch
-//! older than the newest root were away when the volume was last opened. Their data does not count
-//! before they join.
+//! older than the newest root were away when the volume was last opened. The inspection ignores
+//! their data: it is valid only after they have joined.
 
 use fieldstone_proto::{
     BLOCK_BYTES, Epoch, JournalInfo, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState,
@@ -12,14 +12,14 @@ use fieldstone_proto::{
 };
 
 use super::chain::replay_footers;
-use super::recover::{Found, find};
+use super::recover::{NodeContents, find};
 use super::rings::replay_records;
 use super::{Blame, Failure, stranger};
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::map::Location;
 use crate::record::EntryKind;
 use crate::root::Root;
-use crate::status::{NodeHealth, Phase};
+use crate::status::{NodeHealth, VolumePhase};
 
 /// Finds out the state of the volume.
 pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
@@ -52,8 +52,8 @@ pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Fa
         let up = |node: &NodeIndex| core.node(*node).health == NodeHealth::Up;
         core.log.nodes = found.root.journal_nodes.iter().copied().filter(up).collect();
         core.root = Some(found.root);
-        core.phase = Phase::Inspected;
-        core.recovery.waits_for.clear();
+        core.phase = VolumePhase::Inspected;
+        core.attempts.waits_for.clear();
     });
     Ok(())
 }
@@ -109,7 +109,7 @@ async fn state_of(
 }
 
 /// Counts the blocks that only the journal has as used.
-fn take_records(ctx: &Ctx, found: &Found) {
+fn take_records(ctx: &Ctx, found: &NodeContents) {
     let ring_bytes = found.root.geometry.ring_bytes;
     let replay = replay_records(ctx, found.start, &found.records, ring_bytes);
     ctx.with(|core| {
@@ -126,7 +126,7 @@ fn take_records(ctx: &Ctx, found: &Found) {
     });
 }
 
-impl Core {
+impl VolumeCore {
     /// A node does not have the last opening of the volume.
     fn is_behind(&mut self, node: NodeIndex, epoch: Option<Epoch>) {
         let reason = match epoch {

@@ -5,7 +5,7 @@
 //!    any such set meets every set that a root was committed on (but see `root` for the smallest
 //!    pools).
 //! 2. *Root*: the opening takes the newest root (`root`). It names checkpoint, journal and epoch.
-//! 3. *Segments*: nodes list their shards. Segments of the checkpoint count. After it comes the
+//! 3. *Segments*: nodes list their shards. Segments of the checkpoint are valid. After it comes the
 //!    chain of segments of the root's epoch: each begins at the log position where the one before
 //!    ended. The opening verifies shards that the checkpoint does not name (see `validate`). A
 //!    segment with fewer than k good shards ends the chain, unless it is known to have been
@@ -19,7 +19,7 @@
 //!    the earlier writer may not have written all their shards. Records without their blocks (see
 //!    `rows`) get them from the shards first.
 //! 5. *New start*: a new generation at fresh log positions takes the replayed records. The opening
-//!    writes a new checkpoint and a root. Only that root makes the opening count: a crash before it
+//!    writes a new checkpoint and a root. Only that root commits the opening: a crash before it
 //!    finds everything as it was. Then the opening deletes whatever the new root does not name.
 //!
 //! If a node is lost on the way, the opening starts over with the remaining nodes and a higher
@@ -28,7 +28,7 @@
 //! An opening *leaves a node out* if the node answers with an error, with nonsense, too late, or
 //! again and again that it is busy, or if its connection is lost several times. The opening then
 //! starts over as if the node were lost, and reports the reason. When the volume serves, it tries
-//! the node again, compares its shards, and rebuilds missing ones (`nodes`). If too few nodes
+//! the node again, compares its shards, and rebuilds missing ones (`join`). If too few nodes
 //! remain, all nodes that were left out get another chance, because errors may pass. An opening
 //! that still cannot go on after all its attempts ends with the reason of each node.
 //!
@@ -39,14 +39,15 @@
 //! with it the last records. If the opening went on with the rings that are there, it could lose a
 //! write.
 
+mod attempts;
 mod chain;
 mod checkpoint;
 mod copies;
 mod detached;
 mod garbage;
 mod inspect;
+mod nodes;
 mod recover;
-mod recovery;
 mod rings;
 mod validate;
 
@@ -57,26 +58,26 @@ use fieldstone_proto::{
     VolumeSummary,
 };
 
-use crate::core::{Core, Ctx};
+use crate::core::{Ctx, VolumeCore};
 use crate::exec::slot;
+use crate::interface::{OpenMode, Provisioning};
 use crate::journal::{put_root_on, write_generation};
 use crate::layout::step_blocks;
-use crate::nodes::wait_for_nodes;
 use crate::record::Entry;
 use crate::reserve::reserve_for_size;
 use crate::root::Root;
 use crate::seal::{seal, sync_segments};
-use crate::seam::{Opening, Provisioning};
-use crate::status::{NodeHealth, Phase};
+use crate::status::{NodeHealth, VolumePhase};
+pub use attempts::OpeningAttempts;
+use nodes::wait_for_nodes;
 use recover::recover;
-pub use recovery::Recovery;
 
 /// How long the opening waits for all nodes before it goes on without the missing ones.
 const GRACE_MS: u64 = 1_000;
 /// How often an opening starts over, with longer and longer pauses: a minute in all.
 const ATTEMPTS_MAX: u32 = 64;
-/// How often a look starts over. Then it reports what it could not read.
-const LOOKS_MAX: u32 = 8;
+/// How often an inspection starts over before it reports the records that it could not read.
+const INSPECTION_ATTEMPTS_MAX: u32 = 8;
 /// How often a node may answer that it is busy before the opening goes on without the node.
 const BUSY_MAX: u32 = 16;
 /// How often the connection to a node may be lost before the opening goes on without the node.
@@ -117,9 +118,9 @@ impl<T> Blame<T> for Result<T, NodeError> {
 /// Opens (or creates) the volume.
 pub async fn open(ctx: Ctx) {
     let mut why = String::new();
-    let began = ctx.with(|core| core.recovery.began);
-    let attempts = match ctx.with(|core| core.config.opening == Opening::Inspect) {
-        true => LOOKS_MAX,
+    let began = ctx.with(|core| core.attempts.began);
+    let attempts = match ctx.with(|core| core.config.opening == OpenMode::Inspect) {
+        true => INSPECTION_ATTEMPTS_MAX,
         false => ATTEMPTS_MAX,
     };
     for attempt_number in 0..u64::from(attempts) {
@@ -128,7 +129,7 @@ pub async fn open(ctx: Ctx) {
             Err(error) => Some(Failure::Final(error)),
         };
         match failure {
-            None => return ctx.with(Core::begin_serving),
+            None => return ctx.with(VolumeCore::begin_serving),
             Some(Failure::Final(error)) => return give_up(&ctx, error).await,
             Some(Failure::Again(error)) => why = error,
             Some(Failure::Node(node, error)) => match ctx.with(|core| core.blame(node, &error)) {
@@ -136,11 +137,11 @@ pub async fn open(ctx: Ctx) {
                 Err(error) => return give_up(&ctx, error).await,
             },
         }
-        if ctx.with(|core| matches!(core.phase, Phase::Failed(_) | Phase::Closed)) {
+        if ctx.with(|core| matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)) {
             return;
         }
         ctx.with(|core| {
-            core.recovery.waits_for = format!("another attempt to open, because of: {why}");
+            core.attempts.waits_for = format!("another attempt to open, because of: {why}");
             core.forget_attempt();
         });
         ctx.sleep_ms((20 * (attempt_number + 1)).min(PAUSE_MS_MAX)).await;
@@ -151,7 +152,7 @@ pub async fn open(ctx: Ctx) {
 
 /// The opening has failed. If it was creating the volume, it removes what it made.
 async fn give_up(ctx: &Ctx, why: String) {
-    if ctx.with(|core| core.recovery.creating) {
+    if ctx.with(|core| core.attempts.creating) {
         let nodes = ctx.with(|core| core.nodes_that(|node| node.link.connected));
         // A node that an earlier attempt fenced must take the removal too.
         for body in [RequestBody::Fence { takeover: true }, RequestBody::RemoveVolume] {
@@ -161,7 +162,7 @@ async fn give_up(ctx: &Ctx, why: String) {
     ctx.with(|core| core.fail(why));
 }
 
-impl Core {
+impl VolumeCore {
     /// A node answered with an error on the way. If the fault is the node's own, the opening goes
     /// on without the node. The text gives the reason, for the case that another attempt may help.
     ///
@@ -179,8 +180,8 @@ impl Core {
             NodeError::Unreachable | NodeError::Fenced { .. } => {}
             // As a rule, the node has just started.
             NodeError::Busy => {
-                self.node_mut(node).trial.busy_answers += 1;
-                if self.node(node).trial.busy_answers >= BUSY_MAX {
+                self.node_mut(node).attempt.busy_answers += 1;
+                if self.node(node).attempt.busy_answers >= BUSY_MAX {
                     self.leave_out(node, error.to_string());
                 }
             }
@@ -192,11 +193,11 @@ impl Core {
     /// The connection to a node was lost during the opening. A process that dies at each request,
     /// for example, would make every attempt fail.
     pub fn note_loss(&mut self, node: NodeIndex, reason: &str) {
-        let long = self.now.since(self.recovery.began) >= Nanos::from_ms(LOSSES_MS_MAX);
+        let long = self.now.since(self.attempts.began) >= Nanos::from_ms(LOSSES_MS_MAX);
         let state = self.node_mut(node);
-        state.trial.losses += 1;
-        let losses = state.trial.losses;
-        if long && losses >= LOSSES_MAX && state.trial.left_out.is_none() {
+        state.attempt.losses += 1;
+        let losses = state.attempt.losses;
+        if long && losses >= LOSSES_MAX && state.attempt.left_out.is_none() {
             self.leave_out(node, format!("lost {losses} times: {reason}"));
         }
     }
@@ -204,25 +205,25 @@ impl Core {
     /// Too few nodes remain: each node that was left out gets another chance.
     pub fn let_all_in(&mut self) {
         for node in &mut self.nodes {
-            (node.trial.left_out, node.trial.busy_answers, node.trial.losses) = (None, 0, 0);
+            (node.attempt.left_out, node.attempt.busy_answers, node.attempt.losses) = (None, 0, 0);
         }
     }
 
     /// Makes this opening go on without the node.
     pub fn leave_out(&mut self, node: NodeIndex, reason: String) {
-        if self.node(node).trial.left_out.is_none() {
+        if self.node(node).attempt.left_out.is_none() {
             tracing::warn!(volume = %self.name, "opening without {node}: {reason}");
         }
         let state = self.node_mut(node);
         state.reason.clone_from(&reason);
-        state.trial.left_out = Some(reason);
+        state.attempt.left_out = Some(reason);
     }
 
     /// The nodes that this opening leaves out, to append to an error.
     fn left_out_text(&self) -> String {
         let nodes = (0u16..).map(NodeIndex).zip(&self.nodes);
         let left_out =
-            nodes.filter_map(|(index, node)| Some((index, node.trial.left_out.as_ref()?)));
+            nodes.filter_map(|(index, node)| Some((index, node.attempt.left_out.as_ref()?)));
         left_out.map(|(index, reason)| format!("; {index}: {reason}")).collect()
     }
 
@@ -236,15 +237,15 @@ impl Core {
         for node in &mut self.nodes {
             node.health = NodeHealth::Down;
         }
-        self.recovery.attempt_began = self.now;
+        self.attempts.attempt_began = self.now;
     }
 
     fn begin_serving(&mut self) {
-        if self.phase != Phase::Opening {
+        if self.phase != VolumePhase::Opening {
             return;
         }
-        self.phase = Phase::Serving;
-        self.recovery.waits_for.clear();
+        self.phase = VolumePhase::Serving;
+        self.attempts.waits_for.clear();
         for handle in self.closed_segments() {
             self.spawn_with(move |ctx| seal(ctx, handle));
         }
@@ -265,34 +266,34 @@ impl Core {
 
 async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(), Failure> {
     let opening = ctx.with(|core| core.config.opening.clone());
-    if opening == Opening::Inspect {
+    if opening == OpenMode::Inspect {
         return inspect::inspect(ctx, connected).await;
     }
     let summaries = volumes(ctx, connected).await?;
     let known = summaries.iter().map(|summary| summary.epoch).max().unwrap_or_default();
     // An earlier attempt may have put its root on nodes that are away now. That root must not count
     // as newer than those of this one.
-    let known = known.max(ctx.with(|core| core.recovery.epoch_tried));
-    if let Opening::Create { .. } = opening {
+    let known = known.max(ctx.with(|core| core.attempts.epoch_tried));
+    if let OpenMode::Create { .. } = opening {
         let exists = summaries.iter().any(|summary| summary.root_version > 0);
-        if exists && !ctx.with(|core| core.recovery.creating) {
+        if exists && !ctx.with(|core| core.attempts.creating) {
             return Err(Failure::Final("the volume exists already".into()));
         }
         // From here on, an attempt of this opening made whatever the nodes have of the volume.
-        ctx.with(|core| core.recovery.creating = true);
+        ctx.with(|core| core.attempts.creating = true);
     }
-    if opening == (Opening::Open { takeover: false }) {
+    if opening == (OpenMode::Open { takeover: false }) {
         probe(ctx, connected).await?;
     }
     let (nodes, missing_max) = ctx.with(|core| (core.config.nodes, core.config.missing_max));
     let epoch = next_epoch(known, connected, nodes, missing_max);
     let states = fence(ctx, connected, epoch, &opening).await?;
     match opening {
-        Opening::Create { name, profile, geometry, provisioning } => {
+        OpenMode::Create { name, profile, geometry, provisioning } => {
             ctx.with(|core| core.reservation.provisioning = provisioning);
             create(ctx, &states, name, profile.to_string(), geometry).await
         }
-        Opening::Open { .. } | Opening::Inspect => recover(ctx, &states, began).await,
+        OpenMode::Open { .. } | OpenMode::Inspect => recover(ctx, &states, began).await,
     }
 }
 
@@ -359,13 +360,13 @@ async fn fence(
     ctx: &Ctx,
     nodes: &[NodeIndex],
     epoch: Epoch,
-    opening: &Opening,
+    opening: &OpenMode,
 ) -> Result<Vec<(NodeIndex, VolumeState)>, Failure> {
     let sessions: Vec<u64> = ctx.with(|core| {
         core.set_epoch(epoch);
         nodes.iter().map(|node| core.node(*node).link.session).collect()
     });
-    let takeover = matches!(opening, Opening::Open { takeover: true });
+    let takeover = matches!(opening, OpenMode::Open { takeover: true });
     let mut states = Vec::new();
     for (node, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover }).await {
         match result.blame(node)? {
@@ -408,7 +409,7 @@ async fn create(
     states: &[(NodeIndex, VolumeState)],
     name: String,
     profile: String,
-    geometry: crate::seam::Geometry,
+    geometry: crate::interface::Geometry,
 ) -> Result<(), Failure> {
     let slot = states.iter().map(|(_, state)| state.stat.slot_bytes).min().unwrap_or(0);
     if geometry.shard_bytes > slot {
@@ -521,8 +522,8 @@ async fn make_journal(
         if !nodes.is_empty() && write_generation(ctx, generation, &nodes).await {
             return Ok((generation, nodes));
         }
-        let over =
-            ctx.with(|core| core.phase != Phase::Opening || core.journals_refused() <= refusals);
+        let over = ctx
+            .with(|core| core.phase != VolumePhase::Opening || core.journals_refused() <= refusals);
         if over {
             break;
         }
@@ -542,7 +543,7 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
     // it.
     loop {
         let (idle, broken, over) = ctx.with(|core| {
-            let over = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+            let over = matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed);
             // With fewer nodes than needed, no segment becomes durable, and no room in the ring
             // becomes free.
             (core.log.idle(), core.log.moving || !core.writable(), over)

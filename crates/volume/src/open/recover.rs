@@ -9,12 +9,12 @@ use fieldstone_proto::{
     BLOCK_BYTES, Lsn, NodeError, NodeIndex, RequestBody, SegmentId, VolumeState,
 };
 
-use super::chain::{Link, check_nothing_lost, choose_start, find_chain, replay_footers};
+use super::chain::{ChainSegment, check_nothing_lost, choose_start, find_chain, replay_footers};
 use super::checkpoint::load_checkpoint;
 use super::copies::{
-    backed_links, delete_copies, discard_open_copies, leave_copies, renew_copies, strengthen,
+    backed_segments, delete_copies, discard_open_copies, leave_copies, renew_copies, strengthen,
 };
-use super::detached::Places;
+use super::detached::ShardLocations;
 use super::garbage::{discard_garbage, discard_journals, discard_leftovers, discard_open};
 use super::rings::{
     Records, Sources, attach, check_not_cut_short, read_rings, replay_records, sync_rings,
@@ -28,7 +28,7 @@ use crate::journal::put_root_on;
 use crate::rebuild::list_shards;
 use crate::reserve::reserve_for_checkpoint;
 use crate::root::Root;
-use crate::segment::Handle;
+use crate::segment::SegmentIndex;
 
 /// How long an opening after a crash waits for missing nodes, which may have data that no other
 /// node has.
@@ -37,12 +37,12 @@ const PATIENCE_MS: u64 = 20_000;
 const PATIENCE_CUT_SHORT_MS: u64 = 30_000;
 
 /// The volume's data on the nodes.
-pub(super) struct Found {
+pub(super) struct NodeContents {
     pub root: Root,
     pub inventory: Inventory,
-    /// The log behind the checkpoint, as segments.
-    pub chain: Vec<Link>,
-    /// The log behind the checkpoint, as records of the journal.
+    /// The log after the checkpoint, as segments.
+    pub chain: Vec<ChainSegment>,
+    /// The log after the checkpoint, as records of the journal.
     pub records: Records,
     /// The segments that blocks of records come from.
     sources: Sources,
@@ -58,7 +58,7 @@ pub(super) async fn find(
     ctx: &Ctx,
     states: &[(NodeIndex, VolumeState)],
     began: Option<Nanos>,
-) -> Result<Found, Failure> {
+) -> Result<NodeContents, Failure> {
     let root = newest_root(ctx, states)?;
     if let Some(began) = began.filter(|_| !root.clean) {
         let until = began.plus(Nanos::from_ms(PATIENCE_MS));
@@ -89,7 +89,7 @@ pub(super) async fn find(
     if ctx.with(|core| nodes.len() < core.nodes.len() && core.now < until) {
         check_not_cut_short(&root, start, &records)?;
     }
-    Ok(Found { root, inventory, chain, records, sources, start, trimmed })
+    Ok(NodeContents { root, inventory, chain, records, sources, start, trimmed })
 }
 
 /// Brings the volume to the state that its nodes hold, and names this state in a new root.
@@ -110,7 +110,7 @@ pub(super) async fn recover(
             );
         }
     });
-    let Found { mut root, mut inventory, chain, records, sources, start, trimmed } = found;
+    let NodeContents { mut root, mut inventory, chain, records, sources, start, trimmed } = found;
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     agree_on_root(ctx, &mut root, states).await?;
     discard_leftovers(ctx, &root, &mut inventory.listed).await;
@@ -123,9 +123,9 @@ pub(super) async fn recover(
     let ring = root.geometry.ring_bytes;
     let base = Lsn((highest.0 / ring + 2) * ring);
     ctx.with(|core| core.drop_segments_from(&chain, start));
-    let backed = || backed_links(&chain, start, trimmed);
+    let backed = || backed_segments(&chain, start, trimmed);
     let left = leave_copies(ctx, backed(), &inventory);
-    // The shards that count may not be stable yet. Other copies of them may be.
+    // The valid shards may not be stable yet. Other copies of them may be.
     sync_shards(ctx, &nodes).await?;
     // Replayed records are stable in the rings. Their old segments give the room that the replay
     // takes, so an opening of a full pool succeeds any number of times.
@@ -168,13 +168,13 @@ pub(super) struct Inventory {
     /// Open shards, which a writer is writing or was writing.
     pub open: Vec<(NodeIndex, SegmentId)>,
     /// The nodes with a shard of a segment, complete or open.
-    pub places: Places,
+    pub places: ShardLocations,
     /// How many slots the shards take on each node.
     held: BTreeMap<NodeIndex, u32>,
 }
 
 async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Failure> {
-    let (mut listed, mut open, mut places) = (Listed::new(), Vec::new(), Places::new());
+    let (mut listed, mut open, mut places) = (Listed::new(), Vec::new(), ShardLocations::new());
     let mut held = BTreeMap::new();
     for node in nodes {
         for info in list_shards(ctx, *node).await.blame(*node)? {
@@ -195,8 +195,8 @@ async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Fai
 /// The opening deletes nothing before it knows that nothing is lost, now or when the next node
 /// comes. A root that only some nodes have may never have been committed, and the root before it
 /// still needs segments that this root does not need. An absent node may have a newer root that was
-/// never committed. That root must not count when the node is back, because the opening now deletes
-/// what it names.
+/// never committed. That root must not be the newest one when the node is back, because the opening
+/// now deletes the segments that it names.
 async fn agree_on_root(
     ctx: &Ctx,
     root: &mut Root,
@@ -223,7 +223,10 @@ async fn agree_on_root(
 ///
 /// Later openings trust the shards that the checkpoint names: these shards must be stable, and bad
 /// shards must not come back with a power loss.
-async fn write_checkpoint(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(u64, Vec<Handle>), Failure> {
+async fn write_checkpoint(
+    ctx: &Ctx,
+    nodes: &[NodeIndex],
+) -> Result<(u64, Vec<SegmentIndex>), Failure> {
     let bytes = ctx.with(|core| {
         core.since_checkpoint.placement_changed = false;
         let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;

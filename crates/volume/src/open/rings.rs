@@ -10,25 +10,25 @@ use fieldstone_proto::{
     VolumeState, crc32c_blocks,
 };
 
-use super::chain::Link;
-use super::detached::{Places, read_detached};
+use super::chain::ChainSegment;
+use super::detached::{ShardLocations, read_detached};
 use super::{Blame, Failure};
 use crate::core::Ctx;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
 use crate::root::Root;
-use crate::status::Phase;
+use crate::status::VolumePhase;
 
 /// Bytes of the ring per read.
 const RING_READ_BYTES: u64 = 1 << 20;
 
-/// A record found in a ring.
-pub(super) struct Found {
+/// A record that an opening found in a ring.
+pub(super) struct ReplayRecord {
     pub header: Header,
     /// The record's blocks. The opening fetches those of a detached record if it needs them.
     pub payload: Option<Bytes>,
 }
 
-pub(super) type Records = BTreeMap<Lsn, Found>;
+pub(super) type Records = BTreeMap<Lsn, ReplayRecord>;
 
 /// The segments that blocks of records come from.
 pub(super) type Sources = HashSet<SegmentId>;
@@ -53,14 +53,14 @@ pub(super) async fn wait_for_journal(
         let (came, over) = ctx.with(|core| {
             let usable = |node: NodeIndex| {
                 let state = core.node(node);
-                state.link.connected && state.trial.left_out.is_none()
+                state.link.connected && state.attempt.left_out.is_none()
             };
             let came = missing.iter().copied().find(|node| usable(*node));
-            core.recovery.waits_for = format!(
+            core.attempts.waits_for = format!(
                 "nodes that have a copy of the journal: {}",
                 missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             );
-            let closed = matches!(core.phase, Phase::Failed(_) | Phase::Closed);
+            let closed = matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed);
             (came, closed || core.now >= patient_until)
         });
         if let Some(node) = came {
@@ -157,36 +157,36 @@ fn scan_ring(ring: &Bytes, root: &Root, volume: VolumeId, records: &mut Records)
             continue;
         }
         if header.detached {
-            records.insert(header.lsn, Found { header, payload: None });
+            records.insert(header.lsn, ReplayRecord { header, payload: None });
             continue;
         }
         let payload = ring.slice(from..to);
         if crc32c_blocks(&payload) == header.checksums {
-            records.insert(header.lsn, Found { header, payload: Some(payload) });
+            records.insert(header.lsn, ReplayRecord { header, payload: Some(payload) });
         }
     }
 }
 
-/// Gets the blocks of the detached records that may be replayed: those behind the checkpoint, in
+/// Gets the blocks of the detached records that may be replayed: those after the checkpoint, in
 /// segments that are not in the chain. Returns the segments that the blocks come from.
 pub(super) async fn attach(
     ctx: &Ctx,
     root: &Root,
-    chain: &[Link],
+    chain: &[ChainSegment],
     records: &mut Records,
-    places: &Places,
+    places: &ShardLocations,
 ) -> Result<Sources, Failure> {
     let chained: HashSet<SegmentId> = ctx.with(|core| {
-        chain.iter().filter_map(|link| Some(core.segments.get(link.handle)?.id)).collect()
+        chain.iter().filter_map(|part| Some(core.segments.get(part.handle)?.id)).collect()
     });
     let mut sources = Sources::new();
-    for (_, found) in records.range_mut(root.checkpoint_lsn..) {
-        let segment = found.header.segment;
-        if found.payload.is_some() || chained.contains(&segment) {
+    for (_, record) in records.range_mut(root.checkpoint_lsn..) {
+        let segment = record.header.segment;
+        if record.payload.is_some() || chained.contains(&segment) {
             continue;
         }
-        found.payload = read_detached(ctx, &found.header, places).await?;
-        if found.payload.is_some() {
+        record.payload = read_detached(ctx, &record.header, places).await?;
+        if record.payload.is_some() {
             sources.insert(segment);
         }
     }
@@ -196,24 +196,24 @@ pub(super) async fn attach(
 /// The position that records reach from `at` on without a gap.
 pub(super) fn reach(at: Lsn, records: &Records, ring: u64) -> Lsn {
     let mut end = at;
-    while let Some(found) = next_record(end, records, ring) {
-        end = found.header.end();
+    while let Some(record) = next_record(end, records, ring) {
+        end = record.header.end();
     }
     end
 }
 
 /// The record that follows position `end`: right there, or at the next beginning of the ring.
-fn next_record(end: Lsn, records: &Records, ring: u64) -> Option<&Found> {
+fn next_record(end: Lsn, records: &Records, ring: u64) -> Option<&ReplayRecord> {
     let here = records.get(&end);
-    let turn = Lsn(end.0.next_multiple_of(ring));
-    here.or_else(|| records.get(&turn).filter(|_| turn != end))
-        .filter(|found| found.header.previous_end == end && found.payload.is_some())
+    let ring_start = Lsn(end.0.next_multiple_of(ring));
+    here.or_else(|| records.get(&ring_start).filter(|_| ring_start != end))
+        .filter(|record| record.header.previous_end == end && record.payload.is_some())
 }
 
 /// How far the log is known to have been trimmed: durable segments once held everything before this
-/// position, and every record behind it was on all nodes of the journal.
+/// position, and every record after it was on all nodes of the journal.
 pub(super) fn trimmed_up_to(root: &Root, records: &Records) -> Lsn {
-    records.values().map(|found| found.header.trimmed).fold(root.trimmed, Lsn::max)
+    records.values().map(|record| record.header.trimmed).fold(root.trimmed, Lsn::max)
 }
 
 /// The nodes cannot deliver the blocks of a record. Most likely the record was never acknowledged.
@@ -226,9 +226,9 @@ pub(super) fn check_not_cut_short(
 ) -> Result<(), Failure> {
     let ring = root.geometry.ring_bytes;
     let end = reach(start, records, ring);
-    let turn = Lsn(end.0.next_multiple_of(ring));
-    let next = records.get(&end).or_else(|| records.get(&turn));
-    if next.is_some_and(|found| found.header.previous_end == end && found.payload.is_none()) {
+    let ring_start = Lsn(end.0.next_multiple_of(ring));
+    let next = records.get(&end).or_else(|| records.get(&ring_start));
+    if next.is_some_and(|record| record.header.previous_end == end && record.payload.is_none()) {
         return Err(Failure::Again(format!(
             "blocks of the record at position {end} cannot be read while nodes are missing"
         )));
@@ -246,10 +246,10 @@ pub(super) fn replay_records(
     let blocks = ctx.with(|core| core.geometry.size_bytes / BLOCK_BYTES as u64);
     let mut changes = Vec::new();
     let mut at = start;
-    while let Some(found) = next_record(at, records, ring) {
+    while let Some(record) = next_record(at, records, ring) {
         let mut from = 0;
-        let payload = found.payload.as_deref().unwrap_or_default();
-        for entry in &found.header.entries {
+        let payload = record.payload.as_deref().unwrap_or_default();
+        for entry in &record.header.entries {
             let bytes = match entry.kind {
                 EntryKind::Data => entry.count as usize * BLOCK_BYTES,
                 _ => 0,
@@ -261,7 +261,7 @@ pub(super) fn replay_records(
             changes.push((*entry, data.freeze()));
             from += bytes;
         }
-        at = found.header.end();
+        at = record.header.end();
     }
     changes
 }

@@ -1,22 +1,22 @@
-//! Decides which listed shards count when a volume is opened.
+//! Decides which listed shards are valid when a volume is opened.
 //!
-//! A node lists the contents of its slot headers, and that proves little. The header of a shard
-//! that was not synced may have survived a power loss without its data. A shard that was found
-//! damaged and rebuilt on another node is still there if its node was away, or if the power failed
-//! before its deletion was stable. The earlier writer knew all that. The next one must not trust
-//! such a shard. Otherwise it takes a damaged segment for whole, and the next loss of a node loses
-//! data.
+//! A node lists its slot headers. A header does not prove that the data is valid. The header of a
+//! shard that was not synced may have survived a power loss without its data. A shard that was
+//! found damaged and rebuilt on another node is still there if its node was away, or if the power
+//! failed before its deletion was stable. Only the earlier writer knew which shards were valid, so
+//! the next writer verifies them. Otherwise it could take a damaged segment for whole, and the next
+//! loss of a node would lose data.
 //!
 //! So the checkpoint *names* the node of every shard that was known to be stable when the
-//! checkpoint was written. A listed copy of a shard is *sure* if the checkpoint names it and no
-//! other node lists the same shard. Every other copy is *doubtful*: its node verifies it before it
-//! counts. No checkpoint names the segments behind it, so all their shards are doubtful. If two
-//! copies of a shard are good, the named one counts: the header of the other may be wrong, although
-//! its data fit it.
+//! checkpoint was written. A listed copy of a shard is *proven* if the checkpoint names it and no
+//! other node lists the same shard. Every other copy is *unproven*: the opening takes it as valid
+//! only after its node has verified it. No checkpoint names the segments after it, so all their
+//! shards are unproven. If two copies of a shard are good, the named one is valid: the header of
+//! the other may be wrong, although its data fit it.
 //!
-//! The opening deletes copies that do not count: stably before it commits, or after that if the
-//! copy may hold rows of a segment that the journal still backs (`copies`). If too few good shards
-//! are left to read a segment, all copies stay: some of their blocks may still be good.
+//! The opening deletes invalid copies: stably before it commits, or after that if the copy may hold
+//! rows of a segment that the journal still backs (`copies`). If too few good shards are left to
+//! read a segment, all copies stay: some of their blocks may still be good.
 //!
 //! The names alone are not enough: a shard may rot on the node that the checkpoint names. While the
 //! volume serves, `damage` makes sure that a bad shard is gone before the volume is whole again.
@@ -26,8 +26,8 @@ use std::collections::BTreeMap;
 use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardIndex, ShardInfo};
 
 use crate::calls::CallResult;
-use crate::core::{Core, Ctx};
-use crate::segment::{Handle, Segment};
+use crate::core::{Ctx, VolumeCore};
+use crate::segment::{Segment, SegmentIndex};
 
 /// Most verifications in flight.
 const VERIFIES_MAX: usize = 64;
@@ -37,39 +37,39 @@ pub type Listed = BTreeMap<SegmentId, Vec<(NodeIndex, ShardInfo)>>;
 
 /// A copy of a shard on one node's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
-    handle: Handle,
+pub struct ShardCopy {
+    handle: SegmentIndex,
     segment: SegmentId,
     shard: ShardIndex,
     node: NodeIndex,
 }
 
-impl Core {
-    /// The listed copies of a segment's shards that count only if their nodes verify them.
-    pub fn doubtful(
+impl VolumeCore {
+    /// The listed copies of a segment's shards that are valid only if their nodes verify them.
+    pub fn unproven(
         &self,
-        handle: Handle,
+        handle: SegmentIndex,
         listed: &[(NodeIndex, ShardInfo)],
         named: &[Option<NodeIndex>],
-    ) -> Vec<Form> {
+    ) -> Vec<ShardCopy> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
-        doubtful(segment, listed, named)
+        unproven(segment, listed, named)
             .into_iter()
-            .map(|(shard, node)| Form { handle, segment: segment.id, shard, node })
+            .map(|(shard, node)| ShardCopy { handle, segment: segment.id, shard, node })
             .collect()
     }
 
-    /// Takes the verdicts on all doubtful copies of one segment. Returns how many shards are good.
-    fn judge(&mut self, verdicts: &[(Form, bool)]) -> usize {
+    /// Takes the results on all unproven copies of one segment. Returns how many shards are good.
+    fn apply_results(&mut self, results: &[(ShardCopy, bool)]) -> usize {
         let k = self.code.k();
-        let Some((form, _)) = verdicts.first() else { return 0 };
-        let Some(segment) = self.segments.get_mut(form.handle) else { return 0 };
+        let Some((copy, _)) = results.first() else { return 0 };
+        let Some(segment) = self.segments.get_mut(copy.handle) else { return 0 };
         let mut shards = segment.shards.clone();
-        for (form, _) in verdicts {
-            shards[usize::from(form.shard.0)] = None;
+        for (copy, _) in results {
+            shards[usize::from(copy.shard.0)] = None;
         }
-        for (form, _) in verdicts.iter().filter(|(_, good)| *good) {
-            shards[usize::from(form.shard.0)].get_or_insert(form.node);
+        for (copy, _) in results.iter().filter(|(_, good)| *good) {
+            shards[usize::from(copy.shard.0)].get_or_insert(copy.node);
         }
         let good = shards.iter().flatten().count();
         if good >= k {
@@ -79,7 +79,7 @@ impl Core {
     }
 }
 
-fn doubtful(
+fn unproven(
     segment: &Segment,
     listed: &[(NodeIndex, ShardInfo)],
     named: &[Option<NodeIndex>],
@@ -92,47 +92,48 @@ fn doubtful(
     let is_named = |(shard, node): &(ShardIndex, NodeIndex)| {
         named.get(usize::from(shard.0)) == Some(&Some(*node))
     };
-    let sure = |form: &(ShardIndex, NodeIndex)| {
-        let forms = fits.iter().filter(|(other, _)| *other == form.0).count();
-        forms == 1 && is_named(form)
+    let proven = |copy: &(ShardIndex, NodeIndex)| {
+        let copies = fits.iter().filter(|(other, _)| *other == copy.0).count();
+        copies == 1 && is_named(copy)
     };
-    let mut doubtful: Vec<_> = fits.iter().filter(|form| !sure(form)).copied().collect();
-    doubtful.sort_by_key(|form| !is_named(form)); // the first good copy of a shard counts
-    doubtful
+    let mut unproven: Vec<_> = fits.iter().filter(|copy| !proven(copy)).copied().collect();
+    unproven.sort_by_key(|copy| !is_named(copy)); // the first good copy of a shard is valid
+    unproven
 }
 
-/// Verifies doubtful copies and counts only the good ones. Copies of one segment are next to each
-/// other in `forms`. Returns the number of good shards for each segment that has such copies.
+/// Verifies unproven copies. Keeps only the good ones in the table of segments, if these are enough
+/// to read the segment. Copies of one segment are next to each other in `copies`. Returns the
+/// number of good shards for each segment that has such copies.
 ///
 /// # Errors
 /// A node could not verify now. The error names the node and the reason.
-pub async fn settle(
+pub async fn verify_copies(
     ctx: &Ctx,
-    forms: &[Form],
-) -> Result<BTreeMap<Handle, usize>, (NodeIndex, NodeError)> {
-    let mut verdicts = Vec::with_capacity(forms.len());
-    for forms in forms.chunks(VERIFIES_MAX) {
+    copies: &[ShardCopy],
+) -> Result<BTreeMap<SegmentIndex, usize>, (NodeIndex, NodeError)> {
+    let mut results = Vec::with_capacity(copies.len());
+    for copies in copies.chunks(VERIFIES_MAX) {
         let calls = ctx.with(|core| {
-            let verify = |form: &Form| {
-                let (segment, shard) = (form.segment, form.shard);
-                core.call(form.node, RequestBody::ShardVerify { segment, shard }, Vec::new())
+            let verify = |copy: &ShardCopy| {
+                let (segment, shard) = (copy.segment, copy.shard);
+                core.call(copy.node, RequestBody::ShardVerify { segment, shard }, Vec::new())
             };
-            forms.iter().map(verify).collect()
+            copies.iter().map(verify).collect()
         });
-        let results = crate::exec::all(calls).await;
-        for (form, result) in forms.iter().zip(results) {
-            let good = verdict(result).map_err(|error| (form.node, error))?;
-            verdicts.push((*form, good));
+        let answers = crate::exec::all(calls).await;
+        for (copy, answer) in copies.iter().zip(answers) {
+            let good = is_valid(answer).map_err(|error| (copy.node, error))?;
+            results.push((*copy, good));
         }
     }
     Ok(ctx.with(|core| {
-        let segments = verdicts.chunk_by(|a, b| a.0.handle == b.0.handle);
-        segments.map(|some| (some[0].0.handle, core.judge(some))).collect()
+        let segments = results.chunk_by(|a, b| a.0.handle == b.0.handle);
+        segments.map(|some| (some[0].0.handle, core.apply_results(some))).collect()
     }))
 }
 
-fn verdict(result: CallResult) -> Result<bool, NodeError> {
-    match result {
+fn is_valid(answer: CallResult) -> Result<bool, NodeError> {
+    match answer {
         Ok(_) => Ok(true),
         Err(NodeError::Corrupt { .. } | NodeError::NotFound | NodeError::Io(_)) => Ok(false),
         Err(error) => Err(error),
@@ -177,20 +178,20 @@ mod tests {
     fn only_what_is_named_and_listed_once_is_sure() {
         let named = [Some(A), Some(B)];
         let sound = [(A, info(0, 8192)), (B, info(1, 8192))];
-        assert_eq!(doubtful(&segment(), &sound, &named), vec![]);
+        assert_eq!(unproven(&segment(), &sound, &named), vec![]);
         let moved = [(A, info(0, 8192)), (C, info(1, 8192))];
-        assert_eq!(doubtful(&segment(), &moved, &named), vec![(ShardIndex(1), C)]);
+        assert_eq!(unproven(&segment(), &moved, &named), vec![(ShardIndex(1), C)]);
         let twice = [(A, info(0, 8192)), (C, info(0, 8192))];
         let both = vec![(ShardIndex(0), A), (ShardIndex(0), C)];
-        assert_eq!(doubtful(&segment(), &twice, &named), both);
+        assert_eq!(unproven(&segment(), &twice, &named), both);
         let other = [(C, info(0, 8192)), (A, info(0, 8192))];
-        assert_eq!(doubtful(&segment(), &other, &named), both, "the named one comes first");
-        assert_eq!(doubtful(&segment(), &sound, &[]).len(), 2, "a chain's segment is not named");
+        assert_eq!(unproven(&segment(), &other, &named), both, "the named one comes first");
+        assert_eq!(unproven(&segment(), &sound, &[]).len(), 2, "a chain's segment is not named");
     }
 
     #[test]
     fn what_does_not_fit_the_segment_is_no_form_of_it() {
         let listed = [(A, info(0, 4096)), (B, info(7, 8192)), (C, info(0, 8192))];
-        assert_eq!(doubtful(&segment(), &listed, &[Some(C), None]), vec![]);
+        assert_eq!(unproven(&segment(), &listed, &[Some(C), None]), vec![]);
     }
 }

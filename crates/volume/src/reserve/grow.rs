@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use fieldstone_proto::{NodeError, NodeIndex, RequestBody};
 
-use super::ask::{TRIES_MAX, ask_all, begin_change, learn_room, others_have_it, reserve_on};
-use crate::core::{Core, Ctx};
+use super::request::{TRIES_MAX, ask_all, begin_change, others_have_it, refresh_stat, reserve_on};
+use crate::core::{Ctx, VolumeCore};
 use crate::node::Node;
-use crate::status::{NodeHealth, Phase};
+use crate::status::{NodeHealth, VolumePhase};
 
 /// Reserves the same number of slots on all nodes that have granted as much as the others:
 /// `wanted`, or as many of these as all nodes have. True if it is more than before.
@@ -26,32 +26,32 @@ pub async fn reserve_more(ctx: &Ctx, wanted: u32) -> bool {
 /// Reserves more slots on the nodes that have granted less than the others. The volume may ask none
 /// of them alone, so it asks them together. The smallest number that one of them has granted grows.
 pub async fn reserve_on_low(ctx: &Ctx) -> bool {
-    let (nodes, least, wanted) = ctx.with(|core| {
+    let (nodes, min_slots, wanted) = ctx.with(|core| {
         let nodes = core.low_nodes();
         let granted = nodes.iter().map(|node| core.node(*node).slots.reserved);
         (nodes.clone(), granted.min().unwrap_or(0), core.reservation.slots)
     });
-    !nodes.is_empty() && reserve_together(ctx, nodes, least, wanted, false).await
+    !nodes.is_empty() && reserve_together(ctx, nodes, min_slots, wanted, false).await
 }
 
 /// Reserves the same number of slots on all of these nodes: `wanted`, or as many of these beyond
-/// `least` as all of the nodes have. True if it is more than `least`. A node that has granted more
-/// keeps more. `by_most`: it counts only if most nodes of the pool grant it. Otherwise only a full
-/// disk may refuse it.
+/// `min_slots` as all of the nodes have. True if it is more than `min_slots`. A node that has
+/// granted more keeps more. `by_most`: the growth succeeds only if most nodes of the pool grant it.
+/// Otherwise only a full disk may refuse it.
 async fn reserve_together(
     ctx: &Ctx,
     nodes: Vec<NodeIndex>,
-    least: u32,
+    min_slots: u32,
     wanted: u32,
     by_most: bool,
 ) -> bool {
-    let granted = |core: &mut Core| -> Vec<u32> {
+    let granted = |core: &mut VolumeCore| -> Vec<u32> {
         nodes.iter().map(|node| core.node(*node).slots.reserved).collect()
     };
     let before = ctx.with(granted);
     let mut slots = wanted;
     for _ in 0..TRIES_MAX {
-        if slots <= least {
+        if slots <= min_slots {
             break;
         }
         let (asked, answers) = ask_all(ctx, &nodes, |core, index, node| {
@@ -80,13 +80,13 @@ async fn reserve_together(
             });
             return true;
         }
-        slots = least + (slots - least) / 2;
+        slots = min_slots + (slots - min_slots) / 2;
     }
     // Slots that only some nodes have granted are of no use.
     for (node, before) in nodes.into_iter().zip(before) {
-        // This request also withdraws the wish of the growth, and says what the volume can spare.
-        // A node without a known reservation gets its own request when it has joined. A node with
-        // a full disk keeps what it has.
+        // This request also cancels the need that the node announces because of the growth, and
+        // reports the slots that the volume can release. A node without a known reservation gets
+        // its own request when it has joined. A node with a full disk keeps what it has.
         let (kept, asks) = ctx.with(|core| {
             let state = core.node(node);
             let kept = core.slots_to_keep(node, before);
@@ -96,7 +96,7 @@ async fn reserve_together(
         if asks {
             reserve_on(ctx, node, kept).await;
         }
-        learn_room(ctx, node).await;
+        refresh_stat(ctx, node).await;
     }
     false
 }
@@ -141,16 +141,16 @@ pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
         0 => 0,
         slots => core.slots_to_ask(node, slots.max(core.slots_min())),
     });
-    if slots > 0 && ctx.with(|core| core.phase == Phase::Serving) {
+    if slots > 0 && ctx.with(|core| core.phase == VolumePhase::Serving) {
         reserve_on(ctx, node, slots).await;
     }
-    learn_room(ctx, node).await;
+    refresh_stat(ctx, node).await;
     ctx.with(|core| core.reservation.changing = false);
 }
 
-/// Reserves the largest number that all nodes grant, when the volume begins to serve. First it asks
-/// the nodes that have data of the volume: they know its reservation, and those of other volumes.
-/// The others may have come back empty.
+/// Reserves the largest number that all nodes grant, when the volume begins to serve. The volume
+/// first asks the nodes that have data of the volume: they know its reservation, and those of other
+/// volumes. The other nodes may have come back empty.
 pub async fn reserve_at_start(ctx: Ctx) {
     let (nodes, wanted) = ctx.with(|core| {
         let mut nodes = core.up_nodes();
@@ -164,10 +164,10 @@ pub async fn reserve_at_start(ctx: Ctx) {
             _ => wanted,
         });
         reserve_on(&ctx, *node, slots).await;
-        learn_room(&ctx, *node).await;
+        refresh_stat(&ctx, *node).await;
     }
-    // Slots that one node grants beyond the others are of no use to this volume, but other volumes
-    // may need them.
+    // Slots that a single node grants beyond the other nodes are of no use to this volume, but
+    // other volumes may need them.
     ctx.with(|core| {
         let granted = |node: &NodeIndex| {
             let state = core.node(*node);
@@ -207,7 +207,7 @@ pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
     let full = |node: &Node| node.slots.full || node.is_short() || node.slots.disk_limited;
     let nodes = ctx.with(|core| core.nodes_that(|n| n.health == NodeHealth::Up && full(n)));
     for node in &nodes {
-        learn_room(ctx, *node).await;
+        refresh_stat(ctx, *node).await;
         // Shards that the last answers counted as under way may have arrived.
         ctx.with(|core| core.note_short(*node));
     }
@@ -219,7 +219,7 @@ pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
 /// answer reports that such a disk has room again.
 async fn ask_limited_nodes(ctx: &Ctx) {
     let nodes = ctx.with(|core| {
-        if core.reservation_changes() || core.phase != Phase::Serving {
+        if core.reservation_changes() || core.phase != VolumePhase::Serving {
             return Vec::new();
         }
         let limited = |n: &Node| n.health == NodeHealth::Up && core.is_limited_by_disk(n);
@@ -240,8 +240,8 @@ async fn ask_limited_nodes(ctx: &Ctx) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interface::Provisioning;
     use crate::script::{SLOTS, Script, Sent, grants};
-    use crate::seam::Provisioning;
 
     const NODE: NodeIndex = NodeIndex(3);
 

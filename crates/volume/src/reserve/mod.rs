@@ -7,22 +7,22 @@
 //! the others have (it came back after the volume had asked them, say). It then grants what it can.
 //! The volume counts with that, and asks for the rest when room is short.
 //!
-//! | module      | idea |
-//! |-------------|------|
-//! | `ask`       | a request to one node or to several, and the answers |
-//! | `grow`      | more slots: on one node, on the nodes that have less, on all |
-//! | `give_back` | fewer slots: for other volumes, and before the volume closes |
-//! | `size`      | the slots of a whole device, when it is created or grows |
+//! | module    | idea |
+//! |-----------|------|
+//! | `request` | a request to one node or to several, and the answers |
+//! | `grow`    | more slots: on one node, on the nodes that have less, on all |
+//! | `release` | fewer slots: for other volumes, and before the volume closes |
+//! | `size`    | the slots of a whole device, when it is created or grows |
 
-mod ask;
-mod give_back;
 mod grow;
+mod release;
+mod request;
 mod size;
 
-pub use ask::{begin_change, reserve_on};
-pub use give_back::{give_back_garbage, give_back_spare, yield_if_needed};
 pub use grow::{
     ask_full_nodes, reserve_at_start, reserve_for_checkpoint, reserve_for_rebuild, reserve_joined,
     reserve_missing, reserve_more, reserve_on_low,
 };
+pub use release::{release_garbage, release_if_needed, release_spare};
+pub use request::{begin_change, reserve_on};
 pub use size::reserve_for_size;

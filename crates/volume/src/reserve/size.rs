@@ -2,16 +2,16 @@
 
 use fieldstone_proto::{NodeError, NodeIndex};
 
-use super::ask::{ask_all, learn_room, others_have_it, reserve_on};
-use crate::core::{Core, Ctx};
+use super::request::{ask_all, others_have_it, refresh_stat, reserve_on};
+use crate::core::{Ctx, VolumeCore};
 use crate::node::Node;
-use crate::status::{NodeHealth, Phase};
+use crate::status::{NodeHealth, VolumePhase};
 
 /// How long a volume that is created or grows waits while no other volume gives back spare slots.
 /// The others check every 2 s, and may have to collect before they can give back.
-const GIVE_BACK_MS_MAX: u64 = 20_000;
+const RELEASE_WAIT_MS_MAX: u64 = 20_000;
 /// How often it asks meanwhile.
-const GIVE_BACK_POLL_MS: u64 = 500;
+const RELEASE_POLL_MS: u64 = 500;
 
 /// Why the volume cannot reserve a size.
 pub struct Refused {
@@ -35,8 +35,8 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
     let (nodes, before, wanted) = ctx.with(|core| {
         let wanted = if thin { core.slots_wanted() } else { core.slots_whole(size_bytes) };
         let before = core.reservation.slots;
-        let least = if before == 0 { core.slots_min() } else { 0 };
-        (core.up_nodes(), before, wanted.max(least))
+        let min_slots = if before == 0 { core.slots_min() } else { 0 };
+        (core.up_nodes(), before, wanted.max(min_slots))
     });
     let result = ask_for(ctx, nodes, wanted).await;
     ctx.with(|core| {
@@ -44,7 +44,7 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
         match &result {
             Ok(()) => core.reservation.slots = wanted.max(before),
             // A volume whose creation fails is removed.
-            Err(_) if core.phase == Phase::Opening => {}
+            Err(_) if core.phase == VolumePhase::Opening => {}
             Err(_) => core.set_reservation(before),
         }
     });
@@ -84,19 +84,19 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
         asked = answers.iter().filter(|(_, a)| others_have_it(a)).map(|(node, _)| *node).collect();
         let Some(first) = asked.first().copied() else { break };
         for node in &asked {
-            learn_room(ctx, *node).await;
+            refresh_stat(ctx, *node).await;
         }
-        if !later || vain_ms >= GIVE_BACK_MS_MAX || ctx.with(|core| core.closing) {
+        if !later || vain_ms >= RELEASE_WAIT_MS_MAX || ctx.with(|core| core.closing) {
             let why = ctx.with(|core| core.why_refused(first, wanted, later));
             return Err(Refused { why, nodes_lost: false });
         }
         ctx.with(|core| core.reservation.waits_for_others = true);
-        ctx.sleep_ms(GIVE_BACK_POLL_MS).await;
+        ctx.sleep_ms(RELEASE_POLL_MS).await;
         reserve_joined_meanwhile(ctx, &asked, wanted).await;
         let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
         let lacking = asked.iter().map(lacking).max().unwrap_or(0);
         // As long as other volumes give slots back, more may come.
-        vain_ms = if lacking < lacking_min { 0 } else { vain_ms + GIVE_BACK_POLL_MS };
+        vain_ms = if lacking < lacking_min { 0 } else { vain_ms + RELEASE_POLL_MS };
         lacking_min = lacking_min.min(lacking);
     }
     match ctx.with(|core| core.is_enough(granted)) {
@@ -110,7 +110,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
 
 /// Reserves slots on the nodes that joined while the volume waits: rebuild waits for them.
 async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex], wanted: u32) {
-    if ctx.with(|core| core.phase != Phase::Serving) {
+    if ctx.with(|core| core.phase != VolumePhase::Serving) {
         return;
     }
     let joined = |node: &Node| node.health == NodeHealth::Up && node.slots.reserved == 0;
@@ -119,11 +119,11 @@ async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex], wanted: u32) {
         let wanted = if asked.contains(&node) { 0 } else { wanted };
         let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots.max(wanted)));
         reserve_on(ctx, node, slots).await;
-        ctx.with(Core::start_rebuild);
+        ctx.with(VolumeCore::start_rebuild);
     }
 }
 
-impl Core {
+impl VolumeCore {
     /// The reason why a node refused `wanted` slots. `later`: other volumes should have given some
     /// back.
     fn why_refused(&self, node: NodeIndex, wanted: u32, later: bool) -> String {

@@ -9,7 +9,7 @@ use fieldstone_codes::Profile;
 use fieldstone_files::{Input, Striping, encode};
 use serde::Serialize;
 
-use super::Jobs;
+use super::ThreadCount;
 use crate::progress::with_bytes_bar;
 use fieldstone_units as units;
 
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     unit: Option<u64>,
     #[command(flatten)]
-    jobs: Jobs,
+    jobs: ThreadCount,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,

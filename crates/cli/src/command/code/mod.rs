@@ -44,14 +44,14 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
 
 /// The number of threads.
 #[derive(clap::Args, Debug)]
-struct Jobs {
+struct ThreadCount {
     /// Number of threads. Each holds one stripe in memory. [default: the number of CPUs, up to 8]
     #[arg(long = "jobs", short = 'j', value_name = "J",
           value_parser = clap::value_parser!(u16).range(1..=MAX_JOBS as i64))]
     jobs: Option<u16>,
 }
 
-impl Jobs {
+impl ThreadCount {
     fn count(&self) -> usize {
         self.jobs.map_or_else(default_jobs, usize::from)
     }
@@ -64,7 +64,7 @@ struct Common {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     #[command(flatten)]
-    jobs: Jobs,
+    jobs: ThreadCount,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,

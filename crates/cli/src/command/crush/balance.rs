@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use fieldstone_bench::table::Table;
-use fieldstone_crush::balance::{self, BalancePlan, Limits, PoolPlan, Spread};
+use fieldstone_crush::balance::{self, BalanceLimits, BalancePlan, PoolPlan, Spread};
 use fieldstone_crush::osdmap::OsdMap;
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         });
     }
-    let limits = Limits { max_moves: args.max, deviation: args.deviation };
+    let limits = BalanceLimits { max_moves: args.max, deviation: args.deviation };
     let plan = balance::balance(&map, &pools, limits, args.threads.count())?;
     let commands: String = plan.proposals.iter().map(|proposal| format!("{proposal}\n")).collect();
     if let Some(out) = &args.out {

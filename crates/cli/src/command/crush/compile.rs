@@ -39,11 +39,11 @@ enum CephRelease {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let map = load::load_map(&args.map)?;
     load::warn_of_signed_weights(&map);
-    let least = Release::least_for(&map);
+    let min_release = Release::min_for(&map);
     let release = match args.release {
-        None => least,
+        None => min_release,
         Some(CephRelease::V20) => Release::V19,
-        Some(CephRelease::V16) if least > Release::V16 => bail!(
+        Some(CephRelease::V16) if min_release > Release::V16 => bail!(
             "{}: the map has MSR rules or tunables, which Ceph knows since release 19; compile it \
              with --release 20",
             file::shown(&args.map),

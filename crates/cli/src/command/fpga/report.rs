@@ -1,4 +1,4 @@
-//! `fieldstone fpga report`: the FPGA resources of the units, beside the papers' figures.
+//! `fieldstone fpga report`: the FPGA resources of the units, compared with the papers' figures.
 //!
 //! The counts come from Yosys (`rtl/synth/synthesize.py`), which maps each unit by itself and
 //! neither places nor routes. `rtl/synth/results.json` has the counts, with a digest of the
@@ -112,7 +112,7 @@ const ROUTED: &[Routed] = &[
     Routed { unit: "crush_pe", mhz: 68, note: "slowest in the check of a command" },
 ];
 
-/// The warning beside every estimated clock.
+/// The warning at every estimated clock.
 const CLOCK_NOTE: &str = "an estimate before placement from assumed delays; routing gives less";
 
 /// Units that are not in the device, so no job uses them.
@@ -134,7 +134,7 @@ const STATIC_REGION: &[&str] = &[
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Paper {
     paper_ref: &'static str,
-    /// What the counts include besides the function.
+    /// The parts that the counts include in addition to the function.
     #[serde(skip_serializing_if = "str::is_empty")]
     note: &'static str,
     lut: Option<u64>,
@@ -406,7 +406,7 @@ fn foot(out: &mut impl Write) -> io::Result<()> {
          The papers count after placing and routing. Theirs with TCP/IP are of a whole shell: the\n\
          neighbour of such a count is the static region's sum, which has no network, and not the\n\
          kernel above it. A reconfigurable module of DeLiBA-K does all of replication: the kernel\n\
-         above it is a part of that, to which crush_pe and crush_store come.\n\
+         above it is a part of that, to which crush_pe and crush_map_memory come.\n\
          \n\
          MHz, est. is kinder than routing is. \
          It follows from the cells on the deepest paths, with\n\

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::bail;
 use fieldstone_console::signals::Signals;
 use fieldstone_fpga::FpgaDevice;
-use fieldstone_fpga::flight::Operation;
+use fieldstone_fpga::flight::DeviceOperation;
 use fieldstone_fpga::selftest::{self, Options};
 use fieldstone_fpga::simulated;
 
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         "wrong",
         "cycles/job"
     );
-    let operations = [Operation::Code, Operation::Place, Operation::Checksum];
+    let operations = [DeviceOperation::Code, DeviceOperation::Place, DeviceOperation::Checksum];
     for ((name, kind), operation) in report.kinds().into_iter().zip(operations) {
         let cycles = device.cycles(operation);
         let average = cycles.total.checked_div(cycles.count).unwrap_or(0);

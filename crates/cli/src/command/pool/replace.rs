@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use fieldstone_proto::NodeIndex;
 use fieldstone_server::pool::Pool;
-use fieldstone_server::replace::{self, Made};
+use fieldstone_server::replace::{self, ReplacedNode};
 use serde::Serialize;
 
 use crate::command::nodes::NodeOptions;
@@ -39,7 +39,7 @@ fn parse_node(text: &str) -> Result<u16, String> {
 #[derive(Serialize)]
 struct Replaced {
     dir: PathBuf,
-    nodes: Vec<Made>,
+    nodes: Vec<ReplacedNode>,
     /// The id of the process that serves the pool and takes the nodes in.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<u32>,
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     print(&pool, made, args.json)
 }
 
-fn print(pool: &Pool, nodes: Vec<Made>, json: bool) -> anyhow::Result<()> {
+fn print(pool: &Pool, nodes: Vec<ReplacedNode>, json: bool) -> anyhow::Result<()> {
     let reports = replace::ask_servers(pool)?;
     let server = reports.iter().find_map(|report| report.server.as_ref()).map(|server| server.pid);
     for made in nodes.iter().filter(|made| made.folder_was_empty && !made.was_mount) {

@@ -1,16 +1,16 @@
 //! The bench: one real volume, six real nodes, simulated disks, and a virtual clock.
 //!
-//! Only the latencies of the disks are random, and their seed is fixed. A test plants a fault by
+//! Only the latencies of the disks are random, and their seed is fixed. A test injects a fault by
 //! changing a node's files ([`Bench::change`]), by answers that its disk gives instead of carrying
-//! operations out ([`Trouble`]), or by answers that replace the node's own ([`Lie`]).
+//! operations out ([`InjectedError`]), or by answers that replace the node's own ([`Lie`]).
 //!
 //! The bench hosts nodes as the server does: a node that cannot start is down for its host's
 //! reason, and the host tries again every two seconds. The bench always checks that the volume
 //! blames no node except the victim.
 
+mod inject;
 mod nodes;
 mod requests;
-mod trouble;
 mod volume;
 
 use std::collections::BTreeMap;
@@ -23,14 +23,14 @@ use fieldstone_block::{
 use fieldstone_codes::Profile;
 use fieldstone_node::{DiskError, DiskId, DiskOutput, FileId, Node, NodeConfig, PeerId};
 use fieldstone_proto::{MasterKey, NodeIndex, PoolId, Reply, RequestBody};
-use fieldstone_sim::dice::Dice;
-use fieldstone_sim::disk::{DiskKind, FileKind, SimDisk};
+use fieldstone_sim::disk::{DiskKind, NodeFileKind, SimDisk};
+use fieldstone_sim::random::RandomStream;
 use fieldstone_sim::schedule::Schedule;
 use fieldstone_volume::{
-    Geometry, NodeHealth, Opening, Phase, Provisioning, Status, Volume, VolumeConfig,
+    Geometry, NodeHealth, OpenMode, Provisioning, Status, Volume, VolumeConfig, VolumePhase,
 };
 
-pub use trouble::{Lie, Ops, Trouble};
+pub use inject::{InjectedError, Lie, Ops};
 
 /// Nodes of the pool.
 pub const NODES: u16 = 6;
@@ -70,7 +70,7 @@ pub struct Host {
     pub down: Option<String>,
     pub delay_ns: u64,
     pub silent: bool,
-    pub troubles: Vec<Trouble>,
+    pub injected_errors: Vec<InjectedError>,
     pub lie: Option<Lie>,
     /// Its process dies at requests that match, and is started again.
     pub dies_at: Option<fn(&RequestBody) -> bool>,
@@ -186,13 +186,13 @@ impl Bench {
             bench.nodes.push(Host {
                 process: None,
                 wanted: false,
-                disk: SimDisk::new(Dice::new(1, "disk", u64::from(index)), kind, u64::MAX),
+                disk: SimDisk::new(RandomStream::new(1, "disk", u64::from(index)), kind, u64::MAX),
                 life: 0,
                 incarnation: 100 + u64::from(index),
                 down: None,
                 delay_ns: 0,
                 silent: false,
-                troubles: Vec::new(),
+                injected_errors: Vec::new(),
                 lie: None,
                 dies_at: None,
                 pool: PoolId(0xf1e1d),
@@ -226,17 +226,17 @@ impl Bench {
                 let links = self.process.as_ref().map(|process| process.links);
                 if links.is_some_and(|links| links[node] == Some(peer)) {
                     let node = NodeIndex(node as u16);
-                    self.volume_event(fieldstone_volume::Event::Reply { node, reply });
+                    self.volume_event(fieldstone_volume::VolumeEvent::Reply { node, reply });
                 }
             }
             Happening::PeerLost { node, peer } => {
-                self.node_event(node, fieldstone_node::Event::PeerLost { peer });
+                self.node_event(node, fieldstone_node::NodeEvent::PeerLost { peer });
             }
             Happening::NodeDown { node, peer } => {
                 let Some(process) = &mut self.process else { return };
                 if process.links[node] == Some(peer) {
                     process.links[node] = None;
-                    let down = fieldstone_volume::Event::NodeDown(NodeIndex(node as u16));
+                    let down = fieldstone_volume::VolumeEvent::NodeDown(NodeIndex(node as u16));
                     self.volume_event(down);
                 }
             }
@@ -278,7 +278,7 @@ impl Bench {
         let result: Option<Result<DiskOutput, DiskError>> =
             forced.map_or_else(|| host.disk.complete(id), |error| Some(Err(error)));
         if let Some(result) = result {
-            self.node_event(node, fieldstone_node::Event::Disk { id, result });
+            self.node_event(node, fieldstone_node::NodeEvent::Disk { id, result });
         }
     }
 
@@ -308,7 +308,7 @@ pub fn is_whole(bench: &Bench) -> bool {
     let status = bench.status();
     let running = (0..usize::from(NODES)).all(|node| bench.nodes[node].down.is_none());
     running
-        && status.phase == Phase::Serving
+        && status.phase == VolumePhase::Serving
         && status.nodes.iter().all(|node| node.health == NodeHealth::Up)
         && status.segments_degraded == 0
         && status.shards_missing == 0

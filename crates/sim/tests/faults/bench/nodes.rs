@@ -53,8 +53,9 @@ impl Bench {
     /// Ends the node's faults: from now on its operations succeed.
     pub fn lift(&mut self, node: usize) {
         let host = &mut self.nodes[node];
-        let hangs = host.delay_ns > HOST_RETRY_NS || host.troubles.iter().any(Trouble::outlasts);
-        host.troubles.clear();
+        let hangs = host.delay_ns > HOST_RETRY_NS
+            || host.injected_errors.iter().any(InjectedError::outlasts);
+        host.injected_errors.clear();
         host.lie = None;
         host.dies_at = None;
         host.delay_ns = 0;
@@ -76,9 +77,10 @@ impl Bench {
             let life = host.life;
             let Some(action) = host.process.as_mut().and_then(Node::next_action) else { break };
             match action {
-                fieldstone_node::Action::Disk { id, op } => {
-                    let trouble = host.troubles.iter().find(|trouble| trouble.strikes(&op));
-                    if let Some(Trouble { error, .. }) = trouble {
+                fieldstone_node::NodeAction::Disk { id, op } => {
+                    let injected =
+                        host.injected_errors.iter().find(|injected| injected.strikes(&op));
+                    if let Some(InjectedError { error, .. }) = injected {
                         let Some(error) = error.clone() else { continue };
                         let delay_ns = host.delay_ns + NETWORK_NS;
                         let happening = Happening::Disk { node, life, id, forced: Some(error) };
@@ -88,7 +90,7 @@ impl Bench {
                     let delay_ns = host.disk.submit(id, op) + host.delay_ns;
                     self.schedule.after(delay_ns, Happening::Disk { node, life, id, forced: None });
                 }
-                fieldstone_node::Action::Reply { peer, reply } => {
+                fieldstone_node::NodeAction::Reply { peer, reply } => {
                     self.schedule.after(NETWORK_NS, Happening::ToVolume { node, peer, reply });
                 }
             }
@@ -106,10 +108,10 @@ impl Bench {
 
     /// Tells a node how long its data file may be.
     pub fn set_room(&mut self, node: usize, room_bytes: u64) {
-        self.node_event(node, fieldstone_node::Event::Room { room_bytes });
+        self.node_event(node, fieldstone_node::NodeEvent::Room { room_bytes });
     }
 
-    pub fn node_event(&mut self, node: usize, event: fieldstone_node::Event) {
+    pub fn node_event(&mut self, node: usize, event: fieldstone_node::NodeEvent) {
         let now = self.now();
         let host = &mut self.nodes[node];
         if let Some(process) = &mut host.process {
@@ -139,29 +141,29 @@ impl Bench {
             self.schedule.after(NETWORK_NS, Happening::ToVolume { node, peer, reply });
             return;
         }
-        self.node_event(node, fieldstone_node::Event::Request { peer, request });
+        self.node_event(node, fieldstone_node::NodeEvent::Request { peer, request });
     }
 }
 
 impl Bench {
     /// The files of the node of this kind, the newest last.
-    pub fn files(&self, node: usize, kind: FileKind) -> Vec<FileId> {
+    pub fn files(&self, node: usize, kind: NodeFileKind) -> Vec<FileId> {
         let files = self.nodes[node].disk.files();
-        files.into_iter().filter(|file| FileKind::of(*file) == kind).collect()
+        files.into_iter().filter(|file| NodeFileKind::of(*file) == kind).collect()
     }
 
     /// The newest file of the kind.
-    pub fn file(&self, node: usize, kind: FileKind) -> FileId {
+    pub fn file(&self, node: usize, kind: NodeFileKind) -> FileId {
         let files = self.files(node, kind);
         *files.last().unwrap_or_else(|| panic!("node {node} has no file of the kind {kind:?}"))
     }
 
-    pub fn bytes(&self, node: usize, kind: FileKind) -> Vec<u8> {
+    pub fn bytes(&self, node: usize, kind: NodeFileKind) -> Vec<u8> {
         self.nodes[node].disk.bytes(self.file(node, kind)).expect("it is listed")
     }
 
     /// Changes the newest file of the kind without the node's knowledge.
-    pub fn change(&mut self, node: usize, kind: FileKind, change: impl FnOnce(&mut Vec<u8>)) {
+    pub fn change(&mut self, node: usize, kind: NodeFileKind, change: impl FnOnce(&mut Vec<u8>)) {
         let file = self.file(node, kind);
         let before = self.bytes(node, kind);
         let mut bytes = before.clone();

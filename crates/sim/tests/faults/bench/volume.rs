@@ -17,8 +17,8 @@ impl Bench {
     pub fn start_volume(&mut self) {
         let profile = Profile::Rs { k: 4, m: usize::from(M) };
         let opening = match std::mem::replace(&mut self.created, true) {
-            true => Opening::Open { takeover: false },
-            false => Opening::Create {
+            true => OpenMode::Open { takeover: false },
+            false => OpenMode::Create {
                 name: "v".into(),
                 profile,
                 geometry: Self::geometry(),
@@ -70,7 +70,7 @@ impl Bench {
         self.process.as_ref().expect("a process of the volume runs").volume.status()
     }
 
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> VolumePhase {
         self.process.as_ref().expect("a process of the volume runs").volume.phase()
     }
 
@@ -94,10 +94,10 @@ impl Bench {
         }
         self.peers += 1;
         process.links[node] = Some(PeerId(self.peers));
-        self.volume_event(fieldstone_volume::Event::NodeUp(NodeIndex(node as u16)));
+        self.volume_event(fieldstone_volume::VolumeEvent::NodeUp(NodeIndex(node as u16)));
     }
 
-    pub fn volume_event(&mut self, event: fieldstone_volume::Event) {
+    pub fn volume_event(&mut self, event: fieldstone_volume::VolumeEvent) {
         let now = self.now();
         if let Some(process) = &mut self.process {
             process.volume.handle(event, now);
@@ -119,20 +119,20 @@ impl Bench {
             while let Some(action) = process.volume.next_action() {
                 rests = false;
                 match action {
-                    fieldstone_volume::Action::Send { node, request } => {
+                    fieldstone_volume::VolumeAction::Send { node, request } => {
                         let node = usize::from(node.0);
                         if let Some(peer) = process.links[node] {
                             let happening = Happening::ToNode { node, peer, request };
                             self.schedule.after(NETWORK_NS, happening);
                         }
                     }
-                    fieldstone_volume::Action::Job { id, job } => {
+                    fieldstone_volume::VolumeAction::Job { id, job } => {
                         let result = fieldstone_accel::execute(&job);
                         process
                             .volume
-                            .handle(fieldstone_volume::Event::JobDone { id, result }, now);
+                            .handle(fieldstone_volume::VolumeEvent::JobDone { id, result }, now);
                     }
-                    fieldstone_volume::Action::Reconnect { node } => {
+                    fieldstone_volume::VolumeAction::Reconnect { node } => {
                         let node = usize::from(node.0);
                         if let Some(peer) = process.links[node].take() {
                             self.schedule.after(NETWORK_NS, Happening::PeerLost { node, peer });
@@ -164,7 +164,7 @@ impl Bench {
     fn watch(&mut self) {
         let Some(victim) = self.victim else { return };
         let status = self.status();
-        let serves = status.phase == Phase::Serving;
+        let serves = status.phase == VolumePhase::Serving;
         for (index, node) in status.nodes.iter().enumerate() {
             let reason = node.reason.as_str();
             if index == victim {
@@ -187,7 +187,7 @@ impl Bench {
     /// The node has no fault.
     pub fn is_sound(&self, node: usize) -> bool {
         let host = &self.nodes[node];
-        host.troubles.is_empty() && host.lie.is_none() && host.delay_ns == 0 && !host.silent
+        host.injected_errors.is_empty() && host.lie.is_none() && host.delay_ns == 0 && !host.silent
     }
 
     /// The volume's own report, for failure texts.

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use fieldstone_crush::diff::diff_pool;
 
-use self::report::{PoolReport, Report};
+use self::report::{PoolDiffReport, Report};
 use super::cluster::{Assume, Threads};
 use fieldstone_units::parse_size;
 
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         let diff = diff_pool(&sides.old, &sides.new, id, args.threads.count())?;
         let bytes_per_shard = sizes.bytes_per_shard(&sides.new, id, diff.pgs)?;
-        report.pools.push(PoolReport { id, name: pool.name.clone(), diff, bytes_per_shard });
+        report.pools.push(PoolDiffReport { id, name: pool.name.clone(), diff, bytes_per_shard });
     }
     for (id, pool) in &sides.old.pools {
         if !sides.new.pools.contains_key(id) {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use fieldstone_bench::table::{Table, number};
 use fieldstone_crush::OsdId;
-use fieldstone_crush::diff::{Flow, PoolDiff};
+use fieldstone_crush::diff::{Movement, PoolDiff};
 use fieldstone_crush::osdmap::PoolId;
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use fieldstone_units::size;
 const BUSIEST: usize = 20;
 
 /// One pool.
-pub struct PoolReport {
+pub struct PoolDiffReport {
     pub id: PoolId,
     pub name: String,
     pub diff: PoolDiff,
@@ -25,7 +25,7 @@ pub struct PoolReport {
 /// All pools.
 #[derive(Default)]
 pub struct Report {
-    pub pools: Vec<PoolReport>,
+    pub pools: Vec<PoolDiffReport>,
     /// Lines on pools that only one map has.
     pub notes: Vec<String>,
 }
@@ -33,13 +33,13 @@ pub struct Report {
 /// One OSD: sums over all pools.
 #[derive(Clone, Copy, Default)]
 struct OsdReport {
-    flow: Flow,
+    movement: Movement,
     received_bytes: f64,
     sent_bytes: f64,
 }
 
 /// Sums over pools. The sum of bytes is known only if the bytes of every pool are. The same holds
-/// for the least movement.
+/// for the minimum of moved shards.
 #[derive(Clone, Copy, Default)]
 struct Total {
     pgs: u64,
@@ -47,15 +47,15 @@ struct Total {
     shards: u64,
     moved: u64,
     holes: u64,
-    least: Option<f64>,
+    min_moved: Option<f64>,
     moved_bytes: Option<f64>,
 }
 
-impl PoolReport {
+impl PoolDiffReport {
     fn total(&self) -> Total {
-        let PoolDiff { pgs, pgs_changed, shards, moved, holes, least, .. } = self.diff;
+        let PoolDiff { pgs, pgs_changed, shards, moved, holes, min_moved, .. } = self.diff;
         let moved_bytes = self.bytes_per_shard.map(|bytes| bytes * moved as f64);
-        Total { pgs, pgs_changed, shards, moved, holes, least, moved_bytes }
+        Total { pgs, pgs_changed, shards, moved, holes, min_moved, moved_bytes }
     }
 }
 
@@ -67,7 +67,7 @@ impl Total {
             shards: self.shards + other.shards,
             moved: self.moved + other.moved,
             holes: self.holes + other.holes,
-            least: self.least.zip(other.least).map(|(a, b)| a + b),
+            min_moved: self.min_moved.zip(other.min_moved).map(|(a, b)| a + b),
             moved_bytes: self.moved_bytes.zip(other.moved_bytes).map(|(a, b)| a + b),
         }
     }
@@ -81,7 +81,7 @@ impl Total {
             self.shards.to_string(),
             self.moved.to_string(),
             format!("{share:.2} %"),
-            number(self.least),
+            number(self.min_moved),
             self.holes.to_string(),
         ];
         cells.extend(self.moved_bytes.map(|bytes| size(bytes as u64)));
@@ -91,7 +91,7 @@ impl Total {
 
 impl Report {
     fn total(&self) -> Total {
-        let totals = self.pools.iter().map(PoolReport::total);
+        let totals = self.pools.iter().map(PoolDiffReport::total);
         totals.reduce(Total::add).unwrap_or_default()
     }
 
@@ -103,14 +103,14 @@ impl Report {
         let mut osds: BTreeMap<OsdId, OsdReport> = BTreeMap::new();
         for pool in &self.pools {
             let bytes = pool.bytes_per_shard.unwrap_or(0.0);
-            for (&osd, flow) in &pool.diff.osds {
+            for (&osd, movement) in &pool.diff.osds {
                 let all = osds.entry(osd).or_default();
-                all.flow.before += flow.before;
-                all.flow.after += flow.after;
-                all.flow.received += flow.received;
-                all.flow.sent += flow.sent;
-                all.received_bytes += bytes * flow.received as f64;
-                all.sent_bytes += bytes * flow.sent as f64;
+                all.movement.before += movement.before;
+                all.movement.after += movement.after;
+                all.movement.received += movement.received;
+                all.movement.sent += movement.sent;
+                all.received_bytes += bytes * movement.received as f64;
+                all.sent_bytes += bytes * movement.sent as f64;
             }
         }
         osds
@@ -139,7 +139,7 @@ impl Report {
 
     fn osd_text(&self, all: bool) -> String {
         let mut osds: Vec<(OsdId, OsdReport)> = self.osds().into_iter().collect();
-        let traffic = |osd: &OsdReport| osd.flow.received + osd.flow.sent;
+        let traffic = |osd: &OsdReport| osd.movement.received + osd.movement.sent;
         let busy = osds.iter().filter(|(_, osd)| traffic(osd) > 0).count();
         if !all {
             osds.sort_by_key(|(id, osd)| (std::cmp::Reverse(traffic(osd)), *id));
@@ -149,13 +149,13 @@ impl Report {
         let columns = heading.len() - if self.has_bytes() { 0 } else { 2 };
         let mut table = Table::new(&heading[..columns]);
         for (id, osd) in &osds {
-            let OsdReport { flow, received_bytes, sent_bytes } = osd;
+            let OsdReport { movement, received_bytes, sent_bytes } = osd;
             let mut cells = vec![
                 format!("osd.{}", id.0),
-                flow.before.to_string(),
-                flow.after.to_string(),
-                flow.received.to_string(),
-                flow.sent.to_string(),
+                movement.before.to_string(),
+                movement.after.to_string(),
+                movement.received.to_string(),
+                movement.sent.to_string(),
             ];
             if self.has_bytes() {
                 cells.extend([received_bytes, sent_bytes].map(|&bytes| size(bytes as u64)));
@@ -178,7 +178,7 @@ impl Report {
                 "shards": total.shards,
                 "moved": total.moved,
                 "holes": total.holes,
-                "least": total.least,
+                "least": total.min_moved,
                 "moved_bytes": total.moved_bytes,
             })
         };
@@ -193,10 +193,10 @@ impl Report {
         let osds = self.osds().into_iter().map(|(id, osd)| {
             json!({
                 "osd": id.0,
-                "before": osd.flow.before,
-                "after": osd.flow.after,
-                "received": osd.flow.received,
-                "sent": osd.flow.sent,
+                "before": osd.movement.before,
+                "after": osd.movement.after,
+                "received": osd.movement.received,
+                "sent": osd.movement.sent,
                 "received_bytes": has_bytes.then_some(osd.received_bytes),
                 "sent_bytes": has_bytes.then_some(osd.sent_bytes),
             })

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use fieldstone_bench::chart::{self, Bar, escape};
-use fieldstone_crush::tester::spread::{Share, Spread};
+use fieldstone_crush::tester::utilization::{ItemUsage, Utilization};
 use fieldstone_crush::{ItemId, Map, TypeId};
 
 use super::tiles;
@@ -29,7 +29,7 @@ pub struct Picture {
     /// The number of mappings that are short or have an empty position.
     pub bad: u64,
     /// The stored objects of devices and buckets.
-    pub spread: Spread,
+    pub utilization: Utilization,
 }
 
 /// The page.
@@ -48,9 +48,9 @@ pub fn page(map: &Map, input: &Path, pictures: &[Picture]) -> String {
             picture.width,
             numbers(names, picture)
         );
-        body.push_str(&tiles::tiles(names, &picture.spread));
+        body.push_str(&tiles::tiles(names, &picture.utilization));
         body.push_str("<div class='charts'>\n");
-        body.push_str(&level_charts(names, &picture.spread));
+        body.push_str(&level_charts(names, &picture.utilization));
         body.push_str("</div>\n");
     }
     chart::page(&format!("Distribution of {}", input.display()), &body)
@@ -77,8 +77,8 @@ impl Names<'_> {
 
 /// A paragraph with the sums.
 fn numbers(names: Names<'_>, picture: &Picture) -> String {
-    let spread = &picture.spread;
-    let stored: f64 = spread.devices.iter().map(|share| share.stored).sum();
+    let utilization = &picture.utilization;
+    let stored: f64 = utilization.devices.iter().map(|usage| usage.stored).sum();
     let mut text = format!(
         "<p>x = {} to {}: {} mappings, {} of them bad; {} positions on {} devices. \
          Typical distance from the share by weight: {:.1} %.",
@@ -87,14 +87,14 @@ fn numbers(names: Names<'_>, picture: &Picture) -> String {
         picture.mappings,
         picture.bad,
         stored.round(),
-        spread.devices.len(),
-        100.0 * spread.deviation()
+        utilization.devices.len(),
+        100.0 * utilization.deviation()
     );
-    let ordered = by_fullness(&spread.devices);
+    let ordered = by_fullness(&utilization.devices);
     if let (Some(fullest), Some(emptiest)) = (ordered.first(), ordered.last()) {
-        for (word, share) in [("Fullest", fullest), ("Emptiest", emptiest)] {
-            let name = escape(&names.item(share.item));
-            let _ = write!(text, " {word}: {name} with {}.", describe(share));
+        for (word, usage) in [("Fullest", fullest), ("Emptiest", emptiest)] {
+            let name = escape(&names.item(usage.item));
+            let _ = write!(text, " {word}: {name} with {}.", describe(usage));
         }
     }
     text.push_str("</p>");
@@ -102,11 +102,11 @@ fn numbers(names: Names<'_>, picture: &Picture) -> String {
 }
 
 /// One chart for the buckets of each type, then one for the devices.
-fn level_charts(names: Names<'_>, spread: &Spread) -> String {
+fn level_charts(names: Names<'_>, utilization: &Utilization) -> String {
     let mut charts = String::new();
-    let levels = spread.buckets.chunk_by(|a, b| a.kind == b.kind);
-    for level in levels.chain([spread.devices.as_slice()]) {
-        let Some(kind) = level.first().map(|share| names.kind(share.kind)) else { continue };
+    let levels = utilization.buckets.chunk_by(|a, b| a.kind == b.kind);
+    for level in levels.chain([utilization.devices.as_slice()]) {
+        let Some(kind) = level.first().map(|usage| names.kind(usage.kind)) else { continue };
         let (shown, title) = if level.len() <= MOST_BARS {
             (level.to_vec(), format!("Stored by {kind}; the line is the share by weight"))
         } else {
@@ -116,37 +116,37 @@ fn level_charts(names: Names<'_>, spread: &Spread) -> String {
             let ends = ends.copied().collect();
             (ends, format!("The {half} fullest and {half} emptiest of {} ({kind})", level.len()))
         };
-        let bars: Vec<Bar> = shown.iter().map(|share| bar(names, share)).collect();
+        let bars: Vec<Bar> = shown.iter().map(|usage| bar(names, usage)).collect();
         charts.push_str(&chart::bars(&title, &bars));
     }
     charts
 }
 
-fn bar(names: Names<'_>, share: &Share) -> Bar {
+fn bar(names: Names<'_>, usage: &ItemUsage) -> Bar {
     Bar {
-        name: names.item(share.item),
+        name: names.item(usage.item),
         colour: chart::colour(0),
-        value: share.stored,
+        value: usage.stored,
         range: None,
-        mark: Some(share.expected),
-        text: Some(describe(share)),
+        mark: Some(usage.expected),
+        text: Some(describe(usage)),
     }
 }
 
-/// The shares in order, the fullest first. Items without a share are left out.
-fn by_fullness(shares: &[Share]) -> Vec<Share> {
-    let mut ordered: Vec<Share> =
-        shares.iter().filter(|share| share.expected > 0.0).copied().collect();
-    let ratio = |share: &Share| share.ratio().unwrap_or(0.0);
+/// The items with a share in order, the fullest first.
+fn by_fullness(usages: &[ItemUsage]) -> Vec<ItemUsage> {
+    let mut ordered: Vec<ItemUsage> =
+        usages.iter().filter(|usage| usage.expected > 0.0).copied().collect();
+    let ratio = |usage: &ItemUsage| usage.ratio().unwrap_or(0.0);
     ordered.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)).then(b.item.cmp(&a.item)));
     ordered
 }
 
 /// The stored objects, with the difference from the share: `1234 (+5.6 %)`.
-pub fn describe(share: &Share) -> String {
-    match share.ratio() {
-        Some(ratio) => format!("{:.0} ({:+.1} %)", share.stored, 100.0 * (ratio - 1.0)),
-        None => format!("{:.0} (no share)", share.stored),
+pub fn describe(usage: &ItemUsage) -> String {
+    match usage.ratio() {
+        Some(ratio) => format!("{:.0} ({:+.1} %)", usage.stored, 100.0 * (ratio - 1.0)),
+        None => format!("{:.0} (no share)", usage.stored),
     }
 }
 
@@ -172,9 +172,10 @@ mod tests {
         let stored = (0..map.max_devices()).map(|osd| 50 + u64::from(osd % 7)).collect();
         let tally = Tally { stored, mappings: 9, ..Tally::default() };
         let rule = map.rules().next().expect("the rule").1.clone();
-        let spread = Spread::new(&map, &rule, &tally, &default_weights(&map));
+        let utilization = Utilization::new(&map, &rule, &tally, &default_weights(&map));
         let name = "a<b".to_owned();
-        let picture = Picture { rule: 0, name, width: 3, xs: (0, 8), mappings: 9, bad: 1, spread };
+        let picture =
+            Picture { rule: 0, name, width: 3, xs: (0, 8), mappings: 9, bad: 1, utilization };
         (map, picture)
     }
 
@@ -195,11 +196,15 @@ mod tests {
 
     #[test]
     fn fullness_is_told_in_percent() {
-        let share =
-            |stored, expected| Share { item: ItemId(0), kind: TypeId::DEVICE, stored, expected };
-        assert_eq!(describe(&share(110.0, 100.0)), "110 (+10.0 %)");
-        assert_eq!(describe(&share(3.0, 0.0)), "3 (no share)");
-        let ordered = by_fullness(&[share(1.0, 2.0), share(5.0, 0.0), share(3.0, 2.0)]);
-        assert_eq!(ordered.iter().map(|share| share.stored).collect::<Vec<_>>(), [3.0, 1.0]);
+        let usage = |stored, expected| ItemUsage {
+            item: ItemId(0),
+            kind: TypeId::DEVICE,
+            stored,
+            expected,
+        };
+        assert_eq!(describe(&usage(110.0, 100.0)), "110 (+10.0 %)");
+        assert_eq!(describe(&usage(3.0, 0.0)), "3 (no share)");
+        let ordered = by_fullness(&[usage(1.0, 2.0), usage(5.0, 0.0), usage(3.0, 2.0)]);
+        assert_eq!(ordered.iter().map(|usage| usage.stored).collect::<Vec<_>>(), [3.0, 1.0]);
     }
 }

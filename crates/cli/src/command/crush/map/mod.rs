@@ -27,7 +27,9 @@ pub use options::Args;
 use std::io::{self, Write as _};
 
 use anyhow::Context;
-use fieldstone_crush::tester::{Tally, Trial, csv, expect::Expected, spread::Spread, text};
+use fieldstone_crush::tester::{
+    Tally, Trial, csv, expect::Expected, text, utilization::Utilization,
+};
 use fieldstone_crush::{Map, Rule, RuleId, TriesHistogram};
 
 use self::options::TestParams;
@@ -183,10 +185,10 @@ impl Session<'_> {
         if !self.args.json && self.args.html.is_none() {
             return Ok(());
         }
-        let spread = Spread::new(self.map, rule, tally, &self.params.weights);
+        let utilization = Utilization::new(self.map, rule, tally, &self.params.weights);
         if self.args.json && (self.params.statistics || self.args.html.is_some()) {
             let of = Summary { map: self.map, params: self.params, label, width, tally, expected };
-            serde_json::to_writer(&mut *out, &of.json(&spread, per_device))?;
+            serde_json::to_writer(&mut *out, &of.json(&utilization, per_device))?;
             out.write_all(b"\n")?;
         }
         if self.args.html.is_some() {
@@ -197,7 +199,7 @@ impl Session<'_> {
                 xs: self.params.xs,
                 mappings: tally.mappings,
                 bad: tally.bad,
-                spread,
+                utilization,
             });
         }
         Ok(())

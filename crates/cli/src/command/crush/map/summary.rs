@@ -8,7 +8,7 @@
 //! `share` by weight.
 
 use fieldstone_crush::tester::expect::Expected;
-use fieldstone_crush::tester::spread::Spread;
+use fieldstone_crush::tester::utilization::Utilization;
 use fieldstone_crush::tester::{Tally, text};
 use fieldstone_crush::{ItemId, Map, WEIGHT_ONE};
 use serde::Serialize;
@@ -61,7 +61,7 @@ struct DeviceSummary<'a> {
 
 impl<'a> Summary<'a> {
     /// The object, with or without devices.
-    pub fn json(&self, spread: &Spread, devices: bool) -> Object<'a> {
+    pub fn json(&self, utilization: &Utilization, devices: bool) -> Object<'a> {
         Object {
             rule: self.label.rule,
             name: self.label.name,
@@ -71,14 +71,14 @@ impl<'a> Summary<'a> {
             mappings: self.tally.mappings,
             bad_mappings: self.tally.bad,
             sizes: &self.tally.sizes,
-            deviation: spread.deviation(),
-            devices: devices.then(|| self.devices(spread)),
+            deviation: utilization.deviation(),
+            devices: devices.then(|| self.devices(utilization)),
         }
     }
 
-    fn devices(&self, spread: &Spread) -> Vec<DeviceSummary<'a>> {
+    fn devices(&self, utilization: &Utilization) -> Vec<DeviceSummary<'a>> {
         let share: BTreeMap<ItemId, f64> =
-            spread.devices.iter().map(|share| (share.item, share.expected)).collect();
+            utilization.devices.iter().map(|usage| (usage.item, usage.expected)).collect();
         let expected = self.expected.objects(self.tally.mappings);
         let stored = self.tally.stored.iter().zip(&expected).zip(&self.params.weights).enumerate();
         stored

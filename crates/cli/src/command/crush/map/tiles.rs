@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use fieldstone_bench::chart::escape;
 use fieldstone_crush::ItemId;
-use fieldstone_crush::tester::spread::{Share, Spread};
+use fieldstone_crush::tester::utilization::{ItemUsage, Utilization};
 
 use super::draw::{Names, describe};
 
@@ -20,8 +20,8 @@ const ROW_TILES: usize = 24;
 const COLUMN_ROWS: usize = 64;
 /// The number of colours on each side of the one for the right share.
 const STEPS: i32 = 4;
-/// The strongest colour stands for this distance from the share, or for a greater one if the spread
-/// is wider.
+/// The strongest colour stands for this distance from the share, or for a greater one if the
+/// usage deviates more.
 const FULL_SCALE_MIN: f64 = 0.05;
 
 /// Colours from blue (too empty) over grey to orange (too full). Readers with colour blindness can
@@ -34,10 +34,10 @@ pub const STYLE: &str = "\
 .t5{fill:#5f4a33}.t6{fill:#8c6133}.t7{fill:#c17a2e}.t8{fill:#ff9a36} }\n";
 
 /// The tiles of all devices, with a legend.
-pub fn tiles(names: Names<'_>, spread: &Spread) -> String {
-    let shares: BTreeMap<ItemId, &Share> =
-        spread.devices.iter().map(|share| (share.item, share)).collect();
-    let rows = rows(names, spread, &shares);
+pub fn tiles(names: Names<'_>, utilization: &Utilization) -> String {
+    let usages: BTreeMap<ItemId, &ItemUsage> =
+        utilization.devices.iter().map(|usage| (usage.item, usage)).collect();
+    let rows = rows(names, utilization, &usages);
     if rows.is_empty() {
         return String::new();
     }
@@ -46,7 +46,7 @@ pub fn tiles(names: Names<'_>, spread: &Spread) -> String {
     let column_width = NAME_WIDTH + longest * step + 2 * step;
     let columns = rows.len().div_ceil(COLUMN_ROWS);
     let height = rows.len().min(COLUMN_ROWS) * step;
-    let full_scale = (2.0 * spread.deviation()).max(FULL_SCALE_MIN);
+    let full_scale = (2.0 * utilization.deviation()).max(FULL_SCALE_MIN);
     let mut html = legend(full_scale);
     let _ = writeln!(
         html,
@@ -64,15 +64,15 @@ pub fn tiles(names: Names<'_>, spread: &Spread) -> String {
             top + TILE - 2,
             escape(name)
         );
-        for (column, share) in row.iter().enumerate() {
+        for (column, usage) in row.iter().enumerate() {
             let _ = write!(
                 html,
                 "<rect class='{}' x='{}' y='{top}' width='{TILE}' height='{TILE}'>\
                  <title>{}: {}</title></rect>",
-                class(share, full_scale),
+                class(usage, full_scale),
                 left + NAME_WIDTH + column * step,
-                escape(&names.item(share.item)),
-                escape(&describe(share))
+                escape(&names.item(usage.item)),
+                escape(&describe(usage))
             );
         }
         html.push('\n');
@@ -84,29 +84,29 @@ pub fn tiles(names: Names<'_>, spread: &Spread) -> String {
 /// The rows: the devices of each bucket, each device once. Only a bucket's first row has its name.
 fn rows<'s>(
     names: Names<'_>,
-    spread: &Spread,
-    shares: &BTreeMap<ItemId, &'s Share>,
-) -> Vec<(String, Vec<&'s Share>)> {
-    let mut left = shares.clone();
+    utilization: &Utilization,
+    usages: &BTreeMap<ItemId, &'s ItemUsage>,
+) -> Vec<(String, Vec<&'s ItemUsage>)> {
+    let mut left = usages.clone();
     let mut rows = Vec::new();
-    for bucket in &spread.buckets {
+    for bucket in &utilization.buckets {
         let items = bucket.item.bucket().and_then(|id| names.map.bucket(id));
         let items = items.into_iter().flat_map(|bucket| &bucket.items);
-        let held: Vec<&Share> = items.filter_map(|item| left.remove(item)).collect();
+        let held: Vec<&ItemUsage> = items.filter_map(|item| left.remove(item)).collect();
         for (place, row) in held.chunks(ROW_TILES).enumerate() {
             let name = if place == 0 { names.item(bucket.item) } else { String::new() };
             rows.push((name, row.to_vec()));
         }
     }
     // Devices that a rule takes directly.
-    let alone: Vec<&Share> = left.into_values().collect();
+    let alone: Vec<&ItemUsage> = left.into_values().collect();
     rows.extend(alone.chunks(ROW_TILES).map(|row| (String::new(), row.to_vec())));
     rows
 }
 
-/// The class that colours a share.
-fn class(share: &Share, full_scale: f64) -> String {
-    match share.ratio() {
+/// The class that colours an item by its usage.
+fn class(usage: &ItemUsage, full_scale: f64) -> String {
+    match usage.ratio() {
         None => "tx".to_owned(),
         Some(ratio) => {
             let step = ((ratio - 1.0) / full_scale * f64::from(STEPS)).round();
@@ -144,9 +144,9 @@ mod tests {
             [(100.0, "t4"), (110.0, "t8"), (90.0, "t0"), (105.0, "t6"), (500.0, "t8"), (0.0, "t0")]
         {
             let (item, kind) = (ItemId(0), TypeId::DEVICE);
-            let share = Share { item, kind, stored, expected: 100.0 };
-            assert_eq!(class(&share, 0.1), colour, "{stored}");
-            assert_eq!(class(&Share { expected: 0.0, ..share }, 0.1), "tx");
+            let usage = ItemUsage { item, kind, stored, expected: 100.0 };
+            assert_eq!(class(&usage, 0.1), colour, "{stored}");
+            assert_eq!(class(&ItemUsage { expected: 0.0, ..usage }, 0.1), "tx");
         }
     }
 }

@@ -1,0 +1,183 @@
+//! The interface between a node and its world: files, peers and a clock.
+//!
+//! The world hands a `Node` [`NodeEvent`]s and asks it for [`NodeAction`]s. The real world carries
+//! disk operations out through io_uring, the seeded world through a simulated disk with faults. A
+//! node addresses its files by name ([`FileId`]); the world maps names to files in the node's
+//! folder.
+
+use bytes::Bytes;
+use fieldstone_proto::{JournalGen, MasterKey, NodeIndex, PoolId, Reply, Request, VolumeId};
+
+/// A connection for requests. The world chooses the number, and never reuses it within a run. The
+/// connections of one client have rising numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u64);
+
+/// Pairs a disk completion with its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiskId(pub u64);
+
+/// A file of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileId {
+    /// The node's identity. The world writes it once, at the node's creation.
+    Superblock,
+    /// The slot headers, one 4 KiB block each: `slots`.
+    Slots,
+    /// The slots' data, `slot_bytes` each: `data`.
+    Data,
+    /// A volume's epoch and root record: `volume.<id>`.
+    Volume(VolumeId),
+    /// An empty file that exists while data is unsynced after a failed sync: `doubt`.
+    Doubt,
+    /// A journal ring: `journal.<id>.<generation>`.
+    Journal(VolumeId, JournalGen),
+}
+
+/// An operation on a file. Offsets and lengths are multiples of 4096 bytes.
+#[derive(Clone, Debug)]
+pub enum DiskOp {
+    /// Lists the files that exist ([`DiskOutput::Files`]).
+    List,
+    /// Reads. Bytes past the end of the file are zeroes.
+    Read {
+        /// The file.
+        file: FileId,
+        /// First byte.
+        offset_bytes: u64,
+        /// Length.
+        len_bytes: u32,
+    },
+    /// Writes a gather list; completes when the bytes are in the file, though not yet stable.
+    Write {
+        /// The file.
+        file: FileId,
+        /// First byte.
+        offset_bytes: u64,
+        /// The bytes to write.
+        data: Vec<Bytes>,
+    },
+    /// Makes all completed writes of the file stable.
+    Sync {
+        /// The file.
+        file: FileId,
+    },
+    /// Creates the file with this length if it does not exist, and makes its name stable.
+    /// Preallocates the file when `allocate` is set, otherwise leaves it sparse.
+    Create {
+        /// The file.
+        file: FileId,
+        /// Length.
+        len_bytes: u64,
+        /// Reserve the space now.
+        allocate: bool,
+    },
+    /// Removes the file, and makes the removal stable.
+    Remove {
+        /// The file.
+        file: FileId,
+    },
+    /// Gives the range's space back to the file system. Later reads give zeroes or old data.
+    Discard {
+        /// The file.
+        file: FileId,
+        /// First byte.
+        offset_bytes: u64,
+        /// Length.
+        len_bytes: u64,
+    },
+}
+
+/// The result of a disk operation.
+#[derive(Clone, Debug)]
+pub enum DiskOutput {
+    /// Success without data.
+    Done,
+    /// The bytes read.
+    Data(Bytes),
+    /// The files that exist.
+    Files(Vec<FileId>),
+}
+
+/// Why a disk operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskError {
+    /// The file does not exist.
+    #[error("no such file")]
+    NotFound,
+    /// The device is full.
+    #[error("no space on the device")]
+    NoSpace,
+    /// Another error, in the system's words.
+    #[error("{0}")]
+    Io(String),
+}
+
+/// Events for a node.
+#[derive(Debug)]
+pub enum NodeEvent {
+    /// A request arrived.
+    Request {
+        /// The connection.
+        peer: PeerId,
+        /// The request.
+        request: Request,
+    },
+    /// A disk operation completed.
+    Disk {
+        /// The operation.
+        id: DiskId,
+        /// Its result.
+        result: Result<DiskOutput, DiskError>,
+    },
+    /// A connection is gone; its unanswered requests need no reply.
+    PeerLost {
+        /// The connection.
+        peer: PeerId,
+    },
+    /// The file system reports how much space the node may use. The node takes no slots beyond it,
+    /// until a later event. A world that never sends this event promises space for every slot.
+    Room {
+        /// The largest total length of the data file's allocated parts: the space that they take
+        /// now, plus the space that the file system has left for them.
+        room_bytes: u64,
+    },
+}
+
+/// Actions that a node asks its world for.
+#[derive(Debug)]
+pub enum NodeAction {
+    /// Carry out a disk operation; operations in flight together may complete in any order.
+    Disk {
+        /// Returned in [`NodeEvent::Disk`].
+        id: DiskId,
+        /// The operation.
+        op: DiskOp,
+    },
+    /// Answer a request.
+    Reply {
+        /// The connection.
+        peer: PeerId,
+        /// The answer.
+        reply: Reply,
+    },
+}
+
+/// The configuration of a node, from its superblock.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// The pool.
+    pub pool: PoolId,
+    /// The node's place in the pool.
+    pub node: NodeIndex,
+    /// Distinguishes this node from an empty replacement at the same place.
+    pub incarnation: u64,
+    /// The pool's secret.
+    pub key: MasterKey,
+    /// Size of a slot in bytes; a multiple of 4096, at most 3 MiB (its checksums fit the header).
+    pub slot_bytes: u32,
+    /// Number of slots.
+    pub slots: u32,
+    /// Check payload checksums on arrival too, for peers behind a network.
+    pub verify_payload: bool,
+}

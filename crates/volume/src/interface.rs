@@ -1,0 +1,130 @@
+//! The interface between a volume and its world: connections to nodes, and a clock.
+//!
+//! To its users a [`crate::Volume`] is a [`fieldstone_block::Backend`]. For its nodes, the world
+//! hands it [`VolumeEvent`]s and asks it for [`VolumeAction`]s. The world keeps one connection to
+//! each node, in order in both directions. A connection may break at any time; the world reports
+//! that once. The world also does the volume's jobs, each once, in any order.
+
+use fieldstone_accel::{Job, JobError, JobId, JobOutput};
+use fieldstone_codes::Profile;
+use fieldstone_proto::{MasterKey, NodeIndex, Reply, Request, VolumeId};
+
+/// Events for a volume, other than block requests.
+#[derive(Debug)]
+pub enum VolumeEvent {
+    /// A connection to the node is open.
+    NodeUp(NodeIndex),
+    /// The connection to the node is gone, and with it all unanswered requests.
+    NodeDown(NodeIndex),
+    /// A node answered.
+    Reply {
+        /// Which node.
+        node: NodeIndex,
+        /// The answer.
+        reply: Reply,
+    },
+    /// A job is done.
+    JobDone {
+        /// The number of the job.
+        id: JobId,
+        /// Its result, with the bits of software.
+        result: Result<JobOutput, JobError>,
+    },
+}
+
+/// Actions that a volume asks its world for.
+#[derive(Debug)]
+pub enum VolumeAction {
+    /// Send a request over the node's connection.
+    Send {
+        /// To which node.
+        node: NodeIndex,
+        /// The request.
+        request: Request,
+    },
+    /// Close the node's connection, if any, and open a new one. [`VolumeEvent::NodeUp`] reports the
+    /// new connection; until then the world retries at its own pace. The world never does this
+    /// unasked. No [`VolumeEvent::NodeDown`] follows the closing.
+    Reconnect {
+        /// Which node.
+        node: NodeIndex,
+    },
+    /// Do a job, and report it with [`VolumeEvent::JobDone`].
+    Job {
+        /// Its number. The volume uses each number once.
+        id: JobId,
+        /// The job.
+        job: Job,
+    },
+}
+
+/// Sizes that a volume gets at its creation and keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size of the device in bytes; a multiple of 4096.
+    pub size_bytes: u64,
+    /// Size of a full shard; at most the nodes' slot size; a multiple of `unit_bytes`.
+    pub shard_bytes: u32,
+    /// Consecutive bytes of a segment that lie on one shard; a multiple of 4096.
+    pub unit_bytes: u32,
+    /// Size of the journal ring on each journal node; a multiple of 4096.
+    pub ring_bytes: u64,
+}
+
+/// The part of the pool's space that a volume keeps for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provisioning {
+    /// All slots that its size takes, from its creation on. No other volume can make it run out of
+    /// space.
+    Thick,
+    /// The slots that its data takes and that it needs to go on, and more as it fills. It may run
+    /// out of space before it is full, when other volumes have taken the space.
+    #[default]
+    Thin,
+}
+
+/// The mode of an opening.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Create it; fails if it exists.
+    Create {
+        /// Its name, up to 255 bytes.
+        name: String,
+        /// The code that protects its data.
+        profile: Profile,
+        /// Its sizes.
+        geometry: Geometry,
+        /// How much of the pool it reserves.
+        provisioning: Provisioning,
+    },
+    /// Open it and serve it.
+    Open {
+        /// Take it over, even from a writer that is still connected to its nodes.
+        takeover: bool,
+    },
+    /// Find out its state, and write nothing. The volume never serves.
+    Inspect,
+}
+
+/// The configuration of an opening.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Whether to create, open or inspect the volume.
+    pub opening: OpenMode,
+    /// Number of nodes of the pool.
+    pub nodes: u16,
+    /// Nodes that may be missing at opening (the pool's redundancy).
+    pub missing_max: u16,
+    /// The pool's secret, to issue capabilities with.
+    pub key: MasterKey,
+    /// The nodes' clock minus the world's clock, for the expiry of capabilities.
+    pub wall_offset_ns: u64,
+    /// A node that does not answer for this long counts as down.
+    pub node_timeout_ms: u64,
+    /// Start a rebuild of missing shards without a request.
+    pub auto_rebuild: bool,
+    /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.
+    pub rebuild_limit_bytes_per_second: u64,
+}

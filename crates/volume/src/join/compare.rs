@@ -1,0 +1,334 @@
+//! The comparison of a joining node's shards with those that it should have.
+//!
+//! The node lists its shards. A known shard is valid again. The volume deletes every other shard
+//! from the node. A shard that the node should have and lacks is missing, and rebuild makes it
+//! again.
+//!
+//! A listed shard need not be complete: if the node lost power before the shard was synced, its
+//! header may be there without its data. A shard is valid without a check only if the volume knew,
+//! when the node was lost, that the shard was stable there. The node verifies all others first
+//! ([`verify_unproven`]). The volume deletes the bad ones, stably, before the node takes part.
+
+use std::collections::HashSet;
+
+use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardInfo};
+
+use crate::calls::CallResult;
+use crate::core::{Ctx, VolumeCore};
+use crate::exec::Awaited;
+use crate::segment::{Segment, State};
+use crate::status::NodeHealth;
+
+/// Segments that one request deletes.
+const DELETED_AT_ONCE: usize = 1024;
+
+impl VolumeCore {
+    /// True if a shard that a node lists may lack its data.
+    fn is_unproven(&self, node: NodeIndex, info: &ShardInfo) -> bool {
+        let known = self.segments.find(info.segment).and_then(|handle| self.segments.get(handle));
+        !info.is_open()
+            && known.is_some_and(|segment| {
+                let counted = segment.shards.get(usize::from(info.shard.0)) == Some(&Some(node));
+                segment.state >= State::Closed && !(counted && segment.state == State::Durable)
+            })
+    }
+
+    /// Sends the requests that delete segments from a node, all at once. A shard of such a segment
+    /// that the volume writes to the node after these requests stays.
+    pub(super) fn delete_from(
+        &mut self,
+        node: NodeIndex,
+        segments: &[SegmentId],
+    ) -> Vec<Awaited<CallResult>> {
+        let chunks = segments.chunks(DELETED_AT_ONCE);
+        let body = |chunk: &[SegmentId]| RequestBody::ShardDelete { segments: chunk.to_vec() };
+        chunks.map(|chunk| self.call(node, body(chunk), Vec::new())).collect()
+    }
+
+    /// Compares a node's shards with those that it should have. `bad` are the segments of which the
+    /// node has a shard without its data; the list has no shards of these. Returns the segments to
+    /// delete.
+    pub(super) fn reconcile(
+        &mut self,
+        node: NodeIndex,
+        listed: &[ShardInfo],
+        bad: &[SegmentId],
+    ) -> Vec<SegmentId> {
+        self.rebuild.note_synced(node);
+        // The segments of the node's surplus shards. For an open shard the volume deletes a valid
+        // shard too, but only if all other shards of the segment are there: then rebuild makes the
+        // valid one again at once.
+        let mut surplus: Vec<SegmentId> = bad.to_vec();
+        let mut open: Vec<SegmentId> = Vec::new();
+        let mut found: HashSet<SegmentId> = HashSet::new();
+        let mut displacing = Vec::new();
+        for info in listed {
+            let index = usize::from(info.shard.0);
+            // While a segment is being sealed, a shard is valid if the node has acknowledged it, or
+            // if it is complete and no other node has it. In the second case the volume lost the
+            // node before it noted the node's answer.
+            let is_valid = |s: &&mut Segment| {
+                let placed = s.shards.get(index).copied().flatten();
+                s.state >= State::Sealed
+                    || (s.state == State::Closed
+                        && (placed == Some(node) || (placed.is_none() && !s.has_shard_on(node))))
+            };
+            if info.is_open() {
+                open.push(info.segment);
+                continue;
+            }
+            let handle = self.segments.find(info.segment);
+            let segment = handle.and_then(|handle| self.segments.get_mut(handle)).filter(is_valid);
+            let Some(segment) = segment.filter(|segment| segment.fits(info)) else {
+                surplus.push(info.segment);
+                continue;
+            };
+            let other = segment.shards[index].filter(|other| *other != node);
+            // Rebuild may have made the shard on another node, where a power loss may take it. This
+            // node's shard is stable, so it is the valid one.
+            let stays = other.is_none_or(|other| self.rebuild.is_unsynced(info.segment, other));
+            if !stays || !found.insert(info.segment) {
+                surplus.push(info.segment);
+                continue;
+            }
+            match other {
+                Some(other) => displacing.push((info.segment, index, other)),
+                None => {
+                    self.since_checkpoint.placement_changed |= segment.shards[index] != Some(node);
+                    segment.shards[index] = Some(node);
+                }
+            }
+        }
+        let dispensable = |id: &SegmentId| {
+            let there = |holder: Option<NodeIndex>| {
+                holder.is_some_and(|holder| {
+                    let up = self.node(holder).health == NodeHealth::Up;
+                    holder == node || (up && !self.rebuild.is_unsynced(*id, holder))
+                })
+            };
+            let segment = self.segments.named(*id);
+            segment.is_some_and(|segment| {
+                segment.state == State::Durable && segment.shards.iter().all(|node| there(*node))
+            })
+        };
+        open.retain(|id| !found.contains(id) || dispensable(id));
+        surplus.append(&mut open);
+        let extra = self.leave_needed(node, surplus);
+        // A deletion takes every shard of the segment from the node, including those that fit.
+        for id in &extra {
+            found.remove(id);
+        }
+        for (id, index, other) in displacing {
+            if found.contains(&id) {
+                self.displace(id, index, (other, node));
+            }
+        }
+        for handle in self.segments.handles() {
+            let Some(segment) = self.segments.get_mut(handle) else { continue };
+            if segment.state < State::Closed || found.contains(&segment.id) {
+                continue;
+            }
+            for shard in &mut segment.shards {
+                if *shard == Some(node) {
+                    *shard = None;
+                }
+            }
+        }
+        extra
+    }
+
+    /// The node has invalid shards or rows of these segments. Returns the segments that the node is
+    /// to delete. Until the journal has the records of the others whole, an opening may need the
+    /// node's rows.
+    fn leave_needed(&mut self, node: NodeIndex, mut segments: Vec<SegmentId>) -> Vec<SegmentId> {
+        segments.retain(|id| {
+            let handle = self.segments.find(*id);
+            let segment = handle.and_then(|handle| self.segments.get_mut(handle));
+            let Some(segment) = segment.filter(|segment| segment.needs_rows()) else { return true };
+            if !segment.left_on.contains(&node) {
+                segment.left_on.push(node);
+            }
+            false
+        });
+        segments
+    }
+
+    /// The shard on the second node is the valid one from now on. The first node deletes its own.
+    fn displace(&mut self, id: SegmentId, index: usize, (old, new): (NodeIndex, NodeIndex)) {
+        let handle = self.segments.find(id);
+        let Some(segment) = handle.and_then(|handle| self.segments.get_mut(handle)) else { return };
+        segment.shards[index] = Some(new);
+        self.since_checkpoint.placement_changed = true;
+        // If the node is away, the volume compares its shards when it joins.
+        drop(self.delete_from(old, &[id]));
+    }
+}
+
+/// Deletes segments from a node, unless the node has been lost since `session`: it may have joined
+/// again, and got good shards of these segments.
+pub(super) async fn delete(
+    ctx: &Ctx,
+    node: NodeIndex,
+    session: u64,
+    segments: Vec<SegmentId>,
+) -> Result<(), NodeError> {
+    let calls = ctx.with(|core| match core.node(node).link.session == session {
+        true => Some(core.delete_from(node, &segments)),
+        false => None,
+    });
+    let calls = calls.ok_or(NodeError::Unreachable)?;
+    crate::exec::all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
+}
+
+/// Verifies the listed shards that may lack their data. Returns the segments of bad ones.
+pub(super) async fn verify_unproven(
+    ctx: &Ctx,
+    node: NodeIndex,
+    listed: &[ShardInfo],
+) -> Result<HashSet<SegmentId>, NodeError> {
+    let unproven: Vec<&ShardInfo> =
+        ctx.with(|core| listed.iter().filter(|info| core.is_unproven(node, info)).collect());
+    let mut bad = HashSet::new();
+    for info in unproven {
+        let (segment, shard) = (info.segment, info.shard);
+        match ctx.call(node, RequestBody::ShardVerify { segment, shard }).await {
+            Ok(_) => {}
+            Err(NodeError::Corrupt { .. } | NodeError::NotFound) => {
+                bad.insert(segment);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_proto::{ReplyBody, SealMeta, SegmentKind, ShardIndex};
+
+    use crate::script::{Script, stat};
+
+    const NODE: NodeIndex = NodeIndex(5);
+
+    /// Six shards on the nodes 0 to 5. The segment's journal records lack their blocks if `rows`.
+    fn segment(script: &mut Script, rows: bool) -> SegmentId {
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)]);
+        script.core(|core| {
+            core.segments.set_state(handle, if rows { State::Sealed } else { State::Durable });
+            core.segments.set_detached(handle, rows);
+            core.segments.get(handle).expect("it was added").id
+        })
+    }
+
+    fn listed(script: &mut Script, id: SegmentId, shard: u8) -> ShardInfo {
+        let shard_bytes = script.core(|core| core.geometry.shard_bytes);
+        let meta = SealMeta { shard_bytes, kind: SegmentKind::Data, ..SealMeta::default() };
+        ShardInfo { segment: id, shard: ShardIndex(shard), meta }
+    }
+
+    fn open(id: SegmentId, shard: u8) -> ShardInfo {
+        ShardInfo { segment: id, shard: ShardIndex(shard), meta: SealMeta::default() }
+    }
+
+    /// The node of each shard, and the nodes with something else of the segment.
+    fn places(script: &mut Script, id: SegmentId) -> (Vec<Option<u16>>, Vec<u16>) {
+        script.core(|core| {
+            let segment = core.segments.named(id).expect("it was added");
+            let shards = segment.shards.iter().map(|node| node.map(|node| node.0)).collect();
+            (shards, segment.left_on.iter().map(|node| node.0).collect())
+        })
+    }
+
+    const WHOLE: [Option<u16>; 6] = [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)];
+    const WITHOUT_5: [Option<u16>; 6] = [Some(0), Some(1), Some(2), Some(3), Some(4), None];
+
+    #[test]
+    fn an_open_copy_is_no_reason_to_delete_a_valid_shard() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, false);
+        let mut shards = WHOLE.to_vec();
+        shards[2] = None;
+        script.core(|core| core.reconcile(NodeIndex(2), &[], &[]));
+        let list = [listed(&mut script, id, 5), open(id, 5)];
+        assert!(script.core(|core| core.reconcile(NODE, &list, &[])).is_empty());
+        assert_eq!(places(&mut script, id), (shards.clone(), vec![]));
+        let alone = [open(id, 5)];
+        assert_eq!(script.core(|core| core.reconcile(NODE, &alone, &[])), [id]);
+        shards[5] = None;
+        assert_eq!(places(&mut script, id), (shards, vec![]));
+        // Rebuild can make the shard again: the segment has all others.
+        let id = segment(&mut script, false);
+        let list = [listed(&mut script, id, 5), open(id, 5)];
+        assert_eq!(script.core(|core| core.reconcile(NODE, &list, &[])), [id]);
+        assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![]));
+    }
+
+    /// Invalid shards stay if they have rows that nothing else may have.
+    #[test]
+    fn what_an_opening_may_need_stays() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, true);
+        assert!(script.core(|core| core.reconcile(NODE, &[], &[id])).is_empty());
+        assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![5]));
+        // A shard that another node has.
+        let list = [listed(&mut script, id, 3)];
+        assert!(script.core(|core| core.reconcile(NodeIndex(6), &list, &[])).is_empty());
+        assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![5, 6]));
+        let id = segment(&mut script, false);
+        assert_eq!(script.core(|core| core.reconcile(NODE, &[], &[id])), [id]);
+    }
+
+    #[test]
+    fn a_returning_shard_displaces_a_rebuilt_one_that_is_not_stable() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, false);
+        let back = NodeIndex(7);
+        let list = [listed(&mut script, id, 5)];
+        script.core(|core| core.rebuild.note_written(id, NODE));
+        assert!(script.core(|core| core.reconcile(back, &list, &[])).is_empty());
+        let mut shards = WHOLE.to_vec();
+        shards[5] = Some(7);
+        assert_eq!(places(&mut script, id), (shards, vec![]));
+        let deletion = script.sent_one();
+        assert_eq!(deletion.request.body, RequestBody::ShardDelete { segments: vec![id] });
+        assert_eq!(deletion.node, NODE);
+        // Once the rebuilt shard is stable, the returning one goes.
+        let id = segment(&mut script, false);
+        let list = [listed(&mut script, id, 5)];
+        script.core(|core| core.rebuild.note_written(id, NODE));
+        script.core(|core| core.rebuild.note_synced(NODE));
+        assert_eq!(script.core(|core| core.reconcile(back, &list, &[])), [id]);
+        assert_eq!(places(&mut script, id), (WHOLE.to_vec(), vec![]));
+    }
+
+    /// A shard whose end is missing may hold rows that nothing else has.
+    #[test]
+    fn a_bad_shard_with_rows_stays_when_its_node_joins() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, true);
+        let list = [listed(&mut script, id, 5)];
+        let epoch = script.core(|core| core.epoch);
+        script.reconnect(NODE);
+        let mut synced = false;
+        while !synced {
+            let asked = script.sent();
+            let asked = asked.iter().find(|sent| sent.node == NODE).expect("the node joins");
+            let answer = match asked.request.body {
+                RequestBody::Fence { .. } => Err(NodeError::Fenced { sent: epoch, current: epoch }),
+                RequestBody::Stat => Ok(ReplyBody::Stat(stat(NODE))),
+                RequestBody::ListVolumes => Ok(ReplyBody::Volumes(Vec::new())),
+                RequestBody::ShardList { .. } => {
+                    Ok(ReplyBody::Shards { shards: list.to_vec(), next: None })
+                }
+                RequestBody::ShardVerify { .. } => Err(NodeError::Corrupt { offset_bytes: 0 }),
+                RequestBody::ShardSync => Ok(ReplyBody::Done),
+                ref other => panic!("{other:?}"),
+            };
+            synced = asked.request.body == RequestBody::ShardSync;
+            script.answer(asked, answer);
+        }
+        script.sent();
+        assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![5]));
+    }
+}

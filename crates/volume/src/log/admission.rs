@@ -1,0 +1,197 @@
+//! The admission of changes to the log: which changes wait for space, and which ones the volume
+//! refuses.
+//!
+//! A change waits while collection, nodes or other volumes may still make space for it. The volume
+//! refuses the change when none of them will, or when the change has waited too long.
+
+use fieldstone_block::{BlockError, Nanos};
+
+use super::{Lack, Line, Mutation};
+use crate::core::VolumeCore;
+use crate::node::Node;
+use crate::record::EntryKind;
+use crate::status::NodeHealth;
+
+/// How long users' writes wait for room when collection finds nothing to free.
+const STUCK_MS_MAX: u64 = 500;
+
+/// How long users' writes wait for room when neither writes nor collection make progress. A node
+/// that joins again and again, and fails each time, keeps collection and reservations busy for
+/// ever. With a slow disk, collection takes long, but it goes on.
+const HOPELESS_MS: u64 = 16_000;
+/// How long they wait although collection gets on.
+const SLOW_MS_MAX: u64 = 4 * HOPELESS_MS;
+
+/// How long changes wait for nodes to grant more room. A volume with idle slots checks at least
+/// every second whether another volume lacks room, and may have to collect before it can give slots
+/// back.
+const GRANT_MS_MAX: u64 = 3_500;
+/// How long the volume remembers a lack of space, if no change has found too little space since.
+const LACK_MS_MAX: u64 = 2 * GRANT_MS_MAX;
+/// Pause before the log tries again because a node may grant more.
+const RETRY_PAUSE_MS: u64 = 50;
+
+/// The room that users may still take, computed at the start of a record.
+pub(super) struct UserSpace {
+    pub blocks: u64,
+    pub starved: bool,
+    /// See [`VolumeCore::space_is_borrowed`].
+    pub borrowed: bool,
+    /// The volume refused a write because collection makes no space. The volume also refuses the
+    /// writes after that one, which waited for the same space.
+    pub refused: bool,
+}
+
+/// The decision about a change.
+pub(super) enum Admission {
+    Take,
+    Wait,
+    Refuse(BlockError),
+}
+
+impl VolumeCore {
+    /// More than `missing_max` nodes are lost or have no room, and users have waited too long for
+    /// them. Collection waits for the same nodes.
+    fn waits_for_room_in_vain(&mut self) -> bool {
+        if !self.too_few_nodes(|node| !node.is_short() && !node.slots.full) {
+            // A node may report room for a moment. The time goes on until a write of a user makes
+            // progress.
+            return false;
+        }
+        let since = *self.log.no_room_since.get_or_insert(self.now);
+        self.wake_soon();
+        self.is_too_long(Some(since))
+    }
+
+    /// More than `missing_max` nodes are lost or do not pass `has`.
+    fn too_few_nodes(&self, has: impl Fn(&Node) -> bool) -> bool {
+        let lost = |node: &&Node| node.health != NodeHealth::Up || !has(node);
+        self.nodes.iter().filter(lost).count() > usize::from(self.config.missing_max)
+    }
+
+    /// The ring is full: changes wait until segments are stored. If nodes have no room for the
+    /// segments, the volume refuses the changes. It refuses trims only if the disks are full:
+    /// otherwise a checkpoint can replace the records of trims.
+    ///
+    /// Where records of shelved segments fill the ring, only a checkpoint empties the ring.
+    /// Collection writes that checkpoint after the move under way, so the volume gives this move
+    /// up.
+    pub(super) fn hold_all(&mut self) {
+        if self.segments.any_shelved() {
+            self.refuse_line(Line::Internal);
+        }
+        if !self.waits_for_room_in_vain() {
+            return;
+        }
+        let disks_full = self.too_few_nodes(|node| !node.is_disk_full());
+        let lines = if disks_full { &[Line::Users, Line::Trims][..] } else { &[Line::Users] };
+        for line in lines {
+            self.refuse_line(*line);
+        }
+    }
+
+    fn refuse_line(&mut self, line: Line) {
+        for mutation in std::mem::take(self.log.line(line)) {
+            self.refuse(&mutation, BlockError::NoSpace);
+        }
+    }
+
+    /// No room is left for a segment. Changes with blocks wait until collection has made some. If
+    /// collection finds none, the volume refuses the changes.
+    pub(super) fn hold_line(&mut self, line: Line) {
+        // Refuses a move of collection at once: its blocks stay where they are.
+        let since = *self.log.held_since.get_or_insert(self.now);
+        let tried = self.collection.is_stuck() && !self.is_asking_nodes();
+        let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
+        let hopeless = self.now.since(since) >= Nanos::from_ms(HOPELESS_MS);
+        let vain = (tried && long) || hopeless || self.waits_for_room_in_vain();
+        if line == Line::Internal || vain {
+            self.log.held_since = None;
+            return self.refuse_line(line);
+        }
+        if self.segments.row_backed() > 0 {
+            // Rows of these segments borrow room until the segments are durable.
+            return self.start_sync();
+        }
+        self.make_room();
+    }
+
+    /// Whether a user's change that may take space may be appended now.
+    pub(super) fn admit(&mut self, mutation: &Mutation, space: &mut UserSpace) -> Admission {
+        let end = mutation.block + u64::from(mutation.count);
+        let taken = self.map.holes_in(mutation.block..end);
+        if taken > space.blocks {
+            // Another volume may be about to give back slots that it no longer needs.
+            let long = self.has_waited_for_grants(taken);
+            let whole = self.reservation.slots >= self.slots_max() || self.waits_for_room_in_vain();
+            let refuse = (long || whole) && !self.is_asking_nodes();
+            // If the nodes' answers come too late for this request, they help the next one.
+            self.grow_reservation();
+            if refuse {
+                return Admission::Refuse(BlockError::NoSpace);
+            }
+            self.wake_soon();
+            return Admission::Wait;
+        }
+        self.log.lack = self.log.lack.filter(|lack| taken < lack.blocks);
+        space.blocks -= taken;
+        if mutation.kind == EntryKind::Data && space.borrowed {
+            self.start_sync();
+            return Admission::Wait;
+        }
+        let starved = match mutation.kind {
+            EntryKind::Data => space.starved,
+            EntryKind::Reserve => self.starves_if_reserved(taken),
+            EntryKind::Trim => false,
+        };
+        self.log.reserving_blocks = match mutation.kind {
+            EntryKind::Reserve if starved => taken,
+            _ => 0,
+        };
+        if starved {
+            let since = *self.log.starved_since.get_or_insert(self.now);
+            let first = *self.log.hopeless_since.get_or_insert(self.now);
+            let patience_ms = if self.awaits_others() { GRANT_MS_MAX } else { STUCK_MS_MAX };
+            let long = self.now.since(since) >= Nanos::from_ms(patience_ms);
+            let stuck = long && self.collection.is_stuck() && !self.is_asking_nodes();
+            let stuck = stuck || self.waits_for_room_in_vain();
+            let last = first.max(self.log.moved_at);
+            let hopeless = self.now.since(last) >= Nanos::from_ms(HOPELESS_MS)
+                || self.now.since(first) >= Nanos::from_ms(SLOW_MS_MAX);
+            if (stuck && !self.is_asking_nodes()) || hopeless {
+                space.refused = true;
+                return Admission::Refuse(BlockError::NoSpace);
+            }
+            self.make_room();
+            return Admission::Wait;
+        }
+        self.log.hopeless_since = None;
+        if let Some(since) = self.log.starved_since.take() {
+            let pause = self.now.since(since).0;
+            self.counters.gc_pause_max_ns = self.counters.gc_pause_max_ns.max(pause);
+        }
+        Admission::Take
+    }
+
+    /// A change that takes `blocks` found no room. True when the volume has asked nodes for more
+    /// long enough, for this change or for others lately: of changes that wait together, only the
+    /// first one has to wait.
+    fn has_waited_for_grants(&mut self, blocks: u64) -> bool {
+        let now = self.now;
+        let lately = |lack: &Lack| now.since(lack.last) < Nanos::from_ms(LACK_MS_MAX);
+        let before = self.log.lack.filter(lately).unwrap_or(Lack { since: now, last: now, blocks });
+        let blocks = blocks.min(before.blocks);
+        self.log.lack = Some(Lack { last: now, blocks, ..before });
+        now.since(before.since) >= Nanos::from_ms(GRANT_MS_MAX)
+    }
+
+    /// Makes the log try waiting changes again after a pause, without another event.
+    fn wake_soon(&mut self) {
+        if !std::mem::replace(&mut self.log.wakes, true) {
+            self.spawn_with(|ctx| async move {
+                ctx.sleep_ms(RETRY_PAUSE_MS).await;
+                ctx.with(|core| core.log.wakes = false);
+            });
+        }
+    }
+}

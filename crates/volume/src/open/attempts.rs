@@ -1,0 +1,73 @@
+//! The state that the attempts of an opening share.
+
+use fieldstone_block::Nanos;
+use fieldstone_proto::Epoch;
+
+/// The opening of a volume: its attempts, one after another.
+#[derive(Debug)]
+pub struct OpeningAttempts {
+    /// When the first attempt began.
+    pub began: Nanos,
+    /// When the present attempt began.
+    pub attempt_began: Nanos,
+    /// The highest epoch of the attempts so far.
+    pub epoch_tried: Epoch,
+    /// An attempt to create the volume began, so this volume itself wrote the roots on the nodes.
+    pub creating: bool,
+    /// The opening failed because another writer took the volume over.
+    pub fenced_out: bool,
+    /// The reason why the opening, or a closing, waits, as text for people; empty if it makes
+    /// progress.
+    pub waits_for: String,
+}
+
+impl OpeningAttempts {
+    /// An opening that begins.
+    #[must_use]
+    pub fn new(now: Nanos) -> Self {
+        Self {
+            began: now,
+            attempt_began: now,
+            epoch_tried: Epoch(0),
+            creating: false,
+            fenced_out: false,
+            waits_for: String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody};
+
+    use crate::interface::{OpenMode, VolumeEvent};
+    use crate::script::Script;
+
+    #[test]
+    fn a_later_attempt_to_open_takes_a_higher_epoch() {
+        let mut script = Script::opening(4, OpenMode::Open { takeover: true });
+        for node in 0..4 {
+            script.volume.handle(VolumeEvent::NodeUp(NodeIndex(node)), Nanos(0));
+        }
+        let mut epochs: Vec<Epoch> = Vec::new();
+        // The nodes report no epoch, and refuse each fence: each attempt fails.
+        for _ in 0..200 {
+            for sent in script.sent() {
+                let answer = match sent.request.body {
+                    RequestBody::ListVolumes => Ok(ReplyBody::Volumes(Vec::new())),
+                    RequestBody::Fence { .. } => {
+                        epochs.push(sent.request.capability.epoch);
+                        Err(NodeError::Busy)
+                    }
+                    _ => Err(NodeError::NotFound),
+                };
+                script.answer(&sent, answer);
+            }
+            script.wait_ms(100);
+        }
+        epochs.dedup();
+        assert!(epochs.len() > 2, "{epochs:?}");
+        assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
+    }
+}
