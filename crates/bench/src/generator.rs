@@ -7,15 +7,19 @@
 //!
 //! A second thread of the process is the core that runs the store. The CPU time is that of all
 //! threads, from the first request to the end of closing. So it contains the work that the store
-//! deferred. The bytes of a read are copied to a buffer of the client, as an NBD client copies them
-//! from its socket.
+//! deferred. The bytes of a read end in a buffer of the client, as those of an NBD client do that
+//! copies them from its socket. A file is read into that buffer; other stores have the bytes in
+//! memory of their own, from which the client copies them.
 
 use std::io::IoSliceMut;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use fieldstone_embed::{CompletionQueue, Device, Done, Operation, Options};
+use fieldstone_buf::AlignedBuf;
+use fieldstone_embed::{CallerBuffer, CompletionQueue, Device, Done, Operation, Options};
 use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -92,6 +96,9 @@ struct Client<'a> {
     next: u64,
     data: Bytes,
     buffer: Vec<u8>,
+    /// Memory for the reads of a file, one for each request under way. Never freed: if the run ends
+    /// early, the device may still read into it. The process ends soon after.
+    destinations: Vec<CallerBuffer>,
     /// When each request under way was submitted.
     submitted: Vec<Instant>,
     latencies_ns: Histogram<u64>,
@@ -104,6 +111,10 @@ impl<'a> Client<'a> {
         let len = usize::try_from(block_bytes)?;
         let mut data = vec![0; len];
         random.fill(&mut data[..]);
+        let destinations = match job.target.starts_with("file:") && job.load.pattern.reads() {
+            true => (0..depth).map(|_| leaked(len)).collect(),
+            false => Vec::new(),
+        };
         let longest_ns = u64::try_from(LATENCY_MAX.as_nanos())?;
         Ok(Self {
             device,
@@ -114,6 +125,7 @@ impl<'a> Client<'a> {
             next: 0,
             data: data.into(),
             buffer: vec![0; len],
+            destinations,
             submitted: vec![Instant::now(); depth as usize],
             latencies_ns: Histogram::new_with_max(longest_ns, 3)?,
         })
@@ -164,7 +176,10 @@ impl<'a> Client<'a> {
         self.next += 1;
         let offset_bytes = block * block_bytes;
         let operation = match pattern.reads() {
-            true => Operation::Read { offset_bytes, len_bytes: self.buffer.len() },
+            true => match self.destinations.get(slot) {
+                Some(buffer) => Operation::ReadInto { offset_bytes, buffer: *buffer },
+                None => Operation::Read { offset_bytes, len_bytes: self.buffer.len() },
+            },
             false => Operation::Write { offset_bytes, data: self.data.clone(), fua: false },
         };
         self.submitted[slot] = now;
@@ -188,6 +203,14 @@ impl<'a> Client<'a> {
             ..Measured::default()
         }
     }
+}
+
+/// Memory for a read that is never freed.
+fn leaked(len_bytes: usize) -> CallerBuffer {
+    let mut memory = ManuallyDrop::new(AlignedBuf::zeroed(len_bytes));
+    let start = NonNull::from(&mut memory[..]).cast();
+    // SAFETY: nothing frees the memory, and only the request of one slot uses it at a time.
+    unsafe { CallerBuffer::new(start, len_bytes) }
 }
 
 /// CPU time and context switches of all threads of this process.

@@ -10,8 +10,8 @@ use fieldstone_block::layers::{
     Align, Cache, CacheOptions, LayerOptions, Meter, Scheduler, SchedulerOptions,
 };
 use fieldstone_block::{
-    Backend, Completion, Info, Layer, Nanos, Op, Payload, QueueId, Ram, Request, RequestFlags,
-    RequestId, Stack, Stage, StageStats, Stamps,
+    Backend, Completion, Info, Layer, Nanos, Op, Payload, QueueId, Ram, ReadDestination, Request,
+    RequestFlags, RequestId, Stack, Stage, StageStats, Stamps,
 };
 
 const DEVICE_BYTES: u64 = 1 << 30;
@@ -74,6 +74,7 @@ fn measure(mut backend: impl Backend, op: Op) -> f64 {
                     len_bytes: 4096,
                     flags: RequestFlags::default(),
                     data: data.clone(),
+                    destination: ReadDestination::default(),
                     queue: QueueId::default(),
                     stamps: Stamps::default(),
                 };
@@ -100,6 +101,7 @@ fn filled_ram() -> Ram {
             len_bytes: 1 << 20,
             flags: RequestFlags::default(),
             data: data.clone(),
+            destination: ReadDestination::default(),
             queue: QueueId::default(),
             stamps: Stamps::default(),
         };

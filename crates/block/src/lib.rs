@@ -4,6 +4,7 @@
 //! device is a [`Stack`]: an ordered list of [`layers`] over one backend. [`layer`] says how a
 //! layer works and how to write another one.
 
+mod destination;
 mod extents;
 pub mod layer;
 pub mod layers;
@@ -14,6 +15,7 @@ mod settings;
 mod stack;
 mod stages;
 
+pub use destination::{Landed, ReadDestination, landed};
 pub use layer::{Counter, Flow, Layer};
 pub use ram::Ram;
 pub use request::{

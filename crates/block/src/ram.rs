@@ -326,7 +326,7 @@ impl Backend for Ram {
 mod tests {
     use super::*;
     use crate::pieces::to_bytes;
-    use crate::{QueueId, RequestFlags, RequestId, Stamps};
+    use crate::{QueueId, ReadDestination, RequestFlags, RequestId, Stamps};
 
     fn ask(ram: &mut Ram, op: Op, offset: u64, data: &[u8], len: u32, no_hole: bool) -> Payload {
         let request = Request {
@@ -336,6 +336,7 @@ mod tests {
             len_bytes: len,
             flags: RequestFlags { no_hole, ..RequestFlags::default() },
             data: Bytes::copy_from_slice(data),
+            destination: ReadDestination::default(),
             queue: QueueId::default(),
             stamps: Stamps::default(),
         };

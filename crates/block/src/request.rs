@@ -8,6 +8,8 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::ReadDestination;
+
 /// A point in time or a duration, in nanoseconds of the world's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
@@ -163,6 +165,8 @@ pub struct Request {
     pub flags: RequestFlags,
     /// The bytes to write, for [`Op::Write`]; empty otherwise.
     pub data: Bytes,
+    /// The memory in which the front-end wants the bytes, for [`Op::Read`]; none otherwise.
+    pub destination: ReadDestination,
     /// The queue that the request comes from.
     pub queue: QueueId,
     /// When the request passed each stage.

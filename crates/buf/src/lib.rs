@@ -8,6 +8,7 @@
 mod budget;
 mod pool;
 
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -23,7 +24,15 @@ pub struct AlignedBuf {
     pointer: NonNull<u8>,
     len_bytes: usize,
     capacity_bytes: usize,
-    home: Option<&'static pool::Home>,
+    origin: Origin,
+}
+
+/// The origin of a buffer's memory.
+enum Origin {
+    /// The pool of freed buffers. `None` if a thread took the memory while it was ending.
+    Pool(Option<&'static pool::Home>),
+    /// Memory of another part of the program. Dropping the loan gives the memory back.
+    Foreign { _loan: Box<dyn Any + Send + Sync> },
 }
 
 // SAFETY: the buffer owns its memory exclusively, like a Vec<u8>.
@@ -47,7 +56,28 @@ impl AlignedBuf {
     pub fn stale(len_bytes: usize) -> Self {
         let capacity_bytes = pool::capacity_for(len_bytes);
         let (pointer, home) = pool::take(capacity_bytes);
-        Self { pointer, len_bytes, capacity_bytes, home }
+        Self { pointer, len_bytes, capacity_bytes, origin: Origin::Pool(home) }
+    }
+
+    /// A buffer over memory of another part of the program. The buffer drops `loan` when it no
+    /// longer uses the memory: when the buffer is dropped or, after [`AlignedBuf::freeze`], with
+    /// the last of the bytes.
+    ///
+    /// # Panics
+    /// `pointer` does not lie on an [`ALIGN_BYTES`] boundary.
+    ///
+    /// # Safety
+    /// Until `loan` is dropped, the `len_bytes` bytes at `pointer` are valid for reads and writes,
+    /// and no other code uses them.
+    #[must_use]
+    pub unsafe fn foreign(
+        pointer: NonNull<u8>,
+        len_bytes: usize,
+        loan: impl Send + Sync + 'static,
+    ) -> Self {
+        assert!(pointer.addr().get().is_multiple_of(ALIGN_BYTES), "foreign memory is not aligned");
+        let origin = Origin::Foreign { _loan: Box::new(loan) };
+        Self { pointer, len_bytes, capacity_bytes: len_bytes, origin }
     }
 
     /// A buffer that holds a copy of `source`.
@@ -105,22 +135,28 @@ impl AsRef<[u8]> for Leased {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: taken with this capacity and home in `stale`, and owned by this buffer alone.
-        unsafe { pool::give(self.pointer, self.capacity_bytes, self.home) }
+        match &self.origin {
+            // SAFETY: taken with this capacity and home in `stale`, and owned by this buffer alone.
+            Origin::Pool(home) => unsafe {
+                pool::give(self.pointer, self.capacity_bytes, *home);
+            },
+            // The loan is dropped with the fields, after this function.
+            Origin::Foreign { .. } => {}
+        }
     }
 }
 
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pool's memory is initialised; the first len_bytes bytes are owned.
+        // SAFETY: the memory is initialised; the first len_bytes bytes are owned.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len_bytes) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the pool's memory is initialised; this buffer owns the first len_bytes bytes
+        // SAFETY: the memory is initialised; this buffer owns the first len_bytes bytes
         // exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len_bytes) }
     }
@@ -198,6 +234,32 @@ mod tests {
         assert_eq!(budget.used_bytes(), 8192);
         drop(part);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_loan_of_foreign_memory_ends_with_the_last_of_the_bytes() {
+        struct Loan(std::sync::mpsc::Sender<AlignedBuf>, Option<AlignedBuf>);
+        impl Drop for Loan {
+            fn drop(&mut self) {
+                let _ = self.0.send(self.1.take().expect("lent once"));
+            }
+        }
+        let (sender, returned) = std::sync::mpsc::channel();
+        let mut memory = AlignedBuf::zeroed(10_000);
+        let pointer = NonNull::new(memory.as_mut_ptr()).expect("allocated");
+        let loan = Loan(sender, Some(memory));
+        // SAFETY: the loan keeps the memory, and gives it to this test when it ends.
+        let mut buffer = unsafe { AlignedBuf::foreign(pointer, 10_000, loan) };
+        buffer.fill(7);
+        buffer.truncate(9_000);
+        let bytes = buffer.freeze();
+        let part = bytes.slice(8_999..);
+        drop(bytes);
+        assert!(returned.try_recv().is_err(), "a part is in use");
+        assert_eq!(part[..], [7]);
+        drop(part);
+        let memory = returned.try_recv().expect("the loan has ended");
+        assert!(memory.iter().all(|byte| *byte == 7));
     }
 
     #[test]

@@ -45,10 +45,12 @@
  * place from its submission until the program takes its answer. If no place is left, the aio call
  * also returns FIELDSTONE_BLOCK_FULL. Calls that wait also wait for room.
  *
- * MEMORY. A write call copies the bytes before it returns. The core copies the bytes of a read
- * once, before it reports the answer. Until then the buffers of an aio read must live, and the
- * program must not use them. The program may free arrays of struct iovec when the call has
- * returned. They have at most FIELDSTONE_BLOCK_IOVECS_MAX entries. An empty buffer may be NULL.
+ * MEMORY. A write call copies the bytes before it returns. The buffers of an aio read must live
+ * until the library reports the answer. Until then the program must not use them. If a read has one
+ * buffer that begins at a multiple of 4096, a file or block device reads directly into that buffer.
+ * Otherwise the core copies the bytes once. After an error the content of the buffers is undefined.
+ * The program may free arrays of struct iovec when the call has returned. They have at most
+ * FIELDSTONE_BLOCK_IOVECS_MAX entries. An empty buffer may be NULL.
  *
  * CALLBACKS run on the core. They must return soon: meanwhile the core processes no request. They
  * may make aio calls. Calls that wait, and fieldstone_block_close, return

@@ -3,7 +3,7 @@
 //! The buffers of a read may overlap, as C allows. So this module makes no slices of them, and
 //! copies the bytes through their pointers.
 
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::slice;
 
 use fieldstone_block::Piece;
@@ -47,6 +47,12 @@ impl Buffers {
             return Err(Error::TooLong { len_bytes, max_bytes }.into());
         }
         Ok(Self(entries.iter().filter(|entry| entry.iov_len > 0).copied().collect()))
+    }
+
+    /// The address and length of the only buffer; `None` if there are several or none.
+    pub(crate) fn single(&self) -> Option<(NonNull<u8>, usize)> {
+        let [only] = &self.0[..] else { return None };
+        Some((NonNull::new(only.iov_base.cast())?, only.iov_len))
     }
 
     /// Bytes of all buffers.

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 
 use fieldstone_c_abi::{Error, reference};
-use fieldstone_embed::Operation;
+use fieldstone_embed::{CallerBuffer, Operation};
 use libc::iovec;
 
 use crate::aio::{Callback, Told};
@@ -18,7 +18,7 @@ const FUA: c_int = 1;
 const NO_HOLE: c_int = 2;
 
 /// The arguments of a call, as C passes them.
-enum Asked {
+enum CallArgs {
     Read { offset: u64, iov: *const iovec, count: usize },
     Write { offset: u64, iov: *const iovec, count: usize, flags: c_int },
     Flush,
@@ -34,8 +34,9 @@ fn check_flags(flags: c_int, known: c_int) -> Result<(), Failure> {
     Err(Failure::new(Status::OutOfRange, format!("flags {flags:#x} are not known here")))
 }
 
-impl Asked {
-    /// The operation, and the buffers that a read fills.
+impl CallArgs {
+    /// The operation, and the buffers of a read that the answer's data go to. A read into a single
+    /// buffer has none, because the device fills that buffer.
     ///
     /// # Safety
     /// The buffers are as the header demands.
@@ -44,6 +45,12 @@ impl Asked {
             Self::Read { offset, iov, count } => {
                 // SAFETY: the caller guarantees the buffers.
                 let buffers = unsafe { Buffers::of(iov, count) }?;
+                if let Some((start, len_bytes)) = buffers.single() {
+                    // SAFETY: the caller guarantees the buffer until the answer is reported.
+                    let buffer = unsafe { CallerBuffer::new(start, len_bytes) };
+                    let read = Operation::ReadInto { offset_bytes: offset, buffer };
+                    return Ok((read, Buffers::default()));
+                }
                 let len_bytes = buffers.len_bytes();
                 (Operation::Read { offset_bytes: offset, len_bytes }, buffers)
             }
@@ -74,12 +81,12 @@ impl Asked {
 ///
 /// # Safety
 /// The pointers are as the header demands.
-unsafe fn wait(device: *const Block, asked: Asked, error: *mut Error) -> c_int {
+unsafe fn wait(device: *const Block, args: CallArgs, error: *mut Error) -> c_int {
     let body = || {
         // SAFETY: the caller guarantees the pointer.
         let block = unsafe { reference("device", device) }?;
         // SAFETY: the caller guarantees the buffers.
-        let (operation, buffers) = unsafe { asked.operation() }?;
+        let (operation, buffers) = unsafe { args.operation() }?;
         let data = block.device.ask(&operation)?;
         // SAFETY: the caller guarantees the buffers until this call returns.
         unsafe { buffers.scatter(&data) };
@@ -93,12 +100,12 @@ unsafe fn wait(device: *const Block, asked: Asked, error: *mut Error) -> c_int {
 ///
 /// # Safety
 /// The pointers are as the header demands.
-unsafe fn submit(device: *const Block, asked: Asked, told: Told, error: *mut Error) -> c_int {
+unsafe fn submit(device: *const Block, args: CallArgs, told: Told, error: *mut Error) -> c_int {
     let body = || {
         // SAFETY: the caller guarantees the pointer.
         let block = unsafe { reference("device", device) }?;
         // SAFETY: the caller guarantees the buffers until the answer is reported.
-        let (operation, buffers) = unsafe { asked.operation() }?;
+        let (operation, buffers) = unsafe { args.operation() }?;
         let submit = |on_complete| block.device.submit(operation, on_complete);
         Ok(block.aio.submit(told, buffers, submit)?)
     };
@@ -125,7 +132,7 @@ pub unsafe extern "C" fn fieldstone_block_read(
 ) -> c_int {
     let iov = single(buffer, len);
     // SAFETY: as the header says.
-    unsafe { wait(device, Asked::Read { offset, iov: &raw const iov, count: 1 }, error) }
+    unsafe { wait(device, CallArgs::Read { offset, iov: &raw const iov, count: 1 }, error) }
 }
 
 /// Reads into several buffers, and waits.
@@ -141,7 +148,7 @@ pub unsafe extern "C" fn fieldstone_block_readv(
     error: *mut Error,
 ) -> c_int {
     // SAFETY: as the header says.
-    unsafe { wait(device, Asked::Read { offset, iov, count: iov_count }, error) }
+    unsafe { wait(device, CallArgs::Read { offset, iov, count: iov_count }, error) }
 }
 
 /// Writes, and waits.
@@ -159,7 +166,7 @@ pub unsafe extern "C" fn fieldstone_block_write(
 ) -> c_int {
     let iov = single(buffer, len);
     // SAFETY: as the header says.
-    unsafe { wait(device, Asked::Write { offset, iov: &raw const iov, count: 1, flags }, error) }
+    unsafe { wait(device, CallArgs::Write { offset, iov: &raw const iov, count: 1, flags }, error) }
 }
 
 /// Writes several buffers, and waits.
@@ -176,7 +183,7 @@ pub unsafe extern "C" fn fieldstone_block_writev(
     error: *mut Error,
 ) -> c_int {
     // SAFETY: as the header says.
-    unsafe { wait(device, Asked::Write { offset, iov, count: iov_count, flags }, error) }
+    unsafe { wait(device, CallArgs::Write { offset, iov, count: iov_count, flags }, error) }
 }
 
 /// Makes the writes stable that were answered before, and waits.
@@ -186,7 +193,7 @@ pub unsafe extern "C" fn fieldstone_block_writev(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fieldstone_block_flush(device: *mut Block, error: *mut Error) -> c_int {
     // SAFETY: as the header says.
-    unsafe { wait(device, Asked::Flush, error) }
+    unsafe { wait(device, CallArgs::Flush, error) }
 }
 
 /// Discards a range, and waits.
@@ -201,7 +208,7 @@ pub unsafe extern "C" fn fieldstone_block_discard(
     error: *mut Error,
 ) -> c_int {
     // SAFETY: as the header says.
-    unsafe { wait(device, Asked::Discard { offset, len }, error) }
+    unsafe { wait(device, CallArgs::Discard { offset, len }, error) }
 }
 
 /// Writes zeroes to a range, and waits.
@@ -217,7 +224,7 @@ pub unsafe extern "C" fn fieldstone_block_write_zeroes(
     error: *mut Error,
 ) -> c_int {
     // SAFETY: as the header says.
-    unsafe { wait(device, Asked::WriteZeroes { offset, len, flags }, error) }
+    unsafe { wait(device, CallArgs::WriteZeroes { offset, len, flags }, error) }
 }
 
 /// Reads.
@@ -235,9 +242,9 @@ pub unsafe extern "C" fn fieldstone_block_aio_read(
     error: *mut Error,
 ) -> c_int {
     let iov = single(buffer, len);
-    let asked = Asked::Read { offset, iov: &raw const iov, count: 1 };
+    let args = CallArgs::Read { offset, iov: &raw const iov, count: 1 };
     // SAFETY: as the header says.
-    unsafe { submit(device, asked, Told { callback, arg }, error) }
+    unsafe { submit(device, args, Told { callback, arg }, error) }
 }
 
 /// Reads into several buffers.
@@ -254,9 +261,9 @@ pub unsafe extern "C" fn fieldstone_block_aio_readv(
     arg: *mut c_void,
     error: *mut Error,
 ) -> c_int {
-    let asked = Asked::Read { offset, iov, count: iov_count };
+    let args = CallArgs::Read { offset, iov, count: iov_count };
     // SAFETY: as the header says.
-    unsafe { submit(device, asked, Told { callback, arg }, error) }
+    unsafe { submit(device, args, Told { callback, arg }, error) }
 }
 
 /// Writes.
@@ -275,9 +282,9 @@ pub unsafe extern "C" fn fieldstone_block_aio_write(
     error: *mut Error,
 ) -> c_int {
     let iov = single(buffer, len);
-    let asked = Asked::Write { offset, iov: &raw const iov, count: 1, flags };
+    let args = CallArgs::Write { offset, iov: &raw const iov, count: 1, flags };
     // SAFETY: as the header says.
-    unsafe { submit(device, asked, Told { callback, arg }, error) }
+    unsafe { submit(device, args, Told { callback, arg }, error) }
 }
 
 /// Writes several buffers.
@@ -295,9 +302,9 @@ pub unsafe extern "C" fn fieldstone_block_aio_writev(
     arg: *mut c_void,
     error: *mut Error,
 ) -> c_int {
-    let asked = Asked::Write { offset, iov, count: iov_count, flags };
+    let args = CallArgs::Write { offset, iov, count: iov_count, flags };
     // SAFETY: as the header says.
-    unsafe { submit(device, asked, Told { callback, arg }, error) }
+    unsafe { submit(device, args, Told { callback, arg }, error) }
 }
 
 /// Makes the writes stable that were answered before.
@@ -312,7 +319,7 @@ pub unsafe extern "C" fn fieldstone_block_aio_flush(
     error: *mut Error,
 ) -> c_int {
     // SAFETY: as the header says.
-    unsafe { submit(device, Asked::Flush, Told { callback, arg }, error) }
+    unsafe { submit(device, CallArgs::Flush, Told { callback, arg }, error) }
 }
 
 /// Discards a range.
@@ -329,7 +336,7 @@ pub unsafe extern "C" fn fieldstone_block_aio_discard(
     error: *mut Error,
 ) -> c_int {
     // SAFETY: as the header says.
-    unsafe { submit(device, Asked::Discard { offset, len }, Told { callback, arg }, error) }
+    unsafe { submit(device, CallArgs::Discard { offset, len }, Told { callback, arg }, error) }
 }
 
 /// Writes zeroes to a range.
@@ -346,7 +353,7 @@ pub unsafe extern "C" fn fieldstone_block_aio_write_zeroes(
     arg: *mut c_void,
     error: *mut Error,
 ) -> c_int {
-    let asked = Asked::WriteZeroes { offset, len, flags };
+    let args = CallArgs::WriteZeroes { offset, len, flags };
     // SAFETY: as the header says.
-    unsafe { submit(device, asked, Told { callback, arg }, error) }
+    unsafe { submit(device, args, Told { callback, arg }, error) }
 }

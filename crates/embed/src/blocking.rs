@@ -2,12 +2,14 @@
 //! [`Queue::submit`].
 
 use std::io::{IoSlice, IoSliceMut};
+use std::ptr::NonNull;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use fieldstone_buf::AlignedBuf;
 
 use crate::answer::{Answer, Complete, Error, OnComplete, is_in_callback};
+use crate::caller_buffer::CallerBuffer;
 use crate::queue::{Operation, Queue, REQUEST_BYTES_MAX};
 
 /// A caller tries a full queue again after this time at the latest.
@@ -17,13 +19,16 @@ const RETRY: Duration = Duration::from_millis(10);
 const REST: Duration = Duration::from_millis(1);
 
 impl Queue {
-    /// Reads into `buffer`.
+    /// Reads into `buffer`. After an error its content is undefined.
     ///
     /// # Errors
     /// The device refuses the request or fails, the queue is closed, the request is too long, or
     /// the caller is a [`Complete`].
     pub fn read(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        self.read_vectored(offset_bytes, &mut [IoSliceMut::new(buffer)])
+        // SAFETY: this function has the only reference to the memory until it returns. It returns
+        // when the request is answered, or when it was never accepted.
+        let buffer = unsafe { CallerBuffer::new(NonNull::from(&mut *buffer).cast(), buffer.len()) };
+        self.ask(&Operation::ReadInto { offset_bytes, buffer }).map(drop)
     }
 
     /// Reads a range into several buffers, one buffer after the other.

@@ -24,7 +24,8 @@
 //! *Blocking*: [`Queue::read`], [`Queue::write`] and so on wait for room and for the answer.
 //!
 //! *Asynchronous*: [`Queue::submit`] takes an [`Operation`] and an [`OnComplete`], and returns at
-//! once. The `OnComplete` names the receiver of the answer: a closure, a [`CompletionQueue`] with
+//! once. [`Operation::ReadInto`] reads into memory of the caller, where a `file:` store can put the
+//! bytes without a copy. The `OnComplete` names the receiver of the answer: a closure, a [`CompletionQueue`] with
 //! an eventfd, or the caller's own [`Complete`]. Any number of threads may submit.
 //!
 //! ```text
@@ -61,12 +62,14 @@
 
 mod answer;
 mod blocking;
+mod caller_buffer;
 mod completions;
 mod device;
 mod frontend;
 mod queue;
 
 pub use answer::{Answer, Complete, Data, Error, OnComplete, is_in_callback};
+pub use caller_buffer::CallerBuffer;
 pub use completions::{CompletionQueue, Done};
 pub use device::{CloseError, Device, OpenError, Options};
 pub use fieldstone_block::BlockError;

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fieldstone_block::{
-    BlockError, Completion, Info, Op, Request, RequestFlags, RequestId, Stamps,
+    BlockError, Completion, Info, Op, Payload, ReadDestination, Request, RequestFlags, RequestId,
+    Stamps,
 };
 use fieldstone_host::{
     DeviceId, FrontendId, FrontendMailer, Handle, NoFrontend, Submitter, WakeError,
@@ -21,6 +22,7 @@ use fieldstone_host::{
 use slab::Slab;
 
 use crate::answer::{Data, Error, OnComplete, complete, is_in_callback};
+use crate::caller_buffer::{CallerBuffer, ReadInto};
 use crate::frontend::{KIND, Mail};
 
 /// The longest read or write.
@@ -43,7 +45,7 @@ impl Default for Bounds {
     }
 }
 
-/// What a request does. Offsets and lengths are in bytes and need no alignment.
+/// The operation of a request. Offsets and lengths are in bytes and need no alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Read.
@@ -52,6 +54,13 @@ pub enum Operation {
         offset_bytes: u64,
         /// Number of bytes, at most [`REQUEST_BYTES_MAX`].
         len_bytes: usize,
+    },
+    /// Read into memory of the caller. The answer has no data.
+    ReadInto {
+        /// First byte.
+        offset_bytes: u64,
+        /// The memory, at most [`REQUEST_BYTES_MAX`]. After an error its content is undefined.
+        buffer: CallerBuffer,
     },
     /// Write. The bytes are not copied; the device may keep them for longer than the request.
     Write {
@@ -93,19 +102,26 @@ impl Operation {
     pub fn held_bytes(&self) -> usize {
         match self {
             Self::Read { len_bytes, .. } => *len_bytes,
+            Self::ReadInto { buffer, .. } => buffer.len_bytes(),
             Self::Write { data, .. } => data.len(),
             Self::Flush | Self::Discard { .. } | Self::WriteZeroes { .. } => 0,
         }
     }
 
-    /// The request. [`Shared::submit`] sets its id.
-    fn request(self) -> Result<Request, Error> {
+    /// The request, and its part in this crate if it reads into the caller's memory.
+    /// [`Shared::submit`] sets the id.
+    fn request(self) -> Result<(Request, Option<Arc<ReadInto>>), Error> {
         let read_max = REQUEST_BYTES_MAX as u64;
         let mut flags = RequestFlags::default();
         let mut data = Bytes::new();
+        let mut into = None;
         let (op, offset_bytes, len_bytes, max_bytes) = match self {
             Self::Read { offset_bytes, len_bytes } => {
                 (Op::Read, offset_bytes, len_bytes as u64, read_max)
+            }
+            Self::ReadInto { offset_bytes, buffer } => {
+                into = Some(buffer);
+                (Op::Read, offset_bytes, buffer.len_bytes() as u64, read_max)
             }
             Self::Write { offset_bytes, data: bytes, fua } => {
                 flags.fua = fua;
@@ -125,7 +141,13 @@ impl Operation {
         let Some(len_bytes) = short else { return Err(Error::TooLong { len_bytes, max_bytes }) };
         let (id, stamps) = (RequestId(0), Stamps::default());
         let queue = Default::default();
-        Ok(Request { id, op, offset_bytes, len_bytes, flags, data, queue, stamps })
+        let (read_into, destination) = match into.map(ReadInto::lend) {
+            Some((read_into, destination)) => (Some(read_into), destination),
+            None => (None, ReadDestination::default()),
+        };
+        let request =
+            Request { id, op, offset_bytes, len_bytes, flags, data, destination, queue, stamps };
+        Ok((request, read_into))
     }
 }
 
@@ -133,6 +155,8 @@ impl Operation {
 struct Entry {
     on_complete: OnComplete,
     held_bytes: usize,
+    /// The request reads into the caller's memory.
+    read_into: Option<Arc<ReadInto>>,
 }
 
 struct State {
@@ -251,7 +275,8 @@ impl Queue {
     /// device reports its own refusals in the answer, for example of a range past its end.
     pub fn submit(&self, operation: Operation, on_complete: OnComplete) -> Result<(), Error> {
         let held_bytes = operation.held_bytes();
-        self.shared.submit(operation.request()?, held_bytes, on_complete)
+        let (request, read_into) = operation.request()?;
+        self.shared.submit(request, Entry { on_complete, held_bytes, read_into })
     }
 
     /// Waits until the queue has room for a request that counts for `len_bytes`
@@ -308,12 +333,8 @@ impl Shared {
         (fits && state.entries.len() < self.bounds.requests.max(1)).then_some(Ok(()))
     }
 
-    fn submit(
-        &self,
-        mut request: Request,
-        held_bytes: usize,
-        on_complete: OnComplete,
-    ) -> Result<(), Error> {
+    fn submit(&self, mut request: Request, entry: Entry) -> Result<(), Error> {
+        let held_bytes = entry.held_bytes;
         if self.read_only && request.op.changes_data() {
             return Err(BlockError::ReadOnly.into());
         }
@@ -330,10 +351,10 @@ impl Shared {
             })?;
             state.woken = true;
         }
-        if !on_complete.to.reserve() {
+        if !entry.on_complete.to.reserve() {
             return Err(Error::NoPlace);
         }
-        request.id = RequestId(state.entries.insert(Entry { on_complete, held_bytes }) as u64);
+        request.id = RequestId(state.entries.insert(entry) as u64);
         state.held_bytes += held_bytes;
         state.undelivered += 1;
         state.pending.push(request);
@@ -385,25 +406,40 @@ impl Shared {
     }
 
     /// The core has the answer to a request.
-    pub(crate) fn answer(&self, completion: Completion) {
+    pub(crate) fn answer(self: &Arc<Self>, completion: Completion) {
         let Ok(key) = usize::try_from(completion.id.0) else { return };
         let mut state = self.lock();
         let Some(entry) = state.entries.try_remove(key) else { return };
         state.held_bytes -= entry.held_bytes;
         self.notify(&state);
         drop(state);
-        complete(entry.on_complete, completion.result.map(Data::of).map_err(Error::from));
-        self.delivered(1);
+        self.deliver(entry, completion.result.map_err(Error::from));
     }
 
-    fn delivered(&self, count: usize) {
+    /// Passes the answer to the receiver: at once, or when the device no longer uses the caller's
+    /// memory.
+    fn deliver(self: &Arc<Self>, entry: Entry, result: Result<Payload, Error>) {
+        let Entry { on_complete, read_into, .. } = entry;
+        let Some(read_into) = read_into else {
+            complete(on_complete, result.map(Data::of));
+            return self.delivered();
+        };
+        let shared = Arc::clone(self);
+        let report = move |result: Result<(), Error>| {
+            complete(on_complete, result.map(|()| Data::default()));
+            shared.delivered();
+        };
+        read_into.answer(result, Box::new(report));
+    }
+
+    fn delivered(&self) {
         let mut state = self.lock();
-        state.undelivered -= count;
+        state.undelivered -= 1;
         self.notify(&state);
     }
 
     /// The core drops the queue: answers the requests under way with [`Error::Closed`].
-    fn end(&self) {
+    fn end(self: &Arc<Self>) {
         let mut state = self.lock();
         state.closed = true;
         state.pending.clear();
@@ -411,10 +447,8 @@ impl Shared {
         let entries = std::mem::take(&mut state.entries);
         self.notify(&state);
         drop(state);
-        let count = entries.len();
         for (_, entry) in entries {
-            complete(entry.on_complete, Err(Error::Closed));
+            self.deliver(entry, Err(Error::Closed));
         }
-        self.delivered(count);
     }
 }

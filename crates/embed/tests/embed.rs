@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -10,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fieldstone_block::layers::LayerOptions;
+use fieldstone_buf::AlignedBuf;
 use fieldstone_embed::{
-    Answer, AttachError, BlockError, Bounds, CompletionQueue, DISCARD_BYTES_MAX, Device, Error,
-    KIND, OnComplete, OpenError, Operation, Options, Queue, REQUEST_BYTES_MAX,
+    Answer, AttachError, BlockError, Bounds, CallerBuffer, CompletionQueue, DISCARD_BYTES_MAX,
+    Device, Error, KIND, OnComplete, OpenError, Operation, Options, Queue, REQUEST_BYTES_MAX,
 };
 use fieldstone_host::{
     DeviceSpec, FrontendCounts, FrontendKind, Host, HostConfig, PAYLOAD_MEMORY_BYTES, RamSpec,
@@ -75,6 +77,43 @@ fn what_is_written_to_a_file_is_there_when_it_is_opened_again() {
         assert_eq!(*byte, if zeroes(at) { 0 } else { 0x55 }, "at {at}");
     }
     assert_eq!(device.write(0, b"x"), Err(Error::Device(BlockError::ReadOnly)));
+}
+
+#[test]
+fn reads_into_the_callers_memory_are_answered_when_the_bytes_are_there() {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = folder.path().join("disk");
+    let content: Vec<u8> = (0..1_u32 << 20).map(|at| (at % 251) as u8).collect();
+    std::fs::write(&path, &content).expect("room");
+    let target = format!("file:{}", path.display());
+    // A cache keeps the bytes of an answer. The caller's memory must come back all the same.
+    for layer in ["cache:off", "cache:capacity=256K", "delay:read=2ms"] {
+        let options = Options { layers: vec![layer.to_owned()], ..Options::default() };
+        let device = Device::open(&target, &options).expect("it opens");
+        // Aligned ranges and memory, and others.
+        for (offset, skip, len) in
+            [(0, 0, 4096), (8192, 0, 65_536), (100, 0, 8192), (4096, 8, 8192), (0, 0, 0)]
+        {
+            let mut memory = AlignedBuf::zeroed(skip + len);
+            let start = NonNull::new(memory[skip..].as_mut_ptr()).expect("allocated");
+            // SAFETY: `memory` lives until the answer, and this test does not use it meanwhile.
+            let buffer = unsafe { CallerBuffer::new(start, len) };
+            for _ in 0..3 {
+                let (done, answered) = channel();
+                let on_complete = OnComplete::call(move |answer| drop(done.send(answer)));
+                let read = Operation::ReadInto { offset_bytes: offset as u64, buffer };
+                device.submit(read, on_complete).expect("room");
+                let answer = answered.recv_timeout(TIMEOUT).expect("answered");
+                assert_eq!(answer.map(|data| data.len_bytes()), Ok(0), "the data are in place");
+                assert!(memory[skip..] == content[offset..offset + len], "{layer} {offset} {len}");
+                memory.fill(0);
+            }
+        }
+        let mut memory = AlignedBuf::zeroed(4096);
+        let past = device.read((1 << 20) - 1, &mut memory);
+        assert!(matches!(past, Err(Error::Device(BlockError::OutOfRange { .. }))), "{past:?}");
+        device.close().expect("closed");
+    }
 }
 
 #[test]

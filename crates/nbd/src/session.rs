@@ -14,7 +14,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fieldstone_block::{Completion, Nanos, Op, QueueId, Request, RequestFlags, Stage, Stamps};
+use fieldstone_block::{
+    Completion, Nanos, Op, QueueId, ReadDestination, Request, RequestFlags, Stage, Stamps,
+};
 use fieldstone_buf::{AlignedBuf, Budget};
 use zerocopy::FromBytes;
 
@@ -545,6 +547,7 @@ impl Session {
             len_bytes: command.len_bytes,
             flags,
             data,
+            destination: ReadDestination::default(),
             // The host sets the queue of this connection.
             queue: QueueId::default(),
             stamps,

@@ -224,7 +224,7 @@ fn result_of(outcome: Outcome) -> Result<Payload, BlockError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_block::{QueueId, Ram, Stack};
+    use fieldstone_block::{QueueId, Ram, ReadDestination, Stack};
 
     fn request(id: u64, op: Op, offset_bytes: u64, len_bytes: u32, data: &[u8]) -> Request {
         Request {
@@ -234,6 +234,7 @@ mod tests {
             len_bytes,
             flags: RequestFlags { fua: op == Op::Write, ..RequestFlags::default() },
             data: data.to_vec().into(),
+            destination: ReadDestination::default(),
             queue: QueueId::default(),
             stamps: Stamps::default(),
         }

@@ -4,7 +4,9 @@
 //! answers them in any order, or not at all. So a test shows one interleaving, step by step.
 
 use fieldstone_accel::{Job, JobId, execute};
-use fieldstone_block::{Backend, Completion, Nanos, Op, QueueId, RequestFlags, RequestId, Stamps};
+use fieldstone_block::{
+    Backend, Completion, Nanos, Op, QueueId, ReadDestination, RequestFlags, RequestId, Stamps,
+};
 use fieldstone_codes::Profile;
 use fieldstone_proto::{
     BLOCK_BYTES, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Reply,
@@ -162,6 +164,7 @@ impl Script {
             len_bytes: blocks * block,
             flags: RequestFlags::default(),
             data: vec![7; (blocks * block) as usize].into(),
+            destination: ReadDestination::default(),
             queue: QueueId::default(),
             stamps: Stamps::default(),
         };

@@ -42,7 +42,9 @@ use smallvec::SmallVec;
 use crate::extents::cut_extents;
 use crate::layer::{Counter, Flow, Layer};
 use crate::pieces::{cut_pieces, to_bytes};
-use crate::{BlockError, Completion, Info, Op, Payload, Request, RequestFlags, RequestId};
+use crate::{
+    BlockError, Completion, Info, Op, Payload, ReadDestination, Request, RequestFlags, RequestId,
+};
 
 /// Whole blocks, as `start..end` in bytes.
 #[derive(Clone, Copy)]
@@ -225,6 +227,7 @@ impl Align {
                 let flight = Flight::Cut { id: request.id, skip, len: request.len_bytes };
                 request.offset_bytes = outer.start;
                 request.len_bytes = outer.len();
+                request.destination.clear();
                 self.send(request, flight, flow);
             }
             Op::Trim => {
@@ -290,6 +293,7 @@ impl Align {
             len_bytes: span.len(),
             flags,
             data,
+            destination: ReadDestination::default(),
             queue: owner.request.queue,
             stamps: owner.request.stamps,
         };

@@ -243,6 +243,8 @@ impl Cache {
         let skip = u32::try_from(offset - start).expect("less than a line");
         request.offset_bytes = start;
         request.len_bytes = u32::try_from(end - start).expect("at most two lines more than asked");
+        // The cache keeps the bytes, so they must not be in the front-end's memory.
+        request.destination.clear();
         let began = self.versions.begin_read();
         let read = ReadFlight { id: request.id, asked_bytes: len, offset: start, skip, began };
         flow.pass_own(self.flights.insert(Flight::Read(read)), request);

@@ -47,7 +47,8 @@ use crate::layer::{Counter, Flow, Layer};
 use crate::pieces::Splitter;
 use crate::settings::{SettingError, Settings};
 use crate::{
-    BlockError, Completion, Nanos, Op, Payload, Request, RequestFlags, RequestId, Stage, Stamps,
+    BlockError, Completion, Nanos, Op, Payload, ReadDestination, Request, RequestFlags, RequestId,
+    Stage, Stamps,
 };
 
 /// Batches that wait at once, over both directions. One more sends the oldest.
@@ -262,6 +263,7 @@ impl Scheduler {
             len_bytes: u32::try_from(batch.end - batch.start).expect("at most max_merge_bytes"),
             flags: RequestFlags::default(),
             data,
+            destination: ReadDestination::default(),
             queue: batch.parts[0].request.queue,
             stamps: batch.parts[0].request.stamps,
         };

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use fieldstone_block::{
-    Backend, Completion, ExtentKind, Nanos, Op, Payload, Piece, QueueId, Request, RequestFlags,
-    RequestId, Stamps,
+    Backend, Completion, ExtentKind, Nanos, Op, Payload, Piece, QueueId, ReadDestination, Request,
+    RequestFlags, RequestId, Stamps,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -118,6 +118,7 @@ impl<B: Backend> Harness<B> {
             len_bytes,
             flags,
             data,
+            destination: ReadDestination::default(),
             queue,
             stamps: Stamps::default(),
         };
@@ -227,6 +228,7 @@ impl<B: Backend> Harness<B> {
                 len_bytes,
                 flags: RequestFlags::default(),
                 data: Bytes::new(),
+                destination: ReadDestination::default(),
                 queue: QueueId::default(),
                 stamps: Stamps::default(),
             };

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fieldstone_block::{
-    Backend, BlockError, Completion, Info, Layer, Nanos, Op, Payload, Piece, QueueId, Request,
-    RequestFlags, RequestId, Stack, Stamps,
+    Backend, BlockError, Completion, Info, Layer, Nanos, Op, Payload, Piece, QueueId,
+    ReadDestination, Request, RequestFlags, RequestId, Stack, Stamps,
 };
 
 /// The state that the test and the backend share.
@@ -105,6 +105,7 @@ pub fn request(id: u64, op: Op, offset_bytes: u64, len_bytes: u32, fill: u8) -> 
         len_bytes,
         flags: RequestFlags::default(),
         data,
+        destination: ReadDestination::default(),
         queue: QueueId::default(),
         stamps: Stamps::default(),
     }

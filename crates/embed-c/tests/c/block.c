@@ -188,6 +188,64 @@ static void callbacks(void)
     pthread_mutex_destroy(&chain.lock);
 }
 
+/* A read into a buffer that the callback frees: no part of the library uses it afterwards. */
+struct large_read {
+    char *buffer;
+    uint64_t offset;
+    int *bad, *left;
+};
+
+enum { LARGE = 65536 };
+
+static void free_large(void *arg, int status)
+{
+    struct large_read *read = arg;
+    for (int i = 0; i < LARGE; i++)
+        if (read->buffer[i] != (char)((read->offset + (uint64_t)i) % 251))
+            status = FIELDSTONE_BLOCK_IO;
+    free(read->buffer);
+    __atomic_add_fetch(read->bad, status != FIELDSTONE_BLOCK_OK, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(read->left, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Reads into memory that is aligned, and into memory that is not. */
+static void large_reads(const char *target, int direct)
+{
+    enum { COUNT = 12 };
+    static char pattern[1 << 20];
+    struct large_read reads[COUNT];
+    fieldstone_block_options options;
+    int bad = 0, left = COUNT;
+    memset(&options, 0, sizeof options);
+    options.direct = direct;
+    fieldstone_block *device = NULL;
+    /* Some file systems, such as tmpfs, have no O_DIRECT. */
+    if (direct && fieldstone_block_open(target, &options, &device, NULL) != FIELDSTONE_BLOCK_OK)
+        return;
+    if (!direct)
+        device = open_device(target, &options);
+    for (size_t i = 0; i < sizeof pattern; i++)
+        pattern[i] = (char)(i % 251);
+    CHECK(fieldstone_block_write(device, 0, pattern, sizeof pattern, 0, &error)
+          == FIELDSTONE_BLOCK_OK);
+    for (int i = 0; i < COUNT; i++) {
+        void *aligned = NULL;
+        CHECK(posix_memalign(&aligned, 4096, LARGE) == 0);
+        if (i % 3 == 0) {
+            free(aligned);
+            aligned = malloc(LARGE);
+        }
+        reads[i].buffer = aligned;
+        reads[i].offset = (uint64_t)i * LARGE + (i % 4 == 1 ? 100 : 0);
+        reads[i].bad = &bad;
+        reads[i].left = &left;
+        CHECK(fieldstone_block_aio_read(device, reads[i].offset, reads[i].buffer, LARGE, free_large,
+                                        &reads[i], &error) == FIELDSTONE_BLOCK_OK);
+    }
+    CHECK(fieldstone_block_close(device, &error) == FIELDSTONE_BLOCK_OK);
+    CHECK(bad == 0 && left == 0);
+}
+
 static void completions(void)
 {
     enum { COUNT = 8, LEN = 600 };
@@ -321,6 +379,9 @@ int main(int argc, char **argv)
     if (file != NULL)
         fclose(file);
     callbacks();
+    large_reads("ram:1M", 0);
+    large_reads(target, 0);
+    large_reads(target, 1);
     completions();
     signals(target);
     forked(target);

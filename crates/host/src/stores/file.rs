@@ -2,7 +2,7 @@
 //!
 //! | request | operation |
 //! |---|---|
-//! | read, write | the same, at the same offset |
+//! | read, write | the same, at the same offset; a read goes to its destination, if it has one |
 //! | flush, FUA | `fdatasync`; requests that come while one is under way share the next one |
 //! | trim | `fallocate(PUNCH_HOLE)` |
 //! | write zeroes | `fallocate(PUNCH_HOLE)`; `ZERO_RANGE` if the space must stay allocated |
@@ -287,6 +287,7 @@ impl FileStore {
         }
         let file = open.file.clone();
         let data = std::mem::take(&mut request.data);
+        let destination = request.destination.take(len_bytes);
         let step = match request.op {
             Op::Trim => Step::Space(Space::PunchHole),
             Op::WriteZeroes if request.flags.no_hole => Step::Space(Space::Zero),
@@ -301,7 +302,7 @@ impl FileStore {
         let mut on_ring = true;
         match (step, op) {
             (Step::Transfer, Op::Read) => {
-                let buffer = AlignedBuf::stale(len_bytes as usize);
+                let buffer = destination.unwrap_or_else(|| AlignedBuf::stale(len_bytes as usize));
                 io.reactor.read(&file, offset_bytes, buffer, token);
             }
             (Step::Transfer, _) => on_ring = self.write(&file, offset_bytes, data, index, io),

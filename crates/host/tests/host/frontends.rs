@@ -137,6 +137,7 @@ fn request(op: Op, id: u64, data: &'static [u8]) -> Request {
         len_bytes: 4,
         flags: Default::default(),
         data: Bytes::from_static(data),
+        destination: Default::default(),
         queue: Default::default(),
         stamps: Default::default(),
     }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use fieldstone_block::{
-    BlockError, Completion, Nanos, Op, QueueId, Request, RequestFlags, RequestId, Stamps,
+    BlockError, Completion, Nanos, Op, QueueId, ReadDestination, Request, RequestFlags, RequestId,
+    Stamps,
 };
 use fieldstone_volume::VolumePhase;
 
@@ -158,6 +159,7 @@ impl<C: Cast> World<'_, C> {
             len_bytes: if whole_device { 0 } else { (span.cells * cell_bytes) as u32 },
             flags,
             data,
+            destination: ReadDestination::default(),
             queue: QueueId::default(),
             stamps: Stamps::default(),
         };

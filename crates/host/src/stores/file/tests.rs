@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use fieldstone_block::{
-    BlockError, Completion, ExtentKind, Op, Payload, Piece, QueueId, RequestFlags, RequestId,
-    Stamps,
+    BlockError, Completion, ExtentKind, Landed, Op, Payload, Piece, QueueId, ReadDestination,
+    RequestFlags, RequestId, Stamps, landed,
 };
 use fieldstone_uring::{Mailbox, Reactor, ReactorOptions};
 use proptest::prelude::*;
@@ -87,9 +87,22 @@ impl Rig {
         flags: RequestFlags,
         data: Bytes,
     ) {
+        self.submit_to(ReadDestination::default(), op, offset_bytes, len_bytes, flags, data);
+    }
+
+    fn submit_to(
+        &mut self,
+        destination: ReadDestination,
+        op: Op,
+        offset_bytes: u64,
+        len_bytes: u32,
+        flags: RequestFlags,
+        data: Bytes,
+    ) {
         self.last_id += 1;
         let (id, queue, stamps) = (RequestId(self.last_id), QueueId(0), Stamps::default());
-        let request = Request { id, op, offset_bytes, len_bytes, flags, data, queue, stamps };
+        let request =
+            Request { id, op, offset_bytes, len_bytes, flags, data, destination, queue, stamps };
         request.validate(&self.store.info()).expect("a valid request");
         self.store.submit(request, self.reactor.now());
     }
@@ -103,12 +116,28 @@ impl Rig {
         data: Bytes,
     ) -> Result<Payload, BlockError> {
         self.submit(op, offset_bytes, len_bytes, flags, data);
+        self.answer()
+    }
+
+    /// Waits for the only answer.
+    fn answer(&mut self) -> Result<Payload, BlockError> {
         let mut out: Vec<Completion> = Vec::new();
         self.run_while(|rig| {
             rig.store.poll(Nanos(0), &mut out);
             out.is_empty()
         });
         out.pop().expect("answered").result
+    }
+
+    /// Reads into `memory`. Returns the pieces of the answer.
+    fn read_into(&mut self, offset_bytes: u64, memory: AlignedBuf) -> Vec<Piece> {
+        let len_bytes = u32::try_from(memory.len()).expect("small");
+        let (none, destination) = (RequestFlags::default(), ReadDestination::of(memory));
+        self.submit_to(destination, Op::Read, offset_bytes, len_bytes, none, Bytes::new());
+        match self.answer() {
+            Ok(Payload::Data(pieces)) => pieces.into_vec(),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn read(&mut self, offset_bytes: u64, len_bytes: u32) -> Vec<u8> {
@@ -148,6 +177,27 @@ fn made(folder: &tempfile::TempDir) -> PathBuf {
 fn can_direct(path: &Path) -> bool {
     let options = FileOptions { caching: Caching::Direct, ..FileOptions::default() };
     File::open(path, options).is_ok()
+}
+
+#[test]
+fn a_read_fills_its_destination() {
+    let folder = tempfile::tempdir().expect("temp");
+    let path = made(&folder);
+    for caching in [Caching::Buffered, Caching::Direct] {
+        if caching == Caching::Direct && !can_direct(&path) {
+            continue;
+        }
+        let mut rig = Rig::open(spec(&path, caching));
+        let content = Bytes::from(vec![9; 8192]);
+        rig.call(Op::Write, 4096, 8192, RequestFlags::default(), content).expect("written");
+        let memory = AlignedBuf::zeroed(12_288);
+        let start = memory.as_ptr().addr();
+        let pieces = rig.read_into(0, memory);
+        assert_eq!(landed(&pieces, &(start..start + 12_288)), Landed::InPlace);
+        let [Piece::Data(bytes)] = &pieces[..] else { panic!("{pieces:?}") };
+        assert_eq!(bytes[..], [vec![0; 4096], vec![9; 8192]].concat());
+        rig.close();
+    }
 }
 
 /// An operation on a range, in units of the store's blocks.

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fieldstone_block::{
-    Backend, BlockError, Completion, Nanos, Op, Payload, Piece, QueueId, Request, RequestFlags,
-    RequestId, Stamps,
+    Backend, BlockError, Completion, Nanos, Op, Payload, Piece, QueueId, ReadDestination, Request,
+    RequestFlags, RequestId, Stamps,
 };
 use fieldstone_codes::Profile;
 use fieldstone_node::{DiskError, DiskId, DiskOutput, FileId, Node, NodeConfig, PeerId};

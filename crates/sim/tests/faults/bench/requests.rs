@@ -24,6 +24,7 @@ impl Bench {
             len_bytes: (blocks * BLOCK_BYTES as u64) as u32,
             flags: RequestFlags::default(),
             data,
+            destination: ReadDestination::default(),
             queue: QueueId::default(),
             stamps: Stamps::default(),
         };
