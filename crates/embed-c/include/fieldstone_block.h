@@ -11,8 +11,8 @@
  * The core reads and writes the store through io_uring. For a volume, the core also runs the nodes
  * of the pool that no `fieldstone node` process runs, and there are threads for the pool's control
  * socket: commands such as `fieldstone status DIR` work. Opening waits for as long as too few nodes
- * answer. Until the device is closed, no other
- * process can open a volume of the pool, nor can this process a second one.
+ * answer, or as long as the options say. Until the device is closed, no other process can open a
+ * volume of the pool, nor can this process a second one.
  *
  * There are two kinds of calls. A program may use both:
  *
@@ -140,6 +140,7 @@ typedef struct fieldstone_block_options {
     size_t requests;           /* under way at a time; 0 means 256; at most 65536 */
     size_t bytes;              /* of reads and writes under way at a time; 0 means 64 MiB. A longer
                                   request must be alone */
+    unsigned open_timeout_ms;  /* longest wait for the device to open; 0 means as long as it takes */
 } fieldstone_block_options;
 
 /* Receives the status of the answer to an aio call. */

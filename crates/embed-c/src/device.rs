@@ -33,6 +33,7 @@ pub struct BlockOptions {
     layer_count: usize,
     requests: usize,
     bytes: usize,
+    open_timeout_ms: c_uint,
 }
 
 impl BlockOptions {
@@ -57,7 +58,9 @@ impl BlockOptions {
             layers.push(unsafe { text_of("layers", text) }?);
         }
         let (read_only, direct) = (self.read_only != 0, self.direct != 0);
-        Ok(Options { read_only, direct, layers, bounds })
+        let timeout = Duration::from_millis(u64::from(self.open_timeout_ms));
+        let open_timeout = (!timeout.is_zero()).then_some(timeout);
+        Ok(Options { read_only, direct, layers, bounds, open_timeout })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fieldstone_block::SettingError;
 use fieldstone_block::layers::LayerOptions;
@@ -12,7 +13,9 @@ use fieldstone_server::control::ControlServer;
 use fieldstone_server::paths::{VolumePath, volume_path};
 use fieldstone_server::pool::Pool;
 use fieldstone_server::running::{RunningPool, Served, ServerInfo, VolumeOptions};
-use fieldstone_server::runtime::{DeviceName, DeviceState, OpenDevice, Runtime, RuntimeOptions};
+use fieldstone_server::runtime::{
+    DeviceName, DeviceState, OpenDevice, OpenWait, Runtime, RuntimeOptions,
+};
 use fieldstone_uring::{Caching, Holder, start_thread};
 
 use crate::answer::{Error, is_in_callback};
@@ -30,6 +33,9 @@ pub struct Options {
     pub layers: Vec<String>,
     /// Bounds on the requests that are under way at a time.
     pub bounds: Bounds,
+    /// The longest wait for the device to open. `None` waits for as long as it takes: a volume
+    /// waits for its nodes.
+    pub open_timeout: Option<Duration>,
 }
 
 /// Why a device could not be opened.
@@ -49,7 +55,8 @@ pub enum OpenError {
     /// The system has no io_uring or thread, or another process has the pool of the volume.
     #[error("{0}")]
     Start(String),
-    /// The store cannot be opened. For example, the pool has no volume of this name.
+    /// The store cannot be opened. For example, the pool has no volume of this name, or the volume
+    /// has not opened within [`Options::open_timeout`].
     #[error("{target}: {reason}")]
     Store {
         /// The target.
@@ -74,10 +81,12 @@ impl Device {
     /// Opens a device by a target of `fieldstone serve`: `ram:SIZE`, `file:PATH`, or `DIR/VOLUME`
     /// for a volume of the pool in the folder `DIR`. Starts a thread for the core that runs the
     /// store, and for a volume also the nodes of the pool that no other process runs. Waits until
-    /// the device is open. That may take as long as too few of the pool's nodes answer.
+    /// the device is open. Without [`Options::open_timeout`] that may take as long as too few of
+    /// the pool's nodes answer.
     ///
     /// # Errors
-    /// The target or a layer is invalid, the core does not start, or the store cannot be opened.
+    /// The target or a layer is invalid, the core does not start, the store cannot be opened, or it
+    /// has not opened in time.
     pub fn open(target: &str, options: &Options) -> Result<Self, OpenError> {
         let mut devices = Self::open_all(&[target], options)?;
         Ok(devices.pop().expect("as many devices as targets"))
@@ -191,7 +200,7 @@ impl Drop for Device {
     }
 }
 
-/// What a target names.
+/// The kind of a target.
 enum Target {
     Store(StoreTarget),
     /// A volume, and the place of its pool among the pools.
@@ -288,17 +297,18 @@ impl Running {
         options: &Options,
         layers: LayerOptions,
     ) -> Result<OpenDevice, String> {
+        let wait = OpenWait { stop: None, timeout: options.open_timeout };
         let opened = match target {
             Target::Store(store) => {
                 let spec = store.spec(store_options(options))?;
-                self.runtime.open_store(&name.name, spec, layers, None)
+                self.runtime.open_store(&name.name, spec, layers, wait)
             }
             Target::Volume(path, pool) => {
                 let pool = &self.pools[pool];
                 let options =
                     VolumeOptions { layers, auto_rebuild: true, ..VolumeOptions::offline() };
                 let known = pool.find_volume(&path.volume);
-                known.and_then(|known| pool.open_volume(&known, &options, None))
+                known.and_then(|known| pool.open_volume(&known, &options, wait))
             }
         };
         opened.map_err(|error| format!("{error:#}"))

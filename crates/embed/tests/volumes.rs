@@ -151,3 +151,27 @@ fn closing_leaves_no_thread_behind() {
     }
     assert_eq!(threads(), before);
 }
+
+#[test]
+fn opening_waits_for_nodes_no_longer_than_the_options_say() {
+    let folder = tempfile::tempdir().expect("temp");
+    let pool = pool(&folder, "pool");
+    let timeout = Duration::from_millis(1500);
+    let options = Options { open_timeout: Some(timeout), ..Options::default() };
+    // Two of three nodes are away. The pool's record tells which volumes there are.
+    let away = |node: &str| pool.join(format!("{node}.away"));
+    for node in ["node.1", "node.2"] {
+        std::fs::rename(pool.join(node), away(node)).expect("renamed");
+    }
+    let began = Instant::now();
+    let refused = Device::open(&target(&pool, "v"), &options).map(drop).expect_err("too few nodes");
+    let OpenError::Store { reason, .. } = refused else { panic!("{refused:?}") };
+    assert!(reason.contains("node.1") && reason.contains("node.2"), "{reason}");
+    assert!(began.elapsed() < 10 * timeout, "{:?}", began.elapsed());
+    for node in ["node.1", "node.2"] {
+        std::fs::rename(away(node), pool.join(node)).expect("renamed");
+    }
+    let device = Device::open(&target(&pool, "v"), &options).expect("it opens in time");
+    device.write(0, b"stone").expect("written");
+    device.close().expect("stable");
+}

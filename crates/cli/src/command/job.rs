@@ -14,6 +14,7 @@ use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::pool::record;
 use fieldstone_server::report::{PoolReport, ProgressReport, VolumeReport};
 use fieldstone_server::running::{Operator, RunningPool, VolumeOptions};
+use fieldstone_server::runtime::OpenWait;
 
 use super::nodes::NodeOptions;
 use crate::progress::{new_bar, show};
@@ -142,7 +143,7 @@ fn offline(
     };
     let mut whole = volume.is_none() && listing.is_complete();
     for known in &known {
-        let open = running.open_volume(known, &VolumeOptions::offline(), None)?;
+        let open = running.open_volume(known, &VolumeOptions::offline(), OpenWait::default())?;
         wait_for_nodes(Some(&known.name), || Ok(PoolReport::of(running)))?;
         running.call_store(&known.name, kind.call(args.limit))?;
         let followed = follow(kind, args.json, Some(&known.name), || Ok(PoolReport::of(running)));

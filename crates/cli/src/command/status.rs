@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::report::{PoolReport, VolumeReport};
 use fieldstone_server::running::{Operator, RunningPool, VolumeOptions};
+use fieldstone_server::runtime::OpenWait;
 
 use super::nodes::NodeOptions;
 use crate::report::print_pool;
@@ -53,7 +54,8 @@ fn inspect(running: &RunningPool, volume: Option<&str>) -> anyhow::Result<PoolRe
     };
     let mut failed = Vec::new();
     for known in &wanted {
-        if let Err(error) = running.open_volume(known, &VolumeOptions::inspect(), None) {
+        let (options, wait) = (VolumeOptions::inspect(), OpenWait::default());
+        if let Err(error) = running.open_volume(known, &options, wait) {
             failed.push((running.line(known), format!("{error:#}")));
         }
     }

@@ -1,7 +1,6 @@
 //! Makes, opens, grows and removes the volumes of a pool.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -15,7 +14,7 @@ use fieldstone_volume::{OpenMode, Provisioning, VolumeConfig};
 
 use super::{Known, Listing, RunningPool};
 use crate::pool::{Provision, check_fits, geometry, needed_slots, random};
-use crate::runtime::OpenDevice;
+use crate::runtime::{OpenDevice, OpenWait};
 use fieldstone_units as units;
 
 /// A node that does not answer for this long counts as down.
@@ -83,7 +82,7 @@ impl RunningPool {
         Ok(Box::new(VolumeSpec { config, places: Arc::clone(&self.places), engine }))
     }
 
-    /// Opens a volume and waits until it serves, or until `stop` is set.
+    /// Opens a volume and waits until it serves, as long as `wait` says.
     ///
     /// # Errors
     /// The volume cannot be opened: for example, too many nodes are missing or another writer has
@@ -92,9 +91,9 @@ impl RunningPool {
         &self,
         known: &Known,
         options: &VolumeOptions,
-        stop: Option<&AtomicBool>,
+        wait: OpenWait<'_>,
     ) -> anyhow::Result<OpenDevice> {
-        self.open_exported(known, &known.name, options, stop)
+        self.open_exported(known, &known.name, options, wait)
     }
 
     /// As [`RunningPool::open_volume`], but with `export` as the name of the export.
@@ -106,7 +105,7 @@ impl RunningPool {
         known: &Known,
         export: &str,
         options: &VolumeOptions,
-        stop: Option<&AtomicBool>,
+        wait: OpenWait<'_>,
     ) -> anyhow::Result<OpenDevice> {
         let opening = match options.inspect {
             true => OpenMode::Inspect,
@@ -115,7 +114,7 @@ impl RunningPool {
         let config = self.config(known.id, known.profile, opening, options);
         let store = self.store(config)?;
         let spec = DeviceSpec { name: export.to_owned(), store, layers: options.layers.clone() };
-        self.runtime.open_device(self.device_name(&known.name), spec, Some(known.id), stop)
+        self.runtime.open_device(self.device_name(&known.name), spec, Some(known.id), wait)
     }
 
     /// Compares the slots that the volumes of a listing need when they are full with the pool's
@@ -198,7 +197,8 @@ impl RunningPool {
         let config = self.config(id, profile, opening, &options);
         let store = self.store(config)?;
         let spec = DeviceSpec { name, store, layers: options.layers.clone() };
-        let open = self.runtime.open_device(self.device_name(&known.name), spec, Some(id), None)?;
+        let (name, wait) = (self.device_name(&known.name), OpenWait::default());
+        let open = self.runtime.open_device(name, spec, Some(id), wait)?;
         self.close(&open)?;
         Ok((known, warning))
     }
@@ -314,7 +314,7 @@ impl RunningPool {
     /// As [`RunningPool::open_volume`] and [`RunningPool::grow`].
     pub fn grow_closed(&self, known: &Known, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
         self.runtime.check_not_opening(&self.device_name(&known.name))?;
-        let open = self.open_volume(known, &VolumeOptions::offline(), None)?;
+        let open = self.open_volume(known, &VolumeOptions::offline(), OpenWait::default())?;
         let grown = self.grow(&open, size_bytes, thin);
         let closed = self.close(&open);
         grown.and(closed)

@@ -31,6 +31,24 @@ use crate::running::{FixedNode, RunningPool, find_nodes};
 /// How long a call waits for a core. A healthy core answers within a millisecond.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a caller waits for a device to open. By default, as long as it takes: a volume waits for
+/// its nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenWait<'a> {
+    /// The opening ends with an error when another thread sets this.
+    pub stop: Option<&'a AtomicBool>,
+    /// The opening ends with an error after this time.
+    pub timeout: Option<Duration>,
+}
+
+impl<'a> OpenWait<'a> {
+    /// Waits until `stop` is set.
+    #[must_use]
+    pub fn until(stop: &'a AtomicBool) -> Self {
+        Self { stop: Some(stop), timeout: None }
+    }
+}
+
 /// The options of a runtime.
 #[derive(Clone, Debug)]
 pub struct RuntimeOptions {
@@ -202,24 +220,24 @@ impl Runtime {
         name: &str,
         store: Box<dyn StoreSpec>,
         layers: LayerOptions,
-        stop: Option<&AtomicBool>,
+        wait: OpenWait<'_>,
     ) -> anyhow::Result<OpenDevice> {
         let spec = DeviceSpec { name: name.to_owned(), store, layers };
-        self.open_device(DeviceName::store(name), spec, None, stop)
+        self.open_device(DeviceName::store(name), spec, None, wait)
     }
 
-    /// Opens a device and waits until it serves, or until `stop` is set.
+    /// Opens a device and waits until it serves, as long as `wait` says.
     pub(crate) fn open_device(
         &self,
         name: DeviceName,
         spec: DeviceSpec,
         volume: Option<VolumeId>,
-        stop: Option<&AtomicBool>,
+        wait: OpenWait<'_>,
     ) -> anyhow::Result<OpenDevice> {
         let export = spec.name.clone();
         let (device, answer) = self.handle.open_device(spec);
         self.names.lock().unwrap_or_else(PoisonError::into_inner).push((device, name.clone()));
-        let opened = self.wait_open(&name, &export, &answer, stop);
+        let opened = self.wait_open(&name, &export, &answer, wait);
         match opened {
             Ok(info) => {
                 let open = OpenDevice { device, name, export, volume, info };
@@ -238,7 +256,7 @@ impl Runtime {
         name: &DeviceName,
         export: &str,
         answer: &Receiver<Result<Info, String>>,
-        stop: Option<&AtomicBool>,
+        wait: OpenWait<'_>,
     ) -> anyhow::Result<Info> {
         const STEP: Duration = Duration::from_millis(50);
         const STILL_AFTER: Duration = Duration::from_secs(15);
@@ -255,8 +273,13 @@ impl Runtime {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            if wait.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
                 bail!("interrupted while opening {export}{}", self.waiting_for(name));
+            }
+            if let Some(timeout) = wait.timeout
+                && start.elapsed() > timeout
+            {
+                bail!("{export} has not opened within {timeout:?}{}", self.waiting_for(name));
             }
             if !told && start.elapsed() > STILL_AFTER {
                 told = true;

@@ -20,7 +20,7 @@ use fieldstone_uring::Listener;
 use super::Announce;
 use crate::metrics::MetricsServer;
 use crate::running::{Known, Listing, RunningPool, VolumeOptions};
-use crate::runtime::{DeviceName, DeviceState, OpenDevice, Runtime};
+use crate::runtime::{DeviceName, DeviceState, OpenDevice, OpenWait, Runtime};
 use fieldstone_units as units;
 
 /// Pause before the next try to open a device that could not be opened.
@@ -255,14 +255,16 @@ fn open(
     let mut last = String::new();
     while !stop.load(Ordering::Relaxed) {
         let opened = match &mut work {
-            OpenTask::Store(target, options, layers) => target
-                .spec(*options)
-                .map_err(anyhow::Error::msg)
-                .and_then(|spec| runtime.open_store(export, spec, layers.clone(), Some(stop))),
-            OpenTask::Volume(running, options, known) => known
-                .take()
-                .map_or_else(|| running.find_volume(&name.name), Ok)
-                .and_then(|known| running.open_exported(&known, export, options, Some(stop))),
+            OpenTask::Store(target, options, layers) => {
+                target.spec(*options).map_err(anyhow::Error::msg).and_then(|spec| {
+                    runtime.open_store(export, spec, layers.clone(), OpenWait::until(stop))
+                })
+            }
+            OpenTask::Volume(running, options, known) => {
+                known.take().map_or_else(|| running.find_volume(&name.name), Ok).and_then(|known| {
+                    running.open_exported(&known, export, options, OpenWait::until(stop))
+                })
+            }
         };
         let exported = opened.and_then(|open| {
             let exported = exporter.export(&open);
