@@ -103,7 +103,7 @@ mod tests {
         let start = bytes.as_ptr().addr();
         let destination = start..start + 4096;
         let whole = Piece::Data(bytes.slice(..4096));
-        assert_eq!(landed(&[whole.clone()], &destination), Landed::InPlace);
+        assert_eq!(landed(std::slice::from_ref(&whole), &destination), Landed::InPlace);
         assert_eq!(landed(&[whole, Piece::Zeroes(1)], &destination), Landed::InParts);
         assert_eq!(landed(&[Piece::Data(bytes.slice(4095..))], &destination), Landed::InParts);
         let behind = [Piece::Data(bytes.slice(4096..)), Piece::Zeroes(4096)];

@@ -67,8 +67,8 @@ impl AlignedBuf {
     /// `pointer` does not lie on an [`ALIGN_BYTES`] boundary.
     ///
     /// # Safety
-    /// Until `loan` is dropped, the `len_bytes` bytes at `pointer` are valid for reads and writes,
-    /// and no other code uses them.
+    /// Until `loan` is dropped, the `len_bytes` bytes at `pointer` are initialised and valid for
+    /// reads and writes, and no other code uses them.
     #[must_use]
     pub unsafe fn foreign(
         pointer: NonNull<u8>,

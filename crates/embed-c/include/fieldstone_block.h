@@ -47,8 +47,9 @@
  *
  * MEMORY. A write call copies the bytes before it returns. The buffers of an aio read must live
  * until the library reports the answer. Until then the program must not use them. If a read has one
- * buffer that begins at a multiple of 4096, a file or block device reads directly into that buffer.
- * Otherwise the core copies the bytes once. After an error the content of the buffers is undefined.
+ * buffer that begins at a multiple of 4096, a file or block device may read directly into it: for
+ * ranges of whole blocks that no cache has ("cache:off" switches the cache of `direct` off).
+ * Otherwise the bytes are copied once. After an error the content of the buffers is undefined.
  * The program may free arrays of struct iovec when the call has returned. They have at most
  * FIELDSTONE_BLOCK_IOVECS_MAX entries. An empty buffer may be NULL.
  *
@@ -131,7 +132,10 @@ typedef struct fieldstone_block_error {
     char message[508]; /* UTF-8, ends with a zero; empty for FIELDSTONE_BLOCK_OK */
 } fieldstone_block_error;
 
-/* How a device is opened. Zeroes mean the defaults. */
+/*
+ * How a device is opened. Zeroes mean the defaults. Before version 1 of the library this structure
+ * may grow: compile with the header of the library that the program runs with.
+ */
 typedef struct fieldstone_block_options {
     int read_only;             /* refuse requests that change data */
     int direct;                /* bypass the page cache */
@@ -140,7 +144,8 @@ typedef struct fieldstone_block_options {
     size_t requests;           /* under way at a time; 0 means 256; at most 65536 */
     size_t bytes;              /* of reads and writes under way at a time; 0 means 64 MiB. A longer
                                   request must be alone */
-    unsigned open_timeout_ms;  /* longest wait for the device to open; 0 means as long as it takes */
+    unsigned open_timeout_ms;  /* longest wait for the store; 0 means as long as it takes. Starting
+                                  and giving up may take some seconds more */
 } fieldstone_block_options;
 
 /* Receives the status of the answer to an aio call. */
@@ -178,8 +183,8 @@ int fieldstone_block_read(fieldstone_block *device, uint64_t offset, void *buffe
                           fieldstone_block_error *error);
 int fieldstone_block_readv(fieldstone_block *device, uint64_t offset, const struct iovec *iov,
                            size_t iov_count, fieldstone_block_error *error);
-int fieldstone_block_write(fieldstone_block *device, uint64_t offset, const void *buffer, size_t len,
-                           int flags, fieldstone_block_error *error);
+int fieldstone_block_write(fieldstone_block *device, uint64_t offset, const void *buffer,
+                           size_t len, int flags, fieldstone_block_error *error);
 int fieldstone_block_writev(fieldstone_block *device, uint64_t offset, const struct iovec *iov,
                             size_t iov_count, int flags, fieldstone_block_error *error);
 int fieldstone_block_flush(fieldstone_block *device, fieldstone_block_error *error);
@@ -187,8 +192,8 @@ int fieldstone_block_flush(fieldstone_block *device, fieldstone_block_error *err
 int fieldstone_block_discard(fieldstone_block *device, uint64_t offset, uint64_t len,
                              fieldstone_block_error *error);
 /* Every byte of the range reads as zero afterwards. */
-int fieldstone_block_write_zeroes(fieldstone_block *device, uint64_t offset, uint64_t len, int flags,
-                                  fieldstone_block_error *error);
+int fieldstone_block_write_zeroes(fieldstone_block *device, uint64_t offset, uint64_t len,
+                                  int flags, fieldstone_block_error *error);
 
 /* The same calls without waiting. The answer brings `arg` back. `arg` may be NULL. */
 int fieldstone_block_aio_read(fieldstone_block *device, uint64_t offset, void *buffer, size_t len,

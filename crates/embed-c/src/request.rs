@@ -35,8 +35,8 @@ fn check_flags(flags: c_int, known: c_int) -> Result<(), Failure> {
 }
 
 impl CallArgs {
-    /// The operation, and the buffers of a read that the answer's data go to. A read into a single
-    /// buffer has none, because the device fills that buffer.
+    /// The operation, and the buffers that the data of the answer to a read go to. The device may
+    /// fill a single buffer itself; then the answer has no data.
     ///
     /// # Safety
     /// The buffers are as the header demands.
@@ -49,7 +49,7 @@ impl CallArgs {
                     // SAFETY: the caller guarantees the buffer until the answer is reported.
                     let buffer = unsafe { CallerBuffer::new(start, len_bytes) };
                     let read = Operation::ReadInto { offset_bytes: offset, buffer };
-                    return Ok((read, Buffers::default()));
+                    return Ok((read, buffers));
                 }
                 let len_bytes = buffers.len_bytes();
                 (Operation::Read { offset_bytes: offset, len_bytes }, buffers)

@@ -43,11 +43,11 @@ pub enum Error {
     Device(#[from] BlockError),
 }
 
-/// The answer to a request. Only the answer to a read has data.
+/// The answer to a request. Only the answer to a read has data. The answer to a read into the
+/// caller's memory has none if the bytes are there already.
 pub type Answer = Result<Data, Error>;
 
-/// The data of a read: pieces in the order of the device. This crate copies them only in
-/// [`Data::scatter`].
+/// The data of a read: pieces in the order of the device. [`Data::scatter`] copies them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Data {
     pieces: SmallVec<[Piece; 1]>,
@@ -114,7 +114,8 @@ pub trait Complete: Send + Sync {
     }
 
     /// The request that was submitted with this `tag` has its answer. The core's thread calls this.
-    /// It must not block, but it may submit.
+    /// Only the answer to a read into the caller's memory may come on another thread: the one that
+    /// drops the last use of that memory. `complete` must not block, but it may submit.
     fn complete(&self, tag: u64, answer: Answer);
 }
 

@@ -25,10 +25,12 @@ impl Queue {
     /// The device refuses the request or fails, the queue is closed, the request is too long, or
     /// the caller is a [`Complete`].
     pub fn read(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        // SAFETY: this function has the only reference to the memory until it returns. It returns
-        // when the request is answered, or when it was never accepted.
-        let buffer = unsafe { CallerBuffer::new(NonNull::from(&mut *buffer).cast(), buffer.len()) };
-        self.ask(&Operation::ReadInto { offset_bytes, buffer }).map(drop)
+        // SAFETY: this function has the only reference to the memory, and does not use it before
+        // the request is answered. A request that was refused uses no memory.
+        let into = unsafe { CallerBuffer::new(NonNull::from(&mut *buffer).cast(), buffer.len()) };
+        let data = self.ask(&Operation::ReadInto { offset_bytes, buffer: into })?;
+        data.scatter(&mut [IoSliceMut::new(buffer)]);
+        Ok(())
     }
 
     /// Reads a range into several buffers, one buffer after the other.

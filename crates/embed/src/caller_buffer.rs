@@ -1,14 +1,16 @@
 //! Reads into the caller's memory.
 //!
 //! The request of an [`Operation::ReadInto`](crate::Operation::ReadInto) lends that memory to the
-//! device as its [`ReadDestination`], if the memory is aligned. A store that reads from a disk lets the
-//! disk write there. If the bytes of the answer are elsewhere, this module copies them, once.
+//! device as its [`ReadDestination`], if the memory is aligned. A store that reads from a disk lets
+//! the disk write there. If the bytes of the answer are elsewhere, the answer has them, and its
+//! receiver copies them.
 //!
 //! The caller may use the memory again as soon as the answer is reported. So the answer waits for
-//! the end of the loan: nothing in the device may use the memory any more, neither a layer nor an
-//! operation of the kernel. Usually the loan ends when this module drops the bytes of the answer.
-//! It also ends late without harm: if the core ends while the disk reads, the request is answered
-//! with an error only after the kernel has given the memory back.
+//! the end of the loan: no layer and no operation of the kernel may use the memory any more.
+//! Usually the loan ends when this module drops the bytes of the answer. If the core ends while the
+//! kernel reads, the request is answered with an error after the kernel has given the memory back.
+//! A kernel that never gives it back (a dead disk) leaves the request without an answer, because
+//! the kernel may still write into the memory.
 //!
 //! ```text
 //!              loan ends               answered
@@ -18,21 +20,22 @@
 //!        └────────────────> Answered ───────────────────┘
 //! ```
 
-use std::io::IoSliceMut;
+use std::mem;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{mem, slice};
 
 use bytes::Bytes;
 use fieldstone_block::{Landed, Payload, Piece, ReadDestination, landed};
 use fieldstone_buf::{ALIGN_BYTES, AlignedBuf};
 
-use crate::answer::{Data, Error};
+use crate::answer::{Answer, Data, Error};
 
 /// Memory of the caller for the bytes of a read.
 ///
-/// A store can fill the memory directly if it begins at a multiple of 4096. This is worth it for
-/// `file:`; other stores have the bytes in memory of their own, and the core copies them.
+/// If the memory begins at a multiple of 4096, a file or block device may read directly into it.
+/// Then the answer has no data. The answer has the data in all other cases: from other stores, from
+/// a cache, of reads that a layer merges or widens. [`Data::scatter`] copies the data that the
+/// answer has, so a receiver calls it in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallerBuffer {
     start: NonNull<u8>,
@@ -48,8 +51,9 @@ impl CallerBuffer {
     /// The `len_bytes` bytes from `start` on.
     ///
     /// # Safety
-    /// From the submission of a request with this buffer until its answer, the memory is valid for
-    /// reads and writes on any thread, and no other code uses it, nor another request.
+    /// From the submission of a request with this buffer until its answer, the memory is
+    /// initialised and valid for reads and writes on any thread. No other code uses it meanwhile,
+    /// nor another request.
     #[must_use]
     pub unsafe fn new(start: NonNull<u8>, len_bytes: usize) -> Self {
         Self { start, len_bytes }
@@ -64,18 +68,10 @@ impl CallerBuffer {
     fn is_aligned(&self) -> bool {
         self.start.addr().get().is_multiple_of(ALIGN_BYTES) && self.len_bytes > 0
     }
-
-    /// Copies the bytes of an answer into the memory. No piece overlaps the memory.
-    fn fill(&self, data: &Data) {
-        // SAFETY: the caller of `new` guarantees the memory until the answer is reported, and the
-        // loan has ended, so no other code uses it.
-        let bytes = unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) };
-        data.scatter(&mut [IoSliceMut::new(bytes)]);
-    }
 }
 
-/// Reports an answer. The data of a good answer are in the caller's memory.
-pub(crate) type Report = Box<dyn FnOnce(Result<(), Error>) + Send>;
+/// Reports an answer. It has no data if the bytes are in the caller's memory.
+pub(crate) type Report = Box<dyn FnOnce(Answer) + Send>;
 
 /// A request that reads into the caller's memory.
 pub(crate) struct ReadInto {
@@ -90,7 +86,7 @@ enum State {
     /// The device does not use the memory any more.
     Returned,
     /// The request is answered, but the device may still use the memory.
-    Answered(Result<Data, Error>, Report),
+    Answered(Answer, Report),
 }
 
 impl ReadInto {
@@ -109,8 +105,8 @@ impl ReadInto {
         (request, ReadDestination::of(memory))
     }
 
-    /// The device has answered. Calls `report` when the bytes are in the memory and the loan has
-    /// ended: now, or at the end of the loan on the thread that ends it.
+    /// The device has answered. Calls `report` when the loan has ended: now, or later on the thread
+    /// that ends the loan.
     pub(crate) fn answer(&self, result: Result<Payload, Error>, report: Report) {
         let start = self.buffer.start.addr().get();
         let memory = start..start + self.buffer.len_bytes;
@@ -129,7 +125,7 @@ impl ReadInto {
             return;
         }
         drop(state);
-        self.report(result, report);
+        report(result);
     }
 
     fn end_loan(&self) {
@@ -137,12 +133,8 @@ impl ReadInto {
         let before = mem::replace(&mut *state, State::Returned);
         drop(state);
         if let State::Answered(result, report) = before {
-            self.report(result, report);
+            report(result);
         }
-    }
-
-    fn report(&self, result: Result<Data, Error>, report: Report) {
-        report(result.map(|data| self.buffer.fill(&data)));
     }
 }
 
@@ -168,6 +160,7 @@ impl Data {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSliceMut;
     use std::sync::mpsc::{Receiver, channel};
 
     use super::*;
@@ -177,7 +170,7 @@ mod tests {
         memory: AlignedBuf,
         request: Arc<ReadInto>,
         destination: ReadDestination,
-        reported: Receiver<Result<(), Error>>,
+        reported: Receiver<Answer>,
         report: Option<Report>,
     }
 
@@ -198,7 +191,15 @@ mod tests {
         }
 
         fn is_reported(&self) -> bool {
-            self.reported.try_recv().is_ok()
+            self.report_of().is_some()
+        }
+
+        /// The reported bytes, if the answer is reported.
+        fn report_of(&self) -> Option<Vec<u8>> {
+            let data = self.reported.try_recv().ok()?.expect("a good answer");
+            let mut bytes = vec![0; data.len_bytes()];
+            data.scatter(&mut [IoSliceMut::new(&mut bytes)]);
+            Some(bytes)
         }
     }
 
@@ -223,17 +224,16 @@ mod tests {
     }
 
     #[test]
-    fn bytes_elsewhere_are_copied_when_the_device_no_longer_has_the_memory() {
+    fn bytes_elsewhere_are_reported_when_the_device_no_longer_has_the_memory() {
         let mut rig = Rig::new(0, 6);
         rig.answer(Ok(data([Piece::Data(Bytes::from_static(b"stone")), Piece::Zeroes(1)])));
         assert!(!rig.is_reported(), "a store that is late may still write into the memory");
         rig.destination.clear();
-        assert!(rig.is_reported());
-        assert_eq!(&rig.memory[..], b"stone\0");
+        assert_eq!(rig.report_of().as_deref(), Some(&b"stone\0"[..]));
     }
 
     #[test]
-    fn parts_in_place_come_into_order() {
+    fn parts_in_place_are_copied_before_the_loan_ends() {
         let mut rig = Rig::new(0, 4);
         let mut memory = rig.destination.take(4).expect("lent");
         memory.copy_from_slice(b"cdab");
@@ -241,8 +241,7 @@ mod tests {
         let parts = [Piece::Data(bytes.slice(2..)), Piece::Data(bytes.slice(..2))];
         drop(bytes);
         rig.answer(Ok(data(parts)));
-        assert!(rig.is_reported());
-        assert_eq!(&rig.memory[..], b"abcd");
+        assert_eq!(rig.report_of().as_deref(), Some(&b"abcd"[..]));
     }
 
     #[test]
@@ -250,8 +249,7 @@ mod tests {
         let mut rig = Rig::new(1, 3);
         assert!(rig.destination.is_none());
         rig.answer(Ok(data([Piece::Data(Bytes::from_static(b"abc"))])));
-        assert!(rig.is_reported());
-        assert_eq!(&rig.memory[..], b"\0abc");
+        assert_eq!(rig.report_of().as_deref(), Some(&b"abc"[..]));
     }
 
     #[test]

