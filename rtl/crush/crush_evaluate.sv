@@ -71,7 +71,8 @@ module crush_evaluate
     evaluation_d3 = '0;
     evaluation_d3.is_last_level = context_i.level == 6'(MAX_LEVELS - 1);
     evaluation_d3.has_more_tries = 17'(context_i.ftotal) + 17'd1 < 17'(context_i.choose_tries);
-    evaluation_d3.has_more_leaf_tries = 17'(context_i.leaf_ftotal) + 17'd1 < 17'(context_i.leaf_limit);
+    evaluation_d3.has_more_leaf_tries =
+        17'(context_i.leaf_ftotal) + 17'd1 < 17'(context_i.leaf_limit);
     evaluation_d3.is_last_rep = context_i.rep + 5'd1 == context_i.numrep;
     evaluation_d3.is_last_pos = context_i.pos + 4'd1 == width_i;
     evaluation_d3.has_later_open = later_open != '0;

@@ -31,7 +31,8 @@ module qdma_merge_slow #(
   assign out_data_o = data_q;
 
   fs_arbiter #(.COUNT(STREAMS)) i_arbiter (
-    .clk_i, .rst_ni, .request_i(in_valid_i), .valid_o(chosen), .index_o(index), .served_i(grant_q != '0)
+    .clk_i, .rst_ni, .request_i(in_valid_i), .valid_o(chosen), .index_o(index),
+    .served_i(grant_q != '0)
   );
 
   always_comb begin

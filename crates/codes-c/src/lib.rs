@@ -18,8 +18,9 @@
 //!
 //! [`fieldstone_c_abi`] makes references of pointers and keeps panics from C.
 //!
-//! The header states for each pointer its target, its owner and its lifetime. `# Safety` sections
-//! here add only the particular requirements of a function.
+//! The paragraph MEMORY of the header says once, for all functions, who owns the memory of a
+//! pointer and how long it must live. `# Safety` sections here add only the particular requirements
+//! of a function.
 
 mod code;
 mod pointers;

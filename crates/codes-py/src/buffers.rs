@@ -1,4 +1,4 @@
-//! The buffers that Python lends for a call, and the arrays that it gets back.
+//! The buffers of Python that a call borrows, and the arrays that Python gets back.
 //!
 //! A buffer is held from its addition until the call ends. Meanwhile its owner can neither free nor
 //! resize it (`bytearray` refuses to), so the addresses stay valid while the interpreter is

@@ -12,7 +12,7 @@
 //!
 //! | module    | idea |
 //! |-----------|------|
-//! | `buffers` | the buffers that Python lends for a call, and the arrays that it gets back |
+//! | `buffers` | the buffers of Python that a call borrows, and the arrays that Python gets back |
 //! | `code`    | `Code`: encode, decode, update, verify, locate |
 //! | `repair`  | `RepairPlan` and `Read`: the ranges to read, and how to compute the shards |
 

@@ -291,14 +291,14 @@ fn add(
     let words = matches!(code.layout(), Layout::Words { .. });
     let width = part.columns.len();
     // A shard of words is one range for any elements.
-    let parts = |write: &ShardRead| if words { 1 } else { write.element_count() as usize };
+    let elements_of = |write: &ShardRead| if words { 1 } else { write.element_count() as usize };
     let mut deltas: Vec<Vec<u8>> =
-        plan.writes.iter().map(|write| vec![0; parts(write) * width]).collect();
+        plan.writes.iter().map(|write| vec![0; elements_of(write) * width]).collect();
     let mut outputs: Vec<&mut [u8]> = deltas.iter_mut().map(Vec::as_mut_slice).collect();
     let done = match code.layout() {
         Layout::Words { .. } => code.layout().execute(&plan.map, &[delta], &mut outputs),
         // The part has equally many bytes of each of its elements, so it is a stripe of equal
-        // parts.
+        // elements.
         Layout::Contiguous | Layout::Packets { .. } => plan.map.execute(&[delta], &mut outputs),
     };
     done.expect("the buffers were made for the map's shape");

@@ -38,7 +38,7 @@ pub(crate) struct Reach {
 const MAX_VISITS: u32 = 1 << 22;
 
 /// One block of a rule: its first bucket, and the type of each level.
-type RuleBlock = (ItemId, Vec<TypeId>);
+type BlockShape = (ItemId, Vec<TypeId>);
 
 impl Reach {
     /// Analyses a rule. The error says why its devices cannot replace each other.
@@ -86,9 +86,9 @@ pub(crate) fn targets(reach: &Reach, reweights: &[u32], shards: &[u32]) -> Vec<f
     targets
 }
 
-fn blocks(rule: &Rule) -> Vec<RuleBlock> {
+fn blocks(rule: &Rule) -> Vec<BlockShape> {
     let mut blocks = Vec::new();
-    let mut taken: Option<RuleBlock> = None;
+    let mut taken: Option<BlockShape> = None;
     for step in &rule.steps {
         match (*step, &mut taken) {
             (RuleStep::Take(item), _) => taken = Some((item, Vec::new())),

@@ -42,7 +42,7 @@ use crate::maps::{Admission, Ticket};
 use crate::programs::{Programs, Ready};
 use crate::queue_set::{QueueSet, State};
 use crate::regs::{H2cOp, ReconfigurableModule, descriptor_flag, load_map, register};
-use crate::watchdog::{Watchdog, WatchdogState};
+use crate::watchdog::{Watchdog, WatchdogResult};
 
 /// Flights of a queue set: its jobs, and a change of the partition.
 const MAX_FLIGHTS: usize = MAX_JOBS + 1;
@@ -238,9 +238,9 @@ impl FpgaDevice {
         self.set.ring();
         let mmio = Arc::clone(&self.card.mmio);
         match self.watchdog.on_empty_poll(|| mmio.read64(register::CYCLES)) {
-            WatchdogState::Wait => mmio.relax(),
-            WatchdogState::Stuck => self.recover("the queue set gets nowhere"),
-            WatchdogState::Dead => self.abandon("it does not run"),
+            WatchdogResult::Wait => mmio.relax(),
+            WatchdogResult::Stuck => self.recover("the queue set gets nowhere"),
+            WatchdogResult::Dead => self.abandon("it does not run"),
         }
     }
 

@@ -14,7 +14,7 @@
 //! | [`device`]             | a queue set as an accelerator of `accel`: jobs become descriptors |
 //! | [`extent_layout`]      | the layout of a job's bytes, and its operation |
 //! | [`flight`]             | the work of a queue set that is on the device |
-//! | [`watchdog`]           | the watchdog, which detects a device that does not work |
+//! | [`watchdog`]           | detects a device that does not work |
 //! | [`maps`]               | the loaded map and module, and how the driver loads others |
 //! | [`programs`]           | the programs that a queue set keeps in card memory |
 //! | [`tables`]             | the tables that the engines need instead of maps, made by compilers |

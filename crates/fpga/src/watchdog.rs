@@ -7,7 +7,7 @@ use crate::bounds::{
 
 /// The meaning of polls without a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WatchdogState {
+pub enum WatchdogResult {
     /// Nothing is wrong yet.
     Wait,
     /// The device runs or rests, but this queue set makes no progress.
@@ -34,19 +34,19 @@ impl Watchdog {
 
     /// A poll brought no completion. `cycles` reads the device's counter. The watchdog calls
     /// `cycles` once in [`POLLS_PER_CHECK`] polls.
-    pub fn on_empty_poll(&mut self, cycles: impl FnOnce() -> u64) -> WatchdogState {
+    pub fn on_empty_poll(&mut self, cycles: impl FnOnce() -> u64) -> WatchdogResult {
         self.polls += 1;
         if self.polls < POLLS_PER_CHECK {
-            return WatchdogState::Wait;
+            return WatchdogResult::Wait;
         }
         self.polls = 0;
         let now = cycles();
         if now == u64::MAX {
-            return WatchdogState::Dead;
+            return WatchdogResult::Dead;
         }
         let Some(first) = self.first_cycles else {
             (self.first_cycles, self.last_cycles) = (Some(now), now);
-            return WatchdogState::Wait;
+            return WatchdogResult::Wait;
         };
         let moved = now.saturating_sub(self.last_cycles);
         self.last_cycles = now;
@@ -54,13 +54,13 @@ impl Watchdog {
         self.still = counted(moved == 0, self.still);
         self.resting = counted((1..MIN_CYCLES_PER_CHECK).contains(&moved), self.resting);
         if self.still >= MAX_STILL_CHECKS {
-            WatchdogState::Dead
+            WatchdogResult::Dead
         } else if self.resting >= MAX_RESTING_CHECKS
             || now.saturating_sub(first) > MAX_SILENT_CYCLES
         {
-            WatchdogState::Stuck
+            WatchdogResult::Stuck
         } else {
-            WatchdogState::Wait
+            WatchdogResult::Wait
         }
     }
 }
@@ -69,11 +69,11 @@ impl Watchdog {
 mod tests {
     use super::*;
 
-    fn first_state(mut cycles: impl FnMut() -> u64) -> (WatchdogState, u32) {
+    fn first_state(mut cycles: impl FnMut() -> u64) -> (WatchdogResult, u32) {
         let mut watchdog = Watchdog::default();
         for poll in 1.. {
             let state = watchdog.on_empty_poll(&mut cycles);
-            if state != WatchdogState::Wait {
+            if state != WatchdogResult::Wait {
                 return (state, poll);
             }
         }
@@ -82,15 +82,15 @@ mod tests {
 
     #[test]
     fn a_counter_that_stands_is_death_and_one_that_runs_or_rests_is_a_stuck_queue() {
-        assert_eq!(first_state(|| u64::MAX), (WatchdogState::Dead, POLLS_PER_CHECK));
+        assert_eq!(first_state(|| u64::MAX), (WatchdogResult::Dead, POLLS_PER_CHECK));
         let polls = (MAX_STILL_CHECKS + 1) * POLLS_PER_CHECK;
-        assert_eq!(first_state(|| 5), (WatchdogState::Dead, polls));
+        assert_eq!(first_state(|| 5), (WatchdogResult::Dead, polls));
         let mut now = 0;
         let run = || {
             now += MAX_SILENT_CYCLES / 8;
             now
         };
-        assert_eq!(first_state(run), (WatchdogState::Stuck, 10 * POLLS_PER_CHECK));
+        assert_eq!(first_state(run), (WatchdogResult::Stuck, 10 * POLLS_PER_CHECK));
         // Only the cycles that the read of the counter takes.
         let mut now = 0;
         let rest = || {
@@ -98,6 +98,6 @@ mod tests {
             now
         };
         let polls = (MAX_RESTING_CHECKS + 1) * POLLS_PER_CHECK;
-        assert_eq!(first_state(rest), (WatchdogState::Stuck, polls));
+        assert_eq!(first_state(rest), (WatchdogResult::Stuck, polls));
     }
 }

@@ -6,7 +6,7 @@
 //! lock                        locked by the process that runs the node; has its number and kind
 //! listen                      the address of that process, if it is `fieldstone node`
 //! slots, data                 the chunk store
-//! doubt                       empty; exists while a failed sync leaves contents in doubt
+//! doubt                       empty; exists while data may be unsynced after a failed sync
 //! volume.<id>                 a volume's epoch and root
 //! journal.<id>.<generation>   a journal ring
 //! ```

@@ -28,7 +28,7 @@ pub enum FileId {
     Data,
     /// A volume's epoch and root record: `volume.<id>`.
     Volume(VolumeId),
-    /// An empty file that exists while data is unsynced after a failed sync: `doubt`.
+    /// An empty file that exists while data may be unsynced after a failed sync: `doubt`.
     Doubt,
     /// A journal ring: `journal.<id>.<generation>`.
     Journal(VolumeId, JournalGen),

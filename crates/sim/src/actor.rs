@@ -40,7 +40,7 @@ pub struct Health {
 pub struct NodeView {
     /// The volume uses the node.
     pub up: bool,
-    /// Number of the volume's shards on the node that count.
+    /// Number of the volume's valid shards on the node.
     pub shards: u64,
     /// An opening that did not end has fenced the node. The next opening uses the node again.
     pub fenced: bool,

@@ -363,6 +363,7 @@ impl Scenario {
 
     /// In a part of the runs all disks are full for a while. No other fault is in effect meanwhile.
     fn draw_disks_full(&mut self) {
+        // The stream has the fault's old name: with another name, every seed would change.
         let mut rng = RandomStream::new(self.seed, "squeeze", 0);
         let alone = self.volumes.iter().all(|volume| volume.removed_at_request.is_none());
         if !rng.chance(150) || !self.staying.is_empty() || !alone {

@@ -16,7 +16,7 @@ use fieldstone_proto::{
 use slab::Slab;
 
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::{Awaited, Filler, slot};
+use crate::exec::{Awaited, Filler, oneshot};
 use crate::interface::VolumeAction;
 use crate::status::{NodeHealth, VolumePhase};
 
@@ -166,7 +166,7 @@ impl VolumeCore {
         body: RequestBody,
         payload: Vec<Bytes>,
     ) -> Awaited<CallResult> {
-        let (filler, awaited) = slot();
+        let (filler, awaited) = oneshot();
         self.send(node, body, payload, Waiter::Task(filler));
         awaited
     }

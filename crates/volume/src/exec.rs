@@ -114,7 +114,7 @@ pub struct Filler<T>(Rc<RefCell<OneshotState<T>>>);
 pub struct Awaited<T>(Rc<RefCell<OneshotState<T>>>);
 
 /// A value that arrives later: one side fills it, the other side awaits it.
-pub fn slot<T>() -> (Filler<T>, Awaited<T>) {
+pub fn oneshot<T>() -> (Filler<T>, Awaited<T>) {
     let state = Rc::new(RefCell::new(OneshotState { value: None, waker: None }));
     (Filler(Rc::clone(&state)), Awaited(state))
 }
@@ -175,7 +175,7 @@ impl Lock {
         let awaited = {
             let mut state = self.0.borrow_mut();
             if state.held {
-                let (filler, awaited) = slot();
+                let (filler, awaited) = oneshot();
                 state.waiting.push_back(filler);
                 Some(awaited)
             } else {
@@ -208,7 +208,7 @@ mod tests {
     fn tasks_run_in_order_and_wait_for_slots() {
         let mut executor = Executor::default();
         let log = Rc::new(RefCell::new(Vec::new()));
-        let (fill, wait) = slot::<u32>();
+        let (fill, wait) = oneshot::<u32>();
         let seen = Rc::clone(&log);
         executor.spawn(Box::pin(async move {
             seen.borrow_mut().push(1);
@@ -233,7 +233,7 @@ mod tests {
         let log = Rc::new(RefCell::new(Vec::new()));
         let mut fillers = Vec::new();
         for name in 0..3 {
-            let (fill, wait) = slot::<()>();
+            let (fill, wait) = oneshot::<()>();
             fillers.push(fill);
             let (lock, log) = (lock.clone(), Rc::clone(&log));
             executor.spawn(Box::pin(async move {

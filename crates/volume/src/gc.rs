@@ -20,7 +20,7 @@ use fieldstone_proto::{
 use smallvec::SmallVec;
 
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::slot;
+use crate::exec::oneshot;
 use crate::footer::Footer;
 use crate::interface::Provisioning;
 use crate::map::{Location, MapRun};
@@ -34,8 +34,8 @@ use crate::status::VolumePhase;
 /// Pause before disturbed collection begins anew.
 const RETRY_MS: u64 = 20;
 /// How long users wait at most for collection that is disturbed again and again, or for nodes
-/// without room. A request may have waited in a queue before that: together it is 12 s at most
-/// (`docs/faults.md`), unless a slow disk slows collection (`log/room.rs`).
+/// without room. A request may have waited in a queue before that: together it is 14 s at most
+/// (`docs/faults.md`), unless a slow disk slows collection (`log/admission.rs`).
 const STARVED_MS_MAX: u64 = 8_000;
 /// Blocks that one step of collection moves.
 const STEP_BLOCKS: u32 = 64;
@@ -442,7 +442,7 @@ async fn move_segment(ctx: &Ctx, handle: SegmentIndex) -> Result<(), BlockError>
             let Some((_, block)) = run.location.stored() else { continue };
             let data = read_segment(ctx, handle, block, run.count).await?;
             let data = join(&data);
-            let (filler, awaited) = slot();
+            let (filler, awaited) = oneshot();
             ctx.with(|core| {
                 let entry = Entry {
                     kind: EntryKind::Data,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use fieldstone_accel::{Job, JobError, JobId, JobOutput};
 
 use crate::core::VolumeCore;
-use crate::exec::{Awaited, Filler, slot};
+use crate::exec::{Awaited, Filler, oneshot};
 use crate::interface::VolumeAction;
 
 /// The result of a job.
@@ -29,7 +29,7 @@ impl VolumeCore {
     pub fn start_job(&mut self, job: Job) -> Awaited<JobResult> {
         self.jobs.made += 1;
         let id = JobId(self.jobs.made);
-        let (filler, awaited) = slot();
+        let (filler, awaited) = oneshot();
         self.jobs.waiting.insert(id, filler);
         self.actions.push_back(VolumeAction::Job { id, job });
         awaited

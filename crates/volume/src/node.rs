@@ -1,7 +1,7 @@
 //! A node as the volume sees it.
 //!
 //! Each part of the state has one concern and one lifetime: the [`Link`] lives as long as a
-//! connection, the [`NodeSlots`] follow the node's answers about room, the [`AttemptState`] begins
+//! connection, the [`NodeSlots`] follow the node's answers about room, the [`NodeAttempt`] begins
 //! anew with each attempt to open the volume, and [`NodeReads`] bounds the reads in flight.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -39,7 +39,7 @@ pub struct Node {
     /// Users' reads.
     pub reads: NodeReads,
     /// What the present attempt to open the volume knows of the node.
-    pub attempt: AttemptState,
+    pub attempt: NodeAttempt,
 }
 
 /// The connection to a node.
@@ -111,7 +111,7 @@ pub struct NodeReads {
 
 /// The state of a node in an attempt to open the volume.
 #[derive(Debug, Default)]
-pub struct AttemptState {
+pub struct NodeAttempt {
     /// Why the opening goes on without the node.
     pub left_out: Option<String>,
     /// How often the node answered that it is busy.
@@ -136,7 +136,7 @@ impl Default for Node {
             link: Link::default(),
             slots: NodeSlots::default(),
             reads: NodeReads::default(),
-            attempt: AttemptState::default(),
+            attempt: NodeAttempt::default(),
         }
     }
 }

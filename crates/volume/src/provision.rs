@@ -46,7 +46,7 @@
 //! node has promised. A thin volume asks for the slots that its data takes, but not for more than
 //! most of the other nodes have granted: users' blocks must be rebuilt. When rebuild still lacks
 //! room, the volume also asks for slots that only some of the other nodes have granted. Until the
-//! volume uses these slots, it releases them to any volume that needs them.
+//! volume uses these slots, it gives them to any volume that needs them.
 //!
 //! A volume that has more than this on one node gives slots back when another volume lacks slots
 //! there. If these slots hold garbage, it first collects segments that have shards on that node.
@@ -68,7 +68,7 @@ const ASK_AGAIN_MS: u64 = 200;
 const GROW_SEGMENTS_MIN: u64 = 2;
 /// A volume grows by one in this many of its segments.
 const GROW_FRACTION: u64 = 8;
-/// Of the idle slots that a volume could reserve, it leaves one in this many unreserved.
+/// Of the idle slots that a volume could reserve, it leaves one in this many unclaimed.
 const UNCLAIMED_FRACTION: u32 = 4;
 /// How long a volume, after a release for other volumes, asks only for slots that it needs, and
 /// collects to release the rest.

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use fieldstone_block::Nanos;
 use slab::Slab;
 
-use crate::exec::{Awaited, Filler, slot};
+use crate::exec::{Awaited, Filler, oneshot};
 
 /// The tasks that sleep. Tasks that wake at the same time wake in the order of their keys, so a run
 /// with the same events is the same run.
@@ -19,7 +19,7 @@ pub struct Timers {
 impl Timers {
     /// Completes at the time `at`.
     pub fn sleep_until(&mut self, at: Nanos) -> Awaited<()> {
-        let (filler, awaited) = slot();
+        let (filler, awaited) = oneshot();
         let key = self.fillers.insert(filler);
         self.due.push(Reverse((at, key)));
         awaited

@@ -430,23 +430,23 @@ impl Exercise {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("exercise".to_owned()).spawn(move || {
             let go_on = |_: &reconfigure_stress::StressReport| !stopped.load(Ordering::Relaxed);
-            let swapped = reconfigure_stress::run(&mut device, 1, count, go_on);
+            let report = reconfigure_stress::run(&mut device, 1, count, go_on);
             print_line!(
                 "exercise: {} swaps, {} placements by the device, {} given back, {} failed, \
                  {} wrong",
-                swapped.swaps,
-                swapped.device_jobs,
-                swapped.given_back,
-                swapped.failed,
-                swapped.wrong
+                report.swaps,
+                report.device_jobs,
+                report.given_back,
+                report.failed,
+                report.wrong
             );
             print_line!(
                 "exercise: codes {:.2} bytes per cycle during swaps ({} cycles), {:.2} between \
                  them ({} cycles)",
-                swapped.during.bytes_per_cycle(),
-                swapped.during.cycles,
-                swapped.between.bytes_per_cycle(),
-                swapped.between.cycles
+                report.during.bytes_per_cycle(),
+                report.during.cycles,
+                report.between.bytes_per_cycle(),
+                report.between.cycles
             );
         })?;
         Ok(Self { stop, thread: Some(thread) })

@@ -30,7 +30,7 @@
 //! | [`firstn`], [`indep`] | the two searches |
 //! | [`tasks`]    | the inputs and results of a choose step |
 //! | [`steps`]    | a rule over a block of inputs |
-//! | [`speculate`] | single mappings: speculative draws, with items in lanes |
+//! | [`speculate`]| single mappings: speculative draws, with items in lanes |
 //! | [`predict`]  | predicts the draws of a single mapping |
 
 // Without a known vector unit, only the selection of the kernel is used.

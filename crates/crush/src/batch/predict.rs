@@ -15,7 +15,7 @@ const MAX_PREDICTED: usize = 16;
 /// Number of items of the first bucket that fill at most one vector.
 const CHEAP_ITEMS: usize = 16;
 
-/// The state of a descent, next to its draw.
+/// The state of a descent, in addition to the key of its draw.
 #[derive(Clone, Copy, Default)]
 struct Descent {
     /// The number of the first attempt at the position.

@@ -19,7 +19,7 @@ pub enum NodeFileKind {
     Volume,
     /// Journals.
     Journal,
-    /// The mark of a failed sync.
+    /// The file `doubt`.
     Doubt,
     /// The node's identity.
     Superblock,

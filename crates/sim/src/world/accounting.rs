@@ -279,7 +279,7 @@ impl SlotRecord<'_> {
                 if let Some(found) = either(View::Now) {
                     return Err(format!("counts as free, and holds {found:?}"));
                 }
-                // After a failed sync, the accounting need not match the disk after a power loss.
+                // While the file `doubt` exists, the accounting need not match what a power loss leaves.
                 let sure = |_: &Named| !self.disk.files().contains(&FileId::Doubt);
                 if let Some(found) = either(View::AfterPowerLoss).filter(sure) {
                     return Err(format!("counts as free, and a loss of power shows {found:?}"));

@@ -55,9 +55,9 @@ impl VolumeCore {
         bad: &[SegmentId],
     ) -> Vec<SegmentId> {
         self.rebuild.note_synced(node);
-        // The segments of the node's surplus shards. For an open shard the volume deletes a valid
-        // shard too, but only if all other shards of the segment are there: then rebuild makes the
-        // valid one again at once.
+        // The segments of the node's surplus shards. A deletion takes all of the node's shards of a
+        // segment. So an open shard goes together with a valid one only if all shards of the
+        // segment are there: then rebuild makes the valid one again at once.
         let mut surplus: Vec<SegmentId> = bad.to_vec();
         let mut open: Vec<SegmentId> = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();

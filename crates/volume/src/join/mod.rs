@@ -1,9 +1,10 @@
 //! Nodes that join while the volume serves: nodes that come back, and empty replacements.
 //!
 //! A node that was away may have missed anything: roots, deletions, new segments. So the volume
-//! fences it again (the node refuses that, and rightly, if it still has our epoch), compares its
-//! shards with those that it should have (`compare`), and writes the root to it. Then the node
-//! takes part again. An empty replacement is a node where everything is missing.
+//! fences it again (the node refuses that, and rightly, if it still has our epoch), and compares
+//! its shards with those that it should have (`compare`). From then on the node takes part again.
+//! Then the volume deletes the node's surplus shards, writes the root to it if it lacks the root,
+//! and deletes its old journals. An empty replacement is a node where everything is missing.
 //!
 //! The node may have a later epoch than this writer. Then `successor` finds out whether a newer
 //! writer serves the volume.

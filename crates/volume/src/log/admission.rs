@@ -31,7 +31,7 @@ const LACK_MS_MAX: u64 = 2 * GRANT_MS_MAX;
 /// Pause before the log tries again because a node may grant more.
 const RETRY_PAUSE_MS: u64 = 50;
 
-/// The room that users may still take, computed at the start of a record.
+/// The space that users may still take, computed at the start of a record.
 pub(super) struct UserSpace {
     pub blocks: u64,
     pub starved: bool,

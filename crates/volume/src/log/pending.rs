@@ -173,7 +173,7 @@ impl VolumeCore {
     }
 
     fn answer_early(&mut self, key: usize, error: BlockError) {
-        let (nobody, _) = crate::exec::slot();
+        let (nobody, _) = crate::exec::oneshot();
         let pending = &mut self.log.pending[key];
         pending.error = Some(error.clone());
         let origin = std::mem::replace(&mut pending.origin, Origin::Internal(nobody));

@@ -10,7 +10,7 @@ use super::Failure;
 use super::rings::{Records, reach};
 use super::validate::{Listed, verify_copies};
 use crate::core::Ctx;
-use crate::exec::{Awaited, all, slot};
+use crate::exec::{Awaited, all, oneshot};
 use crate::footer::Footer;
 use crate::gc::read_footer;
 use crate::root::Root;
@@ -129,7 +129,7 @@ pub(super) async fn replay_footers(
 
 /// Starts to read the footer of a segment.
 fn start_footer(ctx: &Ctx, handle: SegmentIndex) -> Awaited<Result<Footer, BlockError>> {
-    let (filler, awaited) = slot();
+    let (filler, awaited) = oneshot();
     ctx.with(|core| {
         core.spawn_with(move |ctx| async move { filler.fill(read_footer(&ctx, handle).await) });
     });

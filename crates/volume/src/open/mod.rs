@@ -59,7 +59,7 @@ use fieldstone_proto::{
 };
 
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::slot;
+use crate::exec::oneshot;
 use crate::interface::{OpenMode, Provisioning};
 use crate::journal::{put_root_on, write_generation};
 use crate::layout::step_blocks;
@@ -535,7 +535,7 @@ async fn make_journal(
 async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), Failure> {
     let mut waiting = std::collections::VecDeque::new();
     for (entry, data) in replay {
-        let (filler, awaited) = slot();
+        let (filler, awaited) = oneshot();
         ctx.with(|core| core.queue_internal(entry, data, None, filler));
         waiting.push_back(awaited);
     }

@@ -251,15 +251,15 @@ impl VolumeCore {
 }
 
 /// The next number to ask for after a node has refused `slots` slots the `attempt`th time. The
-/// volume's present reservation on the node lies between `min_slots` and `max_slots`. Down to
-/// `max_slots`, each try halves the rest. From there on, each try is one slot smaller. A node
+/// volume's present reservation on the node lies between `reserved_min` and `reserved_max`. Down to
+/// `reserved_max`, each try halves the rest. From there on, each try is one slot smaller. A node
 /// grants the present reservation, and any smaller number. With a smaller number the volume gives
 /// slots away that segments in flight need.
-fn next_try(slots: u32, attempt: u32, max_slots: u32, min_slots: u32) -> u32 {
-    if slots <= max_slots {
-        return slots.saturating_sub(1).max(min_slots);
+fn next_try(slots: u32, attempt: u32, reserved_max: u32, reserved_min: u32) -> u32 {
+    if slots <= reserved_max {
+        return slots.saturating_sub(1).max(reserved_min);
     }
-    if attempt + 1 >= TRIES_MAX { max_slots } else { max_slots + (slots - max_slots) / 2 }
+    if attempt + 1 >= TRIES_MAX { reserved_max } else { reserved_max + (slots - reserved_max) / 2 }
 }
 
 /// Reserves `wanted` slots on one node, or as many as the node grants.
@@ -269,7 +269,7 @@ fn next_try(slots: u32, attempt: u32, max_slots: u32, min_slots: u32) -> u32 {
 /// volume then needs. A request for the present reservation would end this, so the volume does not
 /// send one.
 pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
-    let (max_slots, min_slots) = ctx.with(|core| core.slots_granted_before(node, wanted));
+    let (reserved_max, reserved_min) = ctx.with(|core| core.slots_granted_before(node, wanted));
     let mut slots = wanted;
     // Whether the node's disk is the reason for the last refusal.
     let mut by_disk = false;
@@ -295,12 +295,12 @@ pub async fn reserve_on(ctx: &Ctx, node: NodeIndex, wanted: u32) {
                     }
                 });
             }
-            Err(NodeError::NoSpace | NodeError::Busy) if slots > min_slots => by_disk = false,
-            Err(NodeError::Io(_)) if slots > min_slots => by_disk = true,
+            Err(NodeError::NoSpace | NodeError::Busy) if slots > reserved_min => by_disk = false,
+            Err(NodeError::Io(_)) if slots > reserved_min => by_disk = true,
             Err(_) if by_disk => return ctx.with(|core| core.note_disk_limited(node)),
             Err(_) => return,
         }
-        slots = next_try(slots, attempt, max_slots, min_slots);
+        slots = next_try(slots, attempt, reserved_max, reserved_min);
         let waits = ctx.with(|core| {
             let state = core.node(node);
             let same = state.link.session == asked.session && state.slots.reserved == slots;
@@ -400,17 +400,18 @@ mod tests {
     /// number.
     #[test]
     fn no_slot_is_given_away_by_asking() {
-        for (wanted, max_slots, min_slots) in [(47, 40, 34), (47, 47, 34), (40, 34, 34), (6, 5, 0)]
+        for (wanted, reserved_max, reserved_min) in
+            [(47, 40, 34), (47, 47, 34), (40, 34, 34), (6, 5, 0)]
         {
-            for has in min_slots..=max_slots {
+            for has in reserved_min..=reserved_max {
                 let (mut slots, mut attempt) = (wanted, 1);
                 while slots > has {
-                    assert!(slots > min_slots, "{wanted} {max_slots} {min_slots} {has}");
-                    slots = next_try(slots, attempt, max_slots, min_slots);
+                    assert!(slots > reserved_min, "{wanted} {reserved_max} {reserved_min} {has}");
+                    slots = next_try(slots, attempt, reserved_max, reserved_min);
                     attempt += 1;
                 }
-                assert_eq!(slots, has, "{wanted} {max_slots} {min_slots}");
-                assert!(attempt <= 1 + TRIES_MAX + (max_slots - min_slots));
+                assert_eq!(slots, has, "{wanted} {reserved_max} {reserved_min}");
+                assert!(attempt <= 1 + TRIES_MAX + (reserved_max - reserved_min));
             }
         }
     }
