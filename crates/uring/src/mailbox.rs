@@ -74,6 +74,11 @@ impl Bell {
         change.is_ok()
     }
 
+    /// True if the bell rang since the last look. Changes nothing.
+    pub(crate) fn has_rung(&self) -> bool {
+        self.state.load(Ordering::Acquire) == RUNG
+    }
+
     /// Announces that the reactor is awake. True if the bell rang since the last look.
     pub(crate) fn answer(&self) -> bool {
         // The plain load keeps the cache line shared while no sender rings.

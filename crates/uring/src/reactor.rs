@@ -49,6 +49,7 @@
 
 mod drain;
 mod inline;
+mod poll;
 mod start;
 mod turn;
 
@@ -92,11 +93,20 @@ pub struct ReactorOptions {
     pub max_operations: usize,
     /// The best completion mode to try. Lower it only to test the other modes.
     pub task_run: TaskRun,
+    /// Poll for some microseconds before sleeping, while this pays (see `poll`). Has no effect on a
+    /// machine with one CPU.
+    pub poll: bool,
 }
 
 impl Default for ReactorOptions {
     fn default() -> Self {
-        Self { entries: 256, cpu: None, max_operations: 65_536, task_run: TaskRun::Deferred }
+        Self {
+            entries: 256,
+            cpu: None,
+            max_operations: 65_536,
+            task_run: TaskRun::Deferred,
+            poll: true,
+        }
     }
 }
 
@@ -107,6 +117,10 @@ pub struct Counters {
     pub enters: u64,
     /// System calls that were allowed to sleep.
     pub waits: u64,
+    /// Polls before sleeping that found an event.
+    pub polls_found: u64,
+    /// Polls before sleeping that found none.
+    pub polls_in_vain: u64,
     /// Entries handed to the kernel.
     pub sqes: u64,
     /// Results taken from the kernel.
@@ -175,6 +189,7 @@ pub struct Reactor {
     /// False once the kernel has refused multishot accepts.
     multishot_accept: bool,
     results: Vec<turn::KernelResult>,
+    polling: poll::Polling,
     now: Nanos,
     counters: Counters,
     not_send: PhantomData<*const ()>,
@@ -193,6 +208,7 @@ impl Reactor {
             })?;
         }
         thread::sharpen_timers();
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let entries = options.entries.max(1);
         let completions = entries.saturating_mul(COMPLETIONS_PER_ENTRY);
         let (ring, task_run) = ring::set_up(entries, completions, options.task_run)?;
@@ -211,6 +227,7 @@ impl Reactor {
             inboxes: Vec::new(),
             multishot_accept: true,
             results: Vec::new(),
+            polling: poll::Polling::new(options.poll && cpus > 1),
             now: clock::now(),
             counters: Counters::default(),
             not_send: PhantomData,

@@ -21,6 +21,8 @@ const CANCEL: u64 = u64::MAX - 1;
 /// Send buffer of accepted Unix sockets. The system's 208 KiB hold one answer of 128 KiB. With
 /// several answers in flight, each would wait until the client wakes up and reads the one before.
 const UNIX_SEND_BYTES: u32 = 1 << 20;
+/// How often a poll checks for work between two readings of the clock.
+const CHECKS_PER_CLOCK: u32 = 8;
 /// How many times in a row a step may fail with `EINTR` or `EAGAIN`.
 const MAX_REPEATS: u8 = 16;
 
@@ -45,6 +47,15 @@ enum Sleep {
     No,
     For(Nanos),
     Endless,
+}
+
+/// Whether the reactor polled before a wait.
+#[derive(PartialEq, Eq)]
+enum Polled {
+    No,
+    /// There is work: results, deferred work of the kernel, or mail.
+    Found,
+    InVain,
 }
 
 /// How an `io_uring_enter` ended.
@@ -90,13 +101,23 @@ impl Reactor {
         loop {
             self.refill();
             let mut sleep = self.sleep(limit);
+            let polled = self.poll(&sleep)?;
+            match polled {
+                Polled::No => {}
+                Polled::Found => sleep = Sleep::No,
+                Polled::InVain => sleep = self.sleep(limit),
+            }
             if !matches!(sleep, Sleep::No)
                 && self.bell.as_ref().is_some_and(|bell| !bell.try_sleep())
             {
                 sleep = Sleep::No;
             }
+            let slept_at = self.now;
             let entered = self.enter(&sleep);
             self.now = clock::now();
+            if polled == Polled::No && !matches!(sleep, Sleep::No) {
+                self.polling.slept(self.now.since(slept_at));
+            }
             // This comes before the return of an error: the bell must not stay in its sleeping
             // state.
             self.collect_mail(events);
@@ -140,6 +161,49 @@ impl Reactor {
             Nanos(0) => Sleep::No,
             rest => Sleep::For(rest),
         }
+    }
+
+    /// Polls before a wait, if that pays: submits the queue, and then looks for work without system
+    /// calls.
+    fn poll(&mut self, sleep: &Sleep) -> io::Result<Polled> {
+        let limit = match (self.polling.limit(), sleep) {
+            (None, _) | (_, Sleep::No) => return Ok(Polled::No),
+            (Some(limit), Sleep::For(rest)) => limit.min(*rest),
+            (Some(limit), Sleep::Endless) => limit,
+        };
+        if self.has_work() {
+            // The wait will end at once.
+            return Ok(Polled::No);
+        }
+        if self.enter(&Sleep::No)? != Entered::Normally || self.has_work() {
+            return Ok(Polled::Found);
+        }
+        let end = clock::now().plus(limit);
+        loop {
+            for _ in 0..CHECKS_PER_CLOCK {
+                if self.has_work() {
+                    self.polling.found();
+                    self.counters.polls_found += 1;
+                    return Ok(Polled::Found);
+                }
+                std::hint::spin_loop();
+            }
+            if clock::now() >= end {
+                self.polling.in_vain();
+                self.counters.polls_in_vain += 1;
+                return Ok(Polled::InVain);
+            }
+        }
+    }
+
+    /// True if a turn that does not wait would find something.
+    fn has_work(&mut self) -> bool {
+        let queue = self.ring.submission();
+        let kernel_has_work = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        kernel_has_work
+            || !self.ring.completion().is_empty()
+            || self.bell.as_ref().is_some_and(|bell| bell.has_rung())
     }
 
     /// One `io_uring_enter`: submits the queue, runs the kernel's deferred work, and sleeps if
