@@ -9,10 +9,10 @@ use fieldstone_proto::{NodeError, RequestBody, SegmentId, ShardIndex};
 
 use crate::core::Ctx;
 use crate::rebuild::throttle;
-use crate::segment::State;
+use crate::segment::{Segment, State};
 use crate::status::{Progress, VolumePhase};
 
-/// How long a scrub waits until segments with stored rows are sealed.
+/// How long a scrub waits until segments are sealed whose shards are being written.
 const SEAL_WAIT_MS: u64 = 10_000;
 
 /// The volume's scrub.
@@ -27,7 +27,8 @@ pub struct Scrub {
 }
 
 /// Makes every node check its shards against their checksums, and rebuilds damaged ones. Segments
-/// that are not sealed yet may have stored rows. The scrub seals these segments first.
+/// that are not sealed yet may have shards or rows on nodes. The scrub first waits until these are
+/// sealed, so that it finds all damage that was there when it began.
 pub async fn scrub(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
     ctx.with(|core| {
@@ -35,7 +36,7 @@ pub async fn scrub(ctx: Ctx) {
         let damaged = core.scrub.found.len() as u64;
         core.scrub.progress = Progress { running: true, damaged, ..Progress::default() };
     });
-    let unsealed = seal_rows(&ctx).await;
+    let unsealed = seal_stored(&ctx).await;
     let shards = ctx.with(|core| {
         let mut shards = Vec::new();
         for (handle, segment) in core.segments.iter().filter(|(_, s)| s.state >= State::Sealed) {
@@ -95,29 +96,35 @@ pub async fn scrub(ctx: Ctx) {
     });
 }
 
-/// Seals the segments that have rows. Returns the number of shards that could not be sealed.
-async fn seal_rows(ctx: &Ctx) -> u64 {
-    let with_rows: Vec<SegmentId> = ctx.with(|core| {
-        let unsealed = core.segments.iter().filter(|(_, s)| s.state < State::Sealed);
-        let with_rows: Vec<SegmentId> =
-            unsealed.filter(|(_, s)| s.rows.is_some()).map(|(_, s)| s.id).collect();
-        if !with_rows.is_empty() {
+/// Seals the segments that have rows, and waits until those are sealed whose shards are being
+/// written. Returns the number of shards on nodes that could not be sealed.
+async fn seal_stored(ctx: &Ctx) -> u64 {
+    let stored: Vec<SegmentId> = ctx.with(|core| {
+        let is_stored = |segment: &Segment| match segment.state {
+            State::Open => segment.rows.is_some(),
+            State::Closed => true,
+            State::Sealed | State::Durable => false,
+        };
+        let with_rows = |open| core.segments.get(open).is_some_and(is_stored);
+        if core.log.open.is_some_and(with_rows) {
             core.close_open_segment();
         }
-        with_rows
+        core.segments.iter().filter(|(_, s)| is_stored(s)).map(|(_, s)| s.id).collect()
     });
     let until = ctx.with(|core| core.now.plus(fieldstone_block::Nanos::from_ms(SEAL_WAIT_MS)));
     loop {
-        let (waiting, over) = ctx.with(|core| {
-            let unsealed = |id: &&SegmentId| {
-                let segment = core.segments.find(**id).and_then(|h| core.segments.get(h));
-                segment.is_some_and(|segment| segment.state < State::Sealed)
-            };
-            let shards = with_rows.iter().filter(unsealed).count() * core.layout.width();
-            (shards as u64, core.phase != VolumePhase::Serving || core.now >= until)
+        let (unsealed, shards, over) = ctx.with(|core| {
+            let segments =
+                stored.iter().filter_map(|id| core.segments.get(core.segments.find(*id)?));
+            let unsealed: Vec<_> = segments.filter(|s| s.state < State::Sealed).collect();
+            // A segment that lacks room may have nothing on nodes. The journal has its blocks.
+            let on_nodes = |s: &&&Segment| s.rows.is_some() || s.shards.iter().any(Option::is_some);
+            let shards = unsealed.iter().filter(on_nodes).count() * core.layout.width();
+            let over = core.phase != VolumePhase::Serving || core.now >= until;
+            (unsealed.len(), shards as u64, over)
         });
-        if waiting == 0 || over {
-            return waiting;
+        if unsealed == 0 || over {
+            return shards;
         }
         ctx.sleep_ms(10).await;
     }
