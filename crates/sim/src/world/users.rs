@@ -38,7 +38,7 @@ pub(super) struct InFlight {
     /// The device reads and writes back blocks that the request covers in part.
     is_unaligned: bool,
     /// The most requests to the volume, one after another, until the answer: the request's own, and
-    /// those of the requests in flight that it waits for in the layer `align`.
+    /// those of the requests in flight that it waits for in the layers.
     steps: u64,
     span: Span,
     pub(super) since: Nanos,
@@ -148,7 +148,7 @@ impl<C: Cast> World<'_, C> {
             since: now,
             trimmed_before,
         };
-        request.steps = self.steps_of(&request);
+        request.steps = self.wait_for_others(&request);
         self.in_flight.insert(number, request);
         let cell_bytes = u64::from(self.tenants[tenant].share.cell_bytes);
         let whole_device = op == Op::Flush;
@@ -289,29 +289,46 @@ impl<C: Cast> World<'_, C> {
         sends * request.steps * self.longest_ns_in_volume(request)
     }
 
-    /// See [`InFlight::steps`]. A read-modify-write zeroes the whole blocks inside, or reads the
-    /// edges, and then writes. It waits for changes of the same blocks, and they wait for it.
-    fn steps_of(&self, request: &InFlight) -> u64 {
+    /// Computes [`InFlight::steps`] of a request that is submitted now. A read-modify-write zeroes
+    /// the whole blocks inside, or reads the edges, and then writes. It waits for changes of the
+    /// same blocks, and they wait for it. The scheduler may merge a request with its neighbours, so
+    /// the request may also wait for all that they wait for. And those may wait for this request, so
+    /// they get as many steps.
+    fn wait_for_others(&mut self, request: &InFlight) -> u64 {
         if !request.op.changes_data() {
             return 1;
         }
         let seat = &self.tenants[self.tenant_of(request.client)];
+        let merges = self.scenario.layers.is_some();
         let waits_for = |one: &InFlight, other: &InFlight| {
             let (one_blocks, blocks) = (seat.blocks_of(one.span), seat.blocks_of(other.span));
             let overlap = blocks.start < one_blocks.end && one_blocks.start < blocks.end;
-            overlap && (one.is_unaligned || other.is_unaligned)
+            let touch = one.span.first <= other.span.first + other.span.cells
+                && other.span.first <= one.span.first + one.span.cells;
+            (overlap && (one.is_unaligned || other.is_unaligned)) || (merges && touch)
         };
-        let others = self.in_flight.values();
-        let others = others.filter(|other| other.client == request.client);
-        let mut rest: Vec<&InFlight> = others.filter(|other| other.op.changes_data()).collect();
-        let mut chain = vec![request];
+        let others = self.in_flight.iter();
+        let others = others.filter(|(_, other)| other.client == request.client);
+        let changes = others.filter(|(_, other)| other.op.changes_data());
+        let mut rest: Vec<(u32, InFlight)> = changes.map(|(id, other)| (*id, *other)).collect();
+        let mut chain = vec![*request];
+        let mut chained = Vec::new();
         let mut at = 0;
         while at < chain.len() {
             let one = chain[at];
-            chain.extend(rest.extract_if(.., |other| waits_for(one, other)));
+            for (id, other) in rest.extract_if(.., |(_, other)| waits_for(&one, other)) {
+                chained.push(id);
+                chain.push(other);
+            }
             at += 1;
         }
-        chain.iter().map(|one| if one.is_unaligned { 3 } else { 1 }).sum()
+        let steps = chain.iter().map(|one| if one.is_unaligned { 3 } else { 1 }).sum();
+        for id in chained {
+            if let Some(other) = self.in_flight.get_mut(&id) {
+                other.steps = other.steps.max(steps);
+            }
+        }
+        steps
     }
 
     /// The same for one request that the volume gets.
