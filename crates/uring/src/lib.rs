@@ -12,8 +12,8 @@
 //!   all of them to the kernel and waits for the first completion in a single `io_uring_enter`.
 //! - **A short wait is a poll.** While completions come within some microseconds, one at a time, a
 //!   turn polls for them before it sleeps (`reactor/poll.rs`).
-//! - **Idle costs nothing.** Only the nearest timer of the caller bounds a longer wait. A reactor at
-//!   rest does not poll and has no timer of its own, so an idle server does not wake up.
+//! - **Idle costs nothing.** Only the nearest timer of the caller bounds a longer wait. A reactor
+//!   at rest does not poll and has no timer of its own, so an idle server does not wake up.
 //! - **Operations own the memory that the kernel touches.** Buffers, gather lists and descriptors
 //!   move into the reactor and come back in the [`Event`]. [`reactor`] says what happens at
 //!   shutdown.

@@ -73,8 +73,8 @@ impl Attempt {
             // This look only wakes the disk. The opening looks again, and reports errors.
             let _ = super::inspect(&opening.path);
             let report = |progress| drop(progress_out.send(progress));
-            // A process that has given up drops both ends. Its thread must not lock the folder, even
-            // if the disk answers only now.
+            // A process that has given up drops both ends. Its thread must not lock the folder when
+            // the disk answers at last.
             if progress_out.send(Progress::Inspected).is_ok() && may_go_on.recv().is_ok() {
                 let ended = opening.run_with(|| report(Progress::Locked));
                 // If the process no longer waits, this drops the folder and its lock.

@@ -31,8 +31,8 @@ use crate::running::{FixedNode, RunningPool, find_nodes};
 /// How long a call waits for a core. A healthy core answers within a millisecond.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a caller waits for a device to open. By default, as long as it takes: a volume waits for
-/// its nodes.
+/// How long a caller waits for a device to open. By default, as long as it takes: a volume waits
+/// for its nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenWait<'a> {
     /// The opening ends with an error when another thread sets this.

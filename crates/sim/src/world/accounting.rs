@@ -279,7 +279,8 @@ impl SlotRecord<'_> {
                 if let Some(found) = either(View::Now) {
                     return Err(format!("counts as free, and holds {found:?}"));
                 }
-                // While the file `doubt` exists, the accounting need not match what a power loss leaves.
+                // While the file `doubt` exists, a power loss may leave other contents than the
+                // accounting says.
                 let sure = |_: &Named| !self.disk.files().contains(&FileId::Doubt);
                 if let Some(found) = either(View::AfterPowerLoss).filter(sure) {
                     return Err(format!("counts as free, and a loss of power shows {found:?}"));

@@ -291,9 +291,9 @@ impl<C: Cast> World<'_, C> {
 
     /// Computes [`InFlight::steps`] of a request that is submitted now. A read-modify-write zeroes
     /// the whole blocks inside, or reads the edges, and then writes. It waits for changes of the
-    /// same blocks, and they wait for it. The scheduler may merge a request with its neighbours, so
-    /// the request may also wait for all that they wait for. And those may wait for this request, so
-    /// they get as many steps.
+    /// same blocks, and they wait for it. If the scheduler merges a request with its neighbours, it
+    /// also waits for the requests that the neighbours wait for. Each of these may wait for this
+    /// request in turn, so each gets at least as many steps.
     fn wait_for_others(&mut self, request: &InFlight) -> u64 {
         if !request.op.changes_data() {
             return 1;
