@@ -29,6 +29,8 @@ const REST_WAITS_MAX: u32 = 1024;
 pub(super) struct Polling {
     /// False on a machine with one CPU, where no other thread runs during a poll.
     allowed: bool,
+    /// The longest poll.
+    limit: Nanos,
     short_waits: u32,
     /// Waits that remain without a poll.
     rest_waits: u32,
@@ -38,13 +40,25 @@ pub(super) struct Polling {
 
 impl Polling {
     pub(super) fn new(allowed: bool) -> Self {
-        Self { allowed, short_waits: 0, rest_waits: 0, next_rest_waits: 2 }
+        Self {
+            allowed,
+            limit: Nanos(POLL_NS_MAX),
+            short_waits: 0,
+            rest_waits: 0,
+            next_rest_waits: 2,
+        }
+    }
+
+    /// Polls before the first wait, for at most `limit`.
+    #[cfg(test)]
+    pub(super) fn at_once(limit: Nanos) -> Self {
+        Self { limit, short_waits: SHORT_WAITS_MIN, ..Self::new(true) }
     }
 
     /// How long the reactor polls before its next wait. `None` if it sleeps at once.
     pub(super) fn limit(&self) -> Option<Nanos> {
         let pays = self.allowed && self.rest_waits == 0 && self.short_waits >= SHORT_WAITS_MIN;
-        pays.then_some(Nanos(POLL_NS_MAX))
+        pays.then_some(self.limit)
     }
 
     /// A poll found an event.

@@ -502,3 +502,72 @@ fn accepted(raw: RawFd, tcp: bool) -> Socket {
 fn watch(bell: RawFd) -> squeue::Entry {
     opcode::PollAdd::new(types::Fd(bell), libc::POLLIN as u32).multi(true).build().user_data(BELL)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::thread;
+    use std::time::Duration;
+
+    use fieldstone_buf::AlignedBuf;
+
+    use super::*;
+    use crate::reactor::poll::Polling;
+    use crate::{Caching, File, ReactorOptions, TaskRun, Token};
+
+    /// What comes while the reactor polls comes long after the poll began.
+    const DELAY: Duration = Duration::from_millis(5);
+
+    /// A reactor that polls before its first wait, and far longer than [`DELAY`].
+    fn polling_reactor(task_run: TaskRun) -> Reactor {
+        let options = ReactorOptions { entries: 4, task_run, ..ReactorOptions::default() };
+        let mut reactor = Reactor::new(options).expect("io_uring");
+        reactor.polling = Polling::at_once(Nanos::from_ms(10_000));
+        reactor
+    }
+
+    /// Runs one turn, whose event ends a poll, so that no system call sleeps.
+    fn turn_without_sleep(reactor: &mut Reactor) -> Event {
+        let mut events = Vec::new();
+        while events.is_empty() {
+            reactor.turn(&mut events).expect("the ring works");
+        }
+        let counters = reactor.counters();
+        assert_eq!((counters.polls_found, counters.polls_in_vain), (1, 0), "{counters:?}");
+        assert_eq!(counters.waits, 0, "{counters:?}");
+        events.pop().expect("one event")
+    }
+
+    #[test]
+    fn mail_ends_a_poll() {
+        let mut reactor = polling_reactor(TaskRun::Deferred);
+        let (sender, mailbox) = reactor.mailbox::<u8>(1, Token(1)).expect("descriptors");
+        let other = thread::spawn(move || {
+            thread::sleep(DELAY);
+            sender.send(7).expect("room for one");
+        });
+        assert!(matches!(turn_without_sleep(&mut reactor).payload, Payload::Mail));
+        other.join().expect("no panic");
+        let mut mail = Vec::new();
+        mailbox.drain(&mut mail);
+        assert_eq!(mail, [7]);
+        assert_eq!(reactor.counters().wakes, 0, "the sender did not have to wake the reactor");
+    }
+
+    #[test]
+    fn a_completion_ends_a_poll() {
+        for task_run in [TaskRun::Deferred, TaskRun::Cooperative, TaskRun::Interrupting] {
+            let mut reactor = polling_reactor(task_run);
+            let (from, mut to) = std::io::pipe().expect("descriptors");
+            let from = File::from_descriptor(from.into(), Caching::Buffered);
+            reactor.read(&from, 0, AlignedBuf::zeroed(3), Token(1));
+            let other = thread::spawn(move || {
+                thread::sleep(DELAY);
+                to.write_all(b"abc").expect("the reader lives");
+            });
+            let event = turn_without_sleep(&mut reactor);
+            other.join().expect("no panic");
+            assert_eq!(event.result.expect("read"), 3);
+        }
+    }
+}
