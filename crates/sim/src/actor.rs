@@ -31,8 +31,6 @@ pub struct Health {
     pub rebuilding: bool,
     /// The journal is on as many nodes as it should be.
     pub journal_whole: bool,
-    /// The deficits of the volume, as text for people.
-    pub text: String,
 }
 
 /// A node as a volume sees it.
@@ -56,6 +54,8 @@ pub trait VolumeProcess: Backend {
     fn phase(&self) -> VolumePhase;
     /// The state that it reports.
     fn health(&self) -> Health;
+    /// The same state, as text for people.
+    fn describe_health(&self) -> String;
     /// Asks the volume to close properly.
     fn request_close(&mut self);
     /// Asks the volume to check every shard.

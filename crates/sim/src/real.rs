@@ -78,15 +78,6 @@ impl VolumeProcess for Volume {
             shards: u64::from(node.shards),
             fenced: node.fenced,
         };
-        let down: Vec<String> = status
-            .nodes
-            .iter()
-            .filter(|node| node.health != NodeHealth::Up)
-            .filter(|node| status.phase != VolumePhase::Opening || !node.reason.is_empty())
-            .map(|node| format!("{} {:?} ({})", node.node, node.health, node.reason))
-            .collect();
-        let free: Vec<u32> = status.nodes.iter().map(|node| node.slots_free).collect();
-        let reserved: Vec<u32> = status.nodes.iter().map(|node| node.slots_reserved).collect();
         Health {
             phase: status.phase,
             whole,
@@ -98,21 +89,34 @@ impl VolumeProcess for Volume {
             lost: status.segments_lost,
             rebuilding: status.rebuild.running,
             journal_whole: status.journal_whole,
-            text: format!(
-                "segments {} degraded {} lost {}, shards missing {}, free slots {free:?} of {reserved:?}, \
-                 live {} of {} bytes, rebuilding {}, scrubbing {}, journal whole {}, not up: \
-                 {down:?}",
-                status.segments,
-                status.segments_degraded,
-                status.segments_lost,
-                status.shards_missing,
-                status.live_bytes,
-                status.capacity_bytes,
-                status.rebuild.running,
-                status.scrub.running,
-                status.journal_whole,
-            ),
         }
+    }
+
+    fn describe_health(&self) -> String {
+        let status = self.status();
+        let down: Vec<String> = status
+            .nodes
+            .iter()
+            .filter(|node| node.health != NodeHealth::Up)
+            .filter(|node| status.phase != VolumePhase::Opening || !node.reason.is_empty())
+            .map(|node| format!("{} {:?} ({})", node.node, node.health, node.reason))
+            .collect();
+        let free: Vec<u32> = status.nodes.iter().map(|node| node.slots_free).collect();
+        let reserved: Vec<u32> = status.nodes.iter().map(|node| node.slots_reserved).collect();
+        format!(
+            "segments {} degraded {} lost {}, shards missing {}, free slots {free:?} of {reserved:?}, \
+             live {} of {} bytes, rebuilding {}, scrubbing {}, journal whole {}, not up: \
+             {down:?}",
+            status.segments,
+            status.segments_degraded,
+            status.segments_lost,
+            status.shards_missing,
+            status.live_bytes,
+            status.capacity_bytes,
+            status.rebuild.running,
+            status.scrub.running,
+            status.journal_whole,
+        )
     }
 
     fn request_close(&mut self) {

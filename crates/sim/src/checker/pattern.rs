@@ -15,7 +15,10 @@ fn words(value: Value, cell: u64) -> impl Iterator<Item = u64> + Clone {
     let first = (u64::from(value) << 32 ^ cell).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let step = first.rotate_left(32) | 1;
     let head = [MAGIC, u64::from(value), cell];
-    head.into_iter().chain((1..).map(move |index| first.wrapping_add(step.wrapping_mul(index))))
+    let rest = std::iter::successors(Some(first.wrapping_add(step)), move |word| {
+        Some(word.wrapping_add(step))
+    });
+    head.into_iter().chain(rest)
 }
 
 /// The content of the cells of `span`, as written by write `value`.
@@ -29,6 +32,11 @@ pub(crate) fn fill(value: Value, span: Span, cell_bytes: usize) -> Bytes {
     data.freeze()
 }
 
+/// Without an early end, so that the compiler uses vector instructions.
+fn is_zero(data: &[u8]) -> bool {
+    data.iter().fold(0, |all, byte| all | byte) == 0
+}
+
 /// The write that made `data`, which was read from `cell`.
 pub(crate) fn decode(data: &[u8], cell: u64) -> Result<Value, String> {
     let word = |index: usize| {
@@ -36,7 +44,7 @@ pub(crate) fn decode(data: &[u8], cell: u64) -> Result<Value, String> {
         bytes.copy_from_slice(&data[index * 8..index * 8 + 8]);
         u64::from_le_bytes(bytes)
     };
-    if word(0) == 0 && data.iter().all(|byte| *byte == 0) {
+    if word(0) == 0 && is_zero(data) {
         return Ok(0);
     }
     let (magic, value, from) = (word(0), word(1), word(2));

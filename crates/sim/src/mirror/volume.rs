@@ -325,8 +325,11 @@ impl VolumeProcess for MirrorVolume {
             lost: 0,
             rebuilding: false,
             journal_whole: true,
-            text: format!("{} jobs", self.requests.len()),
         }
+    }
+
+    fn describe_health(&self) -> String {
+        format!("{} jobs", self.requests.len())
     }
 
     fn request_close(&mut self) {

@@ -294,9 +294,9 @@ impl<'a, C: Cast> World<'a, C> {
 
     /// The volume goes on without a node until it is opened again.
     fn has_fenced_node(&self, client: ClientId) -> bool {
-        let health = self.volumes[&client].device.store().health();
-        health.phase == fieldstone_volume::VolumePhase::Serving
-            && health.nodes.iter().any(|node| node.fenced)
+        let volume = self.volumes[&client].device.store();
+        volume.phase() == fieldstone_volume::VolumePhase::Serving
+            && volume.health().nodes.iter().any(|node| node.fenced)
     }
 
     /// Starts or follows a scrub of a volume, if the fault model needs one. True when the volume is

@@ -174,10 +174,10 @@ impl<C: Cast> World<'_, C> {
         for (index, tenant) in self.tenants.iter().enumerate() {
             text.push_str(&match tenant.active.map(|active| &self.volumes[&active]) {
                 Some(host) => {
-                    let health = host.device.store().health();
+                    let volume = host.device.store();
                     let error = host.last_error.as_deref().unwrap_or("none");
-                    let text = health.text;
-                    format!("volume {index} {:?}, {text}, last error {error}; ", health.phase)
+                    let (phase, health) = (volume.phase(), volume.describe_health());
+                    format!("volume {index} {phase:?}, {health}, last error {error}; ")
                 }
                 None => format!("volume {index} has no process; "),
             });
