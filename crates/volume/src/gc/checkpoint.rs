@@ -1,0 +1,188 @@
+//! The steps of a checkpoint (its format is in `crate::checkpoint`).
+//!
+//! The root names the new checkpoint only when the checkpoint's segments, and all data that its map
+//! names, are durable. Only after that are the old checkpoint and the dead segments deleted. So the
+//! nodes hold one whole checkpoint at any time, and everything that it names. The opening of a
+//! volume stores its checkpoint in the same way.
+
+use fieldstone_buf::AlignedBuf;
+use fieldstone_proto::{BLOCK_BYTES, Lsn, SealMeta, SegmentId, SegmentKind, crc32c_blocks};
+use smallvec::SmallVec;
+
+use super::free::free_segments;
+use super::worth::SinceCheckpoint;
+use crate::core::{Ctx, VolumeCore};
+use crate::seal::{Coding, ShardBuilder, store, sync_segments};
+use crate::segment::{Segment, SegmentIndex, State, segment_id};
+use crate::status::VolumePhase;
+
+/// Writes a checkpoint and frees the segments that it makes superfluous. `clean`: the volume is
+/// closing. The caller holds the maintenance lock. Returns false if the volume failed meanwhile.
+pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
+    let (lsn, bytes, dead) = ctx.with(|core| {
+        core.close_for_checkpoint();
+        core.since_checkpoint = SinceCheckpoint::default();
+        let dead: Vec<SegmentIndex> = core
+            .segments
+            .iter()
+            .filter(|(_, s)| s.kind == SegmentKind::Data && s.live_blocks == 0)
+            .map(|(handle, _)| handle)
+            .collect();
+        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        (core.log.next, crate::checkpoint::encode(&core.map, &core.segments, blocks), dead)
+    });
+    if !wait_durable(ctx, lsn).await {
+        return false;
+    }
+    let Some(handles) = store_checkpoint(ctx, &bytes).await else { return false };
+    let old = name_checkpoint(ctx, lsn, bytes.len() as u64, &handles, clean).await;
+    let Some(old) = old else { return false };
+    let mut doomed: Vec<SegmentIndex> = dead;
+    doomed.extend(
+        ctx.with(|core| old.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()),
+    );
+    free_segments(ctx, &doomed).await;
+    ctx.with(|core| {
+        core.counters.checkpoints += 1;
+        core.trim_log(); // records of segments that were not stored
+        core.pursue_goal();
+        core.shrink_reservation(false);
+    });
+    true
+}
+
+/// Waits until every data segment that begins before `lsn` is durable, except segments that are not
+/// to be stored.
+async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
+    loop {
+        let (waiting, over) = ctx.with(|core| {
+            let waiting = core.segments.iter().any(|(_, s)| {
+                let young = s.state < State::Durable && !s.shelved;
+                s.kind == SegmentKind::Data && s.lsn_first < lsn && young
+            });
+            (waiting, matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed))
+        });
+        if over {
+            return false;
+        }
+        if !waiting {
+            return true;
+        }
+        sync_segments(ctx).await;
+    }
+}
+
+/// Makes a new segment with a part of a checkpoint, and starts to code it.
+fn checkpoint_segment(core: &mut VolumeCore, part: &[u8]) -> (SegmentIndex, Coding, SealMeta) {
+    let layout = core.layout;
+    let mut data = AlignedBuf::zeroed(part.len().next_multiple_of(BLOCK_BYTES));
+    data[..part.len()].copy_from_slice(part);
+    let blocks = u32::try_from(data.len() / BLOCK_BYTES).expect("bounded by a segment");
+    let shard_blocks = layout.shard_blocks_for(blocks);
+    let mut builder = ShardBuilder::new(layout, shard_blocks);
+    builder.put(0, &data, &crc32c_blocks(&data));
+    let coding = core.start_coding(builder);
+    core.segments_made += 1;
+    let shard_bytes = shard_blocks * BLOCK_BYTES as u32;
+    let handle = core.segments.insert(Segment {
+        id: segment_id(core.epoch, core.segments_made),
+        kind: SegmentKind::Checkpoint,
+        state: State::Closed,
+        lsn_first: Lsn(0),
+        lsn_end: Lsn(0),
+        shard_bytes,
+        shards: SmallVec::from_elem(None, layout.width()),
+        live_blocks: 0,
+        contents: None,
+        rows: None,
+        detached: false,
+        shelved: false,
+        left_on: SmallVec::new(),
+    });
+    let meta =
+        SealMeta { kind: SegmentKind::Checkpoint, lsn_first: Lsn(0), lsn_end: Lsn(0), shard_bytes };
+    (handle, coding, meta)
+}
+
+/// Writes a checkpoint's bytes to new segments and makes them stable. `None` if the volume failed
+/// meanwhile.
+pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<SegmentIndex>> {
+    let capacity = ctx.with(|core| core.layout.segment_blocks() as usize * BLOCK_BYTES);
+    let mut handles = Vec::new();
+    let mut written = Vec::new();
+    for chunk in bytes.chunks(capacity) {
+        let (handle, coding, meta) = ctx.with(|core| checkpoint_segment(core, chunk));
+        let shards = coding.finish().await;
+        if !store(ctx, handle, &shards, meta).await {
+            return None;
+        }
+        ctx.with(|core| {
+            core.segments.set_state(handle, State::Sealed);
+        });
+        handles.push(handle);
+        written.push((handle, shards, meta));
+    }
+    loop {
+        sync_segments(ctx).await;
+        // No journal has these blocks: if a sync loses them, they are written again from here.
+        for (handle, shards, meta) in &written {
+            let short = ctx.with(|core| {
+                let k = core.code.k();
+                core.segments.get(*handle).is_some_and(|s| s.shards.len() - s.missing() < k)
+            });
+            if short && !store(ctx, *handle, shards, *meta).await {
+                return None;
+            }
+        }
+        let (done, over) = ctx.with(|core| {
+            let durable = |handle: &SegmentIndex| {
+                core.segments.get(*handle).is_some_and(|s| s.state == State::Durable)
+            };
+            let over = match core.phase {
+                VolumePhase::Failed(_) | VolumePhase::Closed => true,
+                // Nodes come back only to a volume that serves.
+                VolumePhase::Opening => !core.writable(),
+                _ => false,
+            };
+            (handles.iter().all(durable), over)
+        });
+        if over {
+            return None;
+        }
+        if done {
+            return Some(handles);
+        }
+    }
+}
+
+/// Names a checkpoint in the root. Returns the segments of the old checkpoint.
+async fn name_checkpoint(
+    ctx: &Ctx,
+    lsn: Lsn,
+    bytes: u64,
+    handles: &[SegmentIndex],
+    clean: bool,
+) -> Option<Vec<SegmentId>> {
+    loop {
+        let (ids, old) = ctx.with(|core| {
+            let ids: Vec<SegmentId> =
+                handles.iter().filter_map(|h| Some(core.segments.get(*h)?.id)).collect();
+            let old = core.root.as_ref().map(|root| root.checkpoint_segments.clone());
+            (ids, old.unwrap_or_default())
+        });
+        let placed = crate::journal::put_root(ctx, |root| {
+            root.checkpoint_lsn = lsn;
+            root.checkpoint_bytes = bytes;
+            root.checkpoint_segments = ids;
+            root.clean = clean;
+        })
+        .await;
+        if placed {
+            return Some(old);
+        }
+        if ctx.with(|core| matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)) {
+            return None;
+        }
+        ctx.sleep_ms(20).await;
+    }
+}

@@ -1,0 +1,58 @@
+//! The deletion of segments.
+//!
+//! A segment leaves the table first, and then the nodes. Until the nodes have answered, its slots
+//! count as taken (`segments_freeing`).
+
+use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId};
+
+use super::RETRY_MS;
+use crate::core::Ctx;
+use crate::segment::SegmentIndex;
+
+/// How often the volume asks a busy node to delete segments.
+const DELETE_TRIES: u32 = 50;
+
+/// Deletes segments from nodes. A node that misses this was lost, or this function gives it up.
+/// When the node joins, its list shows segments that the table lacks.
+async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
+    let body = RequestBody::ShardDelete { segments: segments.to_vec() };
+    for _ in 0..DELETE_TRIES {
+        let answers = ctx.call_all(&nodes, &body).await;
+        nodes.clear();
+        for (node, answer) in answers {
+            match answer {
+                Err(NodeError::Busy) => nodes.push(node),
+                Err(error @ (NodeError::Io(_) | NodeError::Invalid(_))) => {
+                    let why = format!("deleting shards: {error}");
+                    ctx.with(|core| core.give_up_node(node, &why));
+                }
+                _ => {}
+            }
+        }
+        if nodes.is_empty() {
+            return;
+        }
+        ctx.sleep_ms(RETRY_MS).await;
+    }
+    for node in nodes {
+        ctx.with(|core| core.give_up_node(node, "deleting shards: it is busy for too long"));
+    }
+}
+
+/// Deletes segments from the nodes and from the table.
+pub async fn free_segments(ctx: &Ctx, handles: &[SegmentIndex]) {
+    let (ids, nodes) = ctx.with(|core| {
+        let ids: Vec<SegmentId> =
+            handles.iter().filter_map(|h| Some(core.segments.remove(*h)?.id)).collect();
+        core.segments_freeing += ids.len() as u64;
+        (ids, core.up_nodes())
+    });
+    for chunk in ids.chunks(1024) {
+        delete_segments(ctx, nodes.clone(), chunk).await;
+    }
+    ctx.with(|core| {
+        core.segments_freeing -= ids.len() as u64;
+        core.collection.note_change();
+        core.start_rebuild(); // a missing shard may have waited for this room
+    });
+}
