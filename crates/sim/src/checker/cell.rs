@@ -81,8 +81,10 @@ pub(crate) struct Cell {
     live: SmallVec<[Live; 1]>,
     zombies: SmallVec<[Zombie; 1]>,
     entries: SmallVec<[Entry; 2]>,
-    /// When a write to this cell last began or ended.
+    /// When a write to this cell last began or ended, if the cell is not clean.
     touched_at: Tick,
+    /// The checker's list of cells that may not be clean has this one.
+    listed: bool,
 }
 
 impl Cell {
@@ -104,6 +106,7 @@ impl Cell {
             zombies: SmallVec::new(),
             entries: SmallVec::from_slice(&[entry]),
             touched_at: 0,
+            listed: false,
         }
     }
 
@@ -112,9 +115,25 @@ impl Cell {
         self.live.len() < LIVE_MAX
     }
 
-    /// True when a power failure could bring back more than one value.
-    pub fn is_dirty(&self) -> bool {
-        self.entries.len() > 1
+    /// True when the cell holds one stable value, and no write can change that any more. Then a
+    /// flush, the death of a process or a power failure changes nothing.
+    pub fn is_clean(&self) -> bool {
+        let ([config], [entry]) = (&self.configs[..], &self.entries[..]) else { return false };
+        let stable = entry.survivable && !entry.failed && entry.written_at != NEVER;
+        let current = entry.superseded_at == NEVER && entry.overwritten_at == NEVER;
+        let settled = self.live.is_empty() && self.zombies.is_empty() && self.lasting.is_none();
+        settled && stable && current && *config == Config { value: entry.value, applied: 0 }
+    }
+
+    /// Puts the cell on the list of cells that may not be clean. False if it is there already.
+    pub fn list(&mut self) -> bool {
+        !std::mem::replace(&mut self.listed, true)
+    }
+
+    /// Takes the cell from that list if it is clean. True if it stays.
+    pub fn stays_listed(&mut self) -> bool {
+        self.listed = !self.is_clean();
+        self.listed
     }
 
     /// The values that the cell may hold now.

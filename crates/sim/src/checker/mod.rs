@@ -108,7 +108,8 @@ struct WriteInFlight {
 pub struct Checker {
     cell_bytes: usize,
     cells: Vec<Cell>,
-    dirty: BTreeSet<u64>,
+    /// The cells that may not be clean.
+    unclean: Vec<usize>,
     writes: BTreeMap<u32, WriteInFlight>,
     reads: BTreeMap<u32, (Span, Tick, ClientId)>,
     flushes: BTreeMap<u32, (Tick, ClientId)>,
@@ -124,7 +125,7 @@ impl Checker {
         Self {
             cell_bytes: cell_bytes as usize,
             cells: (0..cells).map(|_| Cell::new()).collect(),
-            dirty: BTreeSet::new(),
+            unclean: Vec::new(),
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
             flushes: BTreeMap::new(),
@@ -168,10 +169,13 @@ impl Checker {
         let stale = client != self.writer;
         if !stale {
             let value = if zeroes { 0 } else { write };
-            for cell in &mut self.cells[span.range()] {
+            for index in span.range() {
+                let cell = &mut self.cells[index];
                 cell.submitted(write, value, now);
+                if cell.list() {
+                    self.unclean.push(index);
+                }
             }
-            self.dirty.extend(span.first..span.first + span.cells);
         }
         self.writes.insert(write, WriteInFlight { client, span, fua, stale });
     }
@@ -333,11 +337,16 @@ impl Checker {
         }
         let reading_since = self.reads.values().map(|(_, since, _)| *since).min();
         let reading_since = reading_since.unwrap_or(Tick::MAX);
+        self.for_unclean(|cell| cell.flushed(since, reading_since));
+    }
+
+    /// Changes all cells in a way that changes no clean cell.
+    fn for_unclean(&mut self, change: impl Fn(&mut Cell)) {
         let cells = &mut self.cells;
-        self.dirty.retain(|cell| {
-            let cell = &mut cells[*cell as usize];
-            cell.flushed(since, reading_since);
-            cell.is_dirty()
+        self.unclean.retain(|index| {
+            let cell = &mut cells[*index];
+            change(cell);
+            cell.stays_listed()
         });
     }
 
@@ -345,9 +354,7 @@ impl Checker {
     pub fn process_died(&mut self, client: ClientId) {
         let now = self.step();
         if client == self.writer {
-            for cell in &mut self.cells {
-                cell.process_died(now);
-            }
+            self.for_unclean(|cell| cell.process_died(now));
         } else {
             // Writes that were frozen when their writer was succeeded stay undecided; reads will
             // decide.
@@ -379,9 +386,7 @@ impl Checker {
     pub fn succeeded_by(&mut self, writer: ClientId) {
         let now = self.step();
         if writer != self.writer {
-            for cell in &mut self.cells {
-                cell.taken_over(now);
-            }
+            self.for_unclean(|cell| cell.taken_over(now));
             self.writer = writer;
         }
     }
@@ -389,12 +394,7 @@ impl Checker {
     /// Notes that every machine lost power, including those of volume processes.
     pub fn power_lost(&mut self) {
         let now = self.step();
-        for (index, cell) in self.cells.iter_mut().enumerate() {
-            cell.power_lost(now);
-            if cell.is_dirty() {
-                self.dirty.insert(index as u64);
-            }
-        }
+        self.for_unclean(|cell| cell.power_lost(now));
         self.writes.clear();
         self.reads.clear();
         self.flushes.clear();

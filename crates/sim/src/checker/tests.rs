@@ -411,3 +411,25 @@ fn after_any_history_a_lost_write_is_found() {
     }
     assert!(tried > 50, "{tried}");
 }
+
+#[test]
+fn only_cells_that_are_not_clean_are_visited() {
+    let mut bench = Bench::new();
+    bench.write(1);
+    assert_eq!(bench.checker.unclean, [3]);
+    bench.flush();
+    assert_eq!(bench.checker.unclean, []);
+    bench.checker.process_died(A);
+    bench.checker.power_lost();
+    bench.read(1).expect("it was flushed");
+    bench.read(0).expect_err("it was overwritten");
+    // A failed write may still come, and a write in flight too.
+    bench.begin(2);
+    bench.checker.write_ended(2, false).expect("it may fail");
+    bench.flush();
+    assert_eq!(bench.checker.unclean, [3]);
+    bench.checker.process_died(A);
+    bench.read(1).expect("the failed write has not happened");
+    bench.flush();
+    assert_eq!(bench.checker.unclean, []);
+}
