@@ -27,6 +27,7 @@ impl Backend for Null {
             size_bytes: DEVICE_BYTES,
             block_bytes: self.1,
             preferred_bytes: 4096,
+            read_ahead_bytes: 0,
             read_only: false,
         }
     }

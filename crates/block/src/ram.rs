@@ -301,6 +301,7 @@ impl Backend for Ram {
             size_bytes: self.size_bytes,
             block_bytes: 1,
             preferred_bytes: BLOCK_BYTES as u32,
+            read_ahead_bytes: 0,
             read_only: false,
         }
     }

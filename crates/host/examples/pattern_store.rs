@@ -44,7 +44,13 @@ struct PatternStore {
 impl Backend for PatternStore {
     fn info(&self) -> Info {
         let size_bytes = self.size_bytes;
-        Info { size_bytes, block_bytes: WORD_BYTES, preferred_bytes: 65536, read_only: true }
+        Info {
+            size_bytes,
+            block_bytes: WORD_BYTES,
+            preferred_bytes: 65536,
+            read_ahead_bytes: 0,
+            read_only: true,
+        }
     }
 
     fn submit(&mut self, mut request: Request, now: Nanos) {

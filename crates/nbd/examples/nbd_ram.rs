@@ -110,7 +110,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: nbd_ram SOCKET MEBIBYTES".into());
     };
     let size_bytes = mib.parse::<u64>()? << 20;
-    let info = Info { size_bytes, block_bytes: 1, preferred_bytes: 4096, read_only: false };
+    let info = Info {
+        size_bytes,
+        block_bytes: 1,
+        preferred_bytes: 4096,
+        read_ahead_bytes: 0,
+        read_only: false,
+    };
     // One `Ram` behind one lock serves all connections, so the promise holds.
     let export = Export {
         description: "memory, forgotten when the server ends".into(),

@@ -521,6 +521,7 @@ fn draw_layers(rng: &mut RandomStream) -> Option<LayerOptions> {
     add(&format!("cache:capacity={}", rng.pick(&["64K", "256K", "4M"])));
     add(rng.pick(&["cache:write-allocate=on", "cache:write-allocate=off"]));
     add(&format!("scheduler:max-delay={}", rng.pick(&["0us", "100us", "5ms"])));
+    add(&format!("readahead:window={}", rng.pick(&["0", "16K", "64K", "auto"])));
     if rng.chance(250) {
         add(rng.pick(&["limit:iops=500", "limit:bytes=4M", "limit:iops=2000,burst=50ms"]));
     }

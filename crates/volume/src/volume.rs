@@ -26,6 +26,10 @@ const ROOT_RETRY_MS: u64 = 20;
 const WALKED_BLOCKS_MAX: u64 = 32_768;
 const WALK_BLOCKS: u64 = 4096;
 
+/// Bytes that each of four to eight data shards should deliver at a time to a sequential reader.
+/// With fewer shards, each delivers more.
+const READ_AHEAD_PER_NODE_BYTES: u32 = 256 << 10;
+
 /// A volume. The crate's documentation says how it works and how a caller drives it.
 pub struct Volume {
     core: Rc<RefCell<VolumeCore>>,
@@ -185,6 +189,7 @@ impl Backend for Volume {
             size_bytes: core.geometry.size_bytes,
             block_bytes: BLOCK_BYTES as u32,
             preferred_bytes: BLOCK_BYTES as u32,
+            read_ahead_bytes: core.layout.k.clamp(4, 8) * READ_AHEAD_PER_NODE_BYTES,
             read_only: false,
         }
     }

@@ -13,8 +13,8 @@
 //! costs more than reading them again. Reads and writes longer than 256 KiB bypass the cache.
 //!
 //! A write updates the lines that the cache has (all lines, with [`CacheOptions::write_allocate`]).
-//! Lines hold [`Bytes`]. The cache keeps the bytes of a small read without a copy. It copies a line
-//! out of a piece of more than four lines, because one line would otherwise pin the whole piece. It
+//! Lines hold [`Bytes`]. The cache keeps the bytes of a read of one line without a copy. It copies
+//! each line of a longer read, because one line would otherwise pin the memory of all of them. It
 //! also copies the bytes of a write, because a front-end may have received many requests into one
 //! buffer. A backend whose small reads are slices of much larger memory (`Ram`) should have no
 //! cache.
@@ -42,9 +42,6 @@ use crate::{Completion, Op, Payload, Piece, Request, RequestId, Stage};
 pub const LINE_BYTES: u32 = 4096;
 
 const LINE: u64 = LINE_BYTES as u64;
-
-/// The cache copies a line out of a piece longer than this.
-const KEEP_BYTES: u32 = 4 * LINE_BYTES;
 
 /// Lines that a request of at most [`CacheOptions::bypass_bytes`] can cover completely.
 const MAX_LINES: u64 = 64;
@@ -289,7 +286,6 @@ impl Cache {
             }
             return;
         }
-        let copies = pieces.iter().any(|piece| piece.len_bytes() > KEEP_BYTES);
         let mut splitter = Splitter::new(pieces.clone());
         for line in lines {
             let part = splitter.take(LINE_BYTES);
@@ -299,7 +295,7 @@ impl Cache {
             }
             let data = match &part[..] {
                 [Piece::Zeroes(_)] => Bytes::new(),
-                [Piece::Data(data)] if copies => Bytes::copy_from_slice(data),
+                [Piece::Data(data)] => Bytes::copy_from_slice(data),
                 // Here `to_bytes` copies several pieces into one line.
                 parts => to_bytes(parts),
             };

@@ -10,6 +10,7 @@
 //!   limit       bounds the rate, if options say so
 //!   scheduler   merges neighbours; above the cache, so that one look-up serves the merged request
 //!   cache       answers what was read before
+//!   readahead   reads ahead of sequential readers, for what the cache could not answer
 //!   align       whole blocks only below here; after merging, so that few edges are left to it
 //!   error       fails requests, for tests; only where options ask for it
 //!   delay       holds requests back, for tests; only where options ask for it
@@ -25,6 +26,7 @@ mod latency;
 mod limit;
 mod lru;
 mod meter;
+mod readahead;
 mod scheduler;
 mod streams;
 mod versions;
@@ -36,6 +38,7 @@ pub use error::{ErrorInject, ErrorOptions};
 pub use latency::{ROLLING_WINDOW, RollingLatency};
 pub use limit::{Limit, LimitOptions};
 pub use meter::{Counts, Meter, OpCount};
+pub use readahead::{ReadAhead, ReadAheadOptions, ReadAheadStats};
 pub use scheduler::{Policy, Scheduler, SchedulerOptions, SchedulerStats};
 
 use crate::layer::Layer;
@@ -54,7 +57,7 @@ pub struct Kind {
 }
 
 /// The kinds, in the order of a device's list.
-pub const KINDS: [Kind; 7] = [
+pub const KINDS: [Kind; 8] = [
     Kind {
         name: "meter",
         summary: "counts requests, bytes and errors, and times the stages",
@@ -89,6 +92,16 @@ pub const KINDS: [Kind; 7] = [
             let mut options = CacheOptions::default();
             options.set(settings)?;
             Ok(Box::new(Cache::new(options)))
+        },
+    },
+    Kind {
+        name: "readahead",
+        summary: "reads what a sequential reader will ask for next, in long reads",
+        default: true,
+        make: |settings| {
+            let mut options = ReadAheadOptions::default();
+            options.set(settings)?;
+            Ok(Box::new(ReadAhead::new(options)))
         },
     },
     Kind {
@@ -205,12 +218,12 @@ mod tests {
     #[test]
     fn a_device_has_the_defaults_and_what_options_add() {
         let mut options = LayerOptions::default();
-        assert_eq!(names(&options), ["meter", "limit", "scheduler", "cache", "align"]);
+        assert_eq!(names(&options), ["meter", "limit", "scheduler", "cache", "readahead", "align"]);
         options.add("delay:read=10ms").unwrap();
         options.add("limit:iops=100").unwrap();
         options.add("limit:bytes=1M").unwrap();
         options.add("cache:off").unwrap();
-        assert_eq!(names(&options), ["meter", "limit", "scheduler", "align", "delay"]);
+        assert_eq!(names(&options), ["meter", "limit", "scheduler", "readahead", "align", "delay"]);
         let limit = options.make().unwrap().remove(1);
         let expected = [("iops", "100"), ("bytes", "1M"), ("burst", "0")];
         assert_eq!(limit.options(), expected.map(|(name, value)| (name, value.to_owned())));

@@ -296,7 +296,7 @@ impl Scheduler {
     /// Whether `request` should wait for adjacent requests, and until when.
     fn wait(&mut self, request: &Request, direction: Direction) -> Option<Nanos> {
         let lane = &mut self.lanes[direction as usize];
-        let sequential = lane.streams.follow(request.offset_bytes, request.end_bytes());
+        let sequential = lane.streams.follow(request.offset_bytes, request.end_bytes()).is_some();
         let plain = request.flags == RequestFlags::default();
         if !sequential
             || !plain

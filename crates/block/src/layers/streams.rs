@@ -5,54 +5,75 @@
 //! clock hand chooses that place. The hand spares a stream once if a request has continued it since
 //! the hand last passed, so random traffic does not evict a sequential stream between two of its
 //! requests.
+//!
+//! A layer may keep something of its own with each stream, of a type `T`.
 
 /// Number of streams of one direction in the table.
-const STREAMS: usize = 8;
+pub(crate) const STREAMS: usize = 8;
 
 /// A stream counts as sequential after this many continuations in a row. On a small device one
 /// adjacency can be an accident; two hardly can.
 const SEQUENTIAL_RUN: u32 = 2;
 
-#[derive(Clone, Copy)]
-struct Stream {
+struct Stream<T> {
     end_bytes: u64,
     run: u32,
     spared: bool,
+    /// What the layer keeps with the stream.
+    state: T,
 }
 
-impl Stream {
-    /// No request with an effect can start at the last possible byte.
-    const EMPTY: Stream = Stream { end_bytes: u64::MAX, run: 0, spared: false };
-}
-
-/// The recent streams of one direction.
-pub(crate) struct Streams {
-    table: [Stream; STREAMS],
-    hand: usize,
-}
-
-impl Default for Streams {
-    fn default() -> Self {
-        Streams { table: [Stream::EMPTY; STREAMS], hand: 0 }
+impl<T: Default> Stream<T> {
+    fn ending_at(end_bytes: u64) -> Self {
+        Stream { end_bytes, run: 0, spared: false, state: T::default() }
     }
 }
 
-impl Streams {
-    /// Notes the request `start..end`. Returns whether it continues a sequential stream.
-    pub(crate) fn follow(&mut self, start_bytes: u64, end_bytes: u64) -> bool {
-        let found = self.table.iter_mut().find(|stream| stream.end_bytes == start_bytes);
-        if let Some(stream) = found {
+/// The recent streams of one direction.
+pub(crate) struct Streams<T = ()> {
+    table: [Stream<T>; STREAMS],
+    hand: usize,
+    /// A request continues a stream even if it starts so many bytes before the stream's end.
+    slack_bytes: u64,
+}
+
+impl<T: Default> Default for Streams<T> {
+    fn default() -> Self {
+        Streams::with_slack(0)
+    }
+}
+
+impl<T: Default> Streams<T> {
+    /// An empty table. A request continues a stream if it ends behind the stream's end, and starts
+    /// there or up to `slack_bytes` before.
+    pub(crate) fn with_slack(slack_bytes: u64) -> Self {
+        // No request with an effect can start at the last possible byte.
+        let table = std::array::from_fn(|_| Stream::ending_at(u64::MAX));
+        Streams { table, hand: 0, slack_bytes }
+    }
+
+    /// Notes the request `start..end`. If it continues a sequential stream, returns what the layer
+    /// keeps with that stream.
+    pub(crate) fn follow(&mut self, start_bytes: u64, end_bytes: u64) -> Option<&mut T> {
+        let slack_bytes = self.slack_bytes;
+        let continues = |stream: &Stream<T>| {
+            let behind = stream.end_bytes.checked_sub(start_bytes);
+            behind.is_some_and(|bytes| bytes <= slack_bytes) && end_bytes > stream.end_bytes
+        };
+        let found = self.table.iter().position(continues);
+        if let Some(index) = found {
+            let stream = &mut self.table[index];
             stream.end_bytes = end_bytes;
             stream.run += 1;
             stream.spared = true;
-            return stream.run >= SEQUENTIAL_RUN;
+            return (stream.run >= SEQUENTIAL_RUN).then_some(&mut stream.state);
         }
         while std::mem::take(&mut self.table[self.hand].spared) {
             self.hand = (self.hand + 1) % STREAMS;
         }
-        self.table[self.hand] = Stream { end_bytes, run: 0, spared: false };
+        self.table[self.hand] = Stream::ending_at(end_bytes);
         self.hand = (self.hand + 1) % STREAMS;
-        false
+        None
     }
 }
 
@@ -64,14 +85,15 @@ mod tests {
 
     #[test]
     fn a_stream_is_known_after_two_continuations_and_survives_random_traffic() {
-        let mut streams = Streams::default();
+        let mut streams = Streams::<()>::default();
         let mut random = ChaCha8Rng::seed_from_u64(1);
         let mut known = Vec::new();
         for step in 0..20u64 {
-            known.push(streams.follow((1 << 50) + step * 4096, (1 << 50) + (step + 1) * 4096));
+            let at = (1 << 50) + step * 4096;
+            known.push(streams.follow(at, at + 4096).is_some());
             for _ in 0..4 {
                 let at = random.random_range(0..1u64 << 40) * 8192;
-                assert!(!streams.follow(at, at + 4096));
+                assert!(streams.follow(at, at + 4096).is_none());
             }
         }
         assert_eq!(known[..3], [false, false, true]);
@@ -80,11 +102,15 @@ mod tests {
 
     #[test]
     fn several_streams_are_told_apart() {
-        let mut streams = Streams::default();
+        let mut streams = Streams::<u64>::default();
         for step in 0..10u64 {
             for stream in 0..STREAMS as u64 {
                 let at = (stream + 1) * (1 << 30) + step * 4096;
-                assert_eq!(streams.follow(at, at + 4096), step >= 2);
+                let state = streams.follow(at, at + 4096);
+                assert_eq!(state.is_some(), step >= 2);
+                let Some(state) = state else { continue };
+                assert_eq!(*state, if step == 2 { 0 } else { stream });
+                *state = stream;
             }
         }
     }

@@ -16,7 +16,7 @@ use std::num::NonZeroU64;
 use chaos::{Chaos, Temper};
 use fieldstone_block::layers::{
     Align, Cache, CacheOptions, Delay, DelayOptions, ErrorInject, ErrorOptions, Limit,
-    LimitOptions, Policy, Scheduler, SchedulerOptions,
+    LimitOptions, Policy, ReadAhead, ReadAheadOptions, Scheduler, SchedulerOptions,
 };
 use fieldstone_block::{Backend, Layer, Nanos, Ram, Stack};
 use harness::{Harness, Shape};
@@ -152,6 +152,25 @@ fn cache_keeps_the_contract() {
 }
 
 #[test]
+fn readahead_keeps_the_contract() {
+    let (mut hits, mut waited, mut cut, mut failed) = (0, 0, 0, 0);
+    for seed in 0..SEEDS {
+        let window = [8 << 10, 16 << 10, 64 << 10][seed as usize % 3];
+        let options = ReadAheadOptions { window_bytes: Some(window) };
+        let wants = Wants { blocks: false, streams: seed % 4 > 0, lines: true };
+        let stack = |chaos, _: &Shape| over(chaos, ReadAhead::new(options));
+        let harness = check_seed(seed, wants, stack, Stack::store);
+        let stats = harness.backend.layer::<ReadAhead>().unwrap().stats();
+        hits += stats.hits;
+        waited += stats.waited;
+        cut += stats.cut;
+        failed += stats.failed;
+    }
+    let fewest = hits.min(waited).min(cut);
+    assert!(fewest > SEEDS / 4 && failed > 0, "{hits}, {waited}, {cut}, {failed}");
+}
+
+#[test]
 fn error_delay_and_limit_keep_the_contract() {
     for seed in 0..SEEDS / 3 {
         let stack = |chaos, _: &Shape| {
@@ -182,7 +201,7 @@ fn error_delay_and_limit_keep_the_contract() {
 
 #[test]
 fn the_whole_list_keeps_the_contract() {
-    let (mut merged, mut hits, mut edges) = (0, 0, 0);
+    let (mut merged, mut hits, mut ahead, mut edges) = (0, 0, 0, 0);
     for seed in 0..SEEDS {
         let stack = |chaos, shape: &Shape| {
             let scheduler = SchedulerOptions {
@@ -196,9 +215,12 @@ fn the_whole_list_keeps_the_contract() {
                 capacity_bytes: [0, 4 << 12, 1 << 20][seed as usize / 3 % 3],
                 ..CacheOptions::default()
             };
+            let window_bytes = [0, 8 << 10, 64 << 10][seed as usize / 9 % 3];
+            let read_ahead = ReadAheadOptions { window_bytes: Some(window_bytes) };
             let layers: Vec<Box<dyn Layer>> = vec![
                 Box::new(Scheduler::new(scheduler)),
                 Box::new(Cache::new(cache)),
+                Box::new(ReadAhead::new(read_ahead)),
                 Box::new(Align::new()),
             ];
             Stack::new(chaos, layers)
@@ -207,9 +229,11 @@ fn the_whole_list_keeps_the_contract() {
         let stack = check_seed(seed, wants, stack, Stack::store).backend;
         merged += stack.layer::<Scheduler>().unwrap().stats().merged;
         hits += stack.layer::<Cache>().unwrap().stats().hits;
+        ahead += stack.layer::<ReadAhead>().unwrap().stats().hits;
         edges += stack.layer::<Align>().unwrap().stats().read_modify_writes;
         assert_eq!(stack.in_flight(), 0);
     }
     let least = merged.min(hits).min(edges);
     assert!(least > SEEDS, "{merged} merged, {hits} hits, {edges} read-modify-writes");
+    assert!(ahead > SEEDS / 10, "{ahead} reads answered by windows");
 }

@@ -159,7 +159,7 @@ fn long_reads_pass_by_and_capacity_zero_is_off() {
 #[test]
 fn a_line_does_not_hold_on_to_a_large_buffer() {
     let (mut cache, hand) = cache(1024);
-    for (len, shared) in [(4 * LINE_BYTES, true), (8 * LINE_BYTES, false)] {
+    for (len, shared) in [(LINE_BYTES, true), (2 * LINE_BYTES, false), (8 * LINE_BYTES, false)] {
         let offset = u64::from(len);
         cache.submit(request(1, Op::Read, offset, len, 0), Nanos(1));
         hand.answer(0, 1);

@@ -10,6 +10,8 @@ mod faults;
 #[cfg(test)]
 mod manual;
 #[cfg(test)]
+mod readahead;
+#[cfg(test)]
 mod scheduler;
 #[cfg(test)]
 mod stack;

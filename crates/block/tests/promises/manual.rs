@@ -74,6 +74,7 @@ impl Backend for Manual {
             size_bytes: 1 << 30,
             block_bytes: self.block_bytes,
             preferred_bytes: 4096,
+            read_ahead_bytes: 0,
             read_only: false,
         }
     }

@@ -78,6 +78,8 @@ const INLINE_BYTES: u32 = 32 << 10;
 const ZEROES_BYTES: u32 = 1 << 20;
 /// The preferred unit of requests: a page.
 const PREFERRED_BYTES: u32 = 4096;
+/// The best length of a direct read ahead of a sequential reader.
+const READ_AHEAD_BYTES: u32 = 1 << 20;
 /// The largest logical block of a disk.
 const BLOCK_BYTES_MAX: u32 = 4096;
 
@@ -512,7 +514,16 @@ impl Backend for FileStore {
             _ => (0, 1),
         };
         let read_only = self.spec.read_only;
-        Info { size_bytes, block_bytes, preferred_bytes: PREFERRED_BYTES, read_only }
+        // The kernel reads ahead for the page cache.
+        let read_ahead_bytes =
+            if self.spec.caching == Caching::Direct { READ_AHEAD_BYTES } else { 0 };
+        Info {
+            size_bytes,
+            block_bytes,
+            preferred_bytes: PREFERRED_BYTES,
+            read_ahead_bytes,
+            read_only,
+        }
     }
 
     fn submit(&mut self, mut request: Request, now: Nanos) {

@@ -337,6 +337,7 @@ fn exports_take_their_block_size_from_the_backend() {
         size_bytes: 1 << 20,
         block_bytes: 4096,
         preferred_bytes,
+        read_ahead_bytes: 0,
         read_only: true,
     };
     for (preferred, told) in [(0, 4096), (1, 512), (4096, 4096), (5000, 8192), (u32::MAX, 32 << 20)]

@@ -262,6 +262,7 @@ impl Backend for MirrorVolume {
             size_bytes: self.size_bytes,
             block_bytes: 4096,
             preferred_bytes: 4096,
+            read_ahead_bytes: 0,
             read_only: false,
         }
     }

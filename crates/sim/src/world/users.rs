@@ -283,9 +283,14 @@ impl<C: Cast> World<'_, C> {
     /// The longest permitted time of a request. In a pool that is short of room, changes wait for
     /// collection, one after another. With a disk that is slow for good, each step of a collection
     /// takes almost as long as a node may be silent. If a merged request fails, the scheduler sends
-    /// each of its parts once more.
+    /// each of its parts once more. A read may wait for a window of read-ahead first, and goes to
+    /// the volume itself if the window fails.
     fn longest_ns(&self, request: &InFlight) -> u64 {
-        let sends = if self.scenario.layers.is_some() { 2 } else { 1 };
+        let sends = match (&self.scenario.layers, request.op) {
+            (None, _) => 1,
+            (Some(_), Op::Read) => 4,
+            (Some(_), _) => 2,
+        };
         sends * request.steps * self.longest_ns_in_volume(request)
     }
 
