@@ -46,12 +46,16 @@ const KEY_BITS: u32 = 24;
 pub enum Waiter {
     /// A task.
     Task(Filler<CallResult>),
-    /// A piece of a read.
+    /// Pieces of a read that lie one behind the other on a shard.
     Read {
         /// The read.
         read: usize,
-        /// Number of the piece in the read.
+        /// Number of the first piece in the read. The others follow, k apart.
         piece: usize,
+        /// Number of pieces.
+        pieces: u32,
+        /// Number of blocks.
+        blocks: u32,
     },
     /// A record of the journal.
     Append {
@@ -219,7 +223,9 @@ impl VolumeCore {
         }
         match call.waiter {
             Waiter::Task(filler) => filler.fill(result),
-            Waiter::Read { read, piece } => self.read_replied(call.node, read, piece, result),
+            Waiter::Read { read, piece, pieces, blocks } => {
+                self.read_replied(call.node, read, ((piece, pieces), blocks), result);
+            }
             Waiter::Append { generation, batch } => {
                 self.append_replied(call.node, generation, batch, result);
             }

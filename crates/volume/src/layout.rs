@@ -13,6 +13,10 @@
 //! ```
 
 use fieldstone_proto::BLOCK_BYTES;
+use smallvec::SmallVec;
+
+/// The most blocks in a range. A node answers no longer read.
+const RANGE_BLOCKS_MAX: u32 = (fieldstone_proto::PAYLOAD_BYTES_MAX / BLOCK_BYTES) as u32;
 
 /// The layout of every segment of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +43,18 @@ pub struct ShardRange {
     pub offset_bytes: u32,
     /// Number of blocks.
     pub count: u32,
+}
+
+/// Pieces of a run of blocks that lie one behind the other on one data shard: a piece, and each
+/// k-th piece after it, in the order of [`Layout::ranges`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardRun {
+    /// Number of the first piece.
+    pub piece: u32,
+    /// Number of pieces.
+    pub pieces: u32,
+    /// Where all of them lie.
+    pub range: ShardRange,
 }
 
 impl Layout {
@@ -74,7 +90,8 @@ impl Layout {
         (unit % self.k, unit / self.k * self.unit_blocks + within)
     }
 
-    /// Splits blocks `first .. first + count` into the longest runs that lie on one shard.
+    /// Splits blocks `first .. first + count` into the longest runs that lie on one shard, of at
+    /// most [`RANGE_BLOCKS_MAX`].
     pub fn ranges(&self, first: u32, count: u32) -> impl Iterator<Item = ShardRange> + use<> {
         let layout = *self;
         let mut at = first;
@@ -86,10 +103,33 @@ impl Layout {
             let (shard, block) = layout.locate(at);
             let unit_left = layout.unit_blocks - at % layout.unit_blocks;
             let run = if layout.k == 1 { end - at } else { unit_left.min(end - at) };
+            let run = run.min(RANGE_BLOCKS_MAX);
             at += run;
             let offset_bytes = block * BLOCK_BYTES as u32;
             Some(ShardRange { shard, offset_bytes, count: run })
         })
+    }
+
+    /// Joins the ranges of blocks `first .. first + count` to runs of at most `blocks_max` blocks,
+    /// or of one range if that is longer: what one read of a shard fetches.
+    pub fn runs(
+        &self,
+        first: u32,
+        count: u32,
+        blocks_max: u32,
+    ) -> impl Iterator<Item = ShardRun> + use<> {
+        let mut runs: SmallVec<[ShardRun; 8]> = SmallVec::new();
+        for (piece, range) in (0..).zip(self.ranges(first, count)) {
+            let previous = runs.iter_mut().rev().find(|run| run.range.shard == range.shard);
+            match previous {
+                Some(run) if run.range.count + range.count <= blocks_max => {
+                    run.pieces += 1;
+                    run.range.count += range.count;
+                }
+                _ => runs.push(ShardRun { piece, pieces: 1, range }),
+            }
+        }
+        runs.into_iter()
     }
 }
 
@@ -139,6 +179,31 @@ mod tests {
                 }
             }
             prop_assert_eq!(block, last + 1);
+        }
+
+        #[test]
+        fn runs_have_each_range_once_and_in_its_place(
+            (k, unit) in (1u32..9, 1u32..20), first in 0u32..500, count in 1u32..500,
+            blocks_max in 1u32..300
+        ) {
+            let layout =
+                Layout { k, m: 2, unit_blocks: unit, step_blocks: unit, shard_blocks: 2000 * unit };
+            let ranges: Vec<ShardRange> = layout.ranges(first, count).collect();
+            let mut seen = vec![false; ranges.len()];
+            for run in layout.runs(first, count, blocks_max) {
+                let mut offset_bytes = run.range.offset_bytes;
+                for index in 0..run.pieces {
+                    let piece = (run.piece + index * k) as usize;
+                    prop_assert!(!std::mem::replace(&mut seen[piece], true));
+                    prop_assert_eq!(ranges[piece].shard, run.range.shard);
+                    prop_assert_eq!(ranges[piece].offset_bytes, offset_bytes);
+                    offset_bytes += ranges[piece].count * BLOCK_BYTES as u32;
+                }
+                let bytes = offset_bytes - run.range.offset_bytes;
+                prop_assert_eq!(bytes, run.range.count * BLOCK_BYTES as u32);
+                prop_assert!(run.range.count <= blocks_max || run.pieces == 1);
+            }
+            prop_assert!(seen.iter().all(|seen| *seen));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use fieldstone_block::Nanos;
 use fieldstone_proto::{Epoch, NodeStat, SegmentId, Tag};
 
-use crate::read::QueuedPiece;
+use crate::read::QueuedRun;
 use crate::status::NodeHealth;
 
 /// A node as the volume sees it.
@@ -103,10 +103,12 @@ pub enum Shortage {
 /// Users' reads on a node.
 #[derive(Default)]
 pub struct NodeReads {
-    /// Reads that wait for the node's answer.
+    /// Requests that wait for the node's answer.
     pub in_flight: u32,
-    /// Pieces of reads that wait until fewer are in flight.
-    pub waiting: VecDeque<QueuedPiece>,
+    /// Blocks that they ask for.
+    pub blocks_in_flight: u32,
+    /// Runs of pieces that wait until fewer are in flight.
+    pub waiting: VecDeque<QueuedRun>,
 }
 
 /// The state of a node in an attempt to open the volume.

@@ -1,15 +1,17 @@
 //! Reading: the volume reads blocks from memory while their segment is unsealed, then as one range
 //! from one node, and else decodes them.
 //!
-//! The volume cuts a read into pieces, one per run of blocks that lie together on a shard. A node
-//! may fail to deliver a piece (node down, shard missing, checksum wrong). Then a task fetches the
-//! piece again. The task looks the blocks up anew, because collection may have moved them
-//! meanwhile, and otherwise decodes them from the other shards.
+//! The volume cuts a read into pieces, one per run of blocks that lie together on a shard. A long
+//! read has several pieces on each shard, one unit after the other, and the volume asks the node for
+//! all of them at once, up to [`RUN_BLOCKS_MAX`]. A node may fail to deliver (node down, shard
+//! missing, checksum wrong). Then tasks fetch the pieces again, one by one. A task looks the blocks
+//! up anew, because collection may have moved them meanwhile, and otherwise decodes them from the
+//! other shards.
 //!
-//! A few large reads of scattered blocks are thousands of pieces. So many requests at once would
-//! fill a node's table, and the node would answer the last ones so late that it looked hung. So a
-//! bounded number of pieces is under way to each node, and a bounded number of tasks fetches pieces
-//! again. The other pieces wait in a queue.
+//! A few large reads of scattered blocks are thousands of requests. So many at once would fill a
+//! node's table, and the node would answer the last ones so late that it looked hung. So a bounded
+//! number of requests and of blocks is under way to each node; the other requests wait in a queue
+//! of the node. A bounded number of tasks fetches pieces again; the other pieces wait for a task.
 
 use std::collections::VecDeque;
 
@@ -25,8 +27,9 @@ use smallvec::SmallVec;
 use crate::calls::{CallResult, Waiter};
 use crate::core::{Ctx, VolumeCore};
 use crate::decode::{decode_range, gone, wrong_length};
-use crate::layout::ShardRange;
+use crate::layout::{ShardRange, ShardRun};
 use crate::map::{Location, MapRun};
+use crate::node::NodeReads;
 use crate::segment::{Segment, SegmentIndex};
 use crate::status::NodeHealth;
 
@@ -36,8 +39,13 @@ const ATTEMPTS_MAX: u32 = 8;
 const RETRY_MS: u64 = 20;
 /// How often the volume asks a node for a range while the node answers that it is busy.
 const BUSY_MAX: u32 = 10;
-/// Pieces of users' reads under way to one node.
+/// The most blocks in one request. A longer range of a single piece goes alone.
+const RUN_BLOCKS_MAX: u32 = 256;
+/// Requests for users' reads under way to one node.
 const READS_PER_NODE_MAX: u32 = 256;
+/// Blocks under way from one node, without those of the last request. At 8 MiB a slow network
+/// delivers them well within the time in which a node has to answer.
+const BLOCKS_PER_NODE_MAX: u32 = 2048;
 /// Tasks that fetch pieces again.
 const RETRIES_MAX: u32 = 64;
 
@@ -58,13 +66,22 @@ struct Read {
     error: Option<BlockError>,
 }
 
-/// A piece that the volume has not asked for yet.
-pub struct QueuedPiece {
+/// Pieces that the volume has not asked for yet.
+pub struct QueuedRun {
     read: usize,
+    /// Number of the first piece in the read.
     piece: usize,
+    pieces: u32,
     handle: SegmentIndex,
     segment: SegmentId,
     range: ShardRange,
+}
+
+impl NodeReads {
+    /// The next request has to wait.
+    fn is_full(&self) -> bool {
+        self.in_flight >= READS_PER_NODE_MAX || self.blocks_in_flight >= BLOCKS_PER_NODE_MAX
+    }
 }
 
 /// Reads under way.
@@ -117,15 +134,15 @@ impl VolumeCore {
             return;
         }
         let mut at = run.block;
+        let state = &mut self.reads.reads[read];
+        let first = state.pieces.len();
         for range in self.layout.ranges(block, run.count) {
-            let piece = {
-                let state = &mut self.reads.reads[read];
-                state.pieces.push(PieceState::Waiting { block: at, count: range.count });
-                state.waiting += 1;
-                state.pieces.len() - 1
-            };
-            self.start_piece(read, piece, handle, range);
+            state.pieces.push(PieceState::Waiting { block: at, count: range.count });
+            state.waiting += 1;
             at += u64::from(range.count);
+        }
+        for run in self.layout.runs(block, run.count, RUN_BLOCKS_MAX) {
+            self.start_pieces(read, first, handle, run);
         }
     }
 
@@ -135,43 +152,55 @@ impl VolumeCore {
             .filter(|node| self.node(*node).health == NodeHealth::Up)
     }
 
-    fn start_piece(&mut self, read: usize, piece: usize, handle: SegmentIndex, range: ShardRange) {
+    /// Asks for the pieces of `run`, which counts them from piece `first` of the read.
+    fn start_pieces(&mut self, read: usize, first: usize, handle: SegmentIndex, run: ShardRun) {
+        let ShardRun { piece, pieces, range } = run;
+        let piece = first + piece as usize;
         let segment = self.segments.get(handle);
         match segment.and_then(|segment| Some((segment.id, self.source(segment, range)?))) {
             Some((segment, node)) => {
-                let queued = QueuedPiece { read, piece, handle, segment, range };
-                let state = self.node_mut(node);
-                if state.reads.in_flight >= READS_PER_NODE_MAX {
-                    state.reads.waiting.push_back(queued);
-                } else {
-                    self.send_piece(node, &queued);
+                let queued = QueuedRun { read, piece, pieces, handle, segment, range };
+                match self.node(node).reads.is_full() {
+                    true => self.node_mut(node).reads.waiting.push_back(queued),
+                    false => self.send_pieces(node, &queued),
                 }
             }
-            None => self.retry_piece(read, piece),
+            None => self.retry_pieces(read, (piece, pieces)),
         }
     }
 
-    fn send_piece(&mut self, node: NodeIndex, queued: &QueuedPiece) {
-        self.node_mut(node).reads.in_flight += 1;
-        let (body, waiter) = (
-            read_body(queued.segment, queued.range),
-            Waiter::Read { read: queued.read, piece: queued.piece },
-        );
-        self.send(node, body, Vec::new(), waiter);
+    fn send_pieces(&mut self, node: NodeIndex, queued: &QueuedRun) {
+        let QueuedRun { read, piece, pieces, segment, range, .. } = *queued;
+        let reads = &mut self.node_mut(node).reads;
+        reads.in_flight += 1;
+        reads.blocks_in_flight += range.count;
+        let waiter = Waiter::Read { read, piece, pieces, blocks: range.count };
+        self.send(node, read_body(segment, range), Vec::new(), waiter);
     }
 
-    /// Asks a node for queued pieces, as far as bounds allow.
+    /// Asks a node for queued runs, as far as bounds allow.
     fn send_waiting(&mut self, node: NodeIndex) {
-        while self.node(node).reads.in_flight < READS_PER_NODE_MAX {
+        while !self.node(node).reads.is_full() {
             let Some(queued) = self.node_mut(node).reads.waiting.pop_front() else { break };
-            let QueuedPiece { read, piece, handle, segment, range } = queued;
-            // The shard may have moved since the piece was queued, or the segment may be gone.
+            let QueuedRun { read, piece, pieces, handle, segment, range } = queued;
+            // The shard may have moved since the run was queued, or the segment may be gone.
             let there =
                 |found: &Segment| found.id == segment && self.source(found, range) == Some(node);
             match self.segments.get(handle).is_some_and(there) {
-                true => self.send_piece(node, &queued),
-                false => self.retry_piece(read, piece),
+                true => self.send_pieces(node, &queued),
+                false => self.retry_pieces(read, (piece, pieces)),
             }
+        }
+    }
+
+    /// The numbers of the pieces of a run: `pieces` numbers from `piece` on, k apart.
+    fn numbers(&self, (piece, pieces): (usize, u32)) -> impl Iterator<Item = usize> + use<> {
+        (piece..).step_by(self.layout.k as usize).take(pieces as usize)
+    }
+
+    fn retry_pieces(&mut self, read: usize, run: (usize, u32)) {
+        for piece in self.numbers(run) {
+            self.retry_piece(read, piece);
         }
     }
 
@@ -185,7 +214,7 @@ impl VolumeCore {
         self.reads.retries.push_back((read, piece));
         if self.reads.retrying < RETRIES_MAX {
             self.reads.retrying += 1;
-            self.spawn_with(retry_pieces);
+            self.spawn_with(fetch_again);
         }
     }
 
@@ -201,22 +230,40 @@ impl VolumeCore {
         None
     }
 
-    /// A node answered the read of a piece.
-    pub fn read_replied(&mut self, node: NodeIndex, read: usize, piece: usize, result: CallResult) {
-        self.node_mut(node).reads.in_flight -= 1;
+    /// A node answered a request for `blocks` blocks. `run` is the number of the first piece, and
+    /// the number of pieces.
+    pub fn read_replied(
+        &mut self,
+        node: NodeIndex,
+        read: usize,
+        (run, blocks): ((usize, u32), u32),
+        result: CallResult,
+    ) {
+        let reads = &mut self.node_mut(node).reads;
+        reads.in_flight -= 1;
+        reads.blocks_in_flight -= blocks;
         self.send_waiting(node);
-        match result {
-            Ok(ReplyBody::Data(data)) if self.fits_piece(read, piece, &data) => {
-                self.piece_done(read, piece, Ok(vec![data]));
-            }
-            _ => self.retry_piece(read, piece),
+        let Ok(ReplyBody::Data(mut data)) = result else {
+            return self.retry_pieces(read, run);
+        };
+        let bytes = |piece| self.piece_bytes(read, piece);
+        let expected: Option<usize> = self.numbers(run).map(bytes).sum();
+        if expected != Some(data.len()) {
+            return self.retry_pieces(read, run);
+        }
+        for piece in self.numbers(run) {
+            let len_bytes = self.piece_bytes(read, piece).expect("just summed");
+            let part = data.split_to(len_bytes);
+            self.piece_done(read, piece, Ok(vec![part]));
         }
     }
 
-    fn fits_piece(&self, read: usize, piece: usize, data: &Bytes) -> bool {
-        let slot = self.reads.reads.get(read).and_then(|read| read.pieces.get(piece));
-        matches!(slot, Some(PieceState::Waiting { count, .. })
-            if data.len() == *count as usize * BLOCK_BYTES)
+    /// Length of a piece that is being fetched.
+    fn piece_bytes(&self, read: usize, piece: usize) -> Option<usize> {
+        match self.reads.reads.get(read)?.pieces.get(piece)? {
+            PieceState::Waiting { count, .. } => Some(*count as usize * BLOCK_BYTES),
+            PieceState::Ready(_) => None,
+        }
     }
 
     fn piece_done(&mut self, key: usize, piece: usize, result: Result<Vec<Bytes>, BlockError>) {
@@ -277,7 +324,7 @@ struct Retry {
     count: u32,
 }
 
-async fn retry_pieces(ctx: Ctx) {
+async fn fetch_again(ctx: Ctx) {
     while let Some(Retry { read, piece, block, count }) = ctx.with(VolumeCore::next_retry) {
         let result = read_blocks(&ctx, block, count).await;
         ctx.with(|core| core.piece_done(read, piece, result));
@@ -411,5 +458,96 @@ impl VolumeCore {
             NodeError::Io(_) => self.give_up_node(node, &format!("read: {error}")),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_block::Op;
+
+    use super::*;
+    use crate::script::Script;
+
+    /// A volume whose blocks 0 to 63 are those of a segment, with its shards on nodes 0 to 5.
+    fn filled() -> Script {
+        let mut script = Script::serving(8);
+        let handle = script.add_segment(&[0, 1, 2, 3, 4, 5].map(Some));
+        script.core(|core| {
+            for block in 0..64 {
+                core.map.set(u64::from(block), Location::at(handle, block));
+            }
+        });
+        script
+    }
+
+    /// The content of a shard: each block has the number of its place in the segment.
+    fn content(shard: u8, offset_bytes: u32, len_bytes: u32) -> Bytes {
+        let first = offset_bytes / BLOCK_BYTES as u32;
+        let blocks = first..first + len_bytes / BLOCK_BYTES as u32;
+        let bytes = blocks.flat_map(|block| vec![block as u8 * 4 + shard; BLOCK_BYTES]);
+        bytes.collect::<Vec<u8>>().into()
+    }
+
+    /// The first byte of each block of the only completion.
+    fn blocks_read(script: &Script) -> Vec<u8> {
+        let [completion] = &script.completions[..] else { panic!("one read was made") };
+        let Ok(Payload::Data(pieces)) = &completion.result else { panic!("{completion:?}") };
+        let mut bytes = Vec::new();
+        for piece in pieces {
+            let Piece::Data(data) = piece else { panic!("{piece:?}") };
+            bytes.extend(data.chunks(BLOCK_BYTES).map(|block| block[0]));
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_read_of_several_rows_asks_each_node_once() {
+        let mut script = filled();
+        script.submit(Op::Read, 3, 10);
+        let sent = script.sent();
+        let mut lengths = Vec::new();
+        // Backwards, because nodes may answer in any order.
+        for sent in sent.iter().rev() {
+            let RequestBody::ShardRead { shard, offset_bytes, len_bytes, .. } = sent.request.body
+            else {
+                panic!("{:?}", sent.request.body)
+            };
+            assert_eq!(sent.node.0, u16::from(shard.0));
+            lengths.push((shard.0, offset_bytes as usize / BLOCK_BYTES, len_bytes as usize));
+            let data = ReplyBody::Data(content(shard.0, offset_bytes, len_bytes));
+            script.answer(sent, Ok(data));
+        }
+        lengths.sort_unstable();
+        let expected = [(0, 1, 3), (1, 1, 2), (2, 1, 2), (3, 0, 3)];
+        assert_eq!(lengths, expected.map(|(s, first, blocks)| (s, first, blocks * BLOCK_BYTES)));
+        script.sent();
+        assert_eq!(blocks_read(&script), (3..13).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn the_pieces_of_a_run_that_fails_are_fetched_one_by_one() {
+        let mut script = filled();
+        script.submit(Op::Read, 0, 8);
+        let mut sent = script.sent();
+        assert_eq!(sent.len(), 4);
+        let mut asked_again = 0;
+        let mut first = true;
+        while script.completions.is_empty() {
+            for sent in std::mem::take(&mut sent) {
+                let RequestBody::ShardRead { shard, offset_bytes, len_bytes, .. } =
+                    sent.request.body
+                else {
+                    panic!("{:?}", sent.request.body)
+                };
+                let fails = first && shard.0 == 2;
+                asked_again += u32::from(!first && shard.0 == 2);
+                let data = ReplyBody::Data(content(shard.0, offset_bytes, len_bytes));
+                script.answer(&sent, if fails { Err(NodeError::Busy) } else { Ok(data) });
+            }
+            first = false;
+            sent = script.sent();
+            assert!(!sent.is_empty() || !script.completions.is_empty(), "the read is stuck");
+        }
+        assert_eq!((asked_again, blocks_read(&script)), (2, (0..8).collect::<Vec<u8>>()));
     }
 }

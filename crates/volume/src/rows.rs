@@ -24,8 +24,10 @@
 //!
 //! The volume writes rows only while all nodes that the segment needs are up and there is plenty of
 //! room. A degraded or full pool writes through the journal. The volume holds less than a row back
-//! for more data only while other records are in flight and no small write waits after it. So
-//! nothing waits for data that may not come.
+//! for more data only while other records are in flight and only large writes wait. So nothing
+//! waits for data that may not come. On the same conditions it holds whole rows back until they
+//! fill a record, while at least [`RECORDS_GATHER`] records are in flight, or as many blocks as fill
+//! a record. A record of several rows is one longer write on each shard, and one header.
 
 use std::ops::Range;
 
@@ -47,6 +49,10 @@ use crate::status::{NodeHealth, VolumePhase};
 /// A write of at least this many blocks may go into rows. If a row is smaller, a write of a row may
 /// too.
 const LARGE_BLOCKS: u32 = 16;
+
+/// With so many records in flight, the volume gathers rows until they fill a record. So one record
+/// is on its way to the disks while another one is being answered.
+const RECORDS_GATHER: usize = 2;
 
 /// The node that keeps the rows of a shard.
 #[derive(Clone, Copy)]
@@ -93,7 +99,7 @@ pub enum RecordForm {
     Whole(u32),
     /// Rows of so many blocks.
     Detached(u32),
-    /// Nothing yet: more data makes a row, and other records are in flight.
+    /// Nothing yet: more data makes a row or a longer record, and other records are in flight.
     Hold,
     /// Rows, at the beginning of the next segment: this one has no room for a row any more. Filling
     /// this segment with a part of a row would shift all rows of the next.
@@ -120,11 +126,13 @@ impl VolumeCore {
         }
         let filled = blocks % row;
         let to_boundary = (row - filled) % row;
-        let rows = queued.saturating_sub(to_boundary).min(room.saturating_sub(to_boundary)) / row;
+        let waiting = queued.saturating_sub(to_boundary) / row;
+        let fitting = room.saturating_sub(to_boundary) / row;
+        let rows = waiting.min(fitting);
         if rows == 0 {
             // The end of a segment that has no room for a row goes through the journal.
             let fits = room >= to_boundary + row;
-            return match fits && self.hold_back() {
+            return match fits && self.log.records_in_flight() > 0 && self.log.only_large_waits() {
                 true => RecordForm::Hold,
                 false => RecordForm::Whole(most),
             };
@@ -135,12 +143,18 @@ impl VolumeCore {
         if !self.rows_ready(handle) {
             return RecordForm::Whole(most);
         }
+        let full = most / row;
+        if rows < fitting.min(full) && self.gathers_rows(full * row) {
+            return RecordForm::Hold;
+        }
         RecordForm::Detached((rows * row).min(most / row * row))
     }
 
-    /// Whether the volume holds waiting data of less than a row back for more data.
-    fn hold_back(&self) -> bool {
-        self.log.records_in_flight() && self.log.only_large_waits()
+    /// Whether the volume holds whole rows back for more rows. A record takes at most `most` blocks.
+    fn gathers_rows(&self, most: u32) -> bool {
+        let log = &self.log;
+        let busy = log.records_in_flight() >= RECORDS_GATHER || log.blocks_in_flight() >= most;
+        busy && log.only_large_waits()
     }
 
     fn rows_possible(&self) -> bool {
@@ -156,7 +170,11 @@ impl VolumeCore {
     fn rows_ready(&mut self, handle: SegmentIndex) -> bool {
         let Some(segment) = self.segments.get(handle) else { return false };
         if let Some(rows) = &segment.rows {
-            return rows.intact;
+            let connected = || rows.keepers.iter().all(|keeper| self.is_connected_since(keeper));
+            if !rows.intact || rows.written.contains(&true) || connected() {
+                return rows.intact;
+            }
+            // The volume held the rows back, and lost a keeper meanwhile: it chooses anew.
         }
         if !self.room_for_rows() {
             self.start_sync();
@@ -527,8 +545,11 @@ pub fn shard_index(shard: usize) -> ShardIndex {
 
 #[cfg(test)]
 mod tests {
+    use fieldstone_block::{Nanos, Op};
+
     use super::*;
-    use crate::script::{Script, Sent};
+    use crate::interface::VolumeEvent;
+    use crate::script::{JOURNAL, Script, Sent};
 
     /// The data shards and the parity shards among the requests, with their nodes.
     fn shards(sent: &[Sent]) -> (Vec<NodeIndex>, Vec<NodeIndex>) {
@@ -560,6 +581,85 @@ mod tests {
         script.sent();
         assert!(script.completions.iter().all(|done| done.result.is_ok()));
         assert_eq!(script.completions.len(), 1);
+    }
+
+    /// Answers all requests and does all jobs, until the volume sends no more.
+    fn settle(script: &mut Script, mut sent: Vec<Sent>) {
+        while !sent.is_empty() || !script.jobs.is_empty() {
+            sent.iter().for_each(|sent| script.done(sent));
+            script.do_jobs();
+            sent = script.sent();
+        }
+    }
+
+    /// Lengths of the writes to data shards, in blocks.
+    fn row_blocks(sent: &[Sent]) -> Vec<usize> {
+        let blocks = |sent: &Sent| match &sent.request.body {
+            RequestBody::ShardWrite { shard, checksums, .. } if shard.0 < 4 => {
+                Some(checksums.len())
+            }
+            _ => None,
+        };
+        sent.iter().filter_map(blocks).collect()
+    }
+
+    /// Two records of one row are in flight.
+    fn two_records() -> (Script, Vec<Sent>) {
+        let mut script = Script::serving(8);
+        script.write(0, 4);
+        let mut sent = script.sent();
+        script.write(4, 4);
+        sent.extend(script.sent());
+        (script, sent)
+    }
+
+    #[test]
+    fn rows_are_gathered_while_two_records_are_in_flight() {
+        let (mut script, first) = two_records();
+        assert_eq!(row_blocks(&first), [1; 8]);
+        script.write(8, 4);
+        script.write(12, 4);
+        assert!(script.sent().is_empty());
+        first.iter().for_each(|sent| script.done(sent));
+        script.do_jobs();
+        let parity = script.sent();
+        parity.iter().for_each(|sent| script.done(sent));
+        let gathered = script.sent();
+        assert_eq!(row_blocks(&gathered), [2; 4]);
+        settle(&mut script, gathered);
+        assert_eq!(script.completions.len(), 4);
+    }
+
+    #[test]
+    fn rows_are_not_held_back_before_a_trim() {
+        let (mut script, first) = two_records();
+        script.write(8, 4);
+        assert!(script.sent().is_empty());
+        script.submit(Op::Trim, 20, 4);
+        assert_eq!(row_blocks(&script.sent()), [1; 4]);
+        settle(&mut script, first);
+    }
+
+    #[test]
+    fn rows_that_were_held_back_go_to_no_node_that_was_lost_meanwhile() {
+        let (mut script, first) = two_records();
+        // The next segment gets its keepers while its first row is held back.
+        script.core(VolumeCore::close_open_segment);
+        script.write(8, 4);
+        script.sent();
+        let keepers = |core: &mut VolumeCore| -> Vec<NodeIndex> {
+            let open = core.log.open.expect("for the row");
+            let segment = core.segments.get(open).expect("it is open");
+            let rows = segment.rows.iter().flat_map(|rows| &rows.keepers);
+            rows.map(|keeper| keeper.node).collect()
+        };
+        let chosen = script.core(keepers);
+        let lost = chosen.into_iter().find(|node| !JOURNAL.contains(node)).expect("six nodes");
+        script.volume.handle(VolumeEvent::NodeDown(lost), Nanos(0));
+        first.iter().filter(|sent| sent.node != lost).for_each(|sent| script.done(sent));
+        script.do_jobs();
+        let sent = script.sent();
+        assert!(sent.iter().all(|sent| sent.node != lost));
     }
 
     #[test]

@@ -156,14 +156,20 @@ impl Script {
 
     /// A user writes `blocks` blocks from block `first` on.
     pub fn write(&mut self, first: u64, blocks: u32) {
+        self.submit(Op::Write, first, blocks);
+    }
+
+    /// A user's request for `blocks` blocks from block `first` on.
+    pub fn submit(&mut self, op: Op, first: u64, blocks: u32) {
         let block = BLOCK_BYTES as u32;
+        let written_bytes = if op == Op::Write { blocks * block } else { 0 };
         let request = fieldstone_block::Request {
             id: RequestId(first),
-            op: Op::Write,
+            op,
             offset_bytes: first * u64::from(block),
             len_bytes: blocks * block,
             flags: RequestFlags::default(),
-            data: vec![7; (blocks * block) as usize].into(),
+            data: vec![7; written_bytes as usize].into(),
             destination: ReadDestination::default(),
             queue: QueueId::default(),
             stamps: Stamps::default(),

@@ -507,6 +507,7 @@ impl VolumeCore {
             end: header.end(),
             waiting: SmallVec::from_slice(&self.log.nodes),
             rows,
+            blocks: record.blocks,
             parts: record.parts,
         });
         let mut payload = Vec::with_capacity(1 + record.payload.len());

@@ -76,6 +76,8 @@ struct Batch {
     waiting: SmallVec<[NodeIndex; 4]>,
     /// Writes of the batch's rows that nodes have not answered.
     rows: u32,
+    /// Blocks of the record.
+    blocks: u32,
     parts: Vec<usize>,
 }
 
@@ -248,16 +250,22 @@ impl Log {
         }
     }
 
-    /// Only large writes wait.
+    /// Only large writes wait, so that the next record may take all of them.
     #[must_use]
     pub fn only_large_waits(&self) -> bool {
-        self.queue.iter().all(|mutation| mutation.large)
+        self.trims.is_empty() && self.queue.iter().all(|mutation| mutation.large)
     }
 
-    /// Records are on their way.
+    /// Number of records on their way.
     #[must_use]
-    pub fn records_in_flight(&self) -> bool {
-        !self.batches.is_empty()
+    pub fn records_in_flight(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// Number of blocks in the records on their way.
+    #[must_use]
+    pub fn blocks_in_flight(&self) -> u32 {
+        self.batches.iter().map(|batch| batch.blocks).sum()
     }
 
     /// The batch with this number, unless it was acknowledged.
