@@ -75,11 +75,26 @@ def chosen(pool):
     handle.pwrite(noise(BLOCK, 2), 0)
     check(error_of(lambda: handle.pread(BLOCK, 0)) == "EIO", "a read does not fail as asked")
     names = [layer["name"] for layer in pool.volume_status("v")["io"]["layers"]]
-    check(names == ["meter", "limit", "scheduler", "align", "error"], f"{names}")
+    check(names == ["meter", "limit", "scheduler", "readahead", "align", "error"], f"{names}")
     check(layer_of(pool, "scheduler")["options"]["policy"] == "off", "the option has no effect")
     check(counter_of(pool, "error", "injected") == 1, f"{layer_of(pool, 'error')}")
     handle.shutdown()
     server.stop()
+
+
+def read_ahead(pool):
+    """A client that reads in order gets its bytes from windows, unless they are off."""
+    for option, works in [("readahead:window=256K", True), ("readahead:window=0", False)]:
+        server = pool.serve("v", options=["--layer", option, "--layer", "cache:off"])
+        handle = connect(server.uri("v"))
+        data = noise(4 * MIB, 3)
+        handle.pwrite(data, 0)
+        read = b"".join(handle.pread(65536, at) for at in range(0, len(data), 65536))
+        check(read == data, "a read in order gives other bytes")
+        hits = counter_of(pool, "readahead", "hits")
+        check((hits > 50) == works and (hits == 0) != works, f"{option}: {hits} hits")
+        handle.shutdown()
+        server.stop()
 
 
 def wrong(pool):
@@ -102,6 +117,7 @@ def scenario(world):
     pool.create_volume("v", "16M")
     limits(pool)
     chosen(pool)
+    read_ahead(pool)
     wrong(pool)
 
 
