@@ -43,6 +43,9 @@ pub struct Outcome {
     pub volumes_started: u32,
     /// Faults injected, by kind.
     pub faults: Vec<(&'static str, u64)>,
+    /// The counters of the devices' layers, summed over all volume processes: the layer, the
+    /// counter, and its value.
+    pub layers: Vec<(&'static str, &'static str, u64)>,
     /// Hash of the trace: equal for equal runs.
     pub trace_hash: u64,
     /// The first failure, if there is one.

@@ -1,6 +1,8 @@
 //! Runs every seed again that once failed. Also runs a few seeds that never failed, twice, to show
 //! that a seed reproduces its run.
 
+use std::collections::BTreeMap;
+
 use fieldstone_sim::{Options, run};
 
 const LIST: &str = include_str!("../regressions.txt");
@@ -49,9 +51,23 @@ fn seeds_pass_and_reproduce_their_runs_exactly() {
         let listed = listed(LIST).into_iter();
         listed.filter(|listed| listed.parked && !listed.thin).any(|listed| listed.seed == seed)
     };
+    let mut layers = BTreeMap::new();
     for seed in (0..25).filter(|seed| !parked(*seed)) {
         let first = run(seed, Options::default());
         assert_eq!(first.failure, None, "seed {seed}: {}", first.scenario);
         assert_eq!(first, run(seed, Options::default()), "seed {seed} ran differently");
+        for (layer, counter, value) in first.layers {
+            *layers.entry((layer, counter)).or_insert(0) += value;
+        }
+    }
+    // The layers do what they are there for.
+    for busy in [
+        ("scheduler", "merged"),
+        ("cache", "hits"),
+        ("readahead", "hits"),
+        ("readahead", "cut"),
+        ("align", "read_modify_writes"),
+    ] {
+        assert!(layers[&busy] > 0, "{busy:?}: {layers:?}");
     }
 }

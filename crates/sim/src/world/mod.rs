@@ -152,6 +152,8 @@ pub struct World<'a, C: Cast> {
     world_rng: RandomStream,
     injected: BTreeMap<Fault, u64>,
     device_faults: BTreeMap<DeviceFault, u64>,
+    /// The counters of the layers of volume processes that have died.
+    layers: BTreeMap<(&'static str, &'static str), u64>,
     failed_requests: u64,
     failure: Option<Failure>,
 }
@@ -190,6 +192,7 @@ impl<'a, C: Cast> World<'a, C> {
             world_rng: RandomStream::new(seed, "world", 0),
             injected: BTreeMap::new(),
             device_faults: BTreeMap::new(),
+            layers: BTreeMap::new(),
             failed_requests: 0,
             failure: None,
             scenario,
@@ -350,7 +353,10 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// The outcome of the run.
-    pub(crate) fn outcome(self, seed: u64, scenario: String) -> crate::run::Outcome {
+    pub(crate) fn outcome(mut self, seed: u64, scenario: String) -> crate::run::Outcome {
+        for host in std::mem::take(&mut self.volumes).values() {
+            self.count_layers(host);
+        }
         let injected = self.injected.iter().map(|(fault, count)| (fault.name(), *count));
         let of_devices = self.device_faults.iter().map(|(fault, count)| (fault.name(), *count));
         crate::run::Outcome {
@@ -362,6 +368,7 @@ impl<C: Cast> World<'_, C> {
             virtual_time: self.schedule.now(),
             volumes_started: self.owners.len() as u32,
             faults: injected.chain(of_devices).collect(),
+            layers: self.layers.iter().map(|(name, value)| (name.0, name.1, *value)).collect(),
             trace_hash: self.trace.hash(),
             failure: self.failure,
         }

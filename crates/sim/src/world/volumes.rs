@@ -455,9 +455,19 @@ impl<C: Cast> World<'_, C> {
         self.kill_volume(client, "it failed");
     }
 
+    /// Adds the counters of the process's layers to those of the run.
+    pub(super) fn count_layers(&mut self, host: &VolumeHost<C::Volume>) {
+        for layer in host.device.layers() {
+            for counter in layer.counters() {
+                *self.layers.entry((layer.name(), counter.name)).or_default() += counter.value;
+            }
+        }
+    }
+
     /// A volume process dies. If it was the active one of its volume, another will be opened.
     pub(super) fn kill_volume(&mut self, client: ClientId, why: &str) {
         let Some(host) = self.volumes.remove(&client) else { return };
+        self.count_layers(&host);
         let tenant = host.tenant;
         self.steady = false;
         self.note(Who::Volume(client.0), "dead", 0, format_args!("{why}"));
