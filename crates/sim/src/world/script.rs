@@ -54,7 +54,7 @@ const OPEN_NS_MAX: u64 = 120_000_000_000;
 /// Longest virtual time until the volume is whole after the last fault.
 const WHOLE_NS_MAX: u64 = 600_000_000_000;
 /// The largest number of events of a run: a run that does nothing forever must end too.
-const EVENTS_MAX: u64 = 2_000_000;
+const EVENTS_MAX: u64 = 4_000_000;
 /// Blocks per request when the script reads or trims everything.
 const SWEEP_BLOCKS: u64 = 16;
 /// Requests of one volume in flight during this.
