@@ -347,8 +347,8 @@ pub struct Info {
     pub block_bytes: u32,
     /// The best request size for this backend.
     pub preferred_bytes: u32,
-    /// How long a read should be that a layer sends ahead of a sequential reader. 0 if reading ahead
-    /// gains nothing: the data is in memory, or the backend itself reads ahead.
+    /// How long a read should be that a layer sends ahead of a sequential reader. 0 if reading
+    /// ahead gains nothing: the data is in memory, or the backend itself reads ahead.
     pub read_ahead_bytes: u32,
     /// The device refuses writes.
     pub read_only: bool,

@@ -250,7 +250,7 @@ impl ReadAhead {
         ReadAhead {
             options,
             store_bytes: 0,
-            // The cache widens reads to whole lines, so the next one may start within the last line.
+            // The cache widens reads to whole lines, so the next may start within the last line.
             streams: Streams::with_slack(LINE_BYTES - 1),
             windows: Slab::new(),
             joined: Slab::new(),

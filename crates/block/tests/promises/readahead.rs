@@ -1,4 +1,4 @@
-//! Read-ahead follows readers in order, grows its windows, and lets no window live through a change.
+//! Read-ahead follows readers in order, grows its windows, and cuts them at changes.
 
 use fieldstone_block::layers::{ReadAhead, ReadAheadOptions, ReadAheadStats};
 use fieldstone_block::{Backend, BlockError, Nanos, Op, Payload, Piece, Stack};
