@@ -60,7 +60,7 @@ fn seeds_pass_and_reproduce_their_runs_exactly() {
             *layers.entry((layer, counter)).or_insert(0) += value;
         }
     }
-    // The layers do what they are there for.
+    // Each of these layers has done its work in some run.
     for busy in [
         ("scheduler", "merged"),
         ("cache", "hits"),

@@ -53,7 +53,7 @@ pub struct ShardRun {
     pub piece: u32,
     /// Number of pieces.
     pub pieces: u32,
-    /// Where all of them lie.
+    /// The range of the shard that holds all of the pieces.
     pub range: ShardRange,
 }
 

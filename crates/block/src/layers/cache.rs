@@ -14,7 +14,7 @@
 //!
 //! A write updates the lines that the cache has (all lines, with [`CacheOptions::write_allocate`]).
 //! Lines hold [`Bytes`]. The cache keeps the bytes of a read of one line without a copy. It copies
-//! each line of a longer read, because one line would otherwise pin the memory of all of them. It
+//! each line of a longer read: otherwise one kept line would keep the whole read in memory. It
 //! also copies the bytes of a write, because a front-end may have received many requests into one
 //! buffer. A backend whose small reads are slices of much larger memory (`Ram`) should have no
 //! cache.

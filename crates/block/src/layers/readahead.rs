@@ -282,7 +282,7 @@ impl ReadAhead {
         self.go_ahead(start, end, flow);
     }
 
-    /// The windows that together have the range, in order, with the part of it in each.
+    /// Finds the windows that have all bytes of the range. Gives them in order, each with its part.
     fn find(&self, start: u64, end: u64) -> Option<SmallVec<[WindowPart; 2]>> {
         let mut found = SmallVec::new();
         let mut at = start;
@@ -295,7 +295,7 @@ impl ReadAhead {
         Some(found)
     }
 
-    /// Takes the request's bytes from windows that have all of them.
+    /// Answers the request from the windows in `found`, or lets it wait until they have loaded.
     fn join(&mut self, request: Request, found: &[WindowPart], flow: &mut Flow<'_>) {
         let joined = self.joined.vacant_key();
         let mut parts = SmallVec::new();
@@ -495,7 +495,7 @@ fn total_bytes(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| u64::from(piece.len_bytes())).sum()
 }
 
-/// The bytes of a request, or of a part of it, in a window.
+/// The bytes that a request takes from a window: `len` bytes behind the first `skip`.
 fn window_part(pieces: &[Piece], skip: u32, len: u32) -> Pieces {
     let mut part = Pieces::new();
     push_window(&mut part, pieces, skip, len);

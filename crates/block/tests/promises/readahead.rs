@@ -53,7 +53,7 @@ fn windows_grow_to_the_longest_and_one_is_always_under_way() {
     hand.answer(0, 2);
     let done = poll(&mut stack, 1);
     assert_eq!(bytes_of(done[0].1.as_ref().unwrap()), vec![2; 128 << 10]);
-    // The fifth gets the rest of it at once, and lets it go.
+    // The fifth request takes the rest of the first window. Then the layer drops that window.
     read(&mut stack, 4, 512, 128, Nanos(1));
     assert_eq!(poll(&mut stack, 1).len(), 1);
     assert_eq!(stats(&stack).held_bytes, 512 * KIB);
@@ -204,4 +204,29 @@ fn a_small_read_keeps_no_window_in_memory() {
     let Ok(Payload::Data(pieces)) = poll(&mut stack, 1).remove(0).1 else { panic!("no data") };
     let [Piece::Data(data)] = &pieces[..] else { panic!("{pieces:?}") };
     assert!(data.is_unique(), "the bytes are a part of the window");
+}
+
+/// A reader of 16 KiB at a time, far from the others. Its third request sends a window of 64 KiB.
+fn short_stream(stack: &mut Stack<Manual>, number: u64) {
+    for id in 0..3 {
+        read(stack, 3 * number + id, 4096 * number + 16 * id, 16, Nanos(1));
+    }
+}
+
+#[test]
+fn windows_of_readers_that_have_gone_make_room_for_new_ones() {
+    let (mut stack, hand) = read_ahead(64 << 10);
+    for number in 0..40 {
+        short_stream(&mut stack, number);
+        (0..4).for_each(|_| hand.answer(0, 1));
+        assert_eq!(poll(&mut stack, 1).len(), 3);
+    }
+    assert_eq!((stats(&stack).windows, stats(&stack).held_bytes), (40, 32 * 64 * KIB));
+}
+
+#[test]
+fn windows_that_never_load_are_bounded_too() {
+    let (mut stack, hand) = read_ahead(64 << 10);
+    (0..40).for_each(|number| short_stream(&mut stack, number));
+    assert_eq!((stats(&stack).windows, hand.pending().len()), (32, 3 * 40 + 32));
 }

@@ -515,7 +515,7 @@ mod tests {
     use crate::reactor::poll::Polling;
     use crate::{Caching, File, ReactorOptions, TaskRun, Token};
 
-    /// What comes while the reactor polls comes long after the poll began.
+    /// How long the other thread waits before it sends: far less than the longest poll.
     const DELAY: Duration = Duration::from_millis(5);
 
     /// A reactor that polls before its first wait, and far longer than [`DELAY`].

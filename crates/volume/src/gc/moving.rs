@@ -1,7 +1,7 @@
 //! The move of a segment's live blocks.
 //!
-//! The footer says which blocks of the device the segment once took, and the map says which of them
-//! still lie there. Each live block is appended to the log like any write, with the place that it
+//! The segment's footer lists the blocks of the device that the segment took. The map tells which of
+//! these blocks still lie in the segment. Each live block is appended to the log like any write, with the place that it
 //! comes from: the log leaves a block behind that a user has overwritten meanwhile.
 
 use fieldstone_block::BlockError;

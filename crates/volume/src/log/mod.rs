@@ -250,7 +250,7 @@ impl Log {
         }
     }
 
-    /// Only large writes wait, so that the next record may take all of them.
+    /// True if only large writes wait. Then the next record may take all of them.
     #[must_use]
     pub fn only_large_waits(&self) -> bool {
         self.trims.is_empty() && self.queue.iter().all(|mutation| mutation.large)
