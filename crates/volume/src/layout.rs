@@ -186,8 +186,8 @@ mod tests {
             (k, unit) in (1u32..9, 1u32..20), first in 0u32..500, count in 1u32..500,
             blocks_max in 1u32..300
         ) {
-            let layout =
-                Layout { k, m: 2, unit_blocks: unit, step_blocks: unit, shard_blocks: 2000 * unit };
+            let shard_blocks = 2000 * unit;
+            let layout = Layout { k, m: 2, unit_blocks: unit, step_blocks: unit, shard_blocks };
             let ranges: Vec<ShardRange> = layout.ranges(first, count).collect();
             let mut seen = vec![false; ranges.len()];
             for run in layout.runs(first, count, blocks_max) {

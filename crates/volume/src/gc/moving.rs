@@ -1,8 +1,9 @@
 //! The move of a segment's live blocks.
 //!
-//! The segment's footer lists the blocks of the device that the segment took. The map tells which of
-//! these blocks still lie in the segment. Each live block is appended to the log like any write, with the place that it
-//! comes from: the log leaves a block behind that a user has overwritten meanwhile.
+//! The segment's footer lists the blocks of the device that the segment took. The map tells which
+//! of these blocks still lie in the segment. Each live block is appended to the log like any write,
+//! with the place that it comes from: the log leaves a block behind that a user has overwritten
+//! meanwhile.
 
 use fieldstone_block::BlockError;
 use fieldstone_buf::join;
