@@ -103,8 +103,7 @@ impl NormalRow {
 
     fn shares_sources(&self, other: &Self) -> bool {
         let sources = |row: &Self| row.terms.iter().map(|term| term.source).collect::<Vec<_>>();
-        let alike = self.to_output() == other.to_output() && self.is_copy() == other.is_copy();
-        alike && !self.is_copy() && sources(self) == sources(other)
+        self.to_output() == other.to_output() && sources(self) == sources(other)
     }
 
     fn to_output(&self) -> bool {
@@ -131,8 +130,13 @@ pub(crate) fn compile(steps: &[Step]) -> Vec<Pass> {
         while let Some(first) = rest.first() {
             let alike = 1 + rest[1..].iter().take_while(|row| row.shares_sources(first)).count();
             let (family, others) = rest.split_at(alike);
-            // Equal parts: five rows as 3 + 2 keep more registers busy than 4 + 1.
-            let parts = alike.div_ceil(MAX_PASS_ROWS);
+            // Copies of an element are as many passes as there are copies. Beside a product of the
+            // element, a copy is a row like the others.
+            let parts = match family.iter().all(NormalRow::is_copy) {
+                true => alike,
+                // Equal parts: five rows as 3 + 2 keep more registers busy than 4 + 1.
+                false => alike.div_ceil(MAX_PASS_ROWS),
+            };
             for group in family.chunks(alike.div_ceil(parts)) {
                 emit_group(group.iter().collect(), &mut passes);
             }
@@ -171,7 +175,7 @@ fn emit_group(mut rows: Vec<&NormalRow>, passes: &mut Vec<Pass>) {
         let accumulate = part > 0;
         let kind = match &dyadic {
             Some(pairing) => PassKind::Dyadic { row_pairs: pairing.row_pairs },
-            None if rows[0].is_copy() && !accumulate => PassKind::Copy,
+            None if rows.len() == 1 && rows[0].is_copy() => PassKind::Copy,
             None => {
                 let is_ones = |at: &&usize| rows.iter().all(|row| row.terms[**at].coefficient == 1);
                 let ones = order.iter().take_while(is_ones).count();
@@ -323,6 +327,9 @@ mod tests {
             |i: usize, j: usize| if i == 1 || j == 2 { 1 } else { field::exp(3 + i * 7 + j) };
         assert_eq!(kinds(3, 4, ones), [PassKind::Sum { ones: 1, first_row_ones: true }]);
         assert_eq!(kinds(1, 1, |_, _| 1), [PassKind::Copy]);
+        assert_eq!(kinds(2, 1, |_, _| 1), [PassKind::Copy, PassKind::Copy]);
+        let update = |i: usize, _: usize| field::exp(i);
+        assert_eq!(kinds(3, 1, update), [PassKind::Sum { ones: 0, first_row_ones: true }]);
         assert_eq!(kinds(1, 3, |_, _| 1), [PassKind::Sum { ones: 3, first_row_ones: true }]);
     }
 }
