@@ -7,18 +7,16 @@
 //! [`MAX_SLICE_BYTES`] ([`MAX_STREAMING_SLICE_BYTES`] where lines come from memory). Slices after
 //! the first begin where the outputs are aligned.
 //!
-//! **Stores.** A store to a line that is not in cache reads the line first. Streaming stores do
-//! not, and they do not change the cache, but they are many times slower than stores that hit it.
-//! So the right choice depends on whether the outputs would stay in cache until they are used. This
-//! module knows only the size of one execution ([`STREAMING_BYTES`]), and the choice of its caller
-//! ([`StoreMode`]). When lines come from memory, they are also prefetched: by the kernel in a map
-//! of one pass, and by this module, one slice ahead, in a map of several.
+//! **Stores.** The caller chooses plain or streaming stores, or leaves the choice to `stores`. When
+//! lines come from memory, they are also prefetched: by the kernel in a map of one pass, and by this
+//! module, one slice ahead, in a map of several.
 
 use thiserror::Error;
 
 use crate::compile::{MAX_PASS_ROWS, MAX_PASS_SOURCES, Pass};
 use crate::kernel::{Kernel, Sweep, Write, fence, prefetch};
 use crate::map::{LinearMap, Source, Target};
+use crate::stores::{Work, run_with_choice};
 
 /// Fewest bytes of each element in one slice.
 const MIN_SLICE_BYTES: usize = 512;
@@ -33,19 +31,14 @@ const SLICES_BYTES: usize = 256 << 10;
 /// Most bytes of the shards of an execution that are expected in the first-level data cache, which
 /// has 32 KiB or more on today's CPUs.
 const FIRST_LEVEL_BYTES: usize = 32 << 10;
-/// Size of inputs and outputs of one execution above which [`StoreMode::Auto`] streams. Below, the
-/// outputs may stay in a cache, where plain stores are up to twice as fast and the next user of the
-/// outputs finds them. Above, the outputs do not even stay in a large third-level cache, and
-/// streaming is 1.4 to 1.5 times as fast.
-pub const STREAMING_BYTES: usize = 16 << 20;
 /// A cache line.
 const LINE_BYTES: usize = 64;
 
 /// How outputs are written. All choices give the same bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StoreMode {
-    /// Streaming if inputs and outputs together have more than [`STREAMING_BYTES`] bytes, else
-    /// plain.
+    /// Plain where the outputs are likely to be in a cache or the execution adds to them. Otherwise
+    /// whichever was faster in the last executions of this thread.
     #[default]
     Auto,
     /// Through the cache: right if the outputs are used soon, or are in cache already.
@@ -168,14 +161,46 @@ impl LinearMap {
             return Ok(());
         }
         let total_bytes = self.elements.saturating_mul(element_bytes);
-        let streams = match options.stores {
-            StoreMode::Auto => total_bytes > STREAMING_BYTES,
-            StoreMode::Plain => false,
-            StoreMode::Streaming => true,
-        };
+        let is_near = total_bytes <= FIRST_LEVEL_BYTES || options.update == Update::Accumulate;
+        match options.stores {
+            StoreMode::Auto if !is_near => {
+                let work = Work {
+                    address: outputs.first().map_or(0, |output| output.as_ptr().addr()),
+                    total_bytes,
+                    outputs: self.only_pass().map(|pass| pass.targets.len()),
+                };
+                run_with_choice(&work, |streams| {
+                    self.run(options, inputs, outputs, element_bytes, streams);
+                });
+            }
+            StoreMode::Auto | StoreMode::Plain => {
+                self.run(options, inputs, outputs, element_bytes, false);
+            }
+            StoreMode::Streaming => self.run(options, inputs, outputs, element_bytes, true),
+        }
+        Ok(())
+    }
+
+    /// The pass, if it is the only one and needs no scratch.
+    fn only_pass(&self) -> Option<&Pass> {
         match &self.passes[..] {
-            [] => {}
-            [pass] if self.shape().scratch_elements == 0 => {
+            [pass] if self.shape().scratch_elements == 0 => Some(pass),
+            _ => None,
+        }
+    }
+
+    /// Executes with buffers that have been checked. They are not empty.
+    fn run(
+        &self,
+        options: Options,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        element_bytes: usize,
+        streams: bool,
+    ) {
+        match self.only_pass() {
+            Some(pass) => {
+                let total_bytes = self.elements.saturating_mul(element_bytes);
                 let write = match streams {
                     true => Write::Streaming,
                     false if total_bytes > FIRST_LEVEL_BYTES => Write::Far,
@@ -183,12 +208,13 @@ impl LinearMap {
                 };
                 execute_pass(pass, options, inputs, outputs, element_bytes, write);
             }
-            _ => Execution::new(self, options, inputs, outputs, element_bytes, streams).execute(),
+            None => {
+                Execution::new(self, options, inputs, outputs, element_bytes, streams).execute();
+            }
         }
         if streams {
             fence();
         }
-        Ok(())
     }
 
     /// The common length of all elements, from the lengths of `inputs`: an output shard of n

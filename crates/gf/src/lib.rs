@@ -16,7 +16,8 @@
 //! | [`matrix`] | small dense matrices: product and inverse, for deriving decode tables |
 //! | `map`      | [`LinearMap`]: shape, steps, rows, terms, and the rules of validity |
 //! | `compile`  | rows become *passes*: groups of rows that share sources, with kernel tables |
-//! | `execute`  | shape check, the loop over column slices, plain or streaming stores |
+//! | `execute`  | shape check, the loop over column slices |
+//! | `stores`   | plain or streaming stores, chosen by what the thread wrote and measured |
 //! | `check`    | [`OutputCheck`]: whether outputs are right, without computing them again |
 //! | `kernel`   | scalar, AVX2, GFNI-256 and GFNI-512 inner loops, and run-time choice among them |
 
@@ -28,10 +29,11 @@ mod kernel;
 mod map;
 pub mod matrix;
 mod restrict;
+mod stores;
 pub mod word;
 
 pub use check::OutputCheck;
-pub use execute::{Options, STREAMING_BYTES, ShapeError, StoreMode, Update};
+pub use execute::{Options, ShapeError, StoreMode, Update};
 pub use kernel::Kernel;
 pub use map::{
     Element, LinearMap, MAX_ELEMENTS, MAX_SHARDS, MAX_TERMS, MapError, Row, Shape, Source, Step,

@@ -6,8 +6,8 @@ mod common;
 
 use common::random_map;
 use fieldstone_gf::{
-    Element, Kernel, LinearMap, MapError, Matrix, Options, Row, STREAMING_BYTES, Shape, ShapeError,
-    Source, StoreMode, Target, Term, Update, field,
+    Element, Kernel, LinearMap, MapError, Matrix, Options, Row, Shape, ShapeError, Source,
+    StoreMode, Target, Term, Update, field,
 };
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -195,7 +195,7 @@ fn large_executions_stream_by_themselves_and_right() {
     .unwrap();
     for map in [one_pass, sliced] {
         let elements: u32 = map.shape().input_elements.iter().sum();
-        let element_bytes = STREAMING_BYTES / elements as usize + 77;
+        let element_bytes = (16 << 20) / elements as usize + 77;
         let inputs: Vec<Vec<u8>> = (map.shape().input_elements.iter())
             .map(|&n| (0..n as usize * element_bytes).map(|_| rng.random()).collect())
             .collect();
