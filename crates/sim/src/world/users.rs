@@ -352,9 +352,10 @@ impl<C: Cast> World<'_, C> {
             DisksFull::Ahead | DisksFull::Over { .. } => longest_ns,
         };
         if !self.is_short_of_space(tenant, request) {
-            // Collection may have to make room first, and each step of it takes long.
-            let collects = slow && needs_space(request.op);
-            return if collects { longest_ns.max(SLOW_NS_MAX) } else { longest_ns };
+            // Collection may have to make room first, or the ring has to turn once or twice for the
+            // changes before this one. Each step of that takes long.
+            let waits = slow && request.op.changes_data();
+            return if waits { longest_ns.max(SLOW_NS_MAX) } else { longest_ns };
         }
         // About as many requests were under way when it arrived.
         let others = |other: &&InFlight| other.client == request.client;
