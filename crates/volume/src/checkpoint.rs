@@ -188,19 +188,12 @@ mod tests {
 
     fn segment(id: u64, live_blocks: u32) -> Segment {
         Segment {
-            id: SegmentId(id),
-            kind: SegmentKind::Data,
-            state: State::Durable,
             lsn_first: Lsn(id * 10),
             lsn_end: Lsn(id * 10 + 5),
             shard_bytes: 65536,
             shards: smallvec![Some(NodeIndex(3)), None, Some(NodeIndex(u16::MAX))],
             live_blocks,
-            contents: None,
-            rows: None,
-            detached: false,
-            shelved: false,
-            left_on: SmallVec::new(),
+            ..Segment::new(SegmentId(id), SegmentKind::Data, State::Durable, 3)
         }
     }
 

@@ -12,7 +12,6 @@ use fieldstone_proto::{
     BLOCK_BYTES, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Reply,
     ReplyBody, Request, RequestBody, SegmentId, SegmentKind, VolumeId,
 };
-use smallvec::SmallVec;
 
 use crate::core::{Ctx, VolumeCore};
 use crate::interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
@@ -189,19 +188,10 @@ impl Script {
             core.segments_made += 1;
             let id = SegmentId(core.segments_made);
             core.segments.insert(Segment {
-                id,
-                kind: SegmentKind::Data,
-                state: State::Durable,
-                lsn_first: Lsn(0),
-                lsn_end: Lsn(0),
                 shard_bytes: GEOMETRY.shard_bytes,
-                shards: shards.iter().map(|node| node.map(NodeIndex)).collect::<SmallVec<_>>(),
+                shards: shards.iter().map(|node| node.map(NodeIndex)).collect(),
                 live_blocks: 1,
-                contents: None,
-                rows: None,
-                detached: false,
-                shelved: false,
-                left_on: SmallVec::new(),
+                ..Segment::new(id, SegmentKind::Data, State::Durable, shards.len())
             })
         })
     }

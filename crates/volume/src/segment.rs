@@ -138,6 +138,27 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// A segment of `width` shards. It has no blocks, no length and no place in the log, and all
+    /// its shards are missing.
+    #[must_use]
+    pub fn new(id: SegmentId, kind: SegmentKind, state: State, width: usize) -> Self {
+        Self {
+            id,
+            kind,
+            state,
+            lsn_first: Lsn(0),
+            lsn_end: Lsn(0),
+            shard_bytes: 0,
+            shards: SmallVec::from_elem(None, width),
+            live_blocks: 0,
+            contents: None,
+            rows: None,
+            detached: false,
+            shelved: false,
+            left_on: SmallVec::new(),
+        }
+    }
+
     /// Number of the segment's blocks in memory.
     #[must_use]
     pub fn contents_blocks(&self) -> u32 {
@@ -309,6 +330,12 @@ impl SegmentTable {
     #[must_use]
     pub fn named(&self, id: SegmentId) -> Option<&Segment> {
         self.get(self.find(id)?)
+    }
+
+    /// The names of the segments with these handles; `None` if one of them is gone.
+    #[must_use]
+    pub fn names(&self, handles: &[SegmentIndex]) -> Option<Vec<SegmentId>> {
+        handles.iter().map(|handle| Some(self.get(*handle)?.id)).collect()
     }
 
     /// See [`Segment::needs_rows`].

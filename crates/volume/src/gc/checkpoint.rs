@@ -7,8 +7,8 @@
 
 use fieldstone_buf::AlignedBuf;
 use fieldstone_proto::{BLOCK_BYTES, Lsn, SealMeta, SegmentId, SegmentKind, crc32c_blocks};
-use smallvec::SmallVec;
 
+use super::RETRY_MS;
 use super::free::free_segments;
 use super::worth::SinceCheckpoint;
 use crate::core::{Ctx, VolumeCore};
@@ -84,23 +84,11 @@ fn checkpoint_segment(core: &mut VolumeCore, part: &[u8]) -> (SegmentIndex, Codi
     let coding = core.start_coding(builder);
     core.segments_made += 1;
     let shard_bytes = shard_blocks * BLOCK_BYTES as u32;
-    let handle = core.segments.insert(Segment {
-        id: segment_id(core.epoch, core.segments_made),
-        kind: SegmentKind::Checkpoint,
-        state: State::Closed,
-        lsn_first: Lsn(0),
-        lsn_end: Lsn(0),
-        shard_bytes,
-        shards: SmallVec::from_elem(None, layout.width()),
-        live_blocks: 0,
-        contents: None,
-        rows: None,
-        detached: false,
-        shelved: false,
-        left_on: SmallVec::new(),
-    });
-    let meta =
-        SealMeta { kind: SegmentKind::Checkpoint, lsn_first: Lsn(0), lsn_end: Lsn(0), shard_bytes };
+    let id = segment_id(core.epoch, core.segments_made);
+    let kind = SegmentKind::Checkpoint;
+    let segment = Segment { shard_bytes, ..Segment::new(id, kind, State::Closed, layout.width()) };
+    let handle = core.segments.insert(segment);
+    let meta = SealMeta { kind, lsn_first: Lsn(0), lsn_end: Lsn(0), shard_bytes };
     (handle, coding, meta)
 }
 
@@ -155,7 +143,9 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<SegmentInde
     }
 }
 
-/// Names a checkpoint in the root. Returns the segments of the old checkpoint.
+/// Names a checkpoint in the root. Returns the segments of the old checkpoint. `None` if the volume
+/// failed meanwhile. The volume fails if a segment of the new checkpoint is gone: a root that names
+/// a part of a checkpoint would make the volume unreadable.
 async fn name_checkpoint(
     ctx: &Ctx,
     lsn: Lsn,
@@ -165,11 +155,13 @@ async fn name_checkpoint(
 ) -> Option<Vec<SegmentId>> {
     loop {
         let (ids, old) = ctx.with(|core| {
-            let ids: Vec<SegmentId> =
-                handles.iter().filter_map(|h| Some(core.segments.get(*h)?.id)).collect();
+            let ids = core.segments.names(handles);
+            if ids.is_none() {
+                core.fail("a segment of the new checkpoint is gone".into());
+            }
             let old = core.root.as_ref().map(|root| root.checkpoint_segments.clone());
-            (ids, old.unwrap_or_default())
-        });
+            Some((ids?, old.unwrap_or_default()))
+        })?;
         let placed = crate::journal::put_root(ctx, |root| {
             root.checkpoint_lsn = lsn;
             root.checkpoint_bytes = bytes;
@@ -183,6 +175,55 @@ async fn name_checkpoint(
         if ctx.with(|core| matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)) {
             return None;
         }
-        ctx.sleep_ms(20).await;
+        ctx.sleep_ms(RETRY_MS).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_proto::RequestBody;
+
+    use crate::script::Script;
+
+    const WHOLE: [Option<u16>; 6] = [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)];
+
+    #[test]
+    fn the_root_names_all_segments_of_a_checkpoint() {
+        let mut script = Script::serving(8);
+        let handles = [script.add_segment(&WHOLE), script.add_segment(&WHOLE)];
+        script.core(|core| {
+            core.root.as_mut().expect("it serves").checkpoint_segments = vec![SegmentId(9)];
+        });
+        script.start(move |ctx| async move {
+            let old = name_checkpoint(&ctx, Lsn(4096), 7, &handles, true).await;
+            assert_eq!(old, Some(vec![SegmentId(9)]));
+        });
+        let sent = script.sent();
+        assert_eq!(sent.len(), 8);
+        for sent in &sent {
+            assert!(matches!(sent.request.body, RequestBody::PutRoot { .. }));
+            script.done(sent);
+        }
+        assert!(script.sent().is_empty());
+        script.core(|core| {
+            let root = core.root.as_ref().expect("it serves");
+            assert_eq!(root.checkpoint_segments, [SegmentId(1), SegmentId(2)]);
+            assert_eq!((root.checkpoint_lsn, root.checkpoint_bytes), (Lsn(4096), 7));
+            assert!(root.clean);
+        });
+    }
+
+    #[test]
+    fn a_volume_names_no_part_of_a_checkpoint() {
+        let mut script = Script::serving(8);
+        let handles = [script.add_segment(&WHOLE), script.add_segment(&WHOLE)];
+        script.core(|core| core.segments.remove(handles[1]));
+        script.start(move |ctx| async move {
+            let old = name_checkpoint(&ctx, Lsn(4096), 7, &handles, false).await;
+            assert_eq!(old, None);
+        });
+        assert!(script.sent().is_empty());
+        script.core(|core| assert!(matches!(core.phase, VolumePhase::Failed(_))));
     }
 }

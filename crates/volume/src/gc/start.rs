@@ -17,6 +17,9 @@ use crate::status::VolumePhase;
 /// without room. A request may have waited in a queue before that: together it is 14 s at most
 /// (`docs/faults.md`), unless a slow disk slows collection (`log/admission.rs`).
 const STARVED_MS_MAX: u64 = 8_000;
+/// Pause after a run of collection where [`RETRY_MS`] does not apply. A run may end at once.
+/// Without a pause, runs could follow each other for ever while no time passes.
+const RUNS_PAUSE_MS: u64 = 1;
 
 impl VolumeCore {
     /// Starts collection if space is short, or a checkpoint if the log after the last one is long.
@@ -56,7 +59,7 @@ impl VolumeCore {
                 (idle, core.segments_free() < core.marks().low)
             });
             let pause = (idle && short) || ended == Ended::Disturbed;
-            ctx.sleep_ms(if pause { RETRY_MS } else { 1 }).await;
+            ctx.sleep_ms(if pause { RETRY_MS } else { RUNS_PAUSE_MS }).await;
             ctx.with(|core| {
                 // Another run would gain nothing either, unless users wait for it.
                 let rests =

@@ -13,7 +13,10 @@ const DEAD_PER_CHECKPOINT_SEGMENT: u64 = 4;
 /// One in this many of the volume's segments is many dead ones.
 const DEAD_FRACTION: u64 = 4;
 /// Fewest segments between two checkpoints that only shorten recovery.
-const CHECKPOINT_EVERY: u64 = 64;
+const CHECKPOINT_EVERY_SEGMENTS: u64 = 64;
+/// In large volumes, this many segments per segment of the checkpoint lie between two such
+/// checkpoints. So these checkpoints add about 3 % to what the volume writes.
+const SEGMENTS_PER_CHECKPOINT_SEGMENT: u64 = 32;
 
 /// Changes since the last checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +36,8 @@ impl VolumeCore {
     /// verify them. The last reason does not apply where space is short, because a checkpoint takes
     /// room.
     pub(super) fn checkpoint_pays(&self) -> bool {
-        let long = CHECKPOINT_EVERY.max(self.checkpoint_segments() * 32);
+        let paid = SEGMENTS_PER_CHECKPOINT_SEGMENT * self.checkpoint_segments();
+        let long = CHECKPOINT_EVERY_SEGMENTS.max(paid);
         let settled = self.since_checkpoint.placement_changed && !self.rebuild.is_running();
         self.segments.any_shelved()
             || self.many_have_died()
@@ -64,5 +68,59 @@ impl VolumeCore {
         let marks = self.marks_at_rest();
         let worth = DEAD_PER_CHECKPOINT_SEGMENT * self.checkpoint_segments();
         worth.min((marks.low - marks.reserve) / 2).max(DEAD_BATCH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::{Location, Map};
+    use crate::script::Script;
+
+    /// Makes the volume as large as its checkpoint has to be to take five segments, and gives it so
+    /// many free slots on each node.
+    fn enlarge(core: &mut VolumeCore, slots: u32) {
+        let blocks = 150_000;
+        core.map = Map::new(blocks);
+        for block in 0..blocks {
+            core.map.set(block, Location::RESERVED);
+        }
+        core.nodes.iter_mut().for_each(|node| node.slots.free = slots);
+        assert_eq!(core.checkpoint_segments(), 5);
+    }
+
+    #[test]
+    fn a_large_checkpoint_waits_for_more_dead_segments() {
+        Script::serving(8).core(|core| {
+            assert_eq!(core.dead_batch(), DEAD_BATCH, "a small volume");
+            enlarge(core, 10_000);
+            assert_eq!(core.dead_batch(), 20);
+        });
+    }
+
+    #[test]
+    fn a_checkpoint_comes_before_users_have_to_wait() {
+        Script::serving(8).core(|core| {
+            enlarge(core, 1000);
+            let marks = core.marks_at_rest();
+            let half = (marks.low - marks.reserve) / 2;
+            assert!(DEAD_BATCH < half && half < 20, "{half}");
+            assert_eq!(core.dead_batch(), half);
+            core.nodes.iter_mut().for_each(|node| node.slots.free = 100);
+            assert_eq!(core.dead_batch(), DEAD_BATCH, "with little room, half would be less");
+        });
+    }
+
+    #[test]
+    fn checkpoints_that_only_shorten_recovery_are_far_apart() {
+        Script::serving(8).core(|core| {
+            let pays = |core: &mut VolumeCore, segments: u64| {
+                core.since_checkpoint.segments = segments;
+                core.checkpoint_pays()
+            };
+            assert!(!pays(core, 63) && pays(core, 64));
+            enlarge(core, 10_000);
+            assert!(!pays(core, 159) && pays(core, 160));
+        });
     }
 }

@@ -16,11 +16,9 @@ use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardInfo};
 use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
 use crate::exec::Awaited;
+use crate::gc::SEGMENTS_PER_DELETE;
 use crate::segment::{Segment, State};
 use crate::status::NodeHealth;
-
-/// Segments that one request deletes.
-const DELETED_AT_ONCE: usize = 1024;
 
 impl VolumeCore {
     /// True if a shard that a node lists may lack its data.
@@ -40,7 +38,7 @@ impl VolumeCore {
         node: NodeIndex,
         segments: &[SegmentId],
     ) -> Vec<Awaited<CallResult>> {
-        let chunks = segments.chunks(DELETED_AT_ONCE);
+        let chunks = segments.chunks(SEGMENTS_PER_DELETE);
         let body = |chunk: &[SegmentId]| RequestBody::ShardDelete { segments: chunk.to_vec() };
         chunks.map(|chunk| self.call(node, body(chunk), Vec::new())).collect()
     }

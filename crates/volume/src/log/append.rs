@@ -123,19 +123,10 @@ impl VolumeCore {
         // An opening does not store the segments that it replays.
         let draw = if self.phase == VolumePhase::Opening { None } else { self.take_draw(id) };
         let handle = self.segments.insert(Segment {
-            id,
-            kind: SegmentKind::Data,
-            state: State::Open,
             lsn_first: self.log.next,
             lsn_end: self.log.next,
-            shard_bytes: 0,
-            shards: SmallVec::from_elem(None, self.layout.width()),
-            live_blocks: 0,
             contents: Some(Contents::new(draw)),
-            rows: None,
-            detached: false,
-            shelved: false,
-            left_on: SmallVec::new(),
+            ..Segment::new(id, SegmentKind::Data, State::Open, self.layout.width())
         });
         self.log.open = Some(handle);
         handle

@@ -2,7 +2,6 @@
 
 use fieldstone_buf::join;
 use fieldstone_proto::{BLOCK_BYTES, Lsn, NodeIndex, SegmentId, SegmentKind, ShardInfo};
-use smallvec::SmallVec;
 
 use super::Failure;
 use super::chain::ChainSegment;
@@ -91,33 +90,19 @@ impl VolumeCore {
         shard_bytes: u32,
         listed: &[(NodeIndex, ShardInfo)],
     ) -> SegmentIndex {
-        let mut shards: SmallVec<[Option<NodeIndex>; 8]> =
-            SmallVec::from_elem(None, self.layout.width());
-        for (node, info) in listed {
-            let index = usize::from(info.shard.0);
-            if index < shards.len()
-                && info.meta.shard_bytes == shard_bytes
-                && info.meta.kind == kind
-                && shards[index].is_none()
-            {
-                shards[index] = Some(*node);
-            }
-        }
-        self.segments.insert(Segment {
-            id,
-            kind,
-            state: State::Durable,
+        let mut segment = Segment {
             lsn_first: lsn.0,
             lsn_end: lsn.1,
             shard_bytes,
-            shards,
-            live_blocks: 0,
-            contents: None,
-            rows: None,
-            detached: false,
-            shelved: false,
-            left_on: SmallVec::new(),
-        })
+            ..Segment::new(id, kind, State::Durable, self.layout.width())
+        };
+        for (node, info) in listed {
+            let index = usize::from(info.shard.0);
+            if segment.fits(info) && segment.is_missing(index) {
+                segment.shards[index] = Some(*node);
+            }
+        }
+        self.segments.insert(segment)
     }
 
     /// Removes the segments at and after the start of the replay: the replay appends their records

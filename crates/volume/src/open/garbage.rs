@@ -7,6 +7,7 @@ use fieldstone_proto::{
 
 use super::validate::Listed;
 use crate::core::Ctx;
+use crate::gc::SEGMENTS_PER_DELETE;
 use crate::root::Root;
 use crate::segment::epoch_of;
 
@@ -22,7 +23,7 @@ pub(super) async fn discard_leftovers(ctx: &Ctx, root: &Root, listed: &mut Liste
     let ids: Vec<SegmentId> =
         listed.iter().filter(|(id, shards)| leftover(id, shards)).map(|(id, _)| *id).collect();
     let up = ctx.with(|core| core.up_nodes());
-    for chunk in ids.chunks(1024) {
+    for chunk in ids.chunks(SEGMENTS_PER_DELETE) {
         ctx.call_all(&up, &RequestBody::ShardDelete { segments: chunk.to_vec() }).await;
     }
     for id in ids {
@@ -70,7 +71,7 @@ pub(super) async fn discard_garbage(
                 .map(|(id, _)| *id)
                 .collect()
         });
-        for chunk in garbage.chunks(1024) {
+        for chunk in garbage.chunks(SEGMENTS_PER_DELETE) {
             let body = RequestBody::ShardDelete { segments: chunk.to_vec() };
             let stays = ctx.with(|core| chunk.iter().any(|id| core.segments.find(*id).is_some()));
             // If a node misses this, the volume compares its shards again when it joins.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    BLOCK_BYTES, Lsn, NodeError, NodeIndex, RequestBody, SegmentId, VolumeState,
+    BLOCK_BYTES, Lsn, NodeError, NodeIndex, RequestBody, SegmentId, ShardInfo, VolumeState,
 };
 
 use super::chain::{ChainSegment, check_nothing_lost, choose_start, find_chain, replay_footers};
@@ -147,9 +147,9 @@ pub(super) async fn recover(
     let old_checkpoint = root.checkpoint_segments.clone();
     root.checkpoint_lsn = base;
     root.checkpoint_bytes = bytes;
-    root.checkpoint_segments = ctx.with(|core| {
-        handles.iter().filter_map(|handle| Some(core.segments.get(*handle)?.id)).collect()
-    });
+    let names = ctx.with(|core| core.segments.names(&handles));
+    root.checkpoint_segments =
+        names.ok_or_else(|| Failure::Again("a segment of the new checkpoint is gone".into()))?;
     commit(ctx, root, base, Some(replay)).await?;
     let old = ctx.with(|core| {
         old_checkpoint.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()
@@ -162,6 +162,7 @@ pub(super) async fn recover(
 }
 
 /// The shards on the nodes.
+#[derive(Default)]
 pub(super) struct Inventory {
     /// Complete shards.
     pub listed: Listed,
@@ -173,21 +174,27 @@ pub(super) struct Inventory {
     held: BTreeMap<NodeIndex, u32>,
 }
 
-async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Failure> {
-    let (mut listed, mut open, mut places) = (Listed::new(), Vec::new(), ShardLocations::new());
-    let mut held = BTreeMap::new();
-    for node in nodes {
-        for info in list_shards(ctx, *node).await.blame(*node)? {
-            *held.entry(*node).or_default() += 1;
-            places.entry(info.segment).or_default().push((info.shard, *node));
-            if info.is_open() {
-                open.push((*node, info.segment));
-            } else {
-                listed.entry(info.segment).or_default().push((*node, info));
-            }
+impl Inventory {
+    /// Notes a shard that a node has listed.
+    pub(super) fn note(&mut self, node: NodeIndex, info: ShardInfo) {
+        *self.held.entry(node).or_default() += 1;
+        self.places.entry(info.segment).or_default().push((info.shard, node));
+        if info.is_open() {
+            self.open.push((node, info.segment));
+        } else {
+            self.listed.entry(info.segment).or_default().push((node, info));
         }
     }
-    Ok(Inventory { listed, open, places, held })
+}
+
+async fn take_inventory(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Inventory, Failure> {
+    let mut inventory = Inventory::default();
+    for node in nodes {
+        for info in list_shards(ctx, *node).await.blame(*node)? {
+            inventory.note(*node, info);
+        }
+    }
+    Ok(inventory)
 }
 
 /// Writes the root that the opening found to all nodes, as a root of this opening.

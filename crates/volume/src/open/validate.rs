@@ -145,7 +145,6 @@ mod tests {
     use super::*;
     use crate::segment::State;
     use fieldstone_proto::{Lsn, SealMeta, SegmentKind};
-    use smallvec::{SmallVec, smallvec};
 
     const A: NodeIndex = NodeIndex(0);
     const B: NodeIndex = NodeIndex(1);
@@ -153,19 +152,9 @@ mod tests {
 
     fn segment() -> Segment {
         Segment {
-            id: SegmentId(1),
-            kind: SegmentKind::Data,
-            state: State::Durable,
-            lsn_first: Lsn(0),
             lsn_end: Lsn(5),
             shard_bytes: 8192,
-            shards: smallvec![None; 2],
-            live_blocks: 0,
-            contents: None,
-            rows: None,
-            detached: false,
-            shelved: false,
-            left_on: SmallVec::new(),
+            ..Segment::new(SegmentId(1), SegmentKind::Data, State::Durable, 2)
         }
     }
 
