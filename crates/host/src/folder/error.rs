@@ -100,9 +100,9 @@ pub enum FolderError {
     },
     /// The superblock is unusable.
     #[error(
-        "{}: {source}; if the node cannot be restored, move its folder away and its shards will be \
-         rebuilt",
-        path.display()
+        "{}: {source}; if the node cannot be restored, move its folder away, then make an empty \
+         node with `{}`",
+        path.display(), replace_command(path.parent().unwrap_or(path))
     )]
     Superblock {
         /// The superblock's path.
@@ -112,9 +112,9 @@ pub enum FolderError {
     },
     /// Data without a superblock.
     #[error(
-        "{} has data but no superblock; if the node cannot be restored, move its folder away and \
-         its shards will be rebuilt",
-        .0.display()
+        "{} has data but no superblock; if the node cannot be restored, move its folder away, then \
+         make an empty node with `{}`",
+        .0.display(), replace_command(.0)
     )]
     NoSuperblock(PathBuf),
     /// The folder holds a different node.
