@@ -102,6 +102,7 @@ def wrong(pool):
     for option, says in [
         (["--layer", "crypt"], ["crypt", "meter, limit, scheduler"]),
         (["--layer", "cache:size=1M"], ["cache", "size", "capacity"]),
+        (["--layer", "cache:bypass=512K"], ["bypass", "512K", "256 KiB"]),
         (["--limit", "iops=many"], ["iops", "many"]),
     ]:
         socket = pool.path / "s.sock"

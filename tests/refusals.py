@@ -21,6 +21,9 @@ def command_line(world, pool):
     refused("volume", "create", path / "w", "--size", "1M", "--code", "rs:40+2", says=["42"])
     refused("pool", "create", path, says=[str(path), "already"])
     refused("pool", "create", world.file("p2"), "--nodes", "3", says=["6", "3"])
+    wide = ["--nodes", "20", "--code", "clay:16+4", "--node-size", "16M"]
+    refused("pool", "create", world.file("p4"), *wide, says=["clay:16+4", "1024", "4 MiB", "1 MiB"])
+    check(not world.file("p4").exists(), "a pool create that was refused left a folder")
     refused("status", world.file("nopool"), says=["nopool", "not a pool"])
     refused("volume", "grow", path / "v", "--size", "1M", says=["shrink"])
     refused("node", path, "--listen", sock, says=["node.0"])

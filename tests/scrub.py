@@ -98,6 +98,7 @@ def scenario(world):
     read_all(server.uri("v"))
     found = scrub(pool)
     check(found["shards_failed"] == 0, f"scrub could not repair: {found}")
+    check(found["shards_done"] == found["shards_total"], f"scrub left shards out: {found}")
     repaired = find_shard_byte(pool, probe)
     check(len(repaired) == copies, f"after the scrub the bytes lie at {len(repaired)} places")
     check(scrub(pool)["damaged"] == 0, "a second scrub still finds damage")

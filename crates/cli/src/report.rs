@@ -33,6 +33,9 @@ pub fn pool_text(report: &PoolReport) -> String {
     {
         line(provision_line(provisioned, there));
     }
+    if let Some(words) = not_served_text(report) {
+        line(words);
+    }
     line(String::new());
     if !report.nodes.is_empty() {
         line(format!("{:<8} {:<8} {:>10} {:>10}  place", "node", "state", "size", "free"));
@@ -49,6 +52,19 @@ pub fn pool_text(report: &PoolReport) -> String {
         line("no volumes".to_owned());
     }
     text
+}
+
+/// The volumes of the pool that the server does not serve. `None` if it serves all of them.
+pub fn not_served_text(report: &PoolReport) -> Option<String> {
+    let names = report.not_served.as_deref().filter(|names| !names.is_empty())?;
+    let names = names.join(", ");
+    let by = report
+        .server
+        .as_ref()
+        .map_or(String::new(), |server| format!(" by process {}", server.pid));
+    Some(format!(
+        "not served{by}, not checked: {names}; serve all volumes of the pool, or end that process"
+    ))
 }
 
 fn provision_line(provisioned_bytes: u64, there_bytes: u64) -> String {
@@ -119,12 +135,12 @@ fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
     let data =
         format!("{} live, room for {}", size(volume.live_bytes), size(volume.capacity_bytes));
     let segments = format!(
-        "{} ({} degraded, {} lost, {} to be freed), {} shards missing",
+        "{} ({} degraded, {} lost, {} to be freed), {} missing",
         volume.segments,
         volume.segments_degraded,
         volume.segments_lost,
         volume.segments_pending_free,
-        volume.shards_missing
+        shards(volume.shards_missing)
     );
     let nodes: Vec<String> = volume.journal_nodes.iter().map(ToString::to_string).collect();
     let journal = format!(
@@ -152,8 +168,8 @@ fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
     ]
 }
 
-/// The nodes that are not up, the work of the device, the reads that were decoded, rebuild and
-/// scrub.
+/// The nodes that are not up, the work of the device, the reads that were decoded, the damage that
+/// was found, rebuild and scrub.
 fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     let not_up: Vec<String> = volume
@@ -175,10 +191,18 @@ fn state_rows(volume: &VolumeReport) -> Vec<(&'static str, String)> {
     if volume.degraded_reads > 0 {
         rows.push(("decoded", format!("{} reads", volume.degraded_reads)));
     }
-    for (name, progress) in [("rebuild", &volume.rebuild), ("scrub", &volume.scrub)] {
-        if progress.running || progress.shards_done + progress.shards_failed > 0 {
-            rows.push((name, progress_text(progress)));
-        }
+    if volume.shards_damaged > 0 {
+        let found = shards(volume.shards_damaged);
+        rows.push(("damaged", format!("{found} found by reads and scrubs since the opening")));
+    }
+    let is_shown = |progress: &ProgressReport| {
+        progress.running || progress.shards_done + progress.shards_failed > 0
+    };
+    if is_shown(&volume.rebuild) {
+        rows.push(("rebuild", rebuild_text(&volume.rebuild)));
+    }
+    if is_shown(&volume.scrub) {
+        rows.push(("scrub", scrub_text(volume)));
     }
     rows
 }
@@ -216,21 +240,43 @@ pub fn read_text(progress: &ProgressReport) -> String {
     }
 }
 
-/// A rebuild or scrub in one line.
-pub fn progress_text(progress: &ProgressReport) -> String {
+/// A number of shards: `1 shard`, `2 shards`.
+pub fn shards(count: u64) -> String {
+    format!("{count} shard{}", if count == 1 { "" } else { "s" })
+}
+
+/// A rebuild in one line.
+pub fn rebuild_text(progress: &ProgressReport) -> String {
+    progress_text(progress, &format!(", wrote {}", size(progress.written_bytes)))
+}
+
+/// A volume's scrub in one line. A scrub writes nothing itself: before it ends, a rebuild makes the
+/// damaged shards again.
+pub fn scrub_text(volume: &VolumeReport) -> String {
+    let progress = &volume.scrub;
+    let mut text = progress_text(progress, "");
+    if progress.damaged > 0 {
+        let after = match (progress.running, volume.shards_missing) {
+            (true, _) => " so far",
+            (false, 0) => " and made again",
+            // The missing shards may be others.
+            (false, _) => "",
+        };
+        let _ = write!(text, ", {} damaged{after}", progress.damaged);
+    }
+    text
+}
+
+fn progress_text(progress: &ProgressReport, wrote: &str) -> String {
     let mut text = format!(
-        "{} {} of {} shards, read {}, wrote {} in {} ({})",
+        "{} {} of {}, read {}{wrote} in {} ({})",
         if progress.running { "running:" } else { "done:" },
         progress.shards_done,
-        progress.shards_total,
+        shards(progress.shards_total),
         read_text(progress),
-        size(progress.written_bytes),
         duration_ns(progress.elapsed_ns),
         fieldstone_units::rate(progress.read_bytes, Duration::from_nanos(progress.elapsed_ns)),
     );
-    if progress.damaged > 0 {
-        let _ = write!(text, ", {} damaged", progress.damaged);
-    }
     if progress.shards_failed > 0 {
         let _ = write!(text, ", {} FAILED", progress.shards_failed);
     }
@@ -295,4 +341,45 @@ pub fn stage_table(io: &IoReport, indent: &str) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_server::report::ServerReport;
+
+    use super::*;
+
+    #[test]
+    fn volumes_that_are_not_served_are_named() {
+        let mut report = PoolReport { not_served: Some(Vec::new()), ..PoolReport::default() };
+        assert_eq!(not_served_text(&report), None);
+        report.not_served = Some(vec!["u".to_owned(), "w".to_owned()]);
+        report.server = Some(ServerReport { pid: 42, ..ServerReport::default() });
+        let text = pool_text(&report);
+        assert!(text.contains("not served by process 42, not checked: u, w; "), "{text}");
+    }
+
+    #[test]
+    fn a_scrub_says_what_became_of_the_damage() {
+        let mut volume = VolumeReport { shards_missing: 1, ..VolumeReport::default() };
+        volume.scrub =
+            ProgressReport { shards_done: 9, shards_total: 9, damaged: 2, ..Default::default() };
+        let text = scrub_text(&volume);
+        assert!(text.starts_with("done: 9 of 9 shards, read 0 B in "), "{text}");
+        assert!(text.ends_with(", 2 damaged"), "{text}");
+        volume.shards_missing = 0;
+        assert!(scrub_text(&volume).ends_with(", 2 damaged and made again"));
+        volume.scrub.running = true;
+        assert!(scrub_text(&volume).ends_with(", 2 damaged so far"));
+        volume.scrub = ProgressReport { shards_total: 1, ..ProgressReport::default() };
+        assert!(scrub_text(&volume).starts_with("done: 0 of 1 shard, read"));
+        assert!(rebuild_text(&volume.rebuild).contains("read 0 B, wrote 0 B in"));
+    }
+
+    #[test]
+    fn one_missing_shard_is_singular() {
+        let volume = VolumeReport { shards_missing: 1, id: "a".to_owned(), ..Default::default() };
+        let text = volume_text(&volume);
+        assert!(text.contains(" to be freed), 1 shard missing\n"), "{text}");
+    }
 }

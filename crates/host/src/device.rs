@@ -182,7 +182,7 @@ impl Device {
             info: self.stack.info().clone(),
             kind: self.stack.store().kind(),
             phase: self.stack.store().phase(),
-            status: self.stack.store().status(),
+            status: self.stack.store().status(now),
             calls: self.stack.store().calls(),
             stats: if with_stats { self.stats(now) } else { DeviceStats::default() },
         }
@@ -286,6 +286,8 @@ impl Device {
     /// see `overdue`.
     pub fn watch(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
         let oldest = self.stack.oldest();
+        let waits_for = self.waits_for(now);
+        self.overdue.note(oldest.as_ref(), waits_for);
         if oldest.is_some_and(|oldest: Unanswered| is_overdue(&oldest, now)) {
             self.dirty = true;
             self.pump(now, router, reactor);
@@ -295,29 +297,24 @@ impl Device {
             }
         }
         let oldest = self.stack.oldest();
-        let waits_for = || {
-            let layers = self.stack.layers().iter().filter_map(|layer| layer.waits_for());
-            let store = Some(self.stack.store().waits_for()).filter(|text| !text.is_empty());
-            let all: Vec<String> = layers.chain(store).collect();
-            if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }
-        };
-        match self.overdue.check(oldest.as_ref(), now) {
-            None => {}
-            Some(Report::Over) => tracing::info!("{}: all requests are answered again", self.name),
-            Some(Report::Overdue) => {
-                let count = self.stack.in_flight();
-                let seconds = oldest.map_or(0, |oldest| now.since(oldest.since).0 / 1_000_000_000);
-                let what =
-                    oldest.map(|oldest| format!("{:?} at {}", oldest.op, oldest.offset_bytes));
-                tracing::warn!(
-                    "{}: {count} requests are unanswered, the oldest for {seconds} s ({}); waits \
-                     for {}",
-                    self.name,
-                    what.unwrap_or_default(),
-                    waits_for(),
-                );
+        match (self.overdue.check(oldest.as_ref(), now), oldest) {
+            (Some(Report::Over), _) => {
+                tracing::info!("{}: all requests are answered again", self.name);
             }
+            (Some(Report::Overdue), Some(oldest)) => {
+                let (count, waits_for) = (self.stack.in_flight(), self.waits_for(now));
+                let words = self.overdue.words(count, &oldest, &waits_for, now);
+                tracing::warn!("{}: {words}", self.name);
+            }
+            _ => {}
         }
+    }
+
+    /// What the layers and the store wait for; empty if there is no reason.
+    fn waits_for(&self, now: Nanos) -> String {
+        let layers = self.stack.layers().iter().filter_map(|layer| layer.waits_for());
+        let store = Some(self.stack.store().waits_for(now)).filter(|text| !text.is_empty());
+        layers.chain(store).collect::<Vec<String>>().join(", ")
     }
 
     /// When to call [`Device::watch`]; `None` if no request is in flight.

@@ -4,6 +4,10 @@
 //! The log reports the wait first when the oldest request has waited for [`OVERDUE_MS`], and then
 //! every [`AGAIN_MS`]. The status and the metrics show the wait at any time.
 //!
+//! The reason may pass in the very moment of the report: the volume gives a node up that has not
+//! answered for 10 s, which is also when the log first reports. So the core notes the reason at
+//! every look, and the report then names the last one.
+//!
 //! A device may also have missed an event. So the device runs once more before the report. If that
 //! alone answers requests, the log says that the device answered only when it was looked after.
 
@@ -20,6 +24,8 @@ pub const LOOK_MS: u64 = 1_000;
 #[derive(Debug, Default)]
 pub struct Overdue {
     reported_at: Option<Nanos>,
+    /// The oldest request at the last look with a reason, and that reason.
+    noted: Option<(Unanswered, String)>,
 }
 
 /// The report to write.
@@ -32,6 +38,34 @@ pub enum Report {
 }
 
 impl Overdue {
+    /// Notes what the device waits for (empty if there is no reason) while this is its oldest
+    /// request.
+    pub fn note(&mut self, oldest: Option<&Unanswered>, waits_for: String) {
+        if self.noted.as_ref().is_some_and(|(noted, _)| Some(noted) != oldest) {
+            self.noted = None;
+        }
+        if let Some(oldest) = oldest.filter(|_| !waits_for.is_empty()) {
+            self.noted = Some((*oldest, waits_for));
+        }
+    }
+
+    /// The words of a report about `count` requests. `waits_for` is what the device waits for now.
+    #[must_use]
+    pub fn words(&self, count: usize, oldest: &Unanswered, waits_for: &str, now: Nanos) -> String {
+        let seconds = now.since(oldest.since).0 / 1_000_000_000;
+        let (op, offset) = (oldest.op, oldest.offset_bytes);
+        let requests = match count {
+            1 => "1 request is unanswered,".to_owned(),
+            count => format!("{count} requests are unanswered, the oldest"),
+        };
+        let reason = match &self.noted {
+            _ if !waits_for.is_empty() => format!("waits for {waits_for}"),
+            Some((noted, last)) if noted == oldest => format!("waited until now for {last}"),
+            _ => "the reason is not known".to_owned(),
+        };
+        format!("{requests} for {seconds} s ({op:?} at {offset}); {reason}")
+    }
+
     /// Checks the oldest request, if there is one.
     pub fn check(&mut self, oldest: Option<&Unanswered>, now: Nanos) -> Option<Report> {
         if !oldest.is_some_and(|oldest| is_overdue(oldest, now)) {
@@ -71,5 +105,25 @@ mod tests {
         let young = Unanswered { since: at(again), ..oldest };
         assert_eq!(overdue.check(Some(&young), at(again + 1)), Some(Report::Over));
         assert_eq!(overdue.check(None, at(again + 2)), None);
+    }
+
+    #[test]
+    fn a_report_names_what_is_waited_for_or_was_a_moment_ago() {
+        let oldest = Unanswered { op: Op::Read, offset_bytes: 0, since: Nanos::from_ms(5) };
+        let other = Unanswered { offset_bytes: 4096, ..oldest };
+        let now = Nanos::from_ms(OVERDUE_MS + 5);
+        let mut overdue = Overdue::default();
+        let begin = "1 request is unanswered, for 10 s (Read at 0); ";
+        let words = |overdue: &Overdue, waits_for| overdue.words(1, &oldest, waits_for, now);
+        assert_eq!(words(&overdue, ""), format!("{begin}the reason is not known"));
+        overdue.note(Some(&oldest), "answers of node.4".to_owned());
+        overdue.note(Some(&oldest), String::new());
+        assert_eq!(words(&overdue, ""), format!("{begin}waited until now for answers of node.4"));
+        assert_eq!(words(&overdue, "room"), format!("{begin}waits for room"));
+        // The reason was that of another request.
+        overdue.note(Some(&other), String::new());
+        assert_eq!(words(&overdue, ""), format!("{begin}the reason is not known"));
+        let three = overdue.words(3, &oldest, "room", now);
+        assert!(three.starts_with("3 requests are unanswered, the oldest for 10 s "), "{three}");
     }
 }

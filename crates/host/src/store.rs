@@ -78,13 +78,14 @@ pub trait Store: Backend {
     /// Sends the messages that [`Store::act`] queued.
     fn flush(&mut self, _io: &mut StoreIo<'_>) {}
 
-    /// The reason why requests wait, as text for people; empty if there is no particular reason.
-    fn waits_for(&self) -> String {
+    /// The reason why requests wait at the time `now`, as text for people; empty if there is no
+    /// particular reason.
+    fn waits_for(&self, _now: Nanos) -> String {
         String::new()
     }
 
-    /// The status, in the store's own type; `None` if the store has no status.
-    fn status(&self) -> Option<Mail> {
+    /// The status at the time `now`, in the store's own type; `None` if the store has no status.
+    fn status(&self, _now: Nanos) -> Option<Mail> {
         None
     }
 

@@ -245,7 +245,7 @@ const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
     ("live_bytes", "gauge", "Bytes that hold data.", |v| v.live_bytes),
     ("capacity_bytes", "gauge", "Bytes that could hold data.", |v| v.capacity_bytes),
     ("map_bytes", "gauge", "Memory of the extent map.", |v| v.map_bytes),
-    ("segments", "gauge", "Segments that hold data.", |v| v.segments),
+    ("segments", "gauge", "Segments whose shards are on nodes.", |v| v.segments),
     ("segments_degraded", "gauge", "Segments with a missing shard.", |v| v.segments_degraded),
     ("segments_lost", "gauge", "Segments that cannot be read.", |v| v.segments_lost),
     ("shards_missing", "gauge", "Shards missing.", |v| v.shards_missing),
@@ -263,7 +263,8 @@ const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
     ("rebuild_read_bytes", "gauge", "Bytes that the rebuild read.", |v| v.rebuild.read_bytes),
     ("scrub_running", "gauge", "1 while a scrub runs.", |v| u64::from(v.scrub.running)),
     ("scrub_shards_done", "gauge", "Shards checked.", |v| v.scrub.shards_done),
-    ("scrub_damaged", "gauge", "Shards found damaged.", |v| v.scrub.damaged),
+    ("scrub_damaged", "gauge", "Damaged shards of the scrub.", |v| v.scrub.damaged),
+    ("damaged_shards_total", "counter", "Shards found damaged.", |v| v.shards_damaged),
 ];
 
 fn volumes(out: &mut Exposition, volumes: &[Labels<'_>]) {

@@ -451,7 +451,7 @@ impl VolumeCore {
                     if *error != NodeError::NotFound {
                         self.damage.note(id, node);
                     }
-                    self.scrub.progress.damaged += u64::from(self.scrub.found.insert((id, shard)));
+                    self.note_damaged(id, shard);
                     self.start_rebuild();
                 }
             }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use fieldstone_proto::{NodeError, RequestBody, SegmentId, ShardIndex};
 
-use crate::core::Ctx;
+use crate::core::{Ctx, VolumeCore};
 use crate::rebuild::throttle;
 use crate::segment::{Segment, State};
 use crate::status::{Progress, VolumePhase};
@@ -20,10 +20,31 @@ const SEAL_WAIT_MS: u64 = 10_000;
 pub struct Scrub {
     /// How far it is, or how far the last one came.
     pub progress: Progress,
+    /// Shards that reads and scrubs have found damaged since the volume was opened.
+    pub damaged: u64,
     /// Shards that the volume found damaged since the scrub began, or since the last one ended. A
     /// result may arrive after the volume has rebuilt the shard. The volume must not count the
     /// shard again.
     pub found: HashSet<(SegmentId, u32)>,
+}
+
+impl VolumeCore {
+    /// The shard is damaged. A scrub that runs counts it, unless it counts the shard already.
+    pub fn note_damaged(&mut self, id: SegmentId, shard: u32) {
+        if self.scrub.found.insert((id, shard)) {
+            self.scrub.damaged += 1;
+            self.scrub.progress.damaged += u64::from(self.scrub.progress.running);
+        }
+    }
+
+    /// The damaged shards that were found since the last scrub, and that are still missing.
+    fn damage_left(&self) -> u64 {
+        let missing = |(id, shard): &&(SegmentId, u32)| {
+            let segment = self.segments.find(*id).and_then(|handle| self.segments.get(handle));
+            segment.is_some_and(|segment| segment.is_missing(*shard as usize))
+        };
+        self.scrub.found.iter().filter(missing).count() as u64
+    }
 }
 
 /// Makes every node check its shards against their checksums, and rebuilds damaged ones. Segments
@@ -32,8 +53,8 @@ pub struct Scrub {
 pub async fn scrub(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
     ctx.with(|core| {
-        // Damage that the opening or a read found since the last scrub counts.
-        let damaged = core.scrub.found.len() as u64;
+        // The opening or a read may have found damage. What was rebuilt since does not count.
+        let damaged = core.damage_left();
         core.scrub.progress = Progress { running: true, damaged, ..Progress::default() };
     });
     let unsealed = seal_stored(&ctx).await;
@@ -69,6 +90,7 @@ pub async fn scrub(ctx: Ctx) {
                     // The node checked the shard if the error is damage, which rebuild repairs.
                     // With any other error the shard was not checked.
                     let checked = matches!(error, NodeError::Corrupt { .. } | NodeError::NotFound);
+                    core.scrub.progress.shards_done += u64::from(checked);
                     core.scrub.progress.shards_failed += u64::from(!checked);
                     let shard = u32::try_from(shard).expect("at most 255 shards");
                     if !core.scrub.found.contains(&(id, shard)) {
@@ -127,5 +149,57 @@ async fn seal_stored(ctx: &Ctx) -> u64 {
             return shards;
         }
         ctx.sleep_ms(10).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_proto::{NodeIndex, ReplyBody};
+
+    use super::*;
+    use crate::script::Script;
+
+    fn corrupt() -> NodeError {
+        NodeError::Corrupt { offset_bytes: 0 }
+    }
+
+    #[test]
+    fn a_scrub_counts_its_own_damage_and_what_is_not_yet_made_again() {
+        let mut script = Script::serving(8);
+        let first = script.add_segment(&[0, 1, 2, 3, 4, 5].map(Some));
+        let second = script.add_segment(&[0, 1, 2, 3, 4, 5].map(Some));
+        script.core(|core| {
+            core.config.auto_rebuild = false;
+            for (handle, shard) in [(first, 1), (second, 2)] {
+                let id = core.segments.get(handle).expect("added").id;
+                core.shard_failed(id, shard, NodeIndex(shard as u16), &corrupt());
+            }
+            // A rebuild made the second one again.
+            core.segments.get_mut(second).expect("added").shards[2] = Some(NodeIndex(7));
+        });
+        let status = script.volume.status();
+        assert_eq!((status.scrub.damaged, status.shards_damaged), (0, 2));
+
+        script.volume.request_scrub(0);
+        for check in 0..11 {
+            let sent = script.sent_one();
+            assert!(matches!(sent.request.body, RequestBody::ShardVerify { .. }), "{check}");
+            let result = if check == 3 { Err(corrupt()) } else { Ok(ReplyBody::Done) };
+            script.answer(&sent, result);
+        }
+        script.sent();
+        let status = script.volume.status();
+        assert_eq!((status.scrub.shards_done, status.scrub.shards_total), (11, 11));
+        assert_eq!((status.scrub.damaged, status.shards_damaged), (2, 3));
+        assert_eq!((status.scrub.shards_failed, status.rebuild.running), (0, true));
+
+        // What a read finds after the scrub is no result of the scrub.
+        script.core(|core| {
+            core.scrub.progress.running = false;
+            let id = core.segments.get(first).expect("added").id;
+            core.shard_failed(id, 5, NodeIndex(5), &corrupt());
+        });
+        let status = script.volume.status();
+        assert_eq!((status.scrub.damaged, status.shards_damaged), (2, 4));
     }
 }

@@ -72,7 +72,8 @@ pub struct Progress {
     pub reed_solomon_bytes: u64,
     /// Bytes written to nodes for this work.
     pub written_bytes: u64,
-    /// Shards found damaged (scrub).
+    /// Damaged shards that the scrub found, or that it found still missing when it began. A rebuild
+    /// makes them again before the scrub ends, if there is room.
     pub damaged: u64,
     /// Nanoseconds of the world's clock since it began, or its duration if it has ended.
     pub elapsed_ns: u64,
@@ -108,15 +109,15 @@ pub struct Status {
     pub capacity_bytes: u64,
     /// Memory of the extent map.
     pub map_bytes: u64,
-    /// Segments that hold data.
+    /// Segments whose shards are on nodes: of data and of checkpoints.
     pub segments: u64,
     /// Of those, segments with a missing shard.
     pub segments_degraded: u64,
-    /// Shards missing.
+    /// Shards of those segments that are missing.
     pub shards_missing: u64,
-    /// Segments with fewer shards than reading needs.
+    /// Of the segments, those with fewer shards than reading needs.
     pub segments_lost: u64,
-    /// Dead segments that wait for the next checkpoint.
+    /// Of the segments, dead ones that wait for the next checkpoint.
     pub segments_pending_free: u64,
     /// Bytes of the log that only the journal holds.
     pub journal_used_bytes: u64,
@@ -139,10 +140,47 @@ pub struct Status {
     pub degraded_reads: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
+    /// Shards that reads and scrubs have found damaged since the volume was opened.
+    pub shards_damaged: u64,
     /// The longest time that a write waited for garbage collection.
     pub gc_pause_max_ns: u64,
     /// Rebuild.
     pub rebuild: Progress,
     /// Scrub.
     pub scrub: Progress,
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_proto::{NodeIndex, SegmentKind};
+
+    use super::NodeHealth;
+    use crate::script::Script;
+
+    /// The numbers of segments are of one set: none of the parts exceeds the whole.
+    #[test]
+    fn degraded_and_dead_segments_are_some_of_the_segments() {
+        let mut script = Script::serving(8);
+        let whole = script.add_segment(&[0, 1, 2, 3, 4, 5].map(Some));
+        let dead = script.add_segment(&[0, 1, 2, 3, 4, 5].map(Some));
+        let checkpoint = script.add_segment(&[0, 1, 2, 3, 4, 5].map(Some));
+        script.core(|core| {
+            core.segments.get_mut(dead).expect("added").live_blocks = 0;
+            let segment = core.segments.get_mut(checkpoint).expect("added");
+            (segment.kind, segment.live_blocks) = (SegmentKind::Checkpoint, 0);
+        });
+        let numbers = |script: &Script| {
+            let status = script.volume.status();
+            (status.segments, status.segments_degraded, status.segments_lost, status.shards_missing)
+        };
+        assert_eq!(numbers(&script), (3, 0, 0, 0));
+        assert_eq!(script.volume.status().segments_pending_free, 1);
+        script.core(|core| core.node_mut(NodeIndex(4)).health = NodeHealth::Down);
+        assert_eq!(numbers(&script), (3, 3, 0, 3));
+        script.core(|core| {
+            core.segments.get_mut(whole).expect("added").shards[0] = None;
+            core.segments.get_mut(whole).expect("added").shards[1] = None;
+        });
+        assert_eq!(numbers(&script), (3, 3, 1, 5));
+    }
 }

@@ -139,11 +139,11 @@ impl Volume {
         }
     }
 
-    /// The reason why requests wait, as text for people. Empty if no request waits longer than
-    /// usual.
+    /// The reason why requests wait at the time `now`, as text for people. Empty if no request
+    /// waits longer than usual.
     #[must_use]
-    pub fn waits_for(&self) -> String {
-        self.core.borrow().what_is_waited_for()
+    pub fn waits_for(&self, now: Nanos) -> String {
+        self.core.borrow().what_is_waited_for(now)
     }
 
     /// The status of the volume.
@@ -378,11 +378,6 @@ async fn close(ctx: Ctx) {
 }
 
 fn status(core: &VolumeCore) -> Status {
-    let data_segments = core
-        .segments
-        .iter()
-        .filter(|(_, s)| s.kind == fieldstone_proto::SegmentKind::Data)
-        .filter(|(_, s)| s.live_blocks > 0);
     let k = core.code.k();
     let serves = matches!(core.phase, VolumePhase::Serving | VolumePhase::Closing);
     let health = |index: NodeIndex| match core.node(index).health {
@@ -418,7 +413,7 @@ fn status(core: &VolumeCore) -> Status {
         volume: core.config.volume,
         profile: core.profile.to_string(),
         phase: core.phase.clone(),
-        waits_for: core.what_is_waited_for(),
+        waits_for: core.what_is_waited_for(core.now),
         grow_refused: core.grow_refused.clone(),
         slots_reserved: core.reservation.slots,
         provisioning: core.reservation.provisioning,
@@ -427,7 +422,7 @@ fn status(core: &VolumeCore) -> Status {
         live_bytes: core.map.used_blocks() * BLOCK_BYTES as u64,
         capacity_bytes: core.capacity_blocks() * BLOCK_BYTES as u64,
         map_bytes: core.map.memory_bytes(),
-        segments: data_segments.count() as u64,
+        segments: sealed().count() as u64,
         segments_degraded: sealed().filter(|(_, s)| usable(s) < s.shards.len()).count() as u64,
         shards_missing: sealed().map(|(_, s)| (s.shards.len() - usable(s)) as u64).sum(),
         segments_lost: sealed().filter(|(_, s)| usable(s) < k).count() as u64,
@@ -444,6 +439,7 @@ fn status(core: &VolumeCore) -> Status {
         sent_bytes: core.counters.sent_bytes,
         degraded_reads: core.counters.degraded_reads,
         checkpoints: core.counters.checkpoints,
+        shards_damaged: core.scrub.damaged,
         gc_pause_max_ns: core.counters.gc_pause_max_ns,
         rebuild: core.rebuild.progress,
         scrub: core.scrub.progress,

@@ -12,9 +12,10 @@ use crate::status::VolumePhase;
 const SLOW_MS: u64 = 1_000;
 
 impl VolumeCore {
-    /// The reasons why requests wait; empty if no request waits longer than usual.
+    /// The reasons why requests wait at the time `now`; empty if no request waits longer than
+    /// usual.
     #[must_use]
-    pub fn what_is_waited_for(&self) -> String {
+    pub fn what_is_waited_for(&self, now: Nanos) -> String {
         if !self.attempts.waits_for.is_empty() || self.phase != VolumePhase::Serving {
             return self.attempts.waits_for.clone();
         }
@@ -26,7 +27,7 @@ impl VolumeCore {
         if self.log.waits() {
             reasons.extend(self.what_the_log_waits_for());
         }
-        let slow = self.slow_nodes();
+        let slow = self.slow_nodes(now.max(self.now));
         if !slow.is_empty() {
             let names: Vec<String> = slow.iter().map(ToString::to_string).collect();
             reasons.push(format!("answers of {}", names.join(", ")));
@@ -53,10 +54,31 @@ impl VolumeCore {
     }
 
     /// Nodes that have not answered a call for a while.
-    fn slow_nodes(&self) -> Vec<NodeIndex> {
+    fn slow_nodes(&self, now: Nanos) -> Vec<NodeIndex> {
         self.nodes_that(|node| {
             let oldest = node.in_flight.front();
-            oldest.is_some_and(|(at, _)| self.now.since(*at) >= Nanos::from_ms(SLOW_MS))
+            oldest.is_some_and(|(at, _)| now.since(*at) >= Nanos::from_ms(SLOW_MS))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_block::Op;
+
+    use super::*;
+    use crate::map::Location;
+    use crate::script::Script;
+
+    /// The volume need not have run since it sent the request.
+    #[test]
+    fn a_node_that_does_not_answer_is_named_while_nothing_else_happens() {
+        let mut script = Script::serving(8);
+        let handle = script.add_segment(&[4, 1, 2, 3, 0, 5].map(Some));
+        script.core(|core| core.map.set(0, Location::at(handle, 0)));
+        script.submit(Op::Read, 0, 1);
+        assert_eq!(script.sent_one().node, NodeIndex(4));
+        assert_eq!(script.volume.waits_for(Nanos::from_ms(SLOW_MS - 1)), "");
+        assert_eq!(script.volume.waits_for(Nanos::from_ms(SLOW_MS)), "answers of node.4");
     }
 }

@@ -46,6 +46,9 @@ const LINE: u64 = LINE_BYTES as u64;
 /// Lines that a request of at most [`CacheOptions::bypass_bytes`] can cover completely.
 const MAX_LINES: u64 = 64;
 
+/// The most bytes of a request that does not bypass the cache.
+const BYPASS_BYTES_MAX: u32 = LINE_BYTES * MAX_LINES as u32;
+
 /// The cache's options.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
@@ -74,10 +77,17 @@ impl CacheOptions {
     /// Takes the options that `settings` names. The others keep their values.
     ///
     /// # Errors
-    /// A value cannot be read.
+    /// A value cannot be read, or is out of its bounds.
     pub fn set(&mut self, settings: &mut Settings) -> Result<(), SettingError> {
         settings.size("capacity", &mut self.capacity_bytes)?;
-        settings.small_size("bypass", &mut self.bypass_bytes)?;
+        settings.read("bypass", &mut self.bypass_bytes, |text| {
+            let bytes = fieldstone_units::parse_size(text)?;
+            let most = u64::from(BYPASS_BYTES_MAX);
+            match u32::try_from(bytes) {
+                Ok(bytes) if bytes <= BYPASS_BYTES_MAX => Ok(bytes),
+                _ => Err(format!("{text:?} is more than {}", fieldstone_units::size(most))),
+            }
+        })?;
         settings.small_size("stream", &mut self.stream_bytes)?;
         let choices = [("on", true), ("off", false)];
         settings.choice("write-allocate", &mut self.write_allocate, &choices)
@@ -171,7 +181,7 @@ impl Cache {
     /// An empty cache.
     #[must_use]
     pub fn new(mut options: CacheOptions) -> Self {
-        options.bypass_bytes = options.bypass_bytes.min(LINE_BYTES * MAX_LINES as u32);
+        options.bypass_bytes = options.bypass_bytes.min(BYPASS_BYTES_MAX);
         let capacity = usize::try_from(options.capacity_bytes / LINE).unwrap_or(usize::MAX);
         Cache {
             options,

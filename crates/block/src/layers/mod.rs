@@ -230,12 +230,23 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_bypass_of_the_cache_is_in_force_as_given() {
+        let mut options = LayerOptions::default();
+        options.add("cache:bypass=256K").unwrap();
+        let cache = options.make().unwrap().remove(3);
+        assert_eq!((cache.name(), &cache.options()[1]), ("cache", &("bypass", "256K".to_owned())));
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let mut options = LayerOptions::default();
         let mut error = |text: &str| options.add(text).unwrap_err().to_string();
         assert!(error("crypt").contains("there is no layer \"crypt\"; there are meter, limit"));
         assert!(error("cache:size=1M").contains("it has capacity, bypass, stream"));
         assert!(error("cache:capacity=x").contains("cache: capacity: "));
+        assert_eq!(error("cache:bypass=512K"), "cache: bypass: \"512K\" is more than 256 KiB");
+        assert_eq!(error("cache:bypass=8G"), "cache: bypass: \"8G\" is more than 256 KiB");
+        assert_eq!(error("readahead:window=4M"), "readahead: window: \"4M\" is more than 2 MiB");
         assert!(error("off:off").contains("there is no layer"));
         assert_eq!(options, LayerOptions::default());
     }

@@ -18,7 +18,7 @@ use fieldstone_server::runtime::OpenWait;
 
 use super::nodes::NodeOptions;
 use crate::progress::{new_bar, show};
-use crate::report::progress_text;
+use crate::report::{not_served_text, rebuild_text, scrub_text, shards};
 use fieldstone_units as units;
 
 /// Time between two status queries.
@@ -48,6 +48,22 @@ impl JobKind {
         match self {
             Self::Rebuild => &volume.rebuild,
             Self::Scrub => &volume.scrub,
+        }
+    }
+
+    /// This job of a volume in one line.
+    fn text(self, volume: &VolumeReport) -> String {
+        match self {
+            Self::Rebuild => rebuild_text(&volume.rebuild),
+            Self::Scrub => {
+                let text = scrub_text(volume);
+                match volume.shards_missing {
+                    missing if missing > 0 && volume.scrub.damaged > 0 => {
+                        format!("{text}, {} missing: see `fieldstone status`", shards(missing))
+                    }
+                    _ => text,
+                }
+            }
         }
     }
 
@@ -114,10 +130,13 @@ fn online(
     volume: Option<&str>,
     server: &mut Client,
 ) -> anyhow::Result<()> {
-    wait_for_nodes(volume, || server.status())?;
+    let report = wait_for_nodes(volume, || server.status())?;
     server.ask(&kind.request(volume.map(str::to_owned), args.limit))?;
     if args.detach {
         print_line!("the {} runs; watch it with `fieldstone status`", kind.name());
+        if let Some(words) = not_served_text(&report).filter(|_| volume.is_none()) {
+            print_line!("{words}");
+        }
         return Ok(());
     }
     follow(kind, args.json, volume, || server.status())
@@ -165,21 +184,22 @@ fn offline(
 
 /// Waits until the volumes' nodes are up, at most `JOIN_TIMEOUT`. Before a node has joined, a
 /// rebuild does not know which of its shards are missing, and a scrub does not see its shards.
+/// Returns the last report.
 fn wait_for_nodes(
     volume: Option<&str>,
     mut query: impl FnMut() -> anyhow::Result<PoolReport>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<PoolReport> {
     let began = Instant::now();
-    while began.elapsed() < JOIN_TIMEOUT {
+    loop {
         let report = query()?;
         let mut asked =
             report.volumes.iter().filter(|found| volume.is_none_or(|v| found.name == v));
-        if asked.all(|found| found.nodes.iter().all(|node| node.state == "up")) {
-            break;
+        let all_up = asked.all(|found| found.nodes.iter().all(|node| node.state == "up"));
+        if all_up || began.elapsed() >= JOIN_TIMEOUT {
+            return Ok(report);
         }
         std::thread::sleep(STEP);
     }
-    Ok(())
 }
 
 /// Fails if the volume is not healthy and some of its nodes are not up.
@@ -229,31 +249,46 @@ fn follow(
         std::thread::sleep(STEP);
     }
     bar.finish_and_clear();
+    // A job on one volume leaves no other out.
+    report.not_served = report.not_served.filter(|_| volume.is_none());
     let mut failed = 0;
     for volume in &report.volumes {
         let progress = kind.of(volume);
         failed += progress.shards_failed;
         if json {
-            print_line!("{}", summary(kind, volume)?);
+            let not_served = report.not_served.as_deref().unwrap_or_default();
+            print_line!("{}", summary(kind, volume, not_served)?);
         } else {
-            print_line!("{} {}: {}", kind.name(), volume.name, progress_text(progress));
+            print_line!("{} {}: {}", kind.name(), volume.name, kind.text(volume));
         }
+    }
+    if let Some(words) = not_served_text(&report).filter(|_| !json) {
+        print_line!("{words}");
     }
     // Nodes that are not up explain shards that could not be restored, so report them first.
     if kind == JobKind::Rebuild {
         report.volumes.iter().try_for_each(check_whole)?;
     }
-    if failed > 0 {
-        bail!("{failed} shards could not be restored: too many are missing, or there is no room");
+    match (kind, failed) {
+        (_, 0) => Ok(()),
+        (JobKind::Rebuild, _) => bail!(
+            "{} could not be restored: too many are missing, or there is no room",
+            shards(failed)
+        ),
+        (JobKind::Scrub, _) => bail!(
+            "{} could not be checked: see `fieldstone status` for nodes that are away or full, \
+             then scrub again",
+            shards(failed)
+        ),
     }
-    Ok(())
 }
 
-fn summary(kind: JobKind, volume: &VolumeReport) -> anyhow::Result<String> {
+fn summary(kind: JobKind, volume: &VolumeReport, not_served: &[String]) -> anyhow::Result<String> {
     let mut object = serde_json::to_value(kind.of(volume))?;
     let fields = object.as_object_mut().context("a report is an object")?;
     fields.insert("job".to_owned(), kind.name().into());
     fields.insert("volume".to_owned(), volume.name.clone().into());
     fields.insert("shards_missing".to_owned(), volume.shards_missing.into());
+    fields.insert("not_served".to_owned(), not_served.into());
     Ok(object.to_string())
 }

@@ -36,6 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = queried.and_then(|report| finished.map(|()| report))?;
     if let Some(name) = &target.volume {
         report.volumes.retain(|volume| volume.name == *name);
+        report.not_served = None;
     }
     if args.json {
         print_line!("{}", serde_json::to_string(&report)?);

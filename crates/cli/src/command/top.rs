@@ -10,7 +10,7 @@ use fieldstone_server::control::find_server;
 use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::report::{PoolReport, VolumeReport};
 
-use crate::report::{progress_text, stage_table};
+use crate::report::{rebuild_text, scrub_text, stage_table};
 use fieldstone_units::{rate, size};
 
 /// Options of `top`.
@@ -125,10 +125,11 @@ fn volume_page(volume: &VolumeReport, before: Option<(Duration, &VolumeReport)>)
             rate(op.bytes.saturating_sub(old.bytes), span)
         );
     }
-    for (name, progress) in [("rebuild", &volume.rebuild), ("scrub", &volume.scrub)] {
-        if progress.running {
-            let _ = writeln!(text, "  {name:<13} {}", progress_text(progress));
-        }
+    if volume.rebuild.running {
+        let _ = writeln!(text, "  {:<13} {}", "rebuild", rebuild_text(&volume.rebuild));
+    }
+    if volume.scrub.running {
+        let _ = writeln!(text, "  {:<13} {}", "scrub", scrub_text(volume));
     }
     text.push_str(&stage_table(io, "  "));
     text

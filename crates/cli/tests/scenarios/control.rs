@@ -43,7 +43,24 @@ fn the_full_cycle_through_the_control_socket() {
     assert_eq!((&lines[1]["name"], &lines[1]["served"]), (&"w".into(), &false.into()));
     let error = fails(&["volume", "rm", &pool.volume("v")]);
     assert!(error.contains("being served"), "{error}");
+
+    // The server does not serve `w`: commands on the pool say so, commands on `v` do not.
+    assert_eq!(json(&["status", &dir, "--json"])["not_served"], serde_json::json!(["w"]));
+    assert!(json(&["status", &pool.volume("v"), "--json"]).get("not_served").is_none());
+    let words = format!("not served by process {}, not checked: w; ", server.pid());
+    for job in ["scrub", "rebuild"] {
+        let done = json(&[job, &dir, "--json"]);
+        assert_eq!((&done["volume"], &done["not_served"]), (&"v".into(), &vec!["w"].into()));
+        assert_eq!(json(&[job, &pool.volume("v"), "--json"])["not_served"], serde_json::json!([]));
+        for args in [&[job, &dir][..], &[job, &dir, "--detach"], &["status", &dir]] {
+            let text = ok(args);
+            assert!(text.contains(&words), "{args:?}: {text}");
+        }
+        let text = ok(&[job, &pool.volume("v")]);
+        assert!(!text.contains("not served"), "{text}");
+    }
     ok(&["volume", "rm", &pool.volume("w")]);
+    assert_eq!(json(&["status", &dir, "--json"])["not_served"], serde_json::json!([]));
 
     ok(&["volume", "grow", &pool.volume("v"), "--size", "80M"]);
     let mut grown = pool.connect();
@@ -75,6 +92,7 @@ fn the_full_cycle_through_the_control_socket() {
     // Without a server, the commands give the same answers.
     let report = json(&["status", &dir, "--json"]);
     assert!(report.get("server").is_none());
+    assert_eq!(report["not_served"], serde_json::json!([]));
     assert_eq!(report["volumes"][0]["size_bytes"], 80 << 20);
     ok(&["volume", "grow", &pool.volume("v"), "--size", "96M"]);
     let server = pool.serve();

@@ -595,14 +595,14 @@ impl Store for FileStore {
         self.finish(io) || busy
     }
 
-    fn waits_for(&self) -> String {
+    fn waits_for(&self, _now: Nanos) -> String {
         match self.in_flight.len() + usize::from(self.sync_runs) {
             0 => String::new(),
             count => format!("{count} operations on {}", self.spec.path.display()),
         }
     }
 
-    fn status(&self) -> Option<Mail> {
+    fn status(&self, _now: Nanos) -> Option<Mail> {
         Some(Box::new(FileStatus {
             path: self.spec.path.clone(),
             caching: self.spec.caching,

@@ -372,13 +372,16 @@ impl Store for VolumeStore {
         self.events = events;
     }
 
-    fn waits_for(&self) -> String {
-        self.volume.waits_for()
+    fn waits_for(&self, now: Nanos) -> String {
+        self.volume.waits_for(now)
     }
 
-    fn status(&self) -> Option<Mail> {
+    fn status(&self, now: Nanos) -> Option<Mail> {
+        let mut volume = self.volume.status();
+        // The volume may not have run since it began to wait.
+        volume.waits_for = self.volume.waits_for(now);
         Some(Box::new(VolumeStatus {
-            volume: self.volume.status(),
+            volume,
             engine: self.engine.name().to_owned(),
             engine_counters: self.engine.counters(),
         }))

@@ -8,8 +8,9 @@ use fieldstone_codes::Profile;
 use fieldstone_host::folder;
 use fieldstone_proto::{MasterKey, PoolId};
 
+use super::layout::SLOT_BYTES;
 use super::record::{self, FolderKind};
-use super::{Layout, Pool, check_capacity, default_node_bytes, is_pool, random};
+use super::{Layout, Pool, check_capacity, default_node_bytes, geometry, is_pool, random};
 
 /// Checks that volumes of `profile` fit on `nodes` nodes.
 pub fn check_fits(profile: Profile, nodes: u16) -> anyhow::Result<()> {
@@ -18,6 +19,14 @@ pub fn check_fits(profile: Profile, nodes: u16) -> anyhow::Result<()> {
         bail!("{profile} puts its shards on {needed} different nodes, and the pool has {nodes}");
     }
     Ok(())
+}
+
+/// Checks that the slots of nodes have room for the shards of volumes of `profile`.
+fn check_geometry(profile: Profile) -> anyhow::Result<()> {
+    // The sizes of the volume and of the nodes do not matter for this: slots have one size.
+    geometry(u64::from(SLOT_BYTES), profile, Layout { slot_bytes: SLOT_BYTES, slots: 1 })
+        .map(drop)
+        .context("no volume of the pool could have its code; choose another code")
 }
 
 /// The sizes of the nodes of a new pool.
@@ -36,6 +45,7 @@ pub fn create(dir: &Path, nodes: u16, profile: Profile, sizes: Sizes) -> anyhow:
     if is_pool(dir) {
         bail!("{} is a pool already; remove the folder to start over", dir.display());
     }
+    check_geometry(profile)?;
     fs::create_dir_all(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
     let node_bytes = match sizes.node_bytes {
         Some(bytes) => bytes,
@@ -64,4 +74,26 @@ pub fn create(dir: &Path, nodes: u16, profile: Profile, sizes: Sizes) -> anyhow:
         }
     })?;
     Ok(pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_that_no_volume_can_have_is_refused_and_nothing_is_written() {
+        let temp = tempfile::tempdir().expect("temp");
+        let dir = temp.path().join("pool");
+        let sizes = Sizes { node_bytes: Some(16 << 20), overcommit: true };
+        for code in ["clay:16+4", "clay:20+4", "zigzag:11+2,n=1024"] {
+            let profile: Profile = code.parse().expect("the name of a code");
+            let error = create(&dir, 24, profile, sizes).expect_err("too many elements");
+            let error = format!("{error:#}");
+            assert!(error.contains(code) && error.contains("slots of nodes have 1 MiB"), "{error}");
+            assert!(error.contains("choose another code"), "{error}");
+            assert!(!dir.exists(), "{code}: the folder was made");
+        }
+        let pool = create(&dir, 12, "clay:8+4".parse().expect("a name"), sizes).expect("it fits");
+        assert_eq!(pool.nodes, 12);
+    }
 }

@@ -109,7 +109,7 @@ pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
 pub fn geometry(size_bytes: u64, profile: Profile, layout: Layout) -> anyhow::Result<Geometry> {
     let shards = u32::try_from(profile.k().next_power_of_two()).unwrap_or(u32::MAX);
     let mut unit_bytes = (ROW_BYTES / shards).clamp(UNIT_BYTES_MIN, UNIT_BYTES_MAX);
-    let elements = profile.code().elements();
+    let elements = profile.elements();
     let step_of = |unit_bytes: u32| u64::from(step_blocks(unit_bytes / 4096, elements)) * 4096;
     // If the number of elements is no power of two, its common multiple with the unit may be large.
     while step_of(unit_bytes) > u64::from(layout.slot_bytes) && unit_bytes > 4096 {

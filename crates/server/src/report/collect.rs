@@ -50,6 +50,7 @@ impl PoolReport {
             provisionable_bytes: provision.map(Provision::bytes),
             nodes: node_reports(running, &status.nodes, &cores),
             volumes,
+            not_served: listing.map(|_| Vec::new()),
         }
     }
 
@@ -231,6 +232,7 @@ fn volume_report(store: &VolumeStatus) -> VolumeReport {
         sent_bytes: status.sent_bytes,
         degraded_reads: status.degraded_reads,
         checkpoints: status.checkpoints,
+        shards_damaged: status.shards_damaged,
         gc_pause_max_ns: status.gc_pause_max_ns,
         engine: engine_report(store),
         nodes: status.nodes.iter().map(node_view).collect(),

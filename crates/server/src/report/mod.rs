@@ -36,6 +36,10 @@ pub struct PoolReport {
     pub nodes: Vec<NodeReport>,
     /// The volumes. A running server reports the volumes that it serves or is told to serve.
     pub volumes: Vec<VolumeReport>,
+    /// Names of the pool's volumes that the server does not serve, and so does not report. A volume
+    /// whose name cannot be read has its id here. Absent if no node answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_served: Option<Vec<String>>,
 }
 
 /// The report of a serving process.
@@ -122,15 +126,15 @@ pub struct VolumeReport {
     pub capacity_bytes: u64,
     /// Memory of the extent map in bytes.
     pub map_bytes: u64,
-    /// Segments that hold data.
+    /// Segments whose shards are on nodes: of data and of checkpoints.
     pub segments: u64,
     /// Of those, segments with a missing shard.
     pub segments_degraded: u64,
-    /// Segments with too few shards to be read.
+    /// Of the segments, those with too few shards to be read.
     pub segments_lost: u64,
-    /// Dead segments that wait for the next checkpoint.
+    /// Of the segments, dead ones that wait for the next checkpoint.
     pub segments_pending_free: u64,
-    /// Shards missing.
+    /// Shards of those segments that are missing.
     pub shards_missing: u64,
     /// Bytes of the log that are only in the journal.
     pub journal_used_bytes: u64,
@@ -150,6 +154,9 @@ pub struct VolumeReport {
     pub degraded_reads: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
+    /// Shards that reads and scrubs have found damaged since the volume was opened.
+    #[serde(default)]
+    pub shards_damaged: u64,
     /// Longest time for which garbage collection delayed a write.
     pub gc_pause_max_ns: u64,
     /// The work of the volume's accelerator engine.
@@ -233,7 +240,7 @@ pub struct ProgressReport {
     pub shards_done: u64,
     /// Shards that could not be processed.
     pub shards_failed: u64,
-    /// Shards found damaged.
+    /// Damaged shards that the scrub found, or that it found still missing when it began.
     pub damaged: u64,
     /// Bytes read from nodes.
     pub read_bytes: u64,

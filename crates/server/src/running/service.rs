@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use fieldstone_block::Settings;
 use fieldstone_host::VolumeCall;
-use fieldstone_proto::{NodeIndex, PoolId};
+use fieldstone_proto::{NodeIndex, PoolId, VolumeId};
 
-use super::{Known, PoolStatus, RunningPool};
+use super::{Known, Listing, PoolStatus, RunningPool};
 use crate::control::{Request, Response, Service, VolumeLine};
 use crate::paths::check_name;
 use crate::pool::record;
@@ -118,10 +118,27 @@ impl Served {
         let status = self.running.query_nodes(timeout);
         let mut report = PoolReport::from_status(&self.running, &status, stores);
         self.server.complete(&mut report, Some(self.running.pool.id), stores);
+        report.not_served = status.listing.as_ref().ok().map(|listing| self.not_served(listing));
         if let Err(error) = self.settle(&report, &status) {
             tracing::info!("cannot note that the pool is whole: {error:#}");
         }
         report
+    }
+
+    /// The volumes of the pool that are neither open nor to be served, by name. Volumes that cannot
+    /// be listed have their ids.
+    fn not_served(&self, listing: &Listing) -> Vec<String> {
+        let (running, open) = (&self.running, self.running.open_volumes());
+        let to_serve = running.runtime().served_devices();
+        let is_named = |name: &str| {
+            let name = running.device_name(name);
+            to_serve.iter().any(|device| device.name == name)
+        };
+        let is_open = |id: VolumeId| open.iter().any(|open| open.volume == Some(id));
+        let volumes = listing.volumes.iter();
+        let volumes = volumes.filter(|known| !is_named(&known.name) && !is_open(known.id));
+        let hidden = listing.hidden.keys().filter(|id| !is_open(**id));
+        volumes.map(|known| known.name.clone()).chain(hidden.map(ToString::to_string)).collect()
     }
 
     /// Notes in the pool's record that replaced nodes are rebuilt, as soon as every volume is
