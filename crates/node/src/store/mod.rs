@@ -43,7 +43,8 @@
 //!    has no good block is worse than none. So an erased slot waits for the next sync of `slots`.
 //!    Until that sync a deleted shard may come back after a power loss, whole and correct, because
 //!    no write has touched its data. The volume knows that the segment is gone, and deletes it
-//!    again.
+//!    again. For the same reason the node takes no other shard of that segment before that sync
+//!    (`departing`).
 //! 5. *Rewriting a shard never loses it.* The new copy goes into its own slot, and the old copy
 //!    stays until the new one is stable. Meanwhile two headers name the same shard. At start the
 //!    one with the higher (epoch, sequence) wins, and the node erases the other. The newer header
@@ -91,6 +92,7 @@
 
 mod accounting;
 mod allotments;
+mod departing;
 mod found;
 mod listing;
 mod open;
@@ -104,6 +106,7 @@ use fieldstone_proto::disk::SlotHeader;
 use fieldstone_proto::{BLOCK_BYTES, Epoch, NodeError, SealMeta, VolumeId};
 
 use allotments::{Allotments, FreeSlots, ReserveResult};
+use departing::Departing;
 pub(crate) use seal::DataWaiter;
 use seal::{Round, Seal, SyncWaiter};
 use slot::{Busy, Content, Noted, Slot, SlotState};
@@ -185,6 +188,8 @@ pub(crate) struct ChunkStore {
     leaving: usize,
     /// Slots in Superseded.
     superseded: usize,
+    /// Shards that left the index, and that may still come back.
+    departing: Departing,
     /// Slots in Erased whose erasure no sync covers yet.
     erased: Vec<SlotIndex>,
     /// Slots in Erased that the sync in flight covers.
@@ -227,6 +232,7 @@ impl ChunkStore {
             headers_unsure: BTreeSet::new(),
             leaving: 0,
             superseded: 0,
+            departing: Departing::default(),
             erased: Vec::new(),
             erased_covered: Vec::new(),
             erase_failed: Vec::new(),
@@ -380,6 +386,9 @@ impl ChunkStore {
             let content = self.slots[slot.0 as usize].content_mut();
             content.epoch = content.epoch.max(epoch);
             return Ok(SlotChoice::Slot(slot));
+        }
+        if let Some(other) = self.departing.of_another(key) {
+            return self.wait_for_departure(other, disk);
         }
         if self.slots_left(key.volume) == 0 {
             // A rewritten shard gives its old slot back once the new copy is stable.

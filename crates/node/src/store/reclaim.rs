@@ -3,7 +3,7 @@
 use fieldstone_proto::{NodeError, SegmentId, VolumeId};
 
 use super::slot::Noted;
-use super::{ChunkStore, RECORD_BYTES, ShardKey, SlotIndex, SlotState, SlotsWaiter};
+use super::{ChunkStore, RECORD_BYTES, ShardKey, SlotChoice, SlotIndex, SlotState, SlotsWaiter};
 use crate::disk::{DiskOpKind, DiskQueue};
 use crate::interface::{DiskOp, FileId};
 use crate::limits::RECLAIM_FRACTION;
@@ -142,9 +142,12 @@ impl ChunkStore {
         disk: &mut DiskQueue,
     ) {
         let state = &mut self.slots[slot.0 as usize];
-        let volume = state.content().key.volume;
-        self.allotments.give_back(volume);
-        state.left_by = Some(volume);
+        let key = state.content().key;
+        self.allotments.give_back(key.volume);
+        if state.header_dirty {
+            self.departing.insert(slot, key);
+        }
+        state.left_by = Some(key.volume);
         state.stage = SlotState::Leaving;
         state.waiter = waiter;
         self.leaving += 1;
@@ -198,6 +201,26 @@ impl ChunkStore {
         }
         let waiter = state.waiter.take();
         self.done.extend(waiter.map(|entry| (entry, result)));
+    }
+
+    /// A write of a shard waits until the erasure of `slot` is stable. The slot had another shard of
+    /// the segment.
+    ///
+    /// # Errors
+    /// The node could not erase the slot's header. The next sync tries it again.
+    pub(super) fn wait_for_departure(
+        &mut self,
+        slot: SlotIndex,
+        disk: &mut DiskQueue,
+    ) -> Result<SlotChoice, NodeError> {
+        match self.slots[slot.0 as usize].stage {
+            SlotState::EraseFailed => return Err(NodeError::Busy),
+            SlotState::Erased if !self.slots_sync.is_running() => {
+                self.request_slots_sync(SlotsWaiter::Reclaim, disk);
+            }
+            _ => {}
+        }
+        Ok(SlotChoice::Park)
     }
 
     /// Tries failed erasures of headers again.
@@ -263,7 +286,9 @@ impl ChunkStore {
         }
     }
 
+    /// No valid header is left in the slot, stably.
     fn discard_or_free(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
+        self.departing.remove(slot);
         let offset_bytes = self.data_at(slot);
         let state = &mut self.slots[slot.0 as usize];
         if std::mem::take(&mut state.discard) {

@@ -84,6 +84,8 @@ pub struct Disk {
     /// A failed sync dropped a write that reads still show.
     dropped: bool,
     pub faults: Faults,
+    /// Syncs so far.
+    pub syncs: u64,
 }
 
 fn index_of(bytes: u64) -> usize {
@@ -104,6 +106,7 @@ impl Disk {
             _ => 0,
         };
         assert!(aligned.is_multiple_of(4096), "unaligned: {op:?}");
+        self.syncs += u64::from(matches!(op, DiskOp::Sync { .. }));
         self.in_flight.push(InFlight { id, op, mark: self.writes });
     }
 

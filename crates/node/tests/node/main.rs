@@ -2,6 +2,7 @@
 
 mod basics;
 mod crash;
+mod departing;
 mod disk;
 mod model;
 mod open;

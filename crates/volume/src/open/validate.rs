@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 
 use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardIndex, ShardInfo};
 
+use super::checkpoint::one_per_node;
 use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
 use crate::segment::{Segment, SegmentIndex};
@@ -68,9 +69,10 @@ impl VolumeCore {
         for (copy, _) in results {
             shards[usize::from(copy.shard.0)] = None;
         }
-        for (copy, _) in results.iter().filter(|(_, good)| *good) {
-            shards[usize::from(copy.shard.0)].get_or_insert(copy.node);
-        }
+        let copies: Vec<(usize, NodeIndex)> = (results.iter().filter(|(_, good)| *good))
+            .map(|(copy, _)| (usize::from(copy.shard.0), copy.node))
+            .collect();
+        let shards = one_per_node(shards, &copies, k);
         let good = shards.iter().flatten().count();
         if good >= k {
             segment.shards = shards;
