@@ -80,8 +80,10 @@ endef
 
 simulate: build ## Seeds SEEDS (0..2000) of the seeded world, and some with regenerating codes
 	$(FIELDSTONE) sim --seeds $(SEEDS)
-	$(FIELDSTONE) sim --seeds 0..100 --code zigzag:4+2
-	$(FIELDSTONE) sim --seeds 0..100 --code clay:4+2
+	$(FIELDSTONE) sim --seeds 0..50 --code zigzag:4+2
+	$(FIELDSTONE) sim --seeds 0..50 --code clay:4+2
+	$(FIELDSTONE) sim --seeds 0..50 --code zigzag:2+2
+	$(FIELDSTONE) sim --seeds 0..50 --code clay:2+2
 
 scenarios: build ## Scenarios with real clients; `tests/run NAME …` runs some of them
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run

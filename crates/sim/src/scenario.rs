@@ -489,8 +489,12 @@ impl VolumePlan {
         let more = |blocks: u64| format!(", {blocks} blocks more at the end");
         let at_end = Some(self.more_blocks_at_end).filter(|blocks| *blocks > 0).map(more);
         let at_end = at_end.unwrap_or_default();
+        let chunk = match geometry.chunk_bytes {
+            0 => String::new(),
+            bytes => format!(" chunk {bytes}"),
+        };
         format!(
-            "{thick}{} blocks{cells}, shard {} unit {} ring {}, {} ops depth {} think {} \
+            "{thick}{} blocks{cells}, shard {} unit {}{chunk} ring {}, {} ops depth {} think {} \
              us{grows}{removed}{at_end}",
             geometry.size_bytes / BLOCK_BYTES,
             geometry.shard_bytes,
@@ -535,12 +539,20 @@ fn draw_geometry(rng: &mut RandomStream, profile: &Profile, device_blocks: u64) 
     let shard_bytes: u32 = rng.pick(&[32 << 10, 64 << 10]);
     let unit_bytes = rng.pick(&[4 << 10, 8 << 10, 16 << 10]);
     let step_blocks = step_blocks(unit_bytes / 4096, profile.code().elements());
-    let shard_bytes = shard_bytes.next_multiple_of(step_blocks * 4096);
+    // With one element, chunks are units.
+    let chunk_bytes = match profile.code().elements() {
+        1 => 0,
+        _ => rng.pick(&[0, 1, 1, 2]) * step_blocks * 4096,
+    };
+    // At least two chunks, so that rows have room beside the footer of their segment.
+    let shard_bytes = shard_bytes.max(2 * chunk_bytes);
+    let shard_bytes = shard_bytes.next_multiple_of(chunk_bytes.max(step_blocks * 4096));
     let segment_bytes = u64::from(shard_bytes) * profile.k() as u64;
     Geometry {
         size_bytes: device_blocks * BLOCK_BYTES,
         shard_bytes,
         unit_bytes,
+        chunk_bytes,
         // A smaller ring would close segments before they are full, and so waste slots.
         ring_bytes: (segment_bytes * rng.pick(&[2, 4, 8])).max(128 << 10),
     }

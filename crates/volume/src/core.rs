@@ -14,7 +14,7 @@ use std::sync::Arc;
 use fieldstone_block::{Completion, Nanos};
 use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{NodeWeight, PoolMap};
-use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights, SegmentId};
+use fieldstone_proto::{BLOCK_BYTES, Capability, Epoch, NodeIndex, Rights, SegmentId};
 
 use crate::calls::Calls;
 use crate::damage::Damage;
@@ -318,12 +318,22 @@ impl VolumeCore {
 /// The layout that a code and geometry make.
 #[must_use]
 pub fn layout_of(code: &dyn Code, geometry: &Geometry) -> Layout {
+    let blocks = |bytes: u32| bytes / BLOCK_BYTES as u32;
+    let (unit_blocks, shard_blocks) = (blocks(geometry.unit_bytes), blocks(geometry.shard_bytes));
+    let step = step_blocks(unit_blocks, code.elements()).max(1);
+    let (chunk_blocks, step_blocks) = match blocks(geometry.chunk_bytes) {
+        // Blocks at the same position in all shards are coded by themselves.
+        _ if code.elements() == 1 => (unit_blocks, step),
+        0 => (shard_blocks, step),
+        chunk => (chunk, chunk),
+    };
     Layout {
         k: u32::try_from(code.k()).expect("codes are small"),
         m: u32::try_from(code.m()).expect("codes are small"),
-        unit_blocks: geometry.unit_bytes / 4096,
-        step_blocks: step_blocks(geometry.unit_bytes / 4096, code.elements()).max(1),
-        shard_blocks: geometry.shard_bytes / 4096,
+        unit_blocks,
+        chunk_blocks,
+        step_blocks,
+        shard_blocks,
     }
 }
 

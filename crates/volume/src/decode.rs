@@ -2,8 +2,9 @@
 //!
 //! A repair plan says which parts of which shards to read, and how to compute the lost shards from
 //! them. One plan and one set of reads give all lost shards that the caller asks for, so two shards
-//! cost no more reading than one. Coding works byte by byte within elements, so a few bytes of an
-//! element need only the same few bytes of the elements that it depends on.
+//! cost no more reading than one. Coding works chunk by chunk (see `layout`), and byte by byte
+//! within the elements of a chunk. So a few bytes of an element need only the same few bytes of the
+//! elements that it depends on, in the same chunk.
 //!
 //! Reading takes time. Meanwhile collection may free the segment, and its handle may pass to
 //! another segment. So this module uses the segment's name, which no other segment ever gets.
@@ -24,6 +25,7 @@ use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
 use crate::exec::{Awaited, all};
 use crate::layout::ShardRange;
+use crate::seal::join_chunks;
 use crate::status::NodeHealth;
 
 /// The result of decoding.
@@ -40,13 +42,17 @@ struct DecodeAttempt {
     segment: SegmentId,
     /// The shards that looked available, and their nodes.
     available: Vec<(usize, NodeIndex)>,
+    /// The chunks to work on.
+    chunks: Range<u32>,
+    chunk_bytes: u32,
     element_bytes: u32,
     /// The bytes of each element to work on.
     columns: Range<u32>,
 }
 
-/// A part of a shard: the same bytes of some elements.
-struct ElementRange {
+/// A part of a shard: the same bytes of some elements of some chunks.
+struct Part {
+    chunks: Range<u32>,
     elements: Range<u32>,
     columns: Range<u32>,
 }
@@ -72,10 +78,10 @@ impl VolumeCore {
         &self,
         id: SegmentId,
         lost: &[usize],
-        part: &ElementRange,
+        part: &Part,
     ) -> Result<DecodeAttempt, BlockError> {
-        let segment = self.segments.named(id).ok_or_else(gone)?;
-        let element_bytes = segment.shard_bytes / self.code.elements();
+        let (_, chunk_bytes) = self.lengths(id)?;
+        let element_bytes = chunk_bytes / self.code.elements();
         let available = self.available(id, lost);
         let shards: Vec<usize> = available.iter().map(|(shard, _)| *shard).collect();
         let plan = self.code.repair_elements(lost, &shards, part.elements.clone());
@@ -83,31 +89,55 @@ impl VolumeCore {
             let (k, there) = (self.code.k(), shards.len());
             BlockError::Io(format!("{there} of the {k} shards needed are there ({error})"))
         })?;
-        let columns = part.columns.clone();
-        Ok(DecodeAttempt { plan, segment: id, available, element_bytes, columns })
+        let (chunks, columns) = (part.chunks.clone(), part.columns.clone());
+        Ok(DecodeAttempt {
+            plan,
+            segment: id,
+            available,
+            chunks,
+            chunk_bytes,
+            element_bytes,
+            columns,
+        })
+    }
+
+    /// Lengths of a shard of the segment, and of its chunks.
+    fn lengths(&self, id: SegmentId) -> Result<(u32, u32), BlockError> {
+        let shard_bytes = self.segments.named(id).ok_or_else(gone)?.shard_bytes;
+        let chunk_bytes = self.coded_bytes(shard_bytes as usize);
+        Ok((shard_bytes, u32::try_from(chunk_bytes).expect("at most a shard")))
     }
 
     /// A whole shard of the segment as one part.
-    fn whole(&self, id: SegmentId) -> Result<ElementRange, BlockError> {
-        let segment = self.segments.named(id).ok_or_else(gone)?;
+    fn whole(&self, id: SegmentId) -> Result<Part, BlockError> {
+        let (shard_bytes, chunk_bytes) = self.lengths(id)?;
+        Ok(self.whole_chunks(0..shard_bytes / chunk_bytes, chunk_bytes))
+    }
+
+    fn whole_chunks(&self, chunks: Range<u32>, chunk_bytes: u32) -> Part {
         let elements = self.code.elements();
-        Ok(ElementRange { elements: 0..elements, columns: 0..segment.shard_bytes / elements })
+        Part { chunks, elements: 0..elements, columns: 0..chunk_bytes / elements }
     }
 
     /// The parts of a shard of the segment that make up its bytes `bytes`.
-    fn parts(&self, id: SegmentId, bytes: &Range<u32>) -> Result<Vec<ElementRange>, BlockError> {
-        let segment = self.segments.named(id).ok_or_else(gone)?;
-        let element_bytes = segment.shard_bytes / self.code.elements();
-        if element_bytes == 0 || *bytes == (0..segment.shard_bytes) {
-            return Ok(vec![self.whole(id)?]);
+    fn parts(&self, id: SegmentId, bytes: &Range<u32>) -> Result<Vec<Part>, BlockError> {
+        let (_, chunk_bytes) = self.lengths(id)?;
+        let element_bytes = chunk_bytes / self.code.elements();
+        let mut parts = Vec::new();
+        for chunk in bytes.start / chunk_bytes..bytes.end.div_ceil(chunk_bytes) {
+            let at = chunk * chunk_bytes;
+            let (start, end) = (bytes.start.max(at) - at, bytes.end.min(at + chunk_bytes) - at);
+            if start == 0 && end == chunk_bytes {
+                parts.push(self.whole_chunks(chunk..chunk + 1, chunk_bytes));
+                continue;
+            }
+            parts.extend((start / element_bytes..end.div_ceil(element_bytes)).map(|element| {
+                let at = element * element_bytes;
+                let columns = start.max(at) - at..end.min(at + element_bytes) - at;
+                Part { chunks: chunk..chunk + 1, elements: element..element + 1, columns }
+            }));
         }
-        let part = |element: u32| {
-            let at = element * element_bytes;
-            let columns = bytes.start.max(at) - at..bytes.end.min(at + element_bytes) - at;
-            ElementRange { elements: element..element + 1, columns }
-        };
-        let met = bytes.start / element_bytes..bytes.end.div_ceil(element_bytes);
-        Ok(met.map(part).collect())
+        Ok(parts)
     }
 
     fn send_reads(&mut self, attempt: &DecodeAttempt) -> Vec<Reads> {
@@ -125,18 +155,34 @@ impl VolumeCore {
 
 impl DecodeAttempt {
     fn bodies(&self, read: &ShardRead) -> Vec<RequestBody> {
-        let body = |elements: Range<u32>| RequestBody::ShardRead {
+        let body = |range: Range<u32>| RequestBody::ShardRead {
             segment: self.segment,
             shard: ShardIndex(u8::try_from(read.shard).expect("at most 255 shards")),
-            offset_bytes: elements.start * self.element_bytes + self.columns.start,
-            len_bytes: (elements.end - elements.start - 1) * self.element_bytes
-                + (self.columns.end - self.columns.start),
+            offset_bytes: range.start,
+            len_bytes: range.end - range.start,
         };
+        let (element_bytes, columns) = (self.element_bytes, &self.columns);
+        let starts = self.chunks.clone().map(|chunk| chunk * self.chunk_bytes);
         let runs = read.elements.iter().cloned();
-        if self.columns == (0..self.element_bytes) {
-            return runs.map(body).collect();
+        if *columns != (0..element_bytes) {
+            let elements = starts.flat_map(|start| {
+                runs.clone().flatten().map(move |element| start + element * element_bytes)
+            });
+            return elements.map(|at| body(at + columns.start..at + columns.end)).collect();
         }
-        runs.flatten().map(|element| body(element..element + 1)).collect()
+        let ranges = starts.flat_map(|start| {
+            runs.clone()
+                .map(move |run| start + run.start * element_bytes..start + run.end * element_bytes)
+        });
+        // Whole chunks lie one behind the other.
+        let mut joined: Vec<Range<u32>> = Vec::new();
+        for range in ranges {
+            match joined.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => joined.push(range),
+            }
+        }
+        joined.into_iter().map(body).collect()
     }
 
     /// True when `inputs` holds everything that the plan reads.
@@ -146,8 +192,24 @@ impl DecodeAttempt {
 
     /// True when `input` has the length that the plan reads of the shard.
     fn fits(&self, read: &ShardRead, input: &Bytes) -> bool {
-        let columns = (self.columns.end - self.columns.start) as usize;
-        read.element_count() as usize * columns == input.len()
+        self.chunks.len() * self.input_bytes(read) == input.len()
+    }
+
+    /// Bytes that the plan reads of each chunk of the shard.
+    fn input_bytes(&self, read: &ShardRead) -> usize {
+        read.element_count() as usize * self.columns.len()
+    }
+
+    /// For each chunk, the inputs of its job.
+    fn inputs_of_chunks(&self, inputs: &[Bytes]) -> Vec<Vec<Bytes>> {
+        let inputs_of = |chunk: usize| {
+            let part = |(read, input): (&ShardRead, &Bytes)| {
+                let len_bytes = self.input_bytes(read);
+                input.slice(chunk * len_bytes..(chunk + 1) * len_bytes)
+            };
+            self.plan.reads.iter().zip(inputs).map(part).collect()
+        };
+        (0..self.chunks.len()).map(inputs_of).collect()
     }
 }
 
@@ -185,7 +247,7 @@ async fn decode_part(
     ctx: &Ctx,
     id: SegmentId,
     lost: &[usize],
-    part: &ElementRange,
+    part: &Part,
     checksum_block_bytes: Option<usize>,
 ) -> Result<Decoded, BlockError> {
     let mut read_bytes = 0;
@@ -195,11 +257,7 @@ async fn decode_part(
         let inputs = gather(ctx, &attempt).await;
         read_bytes += inputs.iter().map(|input| input.len() as u64).sum::<u64>();
         if attempt.complete(&inputs) {
-            let job =
-                Job::Code { map: Arc::clone(&attempt.plan.map), inputs, checksum_block_bytes };
-            let result = ctx.with(|core| core.start_job(job));
-            let output = result.await.map_err(|error| BlockError::Io(error.to_string()))?;
-            let shards = output.into_shards().unwrap_or_default();
+            let shards = run_jobs(ctx, &attempt, &inputs, checksum_block_bytes).await?;
             if shards.len() != lost.len() {
                 return Err(BlockError::Io("decoding gave too few shards".into()));
             }
@@ -210,6 +268,26 @@ async fn decode_part(
             return Err(BlockError::Io("a node did not deliver a shard".into()));
         }
     }
+}
+
+/// Computes the lost parts from the inputs, with a job for each chunk.
+async fn run_jobs(
+    ctx: &Ctx,
+    attempt: &DecodeAttempt,
+    inputs: &[Bytes],
+    checksum_block_bytes: Option<usize>,
+) -> Result<Vec<Shard>, BlockError> {
+    let start = |inputs: Vec<Bytes>| {
+        let job = Job::Code { map: Arc::clone(&attempt.plan.map), inputs, checksum_block_bytes };
+        ctx.with(|core| core.start_job(job))
+    };
+    let jobs: Vec<_> = attempt.inputs_of_chunks(inputs).into_iter().map(start).collect();
+    let mut chunks = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let output = job.await.map_err(|error| BlockError::Io(error.to_string()))?;
+        chunks.push(output.into_shards().unwrap_or_default());
+    }
+    Ok(join_chunks(chunks))
 }
 
 /// Reads everything that the plan needs at once. An input is too short where a node failed.

@@ -67,6 +67,10 @@ pub struct Geometry {
     pub shard_bytes: u32,
     /// Consecutive bytes of a segment that lie on one shard; a multiple of 4096.
     pub unit_bytes: u32,
+    /// For codes that cut shards into elements: the bytes of a shard that the code cuts. Each such
+    /// chunk is coded by itself with the same chunk of the other shards. A multiple of `unit_bytes`
+    /// and of the elements of whole blocks; 0 if the whole shard is one chunk.
+    pub chunk_bytes: u32,
     /// Size of the journal ring on each journal node; a multiple of 4096.
     pub ring_bytes: u64,
 }

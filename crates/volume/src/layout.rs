@@ -7,6 +7,11 @@
 //! reads of blocks. So the shards of these codes are also multiples of the elements, with zeroes at
 //! the end.
 //!
+//! A *chunk* is the part of a shard that is coded by itself with the same part of the other shards.
+//! A code of one element has chunks of a unit. A code of several elements has chunks of several
+//! units, which it cuts into its elements, or one chunk, the shard. A *row* is a chunk of each data
+//! shard: blocks that lie one behind the other in the segment.
+//!
 //! ```text
 //! shard 0: unit 0 | unit k   | unit 2k   | ...
 //! shard 1: unit 1 | unit k+1 | unit 2k+1 | ...
@@ -27,8 +32,10 @@ pub struct Layout {
     pub m: u32,
     /// Blocks per unit.
     pub unit_blocks: u32,
-    /// Lengths of shards are multiples of this many blocks: whole units, and elements of whole
-    /// blocks.
+    /// Blocks per chunk, a multiple of the unit. A shard that is one chunk may be shorter.
+    pub chunk_blocks: u32,
+    /// Lengths of shards are multiples of this many blocks: whole units, whole chunks, and elements
+    /// of whole blocks.
     pub step_blocks: u32,
     /// Blocks per full shard, a multiple of the step.
     pub shard_blocks: u32,
@@ -64,10 +71,10 @@ impl Layout {
         self.k * self.shard_blocks
     }
 
-    /// Data blocks of a row: one unit on each data shard.
+    /// Data blocks of a row: one chunk on each data shard.
     #[must_use]
     pub fn row_blocks(&self) -> u32 {
-        self.k * self.unit_blocks
+        self.k * self.chunk_blocks
     }
 
     /// Shards of a segment.
@@ -156,8 +163,10 @@ mod tests {
             a in any::<u32>(), b in any::<u32>()
         ) {
             let step = step_blocks(unit, elements);
-            let layout =
-                Layout { k, m: 2, unit_blocks: unit, step_blocks: step, shard_blocks: step * steps };
+            let (chunk_blocks, shard_blocks) = (step, step * steps);
+            let layout = Layout {
+                k, m: 2, unit_blocks: unit, chunk_blocks, step_blocks: step, shard_blocks
+            };
             let blocks = layout.segment_blocks();
             let mut seen = std::collections::HashSet::new();
             for block in 0..blocks {
@@ -187,7 +196,9 @@ mod tests {
             blocks_max in 1u32..300
         ) {
             let shard_blocks = 2000 * unit;
-            let layout = Layout { k, m: 2, unit_blocks: unit, step_blocks: unit, shard_blocks };
+            let layout = Layout {
+                k, m: 2, unit_blocks: unit, chunk_blocks: unit, step_blocks: unit, shard_blocks
+            };
             let ranges: Vec<ShardRange> = layout.ranges(first, count).collect();
             let mut seen = vec![false; ranges.len()];
             for run in layout.runs(first, count, blocks_max) {

@@ -62,6 +62,7 @@ mod waiting;
 pub use codec::FormatError;
 pub use interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
 pub use layout::step_blocks;
+pub use record::RECORD_BLOCKS_MAX;
 pub use space::slots_whole;
 pub use status::{NodeHealth, NodeStatus, Progress, Status, VolumePhase};
 pub use volume::Volume;

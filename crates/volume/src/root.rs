@@ -23,10 +23,11 @@
 //!
 //! Layout, little endian: magic 8, version 4, crc32c 4 (of everything with this field zero), root
 //! version 8, volume 16, epoch 8, geometry 8+4+4+8, generation 8, checkpoint lsn 8, checkpoint
-//! length 8, trimmed 8, flags 4 (1: closed properly, 2: thick), the epoch that put it 8, then name
-//! and profile with 16-bit lengths, then counts (32 bits) and values of journal nodes (16 bits
-//! each) and checkpoint segments (64 bits each). Version 1 lacks `trimmed`; up to version 2 every
-//! volume is thin; up to version 3 the epoch of the log put the root.
+//! length 8, trimmed 8, flags 4 (1: closed properly, 2: thick), the epoch that put it 8, length of
+//! a chunk 4, then name and profile with 16-bit lengths, then counts (32 bits) and values of
+//! journal nodes (16 bits each) and checkpoint segments (64 bits each). Version 1 lacks `trimmed`;
+//! up to version 2 every volume is thin; up to version 3 the epoch of the log put the root; up to
+//! version 4 a shard is one chunk. A root whose shards are one chunk is still written as version 4.
 
 use fieldstone_proto::crc32c;
 use fieldstone_proto::{Epoch, JournalGen, Lsn, NodeIndex, ROOT_BYTES_MAX, SegmentId, VolumeId};
@@ -35,7 +36,9 @@ use crate::codec::{FormatError, Reader, Writer};
 use crate::interface::{Geometry, Provisioning};
 
 const MAGIC: &[u8; 8] = b"FSROOT\0\x01";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
+/// The version of a root whose shards are one chunk.
+const VERSION_WITHOUT_CHUNKS: u32 = 4;
 
 /// Flag: the last writer closed the volume.
 const CLEAN: u32 = 1;
@@ -93,7 +96,8 @@ impl Root {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.0.extend_from_slice(MAGIC);
-        w.u32(VERSION);
+        let chunk_bytes = self.geometry.chunk_bytes;
+        w.u32(if chunk_bytes > 0 { VERSION } else { VERSION_WITHOUT_CHUNKS });
         w.u32(0);
         w.u64(self.version);
         w.u128(self.volume.0);
@@ -109,6 +113,9 @@ impl Root {
         let thick = self.provisioning == Provisioning::Thick;
         w.u32(if self.clean { CLEAN } else { 0 } | if thick { THICK } else { 0 });
         w.u64(self.put_by.0);
+        if chunk_bytes > 0 {
+            w.u32(chunk_bytes);
+        }
         w.bytes16(self.name.as_bytes());
         w.bytes16(self.profile.as_bytes());
         w.u32(u32::try_from(self.journal_nodes.len()).expect("bounded by the nodes"));
@@ -149,10 +156,11 @@ impl Root {
             return Err(FormatError::Checksum("volume root"));
         }
         let (version, volume, epoch) = (r.u64()?, VolumeId(r.u128()?), Epoch(r.u64()?));
-        let geometry = Geometry {
+        let mut geometry = Geometry {
             size_bytes: r.u64()?,
             shard_bytes: r.u32()?,
             unit_bytes: r.u32()?,
+            chunk_bytes: 0,
             ring_bytes: r.u64()?,
         };
         let (generation, checkpoint_lsn) = (JournalGen(r.u64()?), Lsn(r.u64()?));
@@ -161,6 +169,7 @@ impl Root {
         let flags = r.u32()?;
         let (clean, thick) = (flags & CLEAN != 0, format >= 3 && flags & THICK != 0);
         let put_by = if format >= 4 { Epoch(r.u64()?) } else { epoch };
+        geometry.chunk_bytes = if format >= 5 { r.u32()? } else { 0 };
         let text = |bytes: &[u8]| {
             String::from_utf8(bytes.to_vec())
                 .map_err(|_| FormatError::Value("a name that is not UTF-8".into()))
@@ -205,6 +214,8 @@ mod tests {
     const TRIMMED_AT: usize = 96;
     /// Offset of the epoch that put the root.
     const PUT_BY_AT: usize = 108;
+    /// Offset of the length of a chunk.
+    const CHUNK_AT: usize = 116;
 
     fn sample() -> Root {
         Root {
@@ -216,6 +227,7 @@ mod tests {
                 size_bytes: 1 << 30,
                 shard_bytes: 1 << 20,
                 unit_bytes: 65536,
+                chunk_bytes: 131_072,
                 ring_bytes: 32 << 20,
             },
             generation: JournalGen(3),
@@ -236,23 +248,39 @@ mod tests {
         assert_eq!(Root::decode(&sample().encode()), Ok(sample()));
     }
 
+    /// [`sample`] without chunks, and its encoding in version 4.
+    fn without_chunks() -> (Root, Vec<u8>) {
+        let geometry = Geometry { chunk_bytes: 0, ..sample().geometry };
+        let root = Root { geometry, ..sample() };
+        let mut bytes = sample().encode();
+        bytes.drain(CHUNK_AT..CHUNK_AT + 4);
+        (root, bytes)
+    }
+
+    #[test]
+    fn a_root_without_chunks_stays_at_version_4() {
+        let (root, bytes) = without_chunks();
+        assert_eq!(root.encode(), of_version(4, bytes));
+        assert_eq!(Root::decode(&root.encode()), Ok(root));
+    }
+
     #[test]
     fn version_1_was_trimmed_up_to_its_checkpoint() {
-        let mut bytes = sample().encode();
+        let (sample, mut bytes) = without_chunks();
         bytes.drain(PUT_BY_AT..PUT_BY_AT + 8);
         bytes.drain(TRIMMED_AT..TRIMMED_AT + 8);
         let old = of_version(1, bytes);
-        let (trimmed, provisioning) = (sample().checkpoint_lsn, Provisioning::Thin);
-        let put_by = sample().epoch;
-        let expected = Root { trimmed, provisioning, put_by, ..sample() };
+        let (trimmed, provisioning) = (sample.checkpoint_lsn, Provisioning::Thin);
+        let put_by = sample.epoch;
+        let expected = Root { trimmed, provisioning, put_by, ..sample };
         assert_eq!(Root::decode(&old), Ok(expected));
     }
 
     #[test]
     fn version_3_was_put_by_the_writer_of_its_log() {
-        let mut bytes = sample().encode();
+        let (sample, mut bytes) = without_chunks();
         bytes.drain(PUT_BY_AT..PUT_BY_AT + 8);
-        let expected = Root { put_by: sample().epoch, ..sample() };
+        let expected = Root { put_by: sample.epoch, ..sample };
         assert_eq!(Root::decode(&of_version(3, bytes)), Ok(expected));
     }
 
@@ -283,7 +311,7 @@ mod tests {
         let error = Root::decode(&bytes).expect_err("a newer version");
         assert_eq!(
             error.to_string(),
-            "volume root has format version 200, this release knows up to 4"
+            "volume root has format version 200, this release knows up to 5"
         );
     }
 }

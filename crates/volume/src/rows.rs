@@ -1,6 +1,6 @@
 //! Rows: large writes go to their shards at once, and not through the journal.
 //!
-//! A row is one unit on each data shard and one on each parity shard. The volume stores a write
+//! A row is one chunk on each data shard and one on each parity shard. The volume stores a write
 //! through the journal m + 1 times in the journal and (k + m) / k times in its segment. It needs to
 //! store a write that fills rows only in the segment. So when enough data of large writes waits,
 //! the volume codes whole rows of the open segment and writes them to all its shards as they are.
@@ -26,8 +26,8 @@
 //! room. A degraded or full pool writes through the journal. The volume holds less than a row back
 //! for more data only while other records are in flight and only large writes wait. So nothing
 //! waits for data that may not come. On the same conditions it holds whole rows back until they
-//! fill a record, while at least [`RECORDS_GATHER`] records are in flight, or as many blocks as fill
-//! a record. A record of several rows is one longer write on each shard, and one header.
+//! fill a record, while at least [`RECORDS_GATHER`] records are in flight, or as many blocks as
+//! fill a record. A record of several rows is one longer write on each shard, and one header.
 
 use std::ops::Range;
 
@@ -150,7 +150,8 @@ impl VolumeCore {
         RecordForm::Detached((rows * row).min(most / row * row))
     }
 
-    /// Whether the volume holds whole rows back for more rows. A record takes at most `most` blocks.
+    /// Whether the volume holds whole rows back for more rows. A record takes at most `most`
+    /// blocks.
     fn gathers_rows(&self, most: u32) -> bool {
         let log = &self.log;
         let busy = log.records_in_flight() >= RECORDS_GATHER || log.blocks_in_flight() >= most;
@@ -158,7 +159,10 @@ impl VolumeCore {
     }
 
     fn rows_possible(&self) -> bool {
-        self.phase == VolumePhase::Serving && self.code.elements() == 1 && !self.closing
+        // A row that is a whole segment would have no room for the segment's footer.
+        let layout = &self.layout;
+        let in_chunks = layout.chunk_blocks < layout.shard_blocks;
+        self.phase == VolumePhase::Serving && in_chunks && !self.closing
     }
 
     /// Rows borrow room until their segment is durable; see `space`.
@@ -193,7 +197,7 @@ impl VolumeCore {
                 lost: false,
             });
         }
-        let count = self.layout.shard_blocks / self.layout.unit_blocks;
+        let count = self.layout.shard_blocks / self.layout.chunk_blocks;
         let rows =
             Rows { keepers, written: vec![false; count as usize], intact: true, in_coding: 0 };
         if let Some(segment) = self.segments.get_mut(handle) {
@@ -224,13 +228,14 @@ impl VolumeCore {
         for row_at in (0..checksums.len()).step_by(row) {
             let mut inputs = Vec::with_capacity(k);
             for (shard, part) in parts_of_shards.iter_mut().enumerate() {
-                let at = row_at + shard * unit;
                 let mut parts: SmallVec<[Bytes; 2]> = SmallVec::new();
-                let block = first + u32::try_from(at).expect("small");
-                contents.read(block, layout.unit_blocks, |part| parts.push(part));
+                for at in (row_at + shard * unit..row_at + row).step_by(k * unit) {
+                    let block = first + u32::try_from(at).expect("small");
+                    contents.read(block, layout.unit_blocks, |part| parts.push(part));
+                    part.checksums.extend_from_slice(&checksums[at..at + unit]);
+                }
                 let data = join(&parts);
                 part.data.push(data.clone());
-                part.checksums.extend_from_slice(&checksums[at..at + unit]);
                 inputs.push(data);
             }
             inputs_of_rows.push(inputs);
@@ -264,7 +269,7 @@ impl VolumeCore {
         let body = RequestBody::ShardWrite {
             segment,
             shard: shard_index(shard),
-            offset_bytes: first_row * self.layout.unit_blocks * BLOCK_BYTES as u32,
+            offset_bytes: first_row * self.layout.chunk_blocks * BLOCK_BYTES as u32,
             checksums: part.checksums,
             seal: None,
             data_first: false,
@@ -380,7 +385,8 @@ impl VolumeCore {
     fn code_rest(&mut self, handle: SegmentIndex) -> Option<Vec<(u32, Coding)>> {
         let segment = self.segments.get(handle)?;
         let rows = segment.rows.as_ref()?;
-        let total = segment.shard_bytes / BLOCK_BYTES as u32 / self.layout.unit_blocks;
+        let chunk = self.layout.chunk_blocks;
+        let total = segment.shard_bytes / BLOCK_BYTES as u32 / chunk;
         let mut runs: Vec<Range<u32>> = Vec::new();
         for row in (0..total).filter(|row| !rows.written[*row as usize]) {
             match runs.last_mut() {
@@ -388,7 +394,10 @@ impl VolumeCore {
                 _ => runs.push(row..row + 1),
             }
         }
-        runs.into_iter().map(|run| Some((run.start, self.code_rows(handle, run)?))).collect()
+        let blocks = |run: &Range<u32>| run.start * chunk..run.end * chunk;
+        runs.into_iter()
+            .map(|run| Some((run.start, self.code_blocks(handle, blocks(&run))?)))
+            .collect()
     }
 
     /// The shards of the segment that rows were written to, that still exist, and that are not
@@ -504,7 +513,7 @@ pub async fn complete_rows(ctx: &Ctx, handle: SegmentIndex, meta: SealMeta) {
         let over = matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed);
         let segment = core.segments.get(handle).filter(|_| !over);
         let Some(id) = segment.map(|segment| segment.id) else { return Vec::new() };
-        let unit_bytes = core.layout.unit_blocks * BLOCK_BYTES as u32;
+        let chunk_bytes = core.layout.chunk_blocks * BLOCK_BYTES as u32;
         let last = runs.len().saturating_sub(1);
         let mut calls = Vec::new();
         for (shard, node, session) in core.shards_with_rows(handle) {
@@ -512,7 +521,7 @@ pub async fn complete_rows(ctx: &Ctx, handle: SegmentIndex, meta: SealMeta) {
                 let body = RequestBody::ShardWrite {
                     segment: id,
                     shard: shard_index(shard),
-                    offset_bytes: first_row * unit_bytes,
+                    offset_bytes: first_row * chunk_bytes,
                     checksums: shards[shard].checksums.clone(),
                     seal: (at == last).then_some(meta),
                     data_first: false,
@@ -545,6 +554,9 @@ pub fn shard_index(shard: usize) -> ShardIndex {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use fieldstone_accel::{Job, JobId};
     use fieldstone_block::{Nanos, Op};
 
     use super::*;
@@ -581,6 +593,54 @@ mod tests {
         script.sent();
         assert!(script.completions.iter().all(|done| done.result.is_ok()));
         assert_eq!(script.completions.len(), 1);
+    }
+
+    /// With Zigzag a row has a chunk of each shard, and each row is coded by itself.
+    #[test]
+    fn rows_of_a_code_with_elements_have_chunks() {
+        // Two elements per chunk: chunks of two blocks, rows of four.
+        let mut script = Script::serving_in_chunks(8, "zigzag:2+2", 2 * BLOCK_BYTES as u32);
+        script.core(|core| {
+            assert_eq!((core.code.elements(), core.layout.row_blocks()), (2, 4));
+        });
+        script.write(0, 16);
+        let sent = script.sent();
+        let mut shards: Vec<Vec<u8>> = vec![Vec::new(); 4];
+        let mut take = |sent: &[Sent]| {
+            for sent in sent {
+                if let RequestBody::ShardWrite { shard, offset_bytes, .. } = sent.request.body {
+                    assert_eq!(offset_bytes, 0);
+                    assert!(shards[usize::from(shard.0)].is_empty(), "one write of all rows");
+                    shards[usize::from(shard.0)] = sent.request.payload.concat();
+                }
+            }
+        };
+        take(&sent);
+        sent.iter().for_each(|sent| script.done(sent));
+        let codes = |(_, job): &&(JobId, Job)| matches!(job, Job::Code { .. });
+        assert_eq!(script.jobs.iter().filter(codes).count(), 4, "one for each row");
+        script.do_jobs();
+        let parity = script.sent();
+        take(&parity);
+        settle(&mut script, parity);
+        assert_eq!(script.completions.len(), 1);
+        assert!(shards.iter().all(|shard| shard.len() == 8 * BLOCK_BYTES));
+        let code = script.core(|core| Arc::clone(core.code.encode()));
+        for chunk in (0..8 * BLOCK_BYTES).step_by(2 * BLOCK_BYTES) {
+            let part = |shard: usize| &shards[shard][chunk..chunk + 2 * BLOCK_BYTES];
+            let mut made = vec![vec![0; 2 * BLOCK_BYTES]; 2];
+            let mut outputs: Vec<&mut [u8]> = made.iter_mut().map(Vec::as_mut_slice).collect();
+            code.execute(&[part(0), part(1)], &mut outputs).expect("whole chunks");
+            assert!(made[0] == part(2) && made[1] == part(3), "the chunk at {chunk}");
+        }
+    }
+
+    /// A shard of one chunk has no rows: such a row would be a whole segment.
+    #[test]
+    fn a_shard_of_one_chunk_gets_no_rows() {
+        let mut script = Script::serving_in_chunks(8, "zigzag:2+2", 0);
+        script.write(0, 16);
+        assert_eq!(row_blocks(&script.sent()), [] as [usize; 0]);
     }
 
     /// Answers all requests and does all jobs, until the volume sends no more.

@@ -26,8 +26,13 @@ pub const JOURNAL: [NodeIndex; 3] = [NodeIndex(0), NodeIndex(1), NodeIndex(2)];
 /// Slots of each node.
 pub const SLOTS: u32 = 100;
 
-const GEOMETRY: Geometry =
-    Geometry { size_bytes: 8 << 20, shard_bytes: 65536, unit_bytes: 4096, ring_bytes: 1 << 20 };
+const GEOMETRY: Geometry = Geometry {
+    size_bytes: 8 << 20,
+    shard_bytes: 65536,
+    unit_bytes: 4096,
+    chunk_bytes: 0,
+    ring_bytes: 1 << 20,
+};
 
 /// The volume under test, and its clock.
 pub struct Script {
@@ -69,12 +74,21 @@ impl Script {
 
     /// A volume rs:4+2 that serves on `nodes` nodes. Every node is up and has the volume's root.
     pub fn serving(nodes: u16) -> Self {
+        Self::serving_as(nodes, Profile::rs(4, 2).expect("in bounds"), GEOMETRY)
+    }
+
+    /// The same with a code and chunks of its shards.
+    pub fn serving_in_chunks(nodes: u16, code: &str, chunk_bytes: u32) -> Self {
+        let profile = code.parse().expect("the name of a code");
+        Self::serving_as(nodes, profile, Geometry { chunk_bytes, ..GEOMETRY })
+    }
+
+    fn serving_as(nodes: u16, profile: Profile, geometry: Geometry) -> Self {
         let mut script = Self::opening(nodes, OpenMode::Inspect);
         script.volume = Volume::without_tasks(&script.volume);
-        let profile = Profile::rs(4, 2).expect("in bounds");
         script.core(|core| {
             core.config.opening = OpenMode::Open { takeover: false };
-            core.adopt("v".into(), profile, GEOMETRY);
+            core.adopt("v".into(), profile, geometry);
             core.set_epoch(Epoch(1));
             core.phase = VolumePhase::Serving;
             core.root_version = 1;

@@ -15,7 +15,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use fieldstone_accel::{Job, Shard};
 use fieldstone_block::Nanos;
-use fieldstone_buf::AlignedBuf;
+use fieldstone_buf::{AlignedBuf, join};
 use fieldstone_proto::{
     BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, SegmentKind, ShardIndex,
     crc32c_blocks,
@@ -56,8 +56,8 @@ pub async fn seal(ctx: Ctx, handle: SegmentIndex) {
     });
     if short {
         let coding = ctx.with(|core| {
-            let rows = core.segments.get(handle)?.shard_bytes / core.geometry.unit_bytes;
-            core.code_rows(handle, 0..rows)
+            let blocks = core.segments.get(handle)?.shard_bytes / BLOCK_BYTES as u32;
+            core.code_blocks(handle, 0..blocks)
         });
         let Some(coding) = coding else { return };
         if !store(&ctx, handle, &coding.finish().await, meta).await {
@@ -332,13 +332,14 @@ impl VolumeCore {
         })
     }
 
-    /// Lays rows of a closed segment out on its shards, and starts to code them.
-    pub fn code_rows(&mut self, handle: SegmentIndex, rows: Range<u32>) -> Option<Coding> {
+    /// Lays blocks of each shard of a closed segment out, and starts to code them. The range is one
+    /// of whole chunks, or the whole shard.
+    pub fn code_blocks(&mut self, handle: SegmentIndex, blocks: Range<u32>) -> Option<Coding> {
         let layout = self.layout;
         let segment = self.segments.get(handle)?;
         let contents = segment.contents.as_ref()?;
-        let (begin, end) = (rows.start * layout.row_blocks(), rows.end * layout.row_blocks());
-        let mut builder = ShardBuilder::new(layout, (rows.end - rows.start) * layout.unit_blocks);
+        let (begin, end) = (blocks.start * layout.k, blocks.end * layout.k);
+        let mut builder = ShardBuilder::new(layout, blocks.end - blocks.start);
         let mut at = begin;
         let stop = end.min(contents.blocks()).max(begin);
         contents.read(begin, stop - begin, |data| {
@@ -365,8 +366,24 @@ impl VolumeCore {
     /// Starts to make the parity shards.
     pub fn start_coding(&mut self, builder: ShardBuilder) -> Coding {
         let data = builder.finish();
-        let parity = self.start_encoding(data.iter().map(|shard| shard.data.clone()).collect());
+        let shard_bytes = data.first().map_or(0, |shard| shard.data.len());
+        let chunk_bytes = self.coded_bytes(shard_bytes);
+        let chunk = |at: usize| {
+            data.iter().map(|shard| shard.data.slice(at..at + chunk_bytes)).collect::<Vec<Bytes>>()
+        };
+        let chunks: Vec<Vec<Bytes>> = (0..shard_bytes).step_by(chunk_bytes).map(chunk).collect();
+        let parity = chunks.into_iter().map(|inputs| self.start_encoding(inputs)).collect();
         Coding { data, parity }
+    }
+
+    /// Bytes that the code makes at a time of a shard, or a run of chunks, of `len_bytes`: all, or
+    /// one chunk.
+    pub fn coded_bytes(&self, len_bytes: usize) -> usize {
+        let chunk_bytes = self.layout.chunk_blocks as usize * BLOCK_BYTES;
+        match self.code.elements() {
+            1 => len_bytes.max(1),
+            _ => chunk_bytes.min(len_bytes).max(1),
+        }
     }
 
     /// Gives the world the job that makes parity for `inputs`, one for each data shard, and the
@@ -480,16 +497,35 @@ impl VolumeCore {
 /// Shards whose parity the world is making.
 pub struct Coding {
     data: Vec<Shard>,
-    parity: Awaited<JobResult>,
+    /// A job for each chunk.
+    parity: Vec<Awaited<JobResult>>,
 }
 
 impl Coding {
     /// All shards: those of data, then those of parity.
     pub async fn finish(self) -> Vec<Shard> {
+        let mut chunks = Vec::with_capacity(self.parity.len());
+        for chunk in self.parity {
+            chunks.push(finish_encoding(chunk).await);
+        }
         let mut shards = self.data;
-        shards.extend(finish_encoding(self.parity).await);
+        shards.extend(join_chunks(chunks));
         shards
     }
+}
+
+/// The shards that consist of these chunks. Each item has the same chunk of all of the shards.
+pub fn join_chunks(mut chunks: Vec<Vec<Shard>>) -> Vec<Shard> {
+    if chunks.len() == 1 {
+        return chunks.remove(0);
+    }
+    let shards = 0..chunks.first().map_or(0, Vec::len);
+    let shard = |shard: usize| {
+        let parts: Vec<Bytes> = chunks.iter().map(|chunk| chunk[shard].data.clone()).collect();
+        let checksums = chunks.iter().flat_map(|chunk| chunk[shard].checksums.iter().copied());
+        Shard { data: join(&parts), checksums: checksums.collect() }
+    };
+    shards.map(shard).collect()
 }
 
 /// The parity shards of [`VolumeCore::start_encoding`].

@@ -46,7 +46,13 @@ impl Volume {
             OpenMode::Open { .. } | OpenMode::Inspect => (
                 config.volume.to_string(),
                 Profile::copies(1).expect("one copy is allowed"),
-                Geometry { size_bytes: 0, shard_bytes: 4096, unit_bytes: 4096, ring_bytes: 65536 },
+                Geometry {
+                    size_bytes: 0,
+                    shard_bytes: 4096,
+                    unit_bytes: 4096,
+                    chunk_bytes: 0,
+                    ring_bytes: 65536,
+                },
             ),
         };
         let core = Rc::new(RefCell::new(VolumeCore::new(config, name, profile, geometry, now)));

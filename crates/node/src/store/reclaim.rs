@@ -203,8 +203,8 @@ impl ChunkStore {
         self.done.extend(waiter.map(|entry| (entry, result)));
     }
 
-    /// A write of a shard waits until the erasure of `slot` is stable. The slot had another shard of
-    /// the segment.
+    /// A write of a shard waits until the erasure of `slot` is stable. The slot had another shard
+    /// of the segment.
     ///
     /// # Errors
     /// The node could not erase the slot's header. The next sync tries it again.

@@ -8,6 +8,11 @@
 //!   lie together on one shard, so a 4 KiB read needs one node. For k up to 8, a row of units has
 //!   at most 128 KiB. Many large writes have that size: such a write fills rows by itself and does
 //!   not go through the journal.
+//! - **Chunk = the shortest possible**, for codes that cut shards into elements (Zigzag, Clay):
+//!   whole units and elements of whole blocks, 32 KiB for 4+2. The code cuts chunks instead of
+//!   whole shards, so a row of chunks is coded as soon as its data is there, like a row of units.
+//!   Where a row does not fit into a record of the log, chunks would only make the reads of a
+//!   repair shorter, and the whole shard is one chunk.
 //! - **Ring = 64 MiB**, less for small volumes and nodes. The ring bounds the acknowledged data
 //!   that only the journal holds, and so the replay after a crash.
 //! - **Node = a fair share of 80 % of the free space**, at most 64 GiB. Files are sparse. Only the
@@ -17,7 +22,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
-use fieldstone_volume::{Geometry, step_blocks};
+use fieldstone_volume::{Geometry, RECORD_BLOCKS_MAX, step_blocks};
 
 /// Size of a slot on a node: a slot holds one shard.
 pub const SLOT_BYTES: u32 = 1 << 20;
@@ -126,11 +131,22 @@ pub fn geometry(size_bytes: u64, profile: Profile, layout: Layout) -> anyhow::Re
         );
     }
     let shard_bytes = u32::try_from(steps * step_bytes).expect("at most a slot");
+    let chunk_bytes = match elements {
+        1 => 0,
+        _ => chunk_bytes(step_bytes, profile.k() as u64),
+    };
     let ring_bytes = (size_bytes / 8)
         .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
         .next_multiple_of(1 << 20)
         .min(ring_bytes_max(layout.node_bytes()));
-    Ok(Geometry { size_bytes, shard_bytes, unit_bytes, ring_bytes })
+    Ok(Geometry { size_bytes, shard_bytes, unit_bytes, chunk_bytes, ring_bytes })
+}
+
+/// Bytes of a chunk of a code of several elements, whose shortest chunks have `step_bytes`. Zero if
+/// a row, `k` chunks, does not fit into a record.
+fn chunk_bytes(step_bytes: u64, k: u64) -> u32 {
+    let fits = k * step_bytes <= u64::from(RECORD_BLOCKS_MAX) * 4096;
+    if fits { u32::try_from(step_bytes).unwrap_or(0) } else { 0 }
 }
 
 #[cfg(test)]
@@ -171,6 +187,11 @@ mod tests {
             assert!(geometry.shard_bytes.is_multiple_of(elements_bytes), "{name}");
             assert!(geometry.shard_bytes > layout.slot_bytes / 2, "{name}");
             assert!(geometry.shard_bytes.is_multiple_of(geometry.unit_bytes));
+            let chunk = match name {
+                "zigzag:4+2" => 32 << 10,
+                _ => 0, // one element, or a row that no record holds
+            };
+            assert_eq!(geometry.chunk_bytes, chunk, "{name}");
             assert!(geometry.ring_bytes.is_multiple_of(4096));
             assert!(geometry.ring_bytes <= RING_BYTES_MAX);
         }

@@ -60,7 +60,13 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn geometry(size_bytes: u64) -> Geometry {
-        Geometry { size_bytes, shard_bytes: 1 << 20, unit_bytes: 1 << 15, ring_bytes: 16 << 20 }
+        Geometry {
+            size_bytes,
+            shard_bytes: 1 << 20,
+            unit_bytes: 1 << 15,
+            chunk_bytes: 0,
+            ring_bytes: 16 << 20,
+        }
     }
 
     #[test]

@@ -153,6 +153,7 @@ mod tests {
                 size_bytes: 1 << 20,
                 shard_bytes: 1 << 16,
                 unit_bytes: 4096,
+                chunk_bytes: 0,
                 ring_bytes: 1 << 18,
             },
             generation: JournalGen(2),

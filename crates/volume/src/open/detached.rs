@@ -7,10 +7,13 @@
 //! shards, and compares the checksums of the decoded blocks.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use fieldstone_accel::{Job, JobOutput};
-use fieldstone_buf::AlignedBuf;
+use fieldstone_accel::{Job, JobOutput, Shard};
+use fieldstone_buf::{AlignedBuf, join};
+use fieldstone_codes::{RepairPlan, ShardRead};
 use fieldstone_proto::{
     BLOCK_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, ShardIndex, crc32c,
     crc32c_blocks,
@@ -20,6 +23,7 @@ use crate::core::Ctx;
 use crate::layout::Layout;
 use crate::record::Header;
 use crate::rows::shard_index;
+use crate::seal::join_chunks;
 
 /// The nodes that hold shards of segments, complete or open.
 pub type ShardLocations = BTreeMap<SegmentId, Vec<(ShardIndex, NodeIndex)>>;
@@ -44,8 +48,8 @@ pub async fn read_detached(
     let rows = blocks / row;
     let range = PieceRange {
         segment: header.segment,
-        offset_bytes: header.segment_block / row * layout.unit_blocks * BLOCK_BYTES as u32,
-        len_bytes: rows * layout.unit_blocks * BLOCK_BYTES as u32,
+        offset_bytes: header.segment_block / row * layout.chunk_blocks * BLOCK_BYTES as u32,
+        len_bytes: rows * layout.chunk_blocks * BLOCK_BYTES as u32,
     };
     let mut pieces: Vec<Option<Bytes>> = vec![None; layout.width()];
     for (shard, piece) in pieces.iter_mut().enumerate().take(k) {
@@ -64,10 +68,10 @@ pub async fn read_detached(
     }
     let mut data = AlignedBuf::stale(blocks as usize * BLOCK_BYTES);
     let unit_bytes = layout.unit_blocks as usize * BLOCK_BYTES;
-    for (at, unit) in data.chunks_exact_mut(unit_bytes).enumerate() {
-        let (shard, row) = (at % k, at / k);
+    for (number, unit) in data.chunks_exact_mut(unit_bytes).enumerate() {
+        let (shard, at) = (number % k, number / k * unit_bytes);
         let piece = pieces[shard].as_ref().expect("read or repaired above");
-        unit.copy_from_slice(&piece[row * unit_bytes..(row + 1) * unit_bytes]);
+        unit.copy_from_slice(&piece[at..at + unit_bytes]);
     }
     Ok(Some(data.freeze()))
 }
@@ -143,11 +147,7 @@ async fn repair_pieces(
             (0..k).filter(|shard| pieces[*shard].is_some()).chain(chosen).collect();
         let plan = ctx.with(|core| core.code.repair(bad, &sources));
         let Ok(plan) = plan else { continue };
-        let inputs: Vec<Bytes> =
-            plan.reads.iter().filter_map(|read| pieces[read.shard].clone()).collect();
-        let job = Job::code(std::sync::Arc::clone(&plan.map), inputs);
-        let result = ctx.with(|core| core.start_job(job)).await;
-        let Some(made) = result.ok().and_then(JobOutput::into_shards) else { continue };
+        let Some(made) = repair_chunks(ctx, &plan, pieces).await else { continue };
         let right = bad.iter().zip(&made).all(|(shard, made)| {
             let sums = piece_checksums(layout, *shard, checksums);
             made.data.chunks_exact(BLOCK_BYTES).zip(&sums).all(|(block, sum)| crc32c(block) == *sum)
@@ -160,4 +160,35 @@ async fn repair_pieces(
         }
     }
     false
+}
+
+/// Makes the pieces of a plan's lost shards, chunk by chunk. `None` if a job failed.
+async fn repair_chunks(
+    ctx: &Ctx,
+    plan: &RepairPlan,
+    pieces: &[Option<Bytes>],
+) -> Option<Vec<Shard>> {
+    let len_bytes = pieces.iter().flatten().map(Bytes::len).max()?;
+    let (chunk_bytes, elements) =
+        ctx.with(|core| (core.coded_bytes(len_bytes), core.code.elements() as usize));
+    let element_bytes = chunk_bytes / elements;
+    let mut jobs = Vec::with_capacity(len_bytes / chunk_bytes);
+    for chunk in (0..len_bytes).step_by(chunk_bytes) {
+        let input = |read: &ShardRead| {
+            let piece = pieces[read.shard].as_ref()?;
+            let run = |elements: &Range<u32>| {
+                let (start, end) = (elements.start as usize, elements.end as usize);
+                piece.slice(chunk + start * element_bytes..chunk + end * element_bytes)
+            };
+            Some(join(&read.elements.iter().map(run).collect::<Vec<Bytes>>()))
+        };
+        let inputs = plan.reads.iter().map(input).collect::<Option<Vec<Bytes>>>()?;
+        let job = Job::code(Arc::clone(&plan.map), inputs);
+        jobs.push(ctx.with(|core| core.start_job(job)));
+    }
+    let mut chunks = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        chunks.push(job.await.ok().and_then(JobOutput::into_shards)?);
+    }
+    Some(join_chunks(chunks))
 }

@@ -419,14 +419,21 @@ async fn create(
         )));
     }
     let elements = ctx.with(|core| core.code.elements());
-    let unit_blocks = geometry.unit_bytes / BLOCK_BYTES as u32;
-    let step_blocks = step_blocks(unit_blocks, elements);
-    let shard_blocks = geometry.shard_bytes / BLOCK_BYTES as u32;
-    if shard_blocks == 0 || step_blocks == 0 || !shard_blocks.is_multiple_of(step_blocks) {
+    let blocks = |bytes: u32| bytes / BLOCK_BYTES as u32;
+    let step_blocks = step_blocks(blocks(geometry.unit_bytes), elements);
+    let shard_blocks = blocks(geometry.shard_bytes);
+    let chunk_blocks = match geometry.chunk_bytes {
+        0 => shard_blocks,
+        bytes => blocks(bytes),
+    };
+    let divides = |blocks: u32, parts: u32| parts > 0 && blocks > 0 && blocks.is_multiple_of(parts);
+    if !divides(chunk_blocks, step_blocks) || !divides(shard_blocks, chunk_blocks) {
         return Err(Failure::Final(format!(
-            "{profile} cuts shards into {elements} elements of whole blocks, and shards of {} bytes \
-             in units of {} bytes do not divide into those",
-            geometry.shard_bytes, geometry.unit_bytes
+            "{profile} cuts chunks of shards into {elements} elements of whole blocks, and shards \
+             of {} bytes in chunks of {} bytes and units of {} bytes do not divide into those",
+            geometry.shard_bytes,
+            chunk_blocks * BLOCK_BYTES as u32,
+            geometry.unit_bytes
         )));
     }
     if let Some(why) = ctx.with(|core| core.too_large(geometry.size_bytes)) {

@@ -9,6 +9,7 @@ impl Bench {
             size_bytes: BLOCKS * BLOCK_BYTES as u64,
             shard_bytes: SHARD_BYTES,
             unit_bytes: BLOCK_BYTES as u32,
+            chunk_bytes: 0,
             ring_bytes: 256 << 10,
         }
     }
