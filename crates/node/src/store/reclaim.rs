@@ -207,14 +207,18 @@ impl ChunkStore {
     /// of the segment.
     ///
     /// # Errors
-    /// The node could not erase the slot's header. The next sync tries it again.
+    /// The node could not erase the slot's header. It tries again, and a later write may succeed.
     pub(super) fn wait_for_departure(
         &mut self,
         slot: SlotIndex,
         disk: &mut DiskQueue,
     ) -> Result<SlotChoice, NodeError> {
         match self.slots[slot.0 as usize].stage {
-            SlotState::EraseFailed => return Err(NodeError::Busy),
+            SlotState::EraseFailed => {
+                self.retry_erasing(disk);
+                let text = "erasing another shard of the segment failed";
+                return Err(NodeError::Io(text.to_owned()));
+            }
             SlotState::Erased if !self.slots_sync.is_running() => {
                 self.request_slots_sync(SlotsWaiter::Reclaim, disk);
             }

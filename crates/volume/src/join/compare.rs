@@ -9,9 +9,9 @@
 //! when the node was lost, that the shard was stable there. The node verifies all others first
 //! ([`verify_unproven`]). The volume deletes the bad ones, stably, before the node takes part.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
-use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardInfo};
+use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardIndex, ShardInfo};
 
 use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
@@ -44,8 +44,8 @@ impl VolumeCore {
     }
 
     /// Compares a node's shards with those that it should have. `bad` are the segments of which the
-    /// node has a shard without its data; the list has no shards of these. Returns the segments to
-    /// delete.
+    /// node has a shard without its data; the list does not have these shards. Returns the segments
+    /// to delete.
     pub(super) fn reconcile(
         &mut self,
         node: NodeIndex,
@@ -54,11 +54,21 @@ impl VolumeCore {
     ) -> Vec<SegmentId> {
         self.rebuild.note_synced(node);
         // The segments of the node's surplus shards. A deletion takes all of the node's shards of a
-        // segment. So an open shard goes together with a valid one only if all shards of the
+        // segment. So a surplus shard goes together with a valid one only if all shards of the
         // segment are there: then rebuild makes the valid one again at once.
         let mut surplus: Vec<SegmentId> = bad.to_vec();
-        let mut open: Vec<SegmentId> = Vec::new();
         let mut found: HashSet<SegmentId> = HashSet::new();
+        // A shard that counts on this node goes before another one of the same segment.
+        let counts = |core: &Self, info: &ShardInfo| {
+            core.segments.named(info.segment).is_some_and(|segment| {
+                segment.state >= State::Closed
+                    && segment.fits(info)
+                    && segment.shards[usize::from(info.shard.0)] == Some(node)
+            })
+        };
+        let complete = listed.iter().filter(|info| !info.is_open());
+        let counted: HashSet<SegmentId> =
+            complete.filter(|info| counts(self, info)).map(|info| info.segment).collect();
         let mut displacing = Vec::new();
         for info in listed {
             let index = usize::from(info.shard.0);
@@ -72,7 +82,11 @@ impl VolumeCore {
                         && (placed == Some(node) || (placed.is_none() && !s.has_shard_on(node))))
             };
             if info.is_open() {
-                open.push(info.segment);
+                surplus.push(info.segment);
+                continue;
+            }
+            if counts(self, info) {
+                found.insert(info.segment);
                 continue;
             }
             let handle = self.segments.find(info.segment);
@@ -85,7 +99,7 @@ impl VolumeCore {
             // Rebuild may have made the shard on another node, where a power loss may take it. This
             // node's shard is stable, so it is the valid one.
             let stays = other.is_none_or(|other| self.rebuild.is_unsynced(info.segment, other));
-            if !stays || !found.insert(info.segment) {
+            if !stays || counted.contains(&info.segment) || !found.insert(info.segment) {
                 surplus.push(info.segment);
                 continue;
             }
@@ -109,8 +123,7 @@ impl VolumeCore {
                 segment.state == State::Durable && segment.shards.iter().all(|node| there(*node))
             })
         };
-        open.retain(|id| !found.contains(id) || dispensable(id));
-        surplus.append(&mut open);
+        surplus.retain(|id| !found.contains(id) || dispensable(id));
         let extra = self.leave_needed(node, surplus);
         // A deletion takes every shard of the segment from the node, including those that fit.
         for id in &extra {
@@ -178,21 +191,21 @@ pub(super) async fn delete(
     crate::exec::all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
 }
 
-/// Verifies the listed shards that may lack their data. Returns the segments of bad ones.
+/// Verifies the listed shards that may lack their data. Returns the bad ones.
 pub(super) async fn verify_unproven(
     ctx: &Ctx,
     node: NodeIndex,
     listed: &[ShardInfo],
-) -> Result<HashSet<SegmentId>, NodeError> {
+) -> Result<BTreeSet<(SegmentId, ShardIndex)>, NodeError> {
     let unproven: Vec<&ShardInfo> =
         ctx.with(|core| listed.iter().filter(|info| core.is_unproven(node, info)).collect());
-    let mut bad = HashSet::new();
+    let mut bad = BTreeSet::new();
     for info in unproven {
         let (segment, shard) = (info.segment, info.shard);
         match ctx.call(node, RequestBody::ShardVerify { segment, shard }).await {
             Ok(_) => {}
             Err(NodeError::Corrupt { .. } | NodeError::NotFound) => {
-                bad.insert(segment);
+                bad.insert((segment, shard));
             }
             Err(error) => return Err(error),
         }
@@ -203,7 +216,7 @@ pub(super) async fn verify_unproven(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_proto::{ReplyBody, SealMeta, SegmentKind, ShardIndex};
+    use fieldstone_proto::{ReplyBody, SealMeta, SegmentKind};
 
     use crate::script::{Script, stat};
 
@@ -258,6 +271,31 @@ mod tests {
         // Rebuild can make the shard again: the segment has all others.
         let id = segment(&mut script, false);
         let list = [listed(&mut script, id, 5), open(id, 5)];
+        assert_eq!(script.core(|core| core.reconcile(NODE, &list, &[])), [id]);
+        assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![]));
+    }
+
+    /// A deletion would take the shard that counts along.
+    #[test]
+    fn a_second_shard_of_a_segment_takes_no_valid_one_along() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, false);
+        script.core(|core| core.reconcile(NodeIndex(2), &[], &[]));
+        let mut shards = WHOLE.to_vec();
+        shards[2] = None;
+        for other in [2, 3] {
+            // The list has the shard that does not count first.
+            let list = [listed(&mut script, id, other), listed(&mut script, id, 5)];
+            assert!(script.core(|core| core.reconcile(NODE, &list, &[])).is_empty());
+            assert_eq!(places(&mut script, id), (shards.clone(), vec![]), "shard {other}");
+        }
+        // A bad one beside it.
+        let list = [listed(&mut script, id, 5)];
+        assert!(script.core(|core| core.reconcile(NODE, &list, &[id])).is_empty());
+        assert_eq!(places(&mut script, id), (shards, vec![]));
+        // With all shards there, rebuild makes the valid one again at once.
+        let id = segment(&mut script, false);
+        let list = [listed(&mut script, id, 3), listed(&mut script, id, 5)];
         assert_eq!(script.core(|core| core.reconcile(NODE, &list, &[])), [id]);
         assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![]));
     }

@@ -12,6 +12,8 @@
 mod compare;
 mod successor;
 
+use std::collections::BTreeSet;
+
 use fieldstone_proto::{JournalGen, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId};
 
 use crate::core::{Ctx, VolumeCore};
@@ -156,10 +158,15 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     }
     let mut listed = list_shards(ctx, node).await?;
     let bad = verify_unproven(ctx, node, &listed).await?;
-    listed.retain(|info| !bad.contains(&info.segment));
-    // A bad shard may lack only the end of its data, and hold rows that an opening may need.
-    let (kept, doomed): (Vec<SegmentId>, Vec<SegmentId>) =
-        ctx.with(|core| bad.into_iter().partition(|id| core.segments.needs_rows(*id)));
+    listed.retain(|info| !bad.contains(&(info.segment, info.shard)));
+    // A bad shard may lack only the end of its data, and hold rows that an opening may need. And a
+    // deletion would take a good shard of the same segment along.
+    let beside_a_good_one =
+        |id: &SegmentId| listed.iter().any(|info| info.segment == *id && !info.is_open());
+    let bad: BTreeSet<SegmentId> = bad.into_iter().map(|(id, _)| id).collect();
+    let (kept, doomed): (Vec<SegmentId>, Vec<SegmentId>) = ctx.with(|core| {
+        bad.into_iter().partition(|id| core.segments.needs_rows(*id) || beside_a_good_one(id))
+    });
     if !doomed.is_empty() {
         delete(ctx, node, session, doomed).await?;
     }

@@ -2,7 +2,6 @@
 
 use fieldstone_buf::join;
 use fieldstone_proto::{BLOCK_BYTES, Lsn, NodeIndex, SegmentId, SegmentKind, ShardInfo};
-use smallvec::SmallVec;
 
 use super::Failure;
 use super::chain::ChainSegment;
@@ -82,7 +81,8 @@ pub(super) async fn load_checkpoint(
 }
 
 impl VolumeCore {
-    /// Adds a segment whose shards the nodes have listed.
+    /// Adds a segment whose shards the nodes have listed. The verification of the unproven ones
+    /// decides which of them count.
     pub(super) fn insert_listed(
         &mut self,
         id: SegmentId,
@@ -97,13 +97,12 @@ impl VolumeCore {
             shard_bytes,
             ..Segment::new(id, kind, State::Durable, self.layout.width())
         };
-        let fitting = listed.iter().filter(|(_, info)| segment.fits(info));
-        let mut copies: Vec<(usize, NodeIndex)> =
-            fitting.map(|(node, info)| (usize::from(info.shard.0), *node)).collect();
-        // A node with one shard comes before a node with several, of which it can give any.
-        let of = |node: NodeIndex| listed.iter().filter(|(other, _)| *other == node).count();
-        copies.sort_by_key(|(_, node)| of(*node) > 1);
-        segment.shards = one_per_node(segment.shards, &copies, self.code.k());
+        for (node, info) in listed {
+            let index = usize::from(info.shard.0);
+            if segment.fits(info) && segment.is_missing(index) {
+                segment.shards[index] = Some(*node);
+            }
+        }
         self.segments.insert(segment)
     }
 
@@ -132,54 +131,5 @@ impl VolumeCore {
             EntryKind::Trim => self.clear_map(entry.block..end, Location::HOLE),
             EntryKind::Reserve => self.clear_map(entry.block..end, Location::RESERVED),
         }
-    }
-}
-
-/// Adds copies of missing shards to the shards of a segment. A node counts for one shard: the
-/// segment is to survive the loss of m nodes, and a node cannot delete one of two shards. Only if
-/// fewer than k shards are there otherwise, nodes count for more.
-pub(super) fn one_per_node(
-    mut shards: SmallVec<[Option<NodeIndex>; 8]>,
-    copies: &[(usize, NodeIndex)],
-    k: usize,
-) -> SmallVec<[Option<NodeIndex>; 8]> {
-    for (shard, node) in copies {
-        if !shards.contains(&Some(*node)) {
-            shards[*shard].get_or_insert(*node);
-        }
-    }
-    for (shard, node) in copies {
-        if shards.iter().flatten().count() < k {
-            shards[*shard].get_or_insert(*node);
-        }
-    }
-    shards
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn placed(copies: &[(usize, u16)], k: usize) -> Vec<Option<u16>> {
-        let copies: Vec<(usize, NodeIndex)> =
-            copies.iter().map(|(shard, node)| (*shard, NodeIndex(*node))).collect();
-        let shards = one_per_node(SmallVec::from_elem(None, 3), &copies, k);
-        shards.into_iter().map(|node| node.map(|node| node.0)).collect()
-    }
-
-    /// Seed 3873723: a node had two of three copies, one of which a power loss had brought back.
-    #[test]
-    fn a_node_counts_for_one_shard_of_a_segment() {
-        let copies = [(0, 2), (1, 0), (2, 0)];
-        assert_eq!(placed(&copies, 1), [Some(2), Some(0), None]);
-        assert_eq!(placed(&[(0, 2), (1, 0), (2, 0), (2, 1)], 1), [Some(2), Some(0), Some(1)]);
-        assert_eq!(placed(&[(0, 2), (0, 1), (1, 1)], 1), [Some(2), Some(1), None]);
-    }
-
-    #[test]
-    fn a_node_counts_for_more_where_the_segment_is_unreadable_otherwise() {
-        let copies = [(0, 2), (1, 0), (2, 0)];
-        assert_eq!(placed(&copies, 3), [Some(2), Some(0), Some(0)]);
-        assert_eq!(placed(&copies, 2), [Some(2), Some(0), None]);
     }
 }

@@ -8,11 +8,17 @@
 //! loss of a node would lose data.
 //!
 //! So the checkpoint *names* the node of every shard that was known to be stable when the
-//! checkpoint was written. A listed copy of a shard is *proven* if the checkpoint names it and no
-//! other node lists the same shard. Every other copy is *unproven*: the opening takes it as valid
-//! only after its node has verified it. No checkpoint names the segments after it, so all their
-//! shards are unproven. If two copies of a shard are good, the named one is valid: the header of
-//! the other may be wrong, although its data fit it.
+//! checkpoint was written. A listed copy of a shard is *proven* if the checkpoint names it, no
+//! other node lists the same shard, and its node lists no other shard of the segment. Every other
+//! copy is *unproven*: the opening takes it as valid only after its node has verified it. No
+//! checkpoint names the segments after it, so all their shards are unproven. If two copies of a
+//! shard are good, the named one is valid: the header of the other may be wrong, although its data
+//! fit it.
+//!
+//! A node may list two shards of a segment: one was deleted there, and its header came back. Only
+//! one of them counts, the named one if it is good. The segment is to survive the loss of m nodes,
+//! and the node cannot delete one of the two alone. Both count only if the segment is unreadable
+//! otherwise.
 //!
 //! The opening deletes invalid copies: stably before it commits, or after that if the copy may hold
 //! rows of a segment that the journal still backs (`copies`). If too few good shards are left to
@@ -25,7 +31,6 @@ use std::collections::BTreeMap;
 
 use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardIndex, ShardInfo};
 
-use super::checkpoint::one_per_node;
 use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
 use crate::segment::{Segment, SegmentIndex};
@@ -72,7 +77,7 @@ impl VolumeCore {
         let copies: Vec<(usize, NodeIndex)> = (results.iter().filter(|(_, good)| *good))
             .map(|(copy, _)| (usize::from(copy.shard.0), copy.node))
             .collect();
-        let shards = one_per_node(shards, &copies, k);
+        add_copies(&mut shards, &copies, k);
         let good = shards.iter().flatten().count();
         if good >= k {
             segment.shards = shards;
@@ -94,13 +99,30 @@ fn unproven(
     let is_named = |(shard, node): &(ShardIndex, NodeIndex)| {
         named.get(usize::from(shard.0)) == Some(&Some(*node))
     };
+    let several = |node: NodeIndex| fits.iter().filter(|(_, other)| *other == node).count() > 1;
     let proven = |copy: &(ShardIndex, NodeIndex)| {
         let copies = fits.iter().filter(|(other, _)| *other == copy.0).count();
-        copies == 1 && is_named(copy)
+        copies == 1 && is_named(copy) && !several(copy.1)
     };
     let mut unproven: Vec<_> = fits.iter().filter(|copy| !proven(copy)).copied().collect();
-    unproven.sort_by_key(|copy| !is_named(copy)); // the first good copy of a shard is valid
+    // The first good copy of a shard is valid. Of a node with several shards, any may count.
+    unproven.sort_by_key(|copy| (!is_named(copy), several(copy.1)));
     unproven
+}
+
+/// Adds good copies to the shards of a segment. A node counts for one shard. Only if fewer than `k`
+/// shards are there otherwise, nodes count for more.
+fn add_copies(shards: &mut [Option<NodeIndex>], copies: &[(usize, NodeIndex)], k: usize) {
+    for (shard, node) in copies {
+        if !shards.contains(&Some(*node)) {
+            shards[*shard].get_or_insert(*node);
+        }
+    }
+    for (shard, node) in copies {
+        if shards.iter().flatten().count() < k {
+            shards[*shard].get_or_insert(*node);
+        }
+    }
 }
 
 /// Verifies unproven copies. Keeps only the good ones in the table of segments, if these are enough
@@ -178,6 +200,33 @@ mod tests {
         let other = [(C, info(0, 8192)), (A, info(0, 8192))];
         assert_eq!(unproven(&segment(), &other, &named), both, "the named one comes first");
         assert_eq!(unproven(&segment(), &sound, &[]).len(), 2, "a chain's segment is not named");
+    }
+
+    /// Seed 3873723: a node had two of three copies, one of which a power loss had brought back.
+    #[test]
+    fn no_copy_of_a_node_with_two_shards_is_sure() {
+        let named = [Some(A), Some(B)];
+        let listed = [(A, info(0, 8192)), (A, info(1, 8192)), (B, info(1, 8192))];
+        let all = vec![(ShardIndex(1), B), (ShardIndex(0), A), (ShardIndex(1), A)];
+        assert_eq!(unproven(&segment(), &listed, &named), all);
+        let alone = [(A, info(0, 8192)), (A, info(1, 8192))];
+        let both = vec![(ShardIndex(1), A), (ShardIndex(0), A)];
+        assert_eq!(unproven(&segment(), &alone, &[None, Some(A)]), both, "the named one first");
+    }
+
+    #[test]
+    fn a_node_counts_for_one_shard_unless_the_segment_is_unreadable_then() {
+        let added = |copies: &[(usize, NodeIndex)], k| {
+            let mut shards = [None; 3];
+            add_copies(&mut shards, copies, k);
+            shards
+        };
+        let copies = [(0, C), (1, A), (2, A)];
+        assert_eq!(added(&copies, 1), [Some(C), Some(A), None]);
+        assert_eq!(added(&copies, 2), [Some(C), Some(A), None]);
+        assert_eq!(added(&copies, 3), [Some(C), Some(A), Some(A)]);
+        assert_eq!(added(&[(0, C), (1, A), (2, A), (2, B)], 1), [Some(C), Some(A), Some(B)]);
+        assert_eq!(added(&[(0, C), (0, B), (1, B)], 1), [Some(C), Some(B), None]);
     }
 
     #[test]
