@@ -25,12 +25,7 @@ pub fn execute(job: &Job) -> Result<JobOutput, JobError> {
     match job {
         Job::Code { checksum_block_bytes: Some(0), .. } => Err(JobError::ZeroBlock),
         Job::Code { map, inputs, checksum_block_bytes } => {
-            // The outputs are used soon, if only for their checksums.
-            let stores = match checksum_block_bytes {
-                Some(_) => StoreMode::Plain,
-                None => StoreMode::Auto,
-            };
-            let shards = code(map, inputs, stores)?.into_iter().map(|data| Shard {
+            let shards = code(map, inputs)?.into_iter().map(|data| Shard {
                 checksums: checksum_block_bytes.map_or_else(Vec::new, |len| sums(&data, len)),
                 data,
             });
@@ -49,17 +44,14 @@ pub(crate) fn sums(data: &[u8], block_bytes: usize) -> Vec<u32> {
     data.chunks(block_bytes).map(crc32c).collect()
 }
 
-fn code(
-    map: &Arc<LinearMap>,
-    inputs: &[Bytes],
-    stores: StoreMode,
-) -> Result<Vec<Bytes>, ShapeError> {
+fn code(map: &Arc<LinearMap>, inputs: &[Bytes]) -> Result<Vec<Bytes>, ShapeError> {
     let inputs: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
     let element_bytes = map.element_bytes(&inputs)?;
     let lengths = map.shape().output_elements.iter().map(|&n| n as usize * element_bytes);
     let mut outputs: Vec<AlignedBuf> = lengths.map(AlignedBuf::stale).collect();
     let mut slices: Vec<&mut [u8]> = outputs.iter_mut().map(|output| &mut output[..]).collect();
-    let options = Options { stores, ..Options::default() };
+    // The outputs are used soon: for checksums, for a reply or on the way to a node.
+    let options = Options { stores: StoreMode::Plain, ..Options::default() };
     map.execute_with(options, &inputs, &mut slices)?;
     Ok(outputs.into_iter().map(AlignedBuf::freeze).collect())
 }

@@ -258,7 +258,7 @@ pub fn scrub_text(volume: &VolumeReport) -> String {
     if progress.damaged > 0 {
         let after = match (progress.running, volume.shards_missing) {
             (true, _) => " so far",
-            (false, 0) => " and made again",
+            (false, 0) => ", no shard is missing now",
             // The missing shards may be others.
             (false, _) => "",
         };
@@ -368,7 +368,7 @@ mod tests {
         assert!(text.starts_with("done: 9 of 9 shards, read 0 B in "), "{text}");
         assert!(text.ends_with(", 2 damaged"), "{text}");
         volume.shards_missing = 0;
-        assert!(scrub_text(&volume).ends_with(", 2 damaged and made again"));
+        assert!(scrub_text(&volume).ends_with(", 2 damaged, no shard is missing now"));
         volume.scrub.running = true;
         assert!(scrub_text(&volume).ends_with(", 2 damaged so far"));
         volume.scrub = ProgressReport { shards_total: 1, ..ProgressReport::default() };

@@ -18,7 +18,7 @@
 //! times. Encoding k inputs to m outputs multiplies every byte of the inputs m times.
 
 use crate::compile::MAX_PASS_SOURCES;
-use crate::execute::{Options, Update};
+use crate::execute::{Options, StoreMode, Update};
 use crate::field;
 use crate::map::{Element, LinearMap, Shape, Source, Target, Term};
 
@@ -74,7 +74,8 @@ impl OutputCheck {
                     *source = &element[start..end];
                 }
                 let mut targets = sums.each_mut().map(|sum| &mut sum[..end - start]);
-                let options = Options { update, ..Options::default() };
+                // The sums are read at once.
+                let options = Options { update, stores: StoreMode::Plain, ..Options::default() };
                 sum.execute_with(options, &sources[..elements.len()], &mut targets)
                     .expect("all slices have the same length");
                 update = Update::Accumulate;

@@ -8,7 +8,7 @@
 //!
 //! This module also decides about shortcuts, because they depend on the coefficients alone:
 //!
-//! - A row that is one unchanged element is a copy.
+//! - A row that is one unchanged element is a copy, unless another row multiplies that element.
 //! - Sources with coefficient 1 in every row come first; the kernel computes their XOR once for all
 //!   rows.
 //! - A row of ones (published matrices often have one) comes first, and is only XORed.

@@ -13,7 +13,7 @@
 
 use thiserror::Error;
 
-use crate::compile::{MAX_PASS_ROWS, MAX_PASS_SOURCES, Pass};
+use crate::compile::{MAX_PASS_ROWS, MAX_PASS_SOURCES, Pass, PassKind};
 use crate::kernel::{Kernel, Sweep, Write, fence, prefetch};
 use crate::map::{LinearMap, Source, Target};
 use crate::stores::{Work, run_with_choice};
@@ -37,15 +37,15 @@ const LINE_BYTES: usize = 64;
 /// How outputs are written. All choices give the same bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StoreMode {
-    /// Plain where the outputs are likely to be in a cache or the execution adds to them. Otherwise
-    /// whichever was faster in the last executions of this thread.
+    /// Plain where the outputs are likely to be in a cache, or where the execution adds to them or
+    /// only copies. Otherwise whichever was faster in the last executions of this thread.
     #[default]
     Auto,
     /// Through the cache: right if the outputs are used soon, or are in cache already.
     Plain,
     /// Around the cache (non-temporal stores): right if inputs and outputs are in memory and the
     /// outputs are not used soon, even if one execution is small. Outputs whose addresses differ
-    /// modulo 64 get plain stores.
+    /// modulo the length of a vector get plain stores.
     Streaming,
 }
 
@@ -161,12 +161,16 @@ impl LinearMap {
             return Ok(());
         }
         let total_bytes = self.elements.saturating_mul(element_bytes);
-        let is_near = total_bytes <= FIRST_LEVEL_BYTES || options.update == Update::Accumulate;
+        let only_copies = |pass: &Pass| matches!(pass.kind, PassKind::Zero | PassKind::Copy);
+        let is_near = total_bytes <= FIRST_LEVEL_BYTES
+            || options.update == Update::Accumulate
+            || self.passes.iter().all(only_copies);
         match options.stores {
             StoreMode::Auto if !is_near => {
                 let work = Work {
                     address: outputs.first().map_or(0, |output| output.as_ptr().addr()),
                     total_bytes,
+                    inputs: inputs.len(),
                     outputs: self.only_pass().map(|pass| pass.targets.len()),
                 };
                 run_with_choice(&work, |streams| {

@@ -2,22 +2,23 @@
 //!
 //! A store to a line that is not in a cache reads the line first. Streaming stores do not, and they
 //! do not change the caches, but they are many times slower than stores that hit a cache. So the
-//! right choice depends on two facts, which each thread finds out for itself.
+//! right choice depends on two facts, which each thread finds out for itself. A caller that uses the
+//! outputs at once asks for plain stores: the thread does not see what its next reads cost.
 //!
 //! **Are the outputs in a cache?** The thread remembers the pages where executions began to write.
 //! An execution is *warm* if its first output was written within the last [`REUSE_BYTES`] of inputs
 //! and outputs. It gets plain stores. Each other execution is *cold*.
 //!
-//! **What do cold stores cost on this CPU?** With 2 outputs, streaming stores are 1.2 times as fast
-//! as plain ones on an AMD EPYC with AVX2; with 4 outputs they are 0.6 times as fast. On a Xeon
-//! with AVX-512 they are 1.4 times as fast with either. So the thread measures: executions with as
-//! many outputs and of a similar size are a class, and the first cold executions of a class take
-//! turns. The kind whose fastest execution was faster serves the next [`PERIOD`] cold executions.
-//! Then the thread measures again, because the outputs' next user, other cores and the machine
-//! change.
+//! **What do cold stores cost on this CPU?** Streaming stores were 1.4 times as fast as plain ones on
+//! a Xeon with AVX-512, and 0.6 to 1.2 times as fast on an AMD EPYC with AVX2, by the numbers of
+//! inputs and outputs. So the thread measures: executions with as many outputs, about as many inputs
+//! and of about the same size are a class. The first cold executions of a class take turns, in an
+//! order that no other alternation of the caller matches. The kind whose fastest execution was
+//! faster serves the next [`PERIOD`] cold executions. Then the thread measures again, because other
+//! cores and the machine change.
 //!
-//! All choices give the same bytes. Executions whose buffers fit into the first-level cache do not
-//! come here.
+//! All choices give the same bytes. Executions whose buffers fit into the first-level cache, that
+//! add to the outputs, or that only copy do not come here.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -36,6 +37,9 @@ const PERIOD: u32 = 4096;
 const SIZE_CLASSES: usize = 3;
 /// Classes of numbers of outputs: 1 to 4, and maps of several passes.
 const OUTPUT_CLASSES: usize = 5;
+/// Classes of numbers of inputs: up to 4, up to 8, and more.
+const INPUT_CLASSES: usize = 3;
+const CLASSES: usize = OUTPUT_CLASSES * INPUT_CLASSES * SIZE_CLASSES;
 
 /// The kind of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,8 @@ pub(crate) struct Work {
     pub(crate) address: usize,
     /// Bytes of all inputs and outputs.
     pub(crate) total_bytes: usize,
+    /// Inputs.
+    pub(crate) inputs: usize,
     /// Outputs that are written at the same time. `None` for a map of several passes.
     pub(crate) outputs: Option<usize>,
 }
@@ -63,7 +69,12 @@ impl Work {
             0x4_0000..0x40_0000 => 1,
             _ => 2,
         };
-        outputs * SIZE_CLASSES + size
+        let inputs = match self.inputs {
+            0..=4 => 0,
+            5..=8 => 1,
+            _ => 2,
+        };
+        (outputs * INPUT_CLASSES + inputs) * SIZE_CLASSES + size
     }
 }
 
@@ -120,7 +131,7 @@ struct Chooser {
     /// Bytes of inputs and outputs of all executions so far.
     done_bytes: u64,
     written: [Written; PAGES],
-    trials: [Trial; OUTPUT_CLASSES * SIZE_CLASSES],
+    trials: [Trial; CLASSES],
 }
 
 impl Chooser {
@@ -136,7 +147,7 @@ impl Chooser {
             done_bytes: 0,
             // No output begins in the last page of the address space.
             written: [Written { page: usize::MAX, at_bytes: 0 }; PAGES],
-            trials: [untried; OUTPUT_CLASSES * SIZE_CLASSES],
+            trials: [untried; CLASSES],
         }
     }
 
@@ -149,17 +160,17 @@ impl Chooser {
             trial.settled -= 1;
             return Choice { stores: trial.better, is_sample: false };
         }
-        let stores = match trial.samples.is_multiple_of(2) {
-            true => Stores::Plain,
-            false => Stores::Streaming,
+        let stores = match trial.samples % 4 {
+            0 | 3 => Stores::Plain,
+            _ => Stores::Streaming,
         };
         Choice { stores, is_sample: true }
     }
 
-    /// Whether the first output is expected in a cache. From now on it is.
+    /// Whether the first output is expected in a cache. The thread remembers it from now on.
     fn is_warm(&mut self, work: &Work) -> bool {
         let page = work.address >> PAGE_BITS;
-        // The high bits of a product with an odd constant (2^64 divided by the golden ratio).
+        // Bits from the middle of a product with an odd constant (2^64 by the golden ratio).
         let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let written = &mut self.written[(hash >> 32) as usize % PAGES];
         self.done_bytes += work.total_bytes as u64;
@@ -192,7 +203,7 @@ mod tests {
     use super::*;
 
     fn work(page: usize, total_bytes: usize) -> Work {
-        Work { address: page << PAGE_BITS, total_bytes, outputs: Some(2) }
+        Work { address: page << PAGE_BITS, total_bytes, inputs: 4, outputs: Some(2) }
     }
 
     /// Plays cold executions of 1 MiB until a measurement ends. `plain_ns` and `streaming_ns` are
@@ -258,6 +269,7 @@ mod tests {
         measure(&mut chooser, 1, 100, 80);
         let large = Work { outputs: Some(4), ..work(700_000, 1 << 20) };
         assert!(chooser.choose(&large).is_sample);
+        assert!(chooser.choose(&Work { inputs: 12, ..work(750_000, 1 << 20) }).is_sample);
         assert!(chooser.choose(&work(800_000, 8 << 20)).is_sample);
         assert!(chooser.choose(&Work { outputs: None, ..work(900_000, 1 << 20) }).is_sample);
         assert_eq!(chooser.choose(&work(950_000, 1 << 20)), STREAMING);

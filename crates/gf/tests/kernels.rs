@@ -181,7 +181,7 @@ fn ones_in_rows_and_columns_are_right() {
 }
 
 #[test]
-fn large_executions_stream_by_themselves_and_right() {
+fn large_executions_are_right_with_both_kinds_of_stores() {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let one_pass = LinearMap::from_matrix(&cauchy(2, 3, false, &mut rng)).unwrap();
     let sliced = LinearMap::new(
@@ -210,7 +210,10 @@ fn large_executions_stream_by_themselves_and_right() {
         };
         let expected = run(Kernel::Scalar.into());
         for kernel in Kernel::ALL.into_iter().filter(|kernel| kernel.is_available()) {
-            assert!(run(kernel.into()) == expected, "{kernel}");
+            for stores in [StoreMode::Plain, StoreMode::Streaming] {
+                let options = Options { stores, ..kernel.into() };
+                assert!(run(options) == expected, "{options:?}");
+            }
         }
     }
 }

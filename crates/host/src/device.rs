@@ -287,7 +287,7 @@ impl Device {
     pub fn watch(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
         let oldest = self.stack.oldest();
         let waits_for = self.waits_for(now);
-        self.overdue.note(oldest.as_ref(), waits_for);
+        self.overdue.note(oldest.as_ref(), waits_for, now);
         if oldest.is_some_and(|oldest: Unanswered| is_overdue(&oldest, now)) {
             self.dirty = true;
             self.pump(now, router, reactor);

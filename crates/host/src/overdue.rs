@@ -24,8 +24,8 @@ pub const LOOK_MS: u64 = 1_000;
 #[derive(Debug, Default)]
 pub struct Overdue {
     reported_at: Option<Nanos>,
-    /// The oldest request at the last look with a reason, and that reason.
-    noted: Option<(Unanswered, String)>,
+    /// The oldest request at the last look with a reason, that reason, and the time.
+    noted: Option<(Unanswered, String, Nanos)>,
 }
 
 /// The report to write.
@@ -40,12 +40,9 @@ pub enum Report {
 impl Overdue {
     /// Notes what the device waits for (empty if there is no reason) while this is its oldest
     /// request.
-    pub fn note(&mut self, oldest: Option<&Unanswered>, waits_for: String) {
-        if self.noted.as_ref().is_some_and(|(noted, _)| Some(noted) != oldest) {
-            self.noted = None;
-        }
+    pub fn note(&mut self, oldest: Option<&Unanswered>, waits_for: String, now: Nanos) {
         if let Some(oldest) = oldest.filter(|_| !waits_for.is_empty()) {
-            self.noted = Some((*oldest, waits_for));
+            self.noted = Some((*oldest, waits_for, now));
         }
     }
 
@@ -60,7 +57,11 @@ impl Overdue {
         };
         let reason = match &self.noted {
             _ if !waits_for.is_empty() => format!("waits for {waits_for}"),
-            Some((noted, last)) if noted == oldest => format!("waited until now for {last}"),
+            Some((noted, last, at))
+                if noted == oldest && now.since(*at) <= Nanos::from_ms(2 * LOOK_MS) =>
+            {
+                format!("waited until now for {last}")
+            }
             _ => "the reason is not known".to_owned(),
         };
         format!("{requests} for {seconds} s ({op:?} at {offset}); {reason}")
@@ -116,12 +117,16 @@ mod tests {
         let begin = "1 request is unanswered, for 10 s (Read at 0); ";
         let words = |overdue: &Overdue, waits_for| overdue.words(1, &oldest, waits_for, now);
         assert_eq!(words(&overdue, ""), format!("{begin}the reason is not known"));
-        overdue.note(Some(&oldest), "answers of node.4".to_owned());
-        overdue.note(Some(&oldest), String::new());
+        let before = Nanos(now.0 - 2 * LOOK_MS * 1_000_000);
+        overdue.note(Some(&oldest), "answers of node.4".to_owned(), before);
+        overdue.note(Some(&oldest), String::new(), now);
         assert_eq!(words(&overdue, ""), format!("{begin}waited until now for answers of node.4"));
         assert_eq!(words(&overdue, "room"), format!("{begin}waits for room"));
+        // The reason is too old.
+        overdue.note(Some(&oldest), "answers of node.4".to_owned(), Nanos(before.0 - 1));
+        assert_eq!(words(&overdue, ""), format!("{begin}the reason is not known"));
         // The reason was that of another request.
-        overdue.note(Some(&other), String::new());
+        overdue.note(Some(&other), "answers of node.4".to_owned(), now);
         assert_eq!(words(&overdue, ""), format!("{begin}the reason is not known"));
         let three = overdue.words(3, &oldest, "room", now);
         assert!(three.starts_with("3 requests are unanswered, the oldest for 10 s "), "{three}");

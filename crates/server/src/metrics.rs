@@ -263,8 +263,13 @@ const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
     ("rebuild_read_bytes", "gauge", "Bytes that the rebuild read.", |v| v.rebuild.read_bytes),
     ("scrub_running", "gauge", "1 while a scrub runs.", |v| u64::from(v.scrub.running)),
     ("scrub_shards_done", "gauge", "Shards checked.", |v| v.scrub.shards_done),
-    ("scrub_damaged", "gauge", "Damaged shards of the scrub.", |v| v.scrub.damaged),
-    ("damaged_shards_total", "counter", "Shards found damaged.", |v| v.shards_damaged),
+    ("scrub_damaged", "gauge", "Damaged shards that the last scrub found.", |v| v.scrub.damaged),
+    (
+        "damaged_shards_total",
+        "counter",
+        "Shards that reads and scrubs found damaged or gone.",
+        |v| v.shards_damaged,
+    ),
 ];
 
 fn volumes(out: &mut Exposition, volumes: &[Labels<'_>]) {

@@ -105,7 +105,9 @@ pub struct Args {
 /// Runs the job.
 ///
 /// # Errors
-/// The job cannot be started, fails, or could not restore every shard.
+/// The job cannot be started or fails, a rebuild could not restore every shard, or a scrub could not
+/// check every shard. Shards that a scrub found damaged, and that are still missing, are no error:
+/// the volume goes on rebuilding them.
 pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
     let target = pool_or_volume(&args.target)?;
     let volume = target.volume;
@@ -252,11 +254,15 @@ fn follow(
     // A job on one volume leaves no other out.
     report.not_served = report.not_served.filter(|_| volume.is_none());
     let mut failed = 0;
+    let volume_named = volume.is_some();
     for volume in &report.volumes {
         let progress = kind.of(volume);
         failed += progress.shards_failed;
         if json {
-            let not_served = report.not_served.as_deref().unwrap_or_default();
+            let not_served = match volume_named {
+                true => Some(&[][..]),
+                false => report.not_served.as_deref(),
+            };
             print_line!("{}", summary(kind, volume, not_served)?);
         } else {
             print_line!("{} {}: {}", kind.name(), volume.name, kind.text(volume));
@@ -283,7 +289,12 @@ fn follow(
     }
 }
 
-fn summary(kind: JobKind, volume: &VolumeReport, not_served: &[String]) -> anyhow::Result<String> {
+/// `not_served` is `None` if no node could list the pool's volumes.
+fn summary(
+    kind: JobKind,
+    volume: &VolumeReport,
+    not_served: Option<&[String]>,
+) -> anyhow::Result<String> {
     let mut object = serde_json::to_value(kind.of(volume))?;
     let fields = object.as_object_mut().context("a report is an object")?;
     fields.insert("job".to_owned(), kind.name().into());

@@ -126,7 +126,7 @@ pub(crate) struct Sweep {
 pub(crate) enum Write {
     /// Plain stores to lines that are expected in the first-level cache.
     Near,
-    /// Plain stores; the targets' lines are prefetched.
+    /// Plain stores. The AVX-512 kernel prefetches the targets' lines.
     Far,
     /// Non-temporal stores; the sources' lines are prefetched. The caller fences.
     Streaming,

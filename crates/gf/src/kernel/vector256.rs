@@ -173,7 +173,12 @@ macro_rules! sweep256 {
                     }
                 }
                 for source in &sources[..ones] {
-                    let x = load::<VECTORS>(source.wrapping_add(at));
+                    let source = source.wrapping_add(at);
+                    if STREAM {
+                        let ahead = source.wrapping_add(SOURCES_AHEAD_BYTES);
+                        _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                    }
+                    let x = load::<VECTORS>(source);
                     for sums in &mut sums {
                         for (sum, &x) in sums.iter_mut().zip(&x) {
                             *sum = _mm256_xor_si256(*sum, x);
