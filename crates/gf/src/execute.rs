@@ -8,8 +8,8 @@
 //! the first begin where the outputs are aligned.
 //!
 //! **Stores.** The caller chooses plain or streaming stores, or leaves the choice to `stores`. When
-//! lines come from memory, they are also prefetched: by the kernel in a map of one pass, and by this
-//! module, one slice ahead, in a map of several.
+//! lines come from memory, they are also prefetched: by the kernel in a map of one pass, and by
+//! this module, one slice ahead, in a map of several.
 
 use thiserror::Error;
 

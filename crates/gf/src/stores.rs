@@ -2,20 +2,20 @@
 //!
 //! A store to a line that is not in a cache reads the line first. Streaming stores do not, and they
 //! do not change the caches, but they are many times slower than stores that hit a cache. So the
-//! right choice depends on two facts, which each thread finds out for itself. A caller that uses the
-//! outputs at once asks for plain stores: the thread does not see what its next reads cost.
+//! right choice depends on two facts, which each thread finds out for itself. A caller that uses
+//! the outputs at once asks for plain stores: the thread does not see what its next reads cost.
 //!
 //! **Are the outputs in a cache?** The thread remembers the pages where executions began to write.
 //! An execution is *warm* if its first output was written within the last [`REUSE_BYTES`] of inputs
 //! and outputs. It gets plain stores. Each other execution is *cold*.
 //!
-//! **What do cold stores cost on this CPU?** Streaming stores were 1.4 times as fast as plain ones on
-//! a Xeon with AVX-512, and 0.6 to 1.2 times as fast on an AMD EPYC with AVX2, by the numbers of
-//! inputs and outputs. So the thread measures: executions with as many outputs, about as many inputs
-//! and of about the same size are a class. The first cold executions of a class take turns, in an
-//! order that no other alternation of the caller matches. The kind whose fastest execution was
-//! faster serves the next [`PERIOD`] cold executions. Then the thread measures again, because other
-//! cores and the machine change.
+//! **What do cold stores cost on this CPU?** Streaming stores were 1.4 times as fast as plain ones
+//! on a Xeon with AVX-512, and 0.6 to 1.2 times as fast on an AMD EPYC with AVX2, by the numbers of
+//! inputs and outputs. So the thread measures: executions with as many outputs, about as many
+//! inputs and of about the same size are a class. The first cold executions of a class take turns,
+//! in an order that no other alternation of the caller matches. The kind whose fastest execution
+//! was faster serves the next [`PERIOD`] cold executions. Then the thread measures again, because
+//! other cores and the machine change.
 //!
 //! All choices give the same bytes. Executions whose buffers fit into the first-level cache, that
 //! add to the outputs, or that only copy do not come here.

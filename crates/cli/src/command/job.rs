@@ -105,9 +105,9 @@ pub struct Args {
 /// Runs the job.
 ///
 /// # Errors
-/// The job cannot be started or fails, a rebuild could not restore every shard, or a scrub could not
-/// check every shard. Shards that a scrub found damaged, and that are still missing, are no error:
-/// the volume goes on rebuilding them.
+/// The job cannot be started or fails, a rebuild could not restore every shard, or a scrub could
+/// not check every shard. Shards that a scrub found damaged, and that are still missing, are no
+/// error: the volume goes on rebuilding them.
 pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
     let target = pool_or_volume(&args.target)?;
     let volume = target.volume;
