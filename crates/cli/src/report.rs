@@ -54,7 +54,8 @@ pub fn pool_text(report: &PoolReport) -> String {
     text
 }
 
-/// The volumes of the pool that the server does not serve. `None` if it serves all of them.
+/// A sentence that names the pool's volumes that the server does not serve. `None` if the server
+/// serves all volumes, or if no node could list them.
 pub fn not_served_text(report: &PoolReport) -> Option<String> {
     let names = report.not_served.as_deref().filter(|names| !names.is_empty())?;
     let names = names.join(", ");

@@ -53,7 +53,8 @@ impl VolumeCore {
 pub async fn scrub(ctx: Ctx) {
     let began = ctx.with(|core| core.now);
     ctx.with(|core| {
-        // The opening or a read may have found damage. What was rebuilt since does not count.
+        // The scrub counts damage that the opening or a read found, unless rebuild has made the
+        // shard again.
         let damaged = core.damage_left();
         core.scrub.progress = Progress { running: true, damaged, ..Progress::default() };
     });
