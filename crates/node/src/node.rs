@@ -1,6 +1,6 @@
 //! The node: routes events to the handlers and keeps the counters.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use fieldstone_proto::{
@@ -262,6 +262,15 @@ impl Node {
                 },
             })
             .collect();
+        // Shards without a record are the rest of a removal that could not read their headers.
+        let listed: BTreeSet<VolumeId> = volumes.iter().map(|summary| summary.volume).collect();
+        let rest = self.store.unknown_volumes(&listed);
+        volumes.extend(rest.into_iter().map(|(volume, epoch)| VolumeSummary {
+            volume,
+            epoch: epoch.max(self.removed.last_epoch(volume)),
+            root_version: 0,
+            root: Bytes::new(),
+        }));
         volumes.sort_by_key(|summary| summary.volume);
         for summary in &mut volumes {
             match room_bytes.checked_sub(summary.root.len()) {

@@ -8,6 +8,11 @@ use super::{ChunkStore, SlotIndex};
 use crate::disk::DiskQueue;
 use crate::interface::FileId;
 
+/// More sequences than any header has used since the last start that read all headers. A header
+/// that this start could not read may have the highest sequence on the disk. Without this step, a
+/// shard written from now on could get a lower one, and the next start would take the older copy.
+const UNREAD_SEQUENCES: u64 = 1 << 32;
+
 impl ChunkStore {
     /// Adds a header that the start found.
     pub(crate) fn adopt(&mut self, slot: SlotIndex, header: SlotHeader) {
@@ -66,6 +71,9 @@ impl ChunkStore {
     /// unsynced. Sets up the free list and erases superseded shards.
     pub(crate) fn finish_start(&mut self, stays_unsynced: bool, disk: &mut DiskQueue) {
         self.has_unsynced_data = stays_unsynced;
+        if self.slots.iter().any(|slot| slot.stage == SlotState::Bad) {
+            self.next_sequence += UNREAD_SEQUENCES;
+        }
         self.raise_stable_below(self.next_sequence);
         for at in (0..self.slots.len()).rev() {
             let slot = SlotIndex(u32::try_from(at).expect("made from a u32"));

@@ -1,6 +1,8 @@
-//! The lists of a volume's shards on the node.
+//! The lists of a volume's shards, and of volumes with shards, on the node.
 
-use fieldstone_proto::{SealMeta, SegmentId, ShardIndex, ShardInfo, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+use fieldstone_proto::{Epoch, SealMeta, SegmentId, ShardIndex, ShardInfo, VolumeId};
 
 use super::{ChunkStore, ShardKey, SlotIndex};
 use crate::limits::SHARDS_PER_PAGE;
@@ -34,6 +36,20 @@ impl ChunkStore {
             shards.extend(noted.map(|_| info(SealMeta::default())));
         }
         (shards, None)
+    }
+
+    /// The volumes that have shards, other than the `known` ones. Each with the highest epoch of its
+    /// shards.
+    pub(crate) fn unknown_volumes(&self, known: &BTreeSet<VolumeId>) -> BTreeMap<VolumeId, Epoch> {
+        let mut unknown = BTreeMap::new();
+        let strange = self.index.iter().filter(|(key, _)| !known.contains(&key.volume));
+        for (key, copies) in strange {
+            let epoch = unknown.entry(key.volume).or_insert(Epoch(0));
+            let slots = copies.sealed.into_iter().chain(copies.open);
+            let epochs = slots.map(|slot| self.slots[slot.0 as usize].content().epoch);
+            *epoch = epochs.max().map_or(*epoch, |newest| newest.max(*epoch));
+        }
+        unknown
     }
 
     /// The volume's shards, open and complete, of one segment or of all.

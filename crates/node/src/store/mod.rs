@@ -70,8 +70,9 @@
 //! power loss, so the node treats it like one: the system may have dropped earlier writes, and a
 //! later sync would succeed without them. So the node gives up everything that is not known to be
 //! stable, and tells the writer. The waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail. If
-//! a volume lost a shard that none of these covers, its next `ShardSync` fails too. A header that
-//! cannot be erased keeps its slot out of use; later syncs try the erasure again.
+//! a volume lost a shard that none of these covers, or a deletion that was not stable yet, its next
+//! `ShardSync` fails too. A header that cannot be erased keeps its slot out of use; later syncs try
+//! the erasure again.
 //!
 //! Such an answer may be lost with its connection, and a connection may break because the node
 //! restarted. A writer cannot tell these cases apart. So after a break all acknowledged data that

@@ -259,7 +259,7 @@ impl ChunkStore {
             }
             Err(error) => {
                 waiters.extend(self.slots_sync.take_waiting());
-                self.requeue_erasures();
+                self.requeue_erasures(error);
                 self.give_up_open(error, disk);
                 self.give_up_unstable(error, disk);
             }
@@ -276,14 +276,21 @@ impl ChunkStore {
         }
     }
 
-    /// A sync failed: the node can no longer rely on an erasure that is not yet stable.
-    fn requeue_erasures(&mut self) {
+    /// A sync failed: the node can no longer rely on an erasure that is not yet stable. The node
+    /// has acknowledged the deletions, so the next sync of their volumes fails, unless one that
+    /// waits now does.
+    fn requeue_erasures(&mut self, error: &NodeError) {
         let mut erased = std::mem::take(&mut self.erased);
         erased.append(&mut self.erased_covered);
         for slot in erased {
-            self.slots[slot.0 as usize].stage = SlotState::EraseFailed;
+            let state = &mut self.slots[slot.0 as usize];
+            state.stage = SlotState::EraseFailed;
+            let left_by = state.left_by;
             self.leaving -= 1;
             self.erase_failed.push(slot);
+            if let Some(volume) = left_by.filter(|volume| !self.sync_waits(*volume)) {
+                self.lost.insert(volume, error.clone());
+            }
         }
         for slot in self.slots.iter_mut().filter(|slot| slot.stage == SlotState::Erasing) {
             slot.erase_again = true;

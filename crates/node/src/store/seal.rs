@@ -124,6 +124,12 @@ impl ChunkStore {
         self.begin_round(disk);
     }
 
+    /// A `ShardSync` of the volume waits.
+    pub(super) fn sync_waits(&self, volume: VolumeId) -> bool {
+        let in_round = self.round.iter().flat_map(|round| &round.waiters);
+        in_round.chain(&self.round_waiting).any(|waiter| waiter.volume == volume)
+    }
+
     /// Begins a round unless one is in progress.
     pub(super) fn begin_round(&mut self, disk: &mut DiskQueue) {
         if self.round.is_some() {

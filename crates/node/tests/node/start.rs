@@ -340,3 +340,71 @@ fn slots_whose_headers_cannot_be_read_are_out_of_use() {
     world.start();
     assert_eq!(listed(&mut world), [1, 2, 3]);
 }
+
+/// Starts the node until it cannot read the header of the last shard, which has the highest
+/// sequence on the disk, and can read the volume's record.
+fn start_without_last_header(world: &mut World) {
+    world.disk.faults = Faults { read_one_in: 3, ..Faults::default() };
+    loop {
+        world.node = Node::new(config(8192, SLOTS));
+        world.node.start(NOW_NS);
+        world.settle();
+        let free_read = world.node.is_ready() && world.node.stat().slots_free == 1;
+        if free_read
+            && let Ok(ReplyBody::Shards { shards, .. }) =
+                ask(world, 1, RequestBody::ShardList { from: SegmentId(0) })
+            && shards.iter().all(|info| info.segment != SegmentId(3))
+        {
+            break;
+        }
+    }
+    world.disk.faults = Faults::default();
+}
+
+/// A copy of a shard that is written while an older copy's header cannot be read is the newer one
+/// of the two, also when both headers can be read.
+#[test]
+fn a_copy_that_could_not_be_read_does_not_win_over_its_replacement() {
+    let mut world = stopped();
+    start_without_last_header(&mut world);
+    let data = Bytes::from(vec![9; 8192]);
+    let body = RequestBody::ShardWrite {
+        segment: SegmentId(3),
+        shard: ShardIndex(0),
+        offset_bytes: 0,
+        checksums: crc32c_blocks(&data),
+        seal: Some(SealMeta { shard_bytes: 8192, ..SealMeta::default() }),
+        data_first: false,
+    };
+    assert_eq!(world.call(PEER, cap(VOLUME, Epoch(1)), body, &data), Ok(ReplyBody::Done));
+    assert_eq!(ask(&mut world, 1, RequestBody::ShardSync), Ok(ReplyBody::Done));
+    world.crash(true);
+    world.start();
+    let read = RequestBody::ShardRead {
+        segment: SegmentId(3),
+        shard: ShardIndex(0),
+        offset_bytes: 0,
+        len_bytes: 8192,
+    };
+    assert_eq!(ask(&mut world, 1, read), Ok(ReplyBody::Data(data)));
+}
+
+/// A removal misses a shard whose header cannot be read. The node lists its volume as one without a
+/// root, so that it can be removed again.
+#[test]
+fn shards_that_a_removal_missed_are_listed() {
+    let mut world = stopped();
+    start_without_last_header(&mut world);
+    assert_eq!(ask(&mut world, 1, RequestBody::RemoveVolume), Ok(ReplyBody::Done));
+    assert_eq!(volume_listed(&mut world), None);
+    world.crash(false);
+    world.start();
+    assert_eq!(volume_listed(&mut world), Some((0, Bytes::new())));
+    assert!(ask(&mut world, 2, RequestBody::Fence { takeover: false }).is_ok());
+    assert_eq!(listed_at(&mut world, 2), [3]);
+    assert_eq!(ask(&mut world, 2, RequestBody::RemoveVolume), Ok(ReplyBody::Done));
+    world.crash(true);
+    world.start();
+    assert_eq!(volume_listed(&mut world), None);
+    assert_eq!(world.node.stat().slots_free, SLOTS);
+}

@@ -203,7 +203,8 @@ impl RunningPool {
         Ok((known, warning))
     }
 
-    /// Removes the files of a volume whose `volume create` was killed.
+    /// Removes the rest of volumes whose `volume create` was killed, and shards that a `volume rm`
+    /// missed because their headers could not be read.
     fn remove_unfinished(&self, listing: &Listing) {
         if !listing.is_complete() {
             // A node that does not answer may have a root of the volume.
@@ -211,10 +212,10 @@ impl RunningPool {
         }
         for (id, epoch) in &listing.without_root {
             let removed = self.check_without_root(*id, *epoch).and_then(|epoch| {
-                self.remove_from_nodes(*id, epoch, "an unfinished volume", false)
+                self.remove_from_nodes(*id, epoch, "a volume without a root", false)
             });
             match removed {
-                Ok(()) => tracing::warn!("removed the files of {id}, an unfinished volume"),
+                Ok(()) => tracing::warn!("removed the rest of {id}, a volume without a root"),
                 // For example, the volume is being made at this moment.
                 Err(error) => tracing::debug!("{id} has no root yet: {error:#}"),
             }
