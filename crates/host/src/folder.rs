@@ -490,8 +490,17 @@ fn reserve(file: &fs::File, len_bytes: u64) -> io::Result<()> {
     if error.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(()) } else { Err(error) }
 }
 
+/// Removes a file, and makes that stable.
+///
+/// # Errors
+/// The file cannot be removed, or the folder cannot be synced. A file that is not there is no error:
+/// an earlier call may have removed it without making that stable.
 pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
-    fs::remove_file(path)?;
+    if let Err(error) = fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
     path.parent().map_or(Ok(()), sync_directory)
 }
 
