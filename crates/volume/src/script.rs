@@ -150,7 +150,17 @@ impl Script {
 
     /// A node answers a request.
     pub fn answer(&mut self, sent: &Sent, result: Result<ReplyBody, NodeError>) {
-        let reply = Reply { tag: sent.request.tag, result, slots_free: SLOTS };
+        self.answer_with_room(sent, result, SLOTS);
+    }
+
+    /// A node answers a request, and has this number of free slots.
+    pub fn answer_with_room(
+        &mut self,
+        sent: &Sent,
+        result: Result<ReplyBody, NodeError>,
+        slots_free: u32,
+    ) {
+        let reply = Reply { tag: sent.request.tag, result, slots_free };
         self.volume.handle(VolumeEvent::Reply { node: sent.node, reply }, self.now);
     }
 

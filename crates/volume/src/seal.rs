@@ -39,9 +39,10 @@ const RETRY_MS: u64 = 50;
 const OPENING_ATTEMPTS: u64 = 20;
 /// How often the volume tries missing shards on nodes that can take them although k are written.
 const WHOLE_ATTEMPTS: u64 = 3;
-/// How long the volume waits for room when a segment lies on fewer nodes than it should although
-/// nodes are up. Answers under way, a checkpoint or other volumes may make the room.
-const NARROW_MS_MAX: u64 = 2_000;
+/// How long the volume waits for room when a segment lies on enough nodes to be read, but on fewer
+/// than it should although nodes are up. Answers under way, a checkpoint or other volumes may make
+/// the room.
+const NARROW_MAX: Nanos = Nanos::from_ms(2_000);
 /// Every so many attempts the volume asks full nodes how much room they have now.
 const ASK_ATTEMPTS: u64 = 8;
 
@@ -78,7 +79,7 @@ pub async fn seal(ctx: Ctx, handle: SegmentIndex) {
 /// nodes for. Returns false if the volume failed meanwhile.
 pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: SealMeta) -> bool {
     let mut asked = false;
-    let began = ctx.with(|core| core.now);
+    let mut stored_at = None;
     let mut refusing = Vec::new();
     for attempt in 0u64.. {
         let targets = ctx.with(|core| core.place_missing(handle, attempt));
@@ -109,6 +110,8 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
                 }
                 core.shard_written(handle, *shard, (*node, session), result.map(|_| ()));
             }
+            // A node that has made room since then refuses no more.
+            refusing.retain(|node| core.node(*node).slots.full);
             if core.segments.get(handle).is_none()
                 || matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)
             {
@@ -118,8 +121,10 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
             if core.phase == VolumePhase::Opening && attempt >= OPENING_ATTEMPTS {
                 return Some(false);
             }
-            let enough = core.stored(handle) && attempt >= WHOLE_ATTEMPTS;
-            let late = core.now.since(began) >= Nanos::from_ms(NARROW_MS_MAX);
+            let stored = core.stored(handle);
+            let enough = stored && attempt >= WHOLE_ATTEMPTS;
+            stored_at = stored.then(|| stored_at.unwrap_or(core.now));
+            let late = stored_at.is_some_and(|at| core.now.since(at) >= NARROW_MAX);
             let wide = late || !core.is_narrow(handle, &refusing);
             (wide && (enough || core.stored_well(handle))).then_some(true)
         });
@@ -598,8 +603,10 @@ impl ShardBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fieldstone_proto::ReplyBody;
+
     use crate::node::Shortage;
-    use crate::script::Script;
+    use crate::script::{Script, stat};
 
     /// A segment is as wide as the nodes that are up allow, although the code needs fewer shards.
     #[test]
@@ -620,6 +627,52 @@ mod tests {
         assert_eq!(narrow(&mut script, &[7]), [false, false, true], "it counts once");
         script.core(|core| core.node_mut(NodeIndex(6)).slots.shortage = Shortage::DiskFull);
         assert_eq!(narrow(&mut script, &[]), [false, false, false], "a full disk is like a loss");
+    }
+
+    /// Seals a segment on six nodes that have no room for 5 s. Then `roomy` of them have room for
+    /// `wait_ms`. Returns the number of shards that are written, if sealing has ended.
+    fn sealed_on(roomy: u16, wait_ms: u64) -> Option<usize> {
+        let mut script = Script::serving(6);
+        let handle = script.add_segment(&[None; 6]);
+        let ended = std::rc::Rc::new(std::cell::Cell::new(false));
+        let ends = std::rc::Rc::clone(&ended);
+        script.core(|core| {
+            core.segments.set_state(handle, State::Closed);
+            let full = |node: &mut Node| (node.slots.full, node.slots.reserved) = (true, 0);
+            core.nodes.iter_mut().for_each(full);
+        });
+        script.start(move |ctx| async move {
+            let data = Bytes::from(vec![0; BLOCK_BYTES]);
+            let shard = Shard { checksums: crc32c_blocks(&data), data };
+            let meta = SealMeta { shard_bytes: BLOCK_BYTES as u32, ..SealMeta::default() };
+            ends.set(store(&ctx, handle, &vec![shard; 6], meta).await);
+        });
+        let mut turns = |roomy: u16, turns_ms: u64| {
+            for _ in 0..turns_ms / RETRY_MS {
+                for sent in script.sent() {
+                    let room = if sent.node.0 < roomy { 9 } else { 0 };
+                    let reply = match sent.request.body {
+                        RequestBody::Stat => ReplyBody::Stat(stat(sent.node)),
+                        _ => ReplyBody::Done,
+                    };
+                    script.answer_with_room(&sent, Ok(reply), room);
+                }
+                script.wait_ms(RETRY_MS);
+            }
+        };
+        turns(0, 5_000);
+        turns(roomy, wait_ms);
+        let missing = script.core(|core| core.segments.get(handle).map(Segment::missing));
+        ended.get().then(|| 6 - missing.expect("it was added"))
+    }
+
+    /// Also after a long wait for the first shards, the volume waits for room for the others.
+    #[test]
+    fn a_segment_is_narrow_only_after_a_wait() {
+        assert_eq!(sealed_on(6, 1_000), Some(6));
+        assert_eq!(sealed_on(5, 1_000), None);
+        assert_eq!(sealed_on(5, 4_000), Some(5));
+        assert_eq!(sealed_on(3, 9_000), None, "too few to read it");
     }
 
     /// A node could not delete one of two shards of a segment alone.
