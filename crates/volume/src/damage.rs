@@ -10,11 +10,12 @@
 //!
 //! Bound: one note per bad shard. The rebuild that the shard starts removes the note.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_proto::{NodeIndex, RequestBody, SegmentId};
 
 use crate::core::{Ctx, VolumeCore};
+use crate::gc::{SEGMENTS_PER_DELETE, delete_segments};
 use crate::segment::Segment;
 
 /// Where bad shards still lie.
@@ -63,20 +64,18 @@ impl VolumeCore {
     }
 }
 
-/// Deletes the bad shards that are superseded.
+/// Deletes the bad shards that are superseded. A node that does not delete them counts as lost, so
+/// the volume compares its shards when it joins.
 pub async fn delete_superseded(ctx: &Ctx) {
-    let calls = ctx.with(|core| {
-        let doomed = core.take_superseded();
-        doomed
-            .into_iter()
-            .map(|(segment, node)| {
-                let body = RequestBody::ShardDelete { segments: vec![segment] };
-                (node, core.call(node, body, Vec::new()))
-            })
-            .collect()
-    });
-    // A node that misses this was lost, and the volume compares its shards when it joins.
-    ctx.wait_all(calls).await;
+    let mut doomed: BTreeMap<NodeIndex, Vec<SegmentId>> = BTreeMap::new();
+    for (segment, node) in ctx.with(VolumeCore::take_superseded) {
+        doomed.entry(node).or_default().push(segment);
+    }
+    for (node, segments) in doomed {
+        for chunk in segments.chunks(SEGMENTS_PER_DELETE) {
+            delete_segments(ctx, vec![node], chunk).await;
+        }
+    }
 }
 
 /// Deletes a bad shard of the segment on a node that is to get a shard of the same segment. A node

@@ -17,7 +17,7 @@ pub const SEGMENTS_PER_DELETE: usize = 1024;
 
 /// Deletes segments from nodes. A node that misses this was lost, or this function gives it up.
 /// When the node joins, its list shows segments that the table lacks.
-async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
+pub async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
     let body = RequestBody::ShardDelete { segments: segments.to_vec() };
     for _ in 0..DELETE_TRIES {
         let answers = ctx.call_all(&nodes, &body).await;

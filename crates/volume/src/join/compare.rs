@@ -70,6 +70,7 @@ impl VolumeCore {
         let counted: HashSet<SegmentId> =
             complete.filter(|info| counts(self, info)).map(|info| info.segment).collect();
         let mut displacing = Vec::new();
+        let up = self.up_nodes();
         for info in listed {
             let index = usize::from(info.shard.0);
             // While a segment is being sealed, a shard is valid if the node has acknowledged it, or
@@ -96,9 +97,11 @@ impl VolumeCore {
                 continue;
             };
             let other = segment.shards[index].filter(|other| *other != node);
-            // Rebuild may have made the shard on another node, where a power loss may take it. This
-            // node's shard is stable, so it is the valid one.
-            let stays = other.is_none_or(|other| self.rebuild.is_unsynced(info.segment, other));
+            // Rebuild may have made the shard on another node, where a power loss may take it. Or
+            // that node is lost. This node's shard is there and stable, so it is the valid one.
+            let stays = other.is_none_or(|other| {
+                !up.contains(&other) || self.rebuild.is_unsynced(info.segment, other)
+            });
             if !stays || counted.contains(&info.segment) || !found.insert(info.segment) {
                 surplus.push(info.segment);
                 continue;
@@ -298,6 +301,22 @@ mod tests {
         let list = [listed(&mut script, id, 3), listed(&mut script, id, 5)];
         assert_eq!(script.core(|core| core.reconcile(NODE, &list, &[])), [id]);
         assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![]));
+    }
+
+    #[test]
+    fn a_returning_shard_displaces_one_whose_node_is_lost() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, false);
+        let list = [listed(&mut script, id, 5)];
+        script.core(|core| core.node_mut(NODE).health = NodeHealth::Down);
+        assert!(script.core(|core| core.reconcile(NodeIndex(7), &list, &[])).is_empty());
+        let mut shards = WHOLE.to_vec();
+        shards[5] = Some(7);
+        assert_eq!(places(&mut script, id), (shards.clone(), vec![]));
+        // The lost node is back: its shard is the surplus one now.
+        script.core(|core| core.node_mut(NODE).health = NodeHealth::Up);
+        assert_eq!(script.core(|core| core.reconcile(NODE, &list, &[])), [id]);
+        assert_eq!(places(&mut script, id), (shards, vec![]));
     }
 
     /// Invalid shards stay if they have rows that nothing else may have.
