@@ -58,6 +58,7 @@ mod status;
 mod timers;
 mod volume;
 mod waiting;
+mod watch;
 
 pub use codec::FormatError;
 pub use interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};

@@ -261,6 +261,7 @@ impl VolumeCore {
         self.start_rebuild();
         self.start_reservation();
         self.spawn_with(crate::gc::keep_house);
+        self.spawn_with(crate::watch::keep_watch);
     }
 }
 
