@@ -647,8 +647,8 @@ mod tests {
             let meta = SealMeta { shard_bytes: BLOCK_BYTES as u32, ..SealMeta::default() };
             ends.set(store(&ctx, handle, &vec![shard; 6], meta).await);
         });
-        let mut turns = |roomy: u16, turns_ms: u64| {
-            for _ in 0..turns_ms / RETRY_MS {
+        let mut run = |roomy: u16, run_ms: u64| {
+            for _ in 0..run_ms / RETRY_MS {
                 for sent in script.sent() {
                     let room = if sent.node.0 < roomy { 9 } else { 0 };
                     let reply = match sent.request.body {
@@ -660,8 +660,8 @@ mod tests {
                 script.wait_ms(RETRY_MS);
             }
         };
-        turns(0, 5_000);
-        turns(roomy, wait_ms);
+        run(0, 5_000);
+        run(roomy, wait_ms);
         let missing = script.core(|core| core.segments.get(handle).map(Segment::missing));
         ended.get().then(|| 6 - missing.expect("it was added"))
     }
