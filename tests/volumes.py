@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +70,29 @@ def killed_creates(pool):
             fieldstone("volume", "rm", pool.path / name)
 
 
+def shards_of_a_removed_volume(pool):
+    """A node comes back with shards of a removed volume. The next creation removes them."""
+    pool.create_volume("gone", "16M")
+    server = pool.serve("gone")
+    handle = connect(server.uri("gone"))
+    handle.pwrite(noise(8 * MIB, "gone"), 0)
+    handle.flush()
+    handle.shutdown()
+    server.stop()
+    slots, before = pool.node_path(0) / "slots", pool.path.parent / "slots.before"
+    shutil.copy(slots, before)
+    fieldstone("volume", "rm", pool.path / "gone")
+    used = used_bytes(pool)
+    pool.kill_nodes([0])
+    shutil.copy(before, slots)
+    pool.start_node(0)
+    check(used_bytes(pool) > used, "no shard came back")
+    check("gone" not in listed(pool), "a removed volume is listed again")
+    pool.create_volume("next", "4096")
+    check(used_bytes(pool) <= used + 2 * MIB, f"{used_bytes(pool)} bytes are used after {used}")
+    fieldstone("volume", "rm", pool.path / "next")
+
+
 def scenario(world):
     pool = world.pool()
     check(listed(pool) == {}, "an empty pool lists volumes")
@@ -104,6 +128,7 @@ def scenario(world):
 
     if world.case.nodes == "processes":
         grow_while_nodes_sleep(pool)
+        shards_of_a_removed_volume(pool)
     fieldstone("volume", "grow", pool.path / "b b", "--size", "64M")
     before = used_bytes(pool)
     fieldstone("volume", "rm", pool.path / "other")

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fieldstone_proto::{NodeIndex, RequestBody, SegmentId};
 
 use crate::core::{Ctx, VolumeCore};
-use crate::gc::{SEGMENTS_PER_DELETE, delete_segments};
+use crate::gc::SEGMENTS_PER_DELETE;
 use crate::segment::Segment;
 
 /// Where bad shards still lie.
@@ -64,17 +64,31 @@ impl VolumeCore {
     }
 }
 
-/// Deletes the bad shards that are superseded. A node that does not delete them counts as lost, so
-/// the volume compares its shards when it joins.
+/// Deletes the bad shards that are superseded. A busy node keeps them until the next rebuild ends.
 pub async fn delete_superseded(ctx: &Ctx) {
-    let mut doomed: BTreeMap<NodeIndex, Vec<SegmentId>> = BTreeMap::new();
-    for (segment, node) in ctx.with(VolumeCore::take_superseded) {
-        doomed.entry(node).or_default().push(segment);
-    }
-    for (node, segments) in doomed {
-        for chunk in segments.chunks(SEGMENTS_PER_DELETE) {
-            delete_segments(ctx, vec![node], chunk).await;
+    // All requests leave now: a shard that a node gets later stays.
+    let calls: Vec<_> = ctx.with(|core| {
+        let mut doomed: BTreeMap<NodeIndex, Vec<SegmentId>> = BTreeMap::new();
+        for (segment, node) in core.take_superseded() {
+            doomed.entry(node).or_default().push(segment);
         }
+        let mut calls = Vec::new();
+        for (node, segments) in doomed {
+            let session = core.node(node).link.session;
+            for chunk in segments.chunks(SEGMENTS_PER_DELETE).map(<[SegmentId]>::to_vec) {
+                let body = RequestBody::ShardDelete { segments: chunk.clone() };
+                calls.push((node, session, chunk, core.call(node, body, Vec::new())));
+            }
+        }
+        calls
+    });
+    for (node, session, segments, call) in calls {
+        let answer = call.await;
+        ctx.with(|core| {
+            if core.leftover_stays(node, session, answer) {
+                core.damage.0.extend(segments.into_iter().map(|segment| (segment, node)));
+            }
+        });
     }
 }
 
@@ -87,5 +101,53 @@ pub async fn clear_the_way(ctx: &Ctx, segment: SegmentId, node: NodeIndex) {
     let body = RequestBody::ShardDelete { segments: vec![segment] };
     if ctx.call(node, body).await.is_ok() {
         ctx.with(|core| core.damage.0.remove(&(segment, node)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_proto::NodeError;
+
+    use crate::script::Script;
+    use crate::status::NodeHealth;
+
+    const NODE: NodeIndex = NodeIndex(7);
+
+    /// A whole segment on the nodes 0 to 5, and a bad shard of it on node 7.
+    fn superseded(script: &mut Script) -> SegmentId {
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)]);
+        script.core(|core| {
+            let id = core.segments.get(handle).expect("it was added").id;
+            core.damage.note(id, NODE);
+            id
+        })
+    }
+
+    fn delete(script: &mut Script, id: SegmentId, answer: Result<(), NodeError>) {
+        script.start(|ctx| async move { delete_superseded(&ctx).await });
+        let sent = script.sent_one();
+        assert_eq!(sent.node, NODE);
+        assert_eq!(sent.request.body, RequestBody::ShardDelete { segments: vec![id] });
+        script.answer(&sent, answer.map(|()| fieldstone_proto::ReplyBody::Done));
+        script.sent();
+    }
+
+    #[test]
+    fn a_busy_node_keeps_its_note() {
+        let mut script = Script::serving(8);
+        let id = superseded(&mut script);
+        delete(&mut script, id, Err(NodeError::Busy));
+        assert!(script.core(|core| core.has_bad(id, NODE)));
+        delete(&mut script, id, Ok(()));
+        assert!(script.core(|core| core.damage.is_empty()));
+    }
+
+    #[test]
+    fn a_node_that_cannot_delete_a_bad_shard_is_given_up() {
+        let mut script = Script::serving(8);
+        let id = superseded(&mut script);
+        delete(&mut script, id, Err(NodeError::Io("the disk is broken".into())));
+        assert_eq!(script.core(|core| core.node(NODE).health), NodeHealth::Down);
     }
 }

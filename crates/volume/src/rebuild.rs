@@ -460,8 +460,7 @@ async fn write_shard(
         if core.segments.get(handle).is_some_and(|segment| segment.id == id) {
             core.shard_written(handle, shard, (node, session), result.clone());
         } else if good && core.node(node).link.session == session {
-            let body = RequestBody::ShardDelete { segments: vec![id] };
-            drop(core.call(node, body, Vec::new()));
+            core.delete_leftover(node, id);
         }
         if good {
             core.rebuild.note_written(id, node);

@@ -471,8 +471,7 @@ impl VolumeCore {
             if shards.contains(&Some(node)) || self.node(node).health != NodeHealth::Up {
                 continue; // when this node joins, the volume compares its shards
             }
-            let body = RequestBody::ShardDelete { segments: vec![id] };
-            drop(self.call(node, body, Vec::new()));
+            self.delete_leftover(node, id);
         }
     }
 }

@@ -123,7 +123,9 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
             }
             let stored = core.stored(handle);
             let enough = stored && attempt >= WHOLE_ATTEMPTS;
-            stored_at = stored.then(|| stored_at.unwrap_or(core.now));
+            if stored {
+                stored_at.get_or_insert(core.now);
+            }
             let late = stored_at.is_some_and(|at| core.now.since(at) >= NARROW_MAX);
             let wide = late || !core.is_narrow(handle, &refusing);
             (wide && (enough || core.stored_well(handle))).then_some(true)
@@ -482,9 +484,9 @@ impl VolumeCore {
                     // Another node came back with the same shard meanwhile. Only one copy may
                     // exist, so that it is always clear which one is valid.
                     Some(other) if other != node => {
+                        let id = segment.id;
                         if !segment.has_shard_on(node) {
-                            let body = RequestBody::ShardDelete { segments: vec![segment.id] };
-                            drop(self.call(node, body, Vec::new()));
+                            self.delete_leftover(node, id);
                         }
                     }
                     // The segment uses no second shard on this node.

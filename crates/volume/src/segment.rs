@@ -183,6 +183,13 @@ impl Segment {
         self.shards.contains(&Some(node))
     }
 
+    /// The node keeps what it has of the segment until a rebuild has ended.
+    pub fn leave_on(&mut self, node: NodeIndex) {
+        if !self.left_on.contains(&node) {
+            self.left_on.push(node);
+        }
+    }
+
     /// A shard in a node's listing can be one of the segment's shards.
     #[must_use]
     pub fn fits(&self, info: &ShardInfo) -> bool {
@@ -330,6 +337,11 @@ impl SegmentTable {
     #[must_use]
     pub fn named(&self, id: SegmentId) -> Option<&Segment> {
         self.get(self.find(id)?)
+    }
+
+    /// The segment with this name, to change.
+    pub fn named_mut(&mut self, id: SegmentId) -> Option<&mut Segment> {
+        self.get_mut(self.find(id)?)
     }
 
     /// The names of the segments with these handles; `None` if one of them is gone.

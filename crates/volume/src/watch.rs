@@ -22,12 +22,17 @@ pub async fn keep_watch(ctx: Ctx) {
     let body = RequestBody::ShardList { from: SegmentId(u64::MAX) };
     loop {
         ctx.sleep_ms(WATCH_MS).await;
-        let (serves, nodes) =
-            ctx.with(|core| (core.phase == VolumePhase::Serving, core.up_nodes()));
+        let serves = ctx.with(|core| {
+            let serves = core.phase == VolumePhase::Serving;
+            for node in core.up_nodes().into_iter().filter(|_| serves) {
+                // A silent node must not delay the next question to the others.
+                drop(core.call(node, body.clone(), Vec::new()));
+            }
+            serves
+        });
         if !serves {
             return;
         }
-        ctx.call_all(&nodes, &body).await;
     }
 }
 

@@ -8,9 +8,10 @@ use super::{ChunkStore, SlotIndex};
 use crate::disk::DiskQueue;
 use crate::interface::FileId;
 
-/// More sequences than any header has used since the last start that read all headers. A header
-/// that this start could not read may have the highest sequence on the disk. Without this step, a
-/// shard written from now on could get a lower one, and the next start would take the older copy.
+/// More sequences than a node uses from one start to the next. A header that this start could not
+/// read may have the highest sequence on the disk. Without this step, a shard written from now on
+/// could get a lower one, and the next start would take the older copy. (If that start can read the
+/// older header and none of the newer ones, it takes the older copy all the same.)
 const UNREAD_SEQUENCES: u64 = 1 << 32;
 
 impl ChunkStore {

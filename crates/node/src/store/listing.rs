@@ -42,12 +42,18 @@ impl ChunkStore {
     /// shards.
     pub(crate) fn unknown_volumes(&self, known: &BTreeSet<VolumeId>) -> BTreeMap<VolumeId, Epoch> {
         let mut unknown = BTreeMap::new();
-        let strange = self.index.iter().filter(|(key, _)| !known.contains(&key.volume));
-        for (key, copies) in strange {
-            let epoch = unknown.entry(key.volume).or_insert(Epoch(0));
-            let slots = copies.sealed.into_iter().chain(copies.open);
-            let epochs = slots.map(|slot| self.slots[slot.0 as usize].content().epoch);
-            *epoch = epochs.max().map_or(*epoch, |newest| newest.max(*epoch));
+        let mut next = VolumeId(0);
+        while let Some((key, _)) = self.index.range(first_of(next)..).next() {
+            let volume = key.volume;
+            if !known.contains(&volume) {
+                let keys = self.keys(volume, None);
+                let copies = keys.iter().filter_map(|key| self.index.get(key));
+                let slots = copies.flat_map(|copies| copies.sealed.into_iter().chain(copies.open));
+                let epochs = slots.map(|slot| self.slots[slot.0 as usize].content().epoch);
+                unknown.insert(volume, epochs.max().unwrap_or(Epoch(0)));
+            }
+            let Some(after) = volume.0.checked_add(1) else { break };
+            next = VolumeId(after);
         }
         unknown
     }
@@ -63,4 +69,9 @@ impl ChunkStore {
         };
         self.index.range(range).map(|(key, _)| *key).collect()
     }
+}
+
+/// The first name that a shard of the volume can have.
+fn first_of(volume: VolumeId) -> ShardKey {
+    ShardKey { volume, segment: SegmentId(0), shard: ShardIndex(0) }
 }

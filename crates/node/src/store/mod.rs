@@ -72,7 +72,8 @@
 //! stable, and tells the writer. The waiting [`fieldstone_proto::RequestBody::ShardSync`]s fail. If
 //! a volume lost a shard that none of these covers, or a deletion that was not stable yet, its next
 //! `ShardSync` fails too. A header that cannot be erased keeps its slot out of use; later syncs try
-//! the erasure again.
+//! the erasure again, and cover it if it succeeds. They do not fail with it, because one unwritable
+//! header would then fail every sync. So a power loss may bring its shard back.
 //!
 //! Such an answer may be lost with its connection, and a connection may break because the node
 //! restarted. A writer cannot tell these cases apart. So after a break all acknowledged data that

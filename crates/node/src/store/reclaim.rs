@@ -201,6 +201,7 @@ impl ChunkStore {
         }
         let waiter = state.waiter.take();
         self.done.extend(waiter.map(|entry| (entry, result)));
+        self.erasure_of_round_ended(slot, disk);
     }
 
     /// A write of a shard waits until the erasure of `slot` is stable. The slot had another shard

@@ -1,5 +1,7 @@
 //! Completing shards, and making them stable.
 
+use std::collections::BTreeSet;
+
 use fieldstone_proto::{NodeError, VolumeId};
 
 use super::slot::Noted;
@@ -25,6 +27,10 @@ pub(super) struct Round {
     stable_below: u64,
     seals: Vec<Seal>,
     waiters: Vec<SyncWaiter>,
+    /// Slots whose erasure failed before the round began, and is tried again.
+    erasing: BTreeSet<SlotIndex>,
+    /// The sync of the data file has succeeded.
+    has_synced_data: bool,
 }
 
 /// A completed shard that is not known to be stable.
@@ -142,6 +148,8 @@ impl ChunkStore {
             stable_below: self.headers_unsure.first().copied().unwrap_or(self.next_sequence),
             seals: std::mem::take(&mut self.unstable),
             waiters: std::mem::take(&mut self.round_waiting),
+            erasing: self.erase_failed.iter().copied().collect(),
+            has_synced_data: false,
         });
         self.retry_erasing(disk);
         self.request_data_sync(DataWaiter::Round(self.rounds), disk);
@@ -165,7 +173,11 @@ impl ChunkStore {
         for waiter in waiters {
             match waiter {
                 DataWaiter::Round(number) if result.is_ok() => {
-                    self.request_slots_sync(SlotsWaiter::Round(number), disk);
+                    if let Some(round) = self.round.as_mut().filter(|round| round.number == number)
+                    {
+                        round.has_synced_data = true;
+                        self.sync_slots_of_round(disk);
+                    }
                 }
                 DataWaiter::Round(_) => {}
                 DataWaiter::Seal(slot) => self.data_of_seal_synced(slot, disk),
@@ -173,6 +185,24 @@ impl ChunkStore {
         }
         if self.data_sync.begin() {
             disk.submit(DiskOpKind::SyncData, DiskOp::Sync { file: FileId::Data });
+        }
+    }
+
+    /// Syncs the slots for the round, once its data is stable and its erasures have been tried. So
+    /// the sync covers deletions that an earlier sync did not make stable. An erasure that fails
+    /// again is left out: one header that cannot be written must not fail every sync.
+    pub(super) fn sync_slots_of_round(&mut self, disk: &mut DiskQueue) {
+        let ready = |round: &&Round| round.has_synced_data && round.erasing.is_empty();
+        if let Some(round) = self.round.as_ref().filter(ready) {
+            let number = round.number;
+            self.request_slots_sync(SlotsWaiter::Round(number), disk);
+        }
+    }
+
+    /// An erasure ended that the round may wait for.
+    pub(super) fn erasure_of_round_ended(&mut self, slot: SlotIndex, disk: &mut DiskQueue) {
+        if self.round.as_mut().is_some_and(|round| round.erasing.remove(&slot)) {
+            self.sync_slots_of_round(disk);
         }
     }
 

@@ -1,7 +1,7 @@
 //! A node never shows two shards of a segment because a deleted one came back.
 
 use bytes::Bytes;
-use fieldstone_node::PeerId;
+use fieldstone_node::{FileId, PeerId};
 use fieldstone_proto::{
     Epoch, NodeError, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex, VolumeId,
     crc32c_blocks,
@@ -13,13 +13,19 @@ use crate::disk::Faults;
 use crate::world::{World, cap, config};
 
 const SEGMENT: SegmentId = SegmentId(9);
+/// So many that one deletion alone is no reason for a sync.
+const SLOTS: u32 = 64;
 
 fn call(world: &mut World, body: RequestBody, payload: &Bytes) -> Result<ReplyBody, NodeError> {
     world.call(PeerId(1), cap(VolumeId(5), Epoch(1)), body, payload)
 }
 
 fn world(seed: u64) -> World {
-    let mut world = World::new(config(16384, 4), ChaCha8Rng::seed_from_u64(seed));
+    world_of(4, seed)
+}
+
+fn world_of(slots: u32, seed: u64) -> World {
+    let mut world = World::new(config(16384, slots), ChaCha8Rng::seed_from_u64(seed));
     call(&mut world, RequestBody::Fence { takeover: false }, &Bytes::new()).expect("fenced");
     world
 }
@@ -100,4 +106,40 @@ fn a_node_that_cannot_erase_a_shard_takes_no_other_one_of_its_segment() {
     write(&mut world, SegmentId(10), 2).expect("another segment");
     write(&mut world, SEGMENT, 2).expect("it has erased the shard meanwhile");
     assert_eq!(shards(&mut world), [2, 2]);
+}
+
+/// A failed sync may have dropped the erasure of a deleted shard, so the erasure is done again. A
+/// sync that succeeds afterwards makes it stable.
+#[test]
+fn a_sync_covers_the_deletions_that_a_failed_one_lost() {
+    for seed in 0..200 {
+        let mut world = world_of(SLOTS, seed);
+        write(&mut world, SEGMENT, 1).expect("written");
+        write(&mut world, SegmentId(10), 1).expect("written");
+        sync(&mut world).expect("synced");
+        delete(&mut world);
+        world.disk.faults.sync_of = Some(FileId::Slots);
+        assert!(sync(&mut world).is_err());
+        world.disk.faults = Faults::default();
+        sync(&mut world).expect("synced");
+        world.crash(true);
+        world.start();
+        assert_eq!(shards(&mut world), [1], "seed {seed}: the other segment's");
+    }
+}
+
+/// The node has told no one of the failed sync yet.
+#[test]
+fn a_lost_deletion_fails_the_next_sync() {
+    let mut world = world_of(SLOTS, 1);
+    write(&mut world, SEGMENT, 1).expect("written");
+    sync(&mut world).expect("synced");
+    delete(&mut world);
+    world.disk.faults.sync_of = Some(FileId::Slots);
+    // This write waits for a sync of its own.
+    let refused = write(&mut world, SEGMENT, 2);
+    assert!(matches!(refused, Err(NodeError::Io(_))), "{refused:?}");
+    world.disk.faults = Faults::default();
+    assert!(sync(&mut world).is_err());
+    sync(&mut world).expect("synced");
 }

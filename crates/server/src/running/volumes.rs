@@ -9,7 +9,7 @@ use fieldstone_codes::Profile;
 use fieldstone_host::{
     DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, VolumeStatus, wall_offset_ns,
 };
-use fieldstone_proto::{Epoch, NodeError, ReplyBody, RequestBody, VolumeId};
+use fieldstone_proto::{Epoch, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeId};
 use fieldstone_volume::{OpenMode, Provisioning, VolumeConfig};
 
 use super::{Known, Listing, RunningPool};
@@ -225,13 +225,22 @@ impl RunningPool {
     /// Fences a volume on every node. Checks that no node has a root of the volume or an unreadable
     /// record of it. Returns the epoch.
     fn check_without_root(&self, id: VolumeId, epoch: Epoch) -> anyhow::Result<Epoch> {
-        let epoch = Epoch(epoch.0 + 1);
-        for node in self.pool.node_indices() {
+        let mut epoch = Epoch(epoch.0 + 1);
+        let mut fenced = 0;
+        while fenced < self.pool.nodes {
+            let node = NodeIndex(fenced);
             let capability = self.capability(id, epoch);
             let mut session = self.node_session(node)?;
-            match session.ask(capability, &RequestBody::Fence { takeover: false })? {
-                ReplyBody::VolumeState(state) if state.root_version == 0 => {}
-                _ => bail!("{node} has a root of it"),
+            match session.ask(capability, &RequestBody::Fence { takeover: false }) {
+                Ok(ReplyBody::VolumeState(state)) if state.root_version == 0 => fenced += 1,
+                Ok(_) => bail!("{node} has a root of it"),
+                // The node remembers a later epoch: of the removal that missed the shards.
+                Err(SessionError::Refused {
+                    source: NodeError::Fenced { current, .. }, ..
+                }) if current >= epoch => {
+                    (epoch, fenced) = (Epoch(current.0 + 1), 0);
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(epoch)

@@ -6,7 +6,8 @@
 use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId};
 
 use super::RETRY_MS;
-use crate::core::Ctx;
+use crate::calls::CallResult;
+use crate::core::{Ctx, VolumeCore};
 use crate::segment::SegmentIndex;
 
 /// How often the volume asks a busy node to delete segments.
@@ -17,7 +18,7 @@ pub const SEGMENTS_PER_DELETE: usize = 1024;
 
 /// Deletes segments from nodes. A node that misses this was lost, or this function gives it up.
 /// When the node joins, its list shows segments that the table lacks.
-pub async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
+async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
     let body = RequestBody::ShardDelete { segments: segments.to_vec() };
     for _ in 0..DELETE_TRIES {
         let answers = ctx.call_all(&nodes, &body).await;
@@ -58,4 +59,40 @@ pub async fn free_segments(ctx: &Ctx, handles: &[SegmentIndex]) {
         core.collection.note_change();
         core.start_rebuild(); // a missing shard may have waited for this room
     });
+}
+
+impl VolumeCore {
+    /// Deletes from a node what it has of a segment whose valid shards lie elsewhere. The request
+    /// leaves at once: a shard that the volume writes to the node afterwards stays.
+    pub fn delete_leftover(&mut self, node: NodeIndex, id: SegmentId) {
+        let session = self.node(node).link.session;
+        let call = self.call(node, RequestBody::ShardDelete { segments: vec![id] }, Vec::new());
+        self.spawn_with(move |ctx| async move {
+            let answer = call.await;
+            ctx.with(|core| {
+                if core.leftover_stays(node, session, answer)
+                    && let Some(segment) = core.segments.named_mut(id)
+                {
+                    segment.leave_on(node);
+                }
+            });
+        });
+    }
+
+    /// A node has answered a deletion that the volume sent in this session. True if the node still
+    /// has what it should delete, and takes part: it was busy. A node with another error is given
+    /// up. When a node joins, the volume compares its shards.
+    pub fn leftover_stays(&mut self, node: NodeIndex, session: u64, answer: CallResult) -> bool {
+        if self.node(node).link.session != session {
+            return false;
+        }
+        match answer {
+            Err(NodeError::Busy) => true,
+            Err(error @ (NodeError::Io(_) | NodeError::Invalid(_))) => {
+                self.give_up_node(node, &format!("deleting shards: {error}"));
+                false
+            }
+            _ => false,
+        }
+    }
 }

@@ -38,7 +38,7 @@ mod worth;
 use fieldstone_block::Nanos;
 
 pub use checkpoint::{store_checkpoint, write_checkpoint};
-pub use free::{SEGMENTS_PER_DELETE, delete_segments, free_segments};
+pub use free::{SEGMENTS_PER_DELETE, free_segments};
 pub use house::keep_house;
 pub use moving::read_footer;
 pub use worth::SinceCheckpoint;

@@ -69,8 +69,10 @@ impl VolumeCore {
         let complete = listed.iter().filter(|info| !info.is_open());
         let counted: HashSet<SegmentId> =
             complete.filter(|info| counts(self, info)).map(|info| info.segment).collect();
-        let mut displacing = Vec::new();
+        let (mut displacing, mut left) = (Vec::new(), Vec::new());
         let up = self.up_nodes();
+        // When such a node comes back, it lists what it has then.
+        let gone = self.nodes_that(|node| node.health == NodeHealth::Down && !node.link.connected);
         for info in listed {
             let index = usize::from(info.shard.0);
             // While a segment is being sealed, a shard is valid if the node has acknowledged it, or
@@ -98,19 +100,28 @@ impl VolumeCore {
             };
             let other = segment.shards[index].filter(|other| *other != node);
             // Rebuild may have made the shard on another node, where a power loss may take it. Or
-            // that node is lost. This node's shard is there and stable, so it is the valid one.
+            // that node is gone. This node's shard is there and stable, so it is the valid one.
+            let unsynced = |other| self.rebuild.is_unsynced(info.segment, other);
             let stays = other.is_none_or(|other| {
-                !up.contains(&other) || self.rebuild.is_unsynced(info.segment, other)
+                gone.contains(&other) || (up.contains(&other) && unsynced(other))
             });
-            if !stays || counted.contains(&info.segment) || !found.insert(info.segment) {
+            let joins = |other| !up.contains(other) && !gone.contains(other);
+            if counted.contains(&info.segment) {
                 surplus.push(info.segment);
-                continue;
-            }
-            match other {
-                Some(other) => displacing.push((info.segment, index, other)),
-                None => {
-                    self.since_checkpoint.placement_changed |= segment.shards[index] != Some(node);
-                    segment.shards[index] = Some(node);
+            } else if other.as_ref().is_some_and(joins) {
+                // If the other node has listed the shard, a deletion there would go unnoticed. If
+                // it has lost the shard, this is the last copy.
+                left.push(info.segment);
+            } else if !stays || !found.insert(info.segment) {
+                surplus.push(info.segment);
+            } else {
+                match other {
+                    Some(other) => displacing.push((info.segment, index, other)),
+                    None => {
+                        self.since_checkpoint.placement_changed |=
+                            segment.shards[index] != Some(node);
+                        segment.shards[index] = Some(node);
+                    }
                 }
             }
         }
@@ -126,7 +137,13 @@ impl VolumeCore {
                 segment.state == State::Durable && segment.shards.iter().all(|node| there(*node))
             })
         };
-        surplus.retain(|id| !found.contains(id) || dispensable(id));
+        left.retain(|id| !found.contains(id));
+        surplus.retain(|id| !(found.contains(id) || left.contains(id)) || dispensable(id));
+        for id in left {
+            if let Some(segment) = self.segments.named_mut(id) {
+                segment.leave_on(node);
+            }
+        }
         let extra = self.leave_needed(node, surplus);
         // A deletion takes every shard of the segment from the node, including those that fit.
         for id in &extra {
@@ -156,25 +173,18 @@ impl VolumeCore {
     /// node's rows.
     fn leave_needed(&mut self, node: NodeIndex, mut segments: Vec<SegmentId>) -> Vec<SegmentId> {
         segments.retain(|id| {
-            let handle = self.segments.find(*id);
-            let segment = handle.and_then(|handle| self.segments.get_mut(handle));
-            let Some(segment) = segment.filter(|segment| segment.needs_rows()) else { return true };
-            if !segment.left_on.contains(&node) {
-                segment.left_on.push(node);
-            }
-            false
+            let needed = self.segments.named_mut(*id).filter(|segment| segment.needs_rows());
+            needed.map(|segment| segment.leave_on(node)).is_none()
         });
         segments
     }
 
     /// The shard on the second node is the valid one from now on. The first node deletes its own.
     fn displace(&mut self, id: SegmentId, index: usize, (old, new): (NodeIndex, NodeIndex)) {
-        let handle = self.segments.find(id);
-        let Some(segment) = handle.and_then(|handle| self.segments.get_mut(handle)) else { return };
+        let Some(segment) = self.segments.named_mut(id) else { return };
         segment.shards[index] = Some(new);
         self.since_checkpoint.placement_changed = true;
-        // If the node is away, the volume compares its shards when it joins.
-        drop(self.delete_from(old, &[id]));
+        self.delete_leftover(old, id);
     }
 }
 
@@ -303,20 +313,31 @@ mod tests {
         assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![]));
     }
 
+    /// A returning node has a copy of a shard that counts on another node.
     #[test]
-    fn a_returning_shard_displaces_one_whose_node_is_lost() {
+    fn a_returning_copy_displaces_one_whose_node_is_gone() {
         let mut script = Script::serving(8);
         let id = segment(&mut script, false);
         let list = [listed(&mut script, id, 5)];
-        script.core(|core| core.node_mut(NODE).health = NodeHealth::Down);
+        // While the other node joins, it may have listed its copy already. Both stay.
+        script.core(|core| core.node_mut(NODE).health = NodeHealth::Joining);
+        assert!(script.core(|core| core.reconcile(NodeIndex(7), &list, &[])).is_empty());
+        assert!(script.core(|core| core.reconcile(NODE, &list, &[])).is_empty());
+        assert_eq!(places(&mut script, id), (WHOLE.to_vec(), vec![7]));
+        assert!(script.sent().is_empty(), "no copy is deleted");
+        // It is gone.
+        script.core(|core| {
+            let node = core.node_mut(NODE);
+            (node.health, node.link.connected) = (NodeHealth::Down, false);
+        });
         assert!(script.core(|core| core.reconcile(NodeIndex(7), &list, &[])).is_empty());
         let mut shards = WHOLE.to_vec();
         shards[5] = Some(7);
-        assert_eq!(places(&mut script, id), (shards.clone(), vec![]));
-        // The lost node is back: its shard is the surplus one now.
-        script.core(|core| core.node_mut(NODE).health = NodeHealth::Up);
+        assert_eq!(places(&mut script, id).0, shards);
+        // It is back: its copy is the surplus one now.
+        script.core(|core| core.node_mut(NodeIndex(7)).health = NodeHealth::Up);
         assert_eq!(script.core(|core| core.reconcile(NODE, &list, &[])), [id]);
-        assert_eq!(places(&mut script, id), (shards, vec![]));
+        assert_eq!(places(&mut script, id).0, shards);
     }
 
     /// Invalid shards stay if they have rows that nothing else may have.
