@@ -17,6 +17,7 @@ use fieldstone_proto::{NodeIndex, RequestBody, SegmentId};
 use crate::core::{Ctx, VolumeCore};
 use crate::gc::SEGMENTS_PER_DELETE;
 use crate::segment::Segment;
+use crate::status::NodeHealth;
 
 /// Where bad shards still lie.
 #[derive(Default)]
@@ -46,21 +47,36 @@ impl VolumeCore {
         self.damage.0.contains(&(segment, node))
     }
 
-    /// Takes the bad shards that are superseded: their segments have all shards, on other nodes.
+    /// The segment has all its shards, on nodes that are up. A node that joins is compared with
+    /// what it had before, so no copy may be deleted for its sake.
+    fn is_settled(&self, id: SegmentId) -> bool {
+        self.segments.named(id).is_none_or(|segment| {
+            let mut holders = segment.shards.iter().flatten();
+            segment.missing() == 0
+                && !segment.needs_rows()
+                && holders.all(|node| self.node(*node).health == NodeHealth::Up)
+        })
+    }
+
+    /// Some bad shards are superseded, and not deleted yet.
+    pub fn has_superseded(&self) -> bool {
+        self.damage.0.iter().any(|(id, _)| self.is_settled(*id))
+    }
+
+    /// Takes the bad shards that are superseded, as far as their nodes are up. A node that is not
+    /// up is compared when it joins.
     fn take_superseded(&mut self) -> Vec<(SegmentId, NodeIndex)> {
-        let segments = &self.segments;
-        let find = |id| segments.find(id).and_then(|handle| segments.get(handle));
+        let notes = std::mem::take(&mut self.damage.0);
         let (settled, kept): (BTreeSet<_>, BTreeSet<_>) =
-            std::mem::take(&mut self.damage.0).into_iter().partition(|(id, _)| {
-                find(*id).is_none_or(|segment| segment.missing() == 0 && !segment.needs_rows())
-            });
+            notes.into_iter().partition(|(id, _)| self.is_settled(*id));
         self.damage.0 = kept;
         // If the shard was written anew on its own node, the bad copy is gone.
-        let elsewhere = |segment: &Segment, node: &NodeIndex| !segment.has_shard_on(*node);
-        settled
-            .into_iter()
-            .filter(|(id, node)| find(*id).is_some_and(|segment| elsewhere(segment, node)))
-            .collect()
+        let stays = |(id, node): &(SegmentId, NodeIndex)| {
+            let elsewhere = |segment: &Segment| !segment.has_shard_on(*node);
+            self.node(*node).health == NodeHealth::Up
+                && self.segments.named(*id).is_some_and(elsewhere)
+        };
+        settled.into_iter().filter(stays).collect()
     }
 }
 
@@ -85,7 +101,7 @@ pub async fn delete_superseded(ctx: &Ctx) {
     for (node, session, segments, call) in calls {
         let answer = call.await;
         ctx.with(|core| {
-            if core.leftover_stays(node, session, answer) {
+            if core.leftover_stays(node, session, &answer) == Some(true) {
                 core.damage.0.extend(segments.into_iter().map(|segment| (segment, node)));
             }
         });
@@ -110,7 +126,6 @@ mod tests {
     use fieldstone_proto::NodeError;
 
     use crate::script::Script;
-    use crate::status::NodeHealth;
 
     const NODE: NodeIndex = NodeIndex(7);
 

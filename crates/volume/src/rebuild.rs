@@ -315,7 +315,8 @@ async fn rebuild(ctx: Ctx) {
             segment.is_some_and(|segment| core.waits_for_durability(segment))
         };
         let waits = degraded.iter().any(waits);
-        if waits || again || place || full || core.rebuild.lacks_room {
+        let bad = core.has_superseded();
+        if waits || again || place || full || bad || core.rebuild.lacks_room {
             core.retry_rebuild();
         }
         core.consider_gc();

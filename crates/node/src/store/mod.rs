@@ -198,6 +198,8 @@ pub(crate) struct ChunkStore {
     erased_covered: Vec<SlotIndex>,
     /// Slots in EraseFailed.
     erase_failed: Vec<SlotIndex>,
+    /// Slots in Erasing whose erasure failed before.
+    erasing_again: BTreeSet<SlotIndex>,
     /// Shards sealed since the last round began.
     unstable: Vec<Seal>,
     /// A write to an open shard has ended since the last round began.
@@ -238,6 +240,7 @@ impl ChunkStore {
             erased: Vec::new(),
             erased_covered: Vec::new(),
             erase_failed: Vec::new(),
+            erasing_again: BTreeSet::new(),
             unstable: Vec::new(),
             open_unstable: false,
             seals: 0,

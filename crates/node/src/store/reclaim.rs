@@ -69,6 +69,7 @@ impl ChunkStore {
             if slot.stage == SlotState::EraseFailed {
                 self.leaving += 1;
                 self.erase_failed.retain(|failed| *failed != index);
+                self.erasing_again.insert(index);
                 slot.stage = SlotState::Erasing;
                 disk.submit(DiskOpKind::Erase(index), erasure(index));
             }
@@ -201,6 +202,7 @@ impl ChunkStore {
         }
         let waiter = state.waiter.take();
         self.done.extend(waiter.map(|entry| (entry, result)));
+        self.erasing_again.remove(&slot);
         self.erasure_of_round_ended(slot, disk);
     }
 
@@ -232,6 +234,7 @@ impl ChunkStore {
     pub(super) fn retry_erasing(&mut self, disk: &mut DiskQueue) {
         for slot in std::mem::take(&mut self.erase_failed) {
             self.leaving += 1;
+            self.erasing_again.insert(slot);
             self.erase(slot, disk);
         }
     }

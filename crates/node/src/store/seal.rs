@@ -27,7 +27,7 @@ pub(super) struct Round {
     stable_below: u64,
     seals: Vec<Seal>,
     waiters: Vec<SyncWaiter>,
-    /// Slots whose erasure failed before the round began, and is tried again.
+    /// Slots whose erasure failed before, and was being tried again when the round began.
     erasing: BTreeSet<SlotIndex>,
     /// The sync of the data file has succeeded.
     has_synced_data: bool,
@@ -121,7 +121,8 @@ impl ChunkStore {
             self.done.push((entry, Err(error)));
             return;
         }
-        let unsure = self.unstable.len() + self.erased.len() + self.erase_failed.len();
+        let erasing = self.erased.len() + self.erase_failed.len() + self.erasing_again.len();
+        let unsure = self.unstable.len() + erasing;
         if unsure == 0 && !self.open_unstable && self.round.is_none() {
             self.done.push((entry, Ok(())));
             return;
@@ -143,15 +144,15 @@ impl ChunkStore {
         }
         self.rounds += 1;
         self.open_unstable = false;
+        self.retry_erasing(disk);
         self.round = Some(Round {
             number: self.rounds,
             stable_below: self.headers_unsure.first().copied().unwrap_or(self.next_sequence),
             seals: std::mem::take(&mut self.unstable),
             waiters: std::mem::take(&mut self.round_waiting),
-            erasing: self.erase_failed.iter().copied().collect(),
+            erasing: self.erasing_again.clone(),
             has_synced_data: false,
         });
-        self.retry_erasing(disk);
         self.request_data_sync(DataWaiter::Round(self.rounds), disk);
     }
 

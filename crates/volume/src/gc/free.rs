@@ -63,36 +63,43 @@ pub async fn free_segments(ctx: &Ctx, handles: &[SegmentIndex]) {
 
 impl VolumeCore {
     /// Deletes from a node what it has of a segment whose valid shards lie elsewhere. The request
-    /// leaves at once: a shard that the volume writes to the node afterwards stays.
+    /// leaves at once: a shard that the volume writes to the node afterwards stays. If the node is
+    /// busy, it keeps the rest until a rebuild has ended.
     pub fn delete_leftover(&mut self, node: NodeIndex, id: SegmentId) {
+        // Until the answer, the node gets no other shard of the segment.
+        if let Some(segment) = self.segments.named_mut(id) {
+            segment.leave_on(node);
+        }
         let session = self.node(node).link.session;
         let call = self.call(node, RequestBody::ShardDelete { segments: vec![id] }, Vec::new());
         self.spawn_with(move |ctx| async move {
             let answer = call.await;
             ctx.with(|core| {
-                if core.leftover_stays(node, session, answer)
-                    && let Some(segment) = core.segments.named_mut(id)
+                let stays = core.leftover_stays(node, session, &answer);
+                if let Some(segment) = core.segments.named_mut(id)
+                    && stays == Some(false)
                 {
-                    segment.leave_on(node);
+                    segment.left_on.retain(|other| *other != node);
                 }
             });
         });
     }
 
-    /// A node has answered a deletion that the volume sent in this session. True if the node still
-    /// has what it should delete, and takes part: it was busy. A node with another error is given
-    /// up. When a node joins, the volume compares its shards.
-    pub fn leftover_stays(&mut self, node: NodeIndex, session: u64, answer: CallResult) -> bool {
+    /// A node has answered a deletion that the volume sent in this session. `Some(true)` if the
+    /// node is busy, and still has what it should delete. If its disk failed, the node is given up.
+    /// `None` if the node was lost meanwhile: when it joins, the volume compares its shards.
+    pub fn leftover_stays(
+        &mut self,
+        node: NodeIndex,
+        session: u64,
+        answer: &CallResult,
+    ) -> Option<bool> {
         if self.node(node).link.session != session {
-            return false;
+            return None;
         }
-        match answer {
-            Err(NodeError::Busy) => true,
-            Err(error @ (NodeError::Io(_) | NodeError::Invalid(_))) => {
-                self.give_up_node(node, &format!("deleting shards: {error}"));
-                false
-            }
-            _ => false,
+        if let Err(error @ (NodeError::Io(_) | NodeError::Invalid(_))) = answer {
+            self.give_up_node(node, &format!("deleting shards: {error}"));
         }
+        Some(matches!(answer, Err(NodeError::Busy)))
     }
 }

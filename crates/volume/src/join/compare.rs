@@ -69,10 +69,8 @@ impl VolumeCore {
         let complete = listed.iter().filter(|info| !info.is_open());
         let counted: HashSet<SegmentId> =
             complete.filter(|info| counts(self, info)).map(|info| info.segment).collect();
-        let (mut displacing, mut left) = (Vec::new(), Vec::new());
+        let mut displacing = Vec::new();
         let up = self.up_nodes();
-        // When such a node comes back, it lists what it has then.
-        let gone = self.nodes_that(|node| node.health == NodeHealth::Down && !node.link.connected);
         for info in listed {
             let index = usize::from(info.shard.0);
             // While a segment is being sealed, a shard is valid if the node has acknowledged it, or
@@ -100,28 +98,19 @@ impl VolumeCore {
             };
             let other = segment.shards[index].filter(|other| *other != node);
             // Rebuild may have made the shard on another node, where a power loss may take it. Or
-            // that node is gone. This node's shard is there and stable, so it is the valid one.
-            let unsynced = |other| self.rebuild.is_unsynced(info.segment, other);
+            // that node is not up. This node's shard is there and stable, so it is the valid one.
             let stays = other.is_none_or(|other| {
-                gone.contains(&other) || (up.contains(&other) && unsynced(other))
+                !up.contains(&other) || self.rebuild.is_unsynced(info.segment, other)
             });
-            let joins = |other| !up.contains(other) && !gone.contains(other);
-            if counted.contains(&info.segment) {
+            if !stays || counted.contains(&info.segment) || !found.insert(info.segment) {
                 surplus.push(info.segment);
-            } else if other.as_ref().is_some_and(joins) {
-                // If the other node has listed the shard, a deletion there would go unnoticed. If
-                // it has lost the shard, this is the last copy.
-                left.push(info.segment);
-            } else if !stays || !found.insert(info.segment) {
-                surplus.push(info.segment);
-            } else {
-                match other {
-                    Some(other) => displacing.push((info.segment, index, other)),
-                    None => {
-                        self.since_checkpoint.placement_changed |=
-                            segment.shards[index] != Some(node);
-                        segment.shards[index] = Some(node);
-                    }
+                continue;
+            }
+            match other {
+                Some(other) => displacing.push((info.segment, index, other)),
+                None => {
+                    self.since_checkpoint.placement_changed |= segment.shards[index] != Some(node);
+                    segment.shards[index] = Some(node);
                 }
             }
         }
@@ -137,13 +126,7 @@ impl VolumeCore {
                 segment.state == State::Durable && segment.shards.iter().all(|node| there(*node))
             })
         };
-        left.retain(|id| !found.contains(id));
-        surplus.retain(|id| !(found.contains(id) || left.contains(id)) || dispensable(id));
-        for id in left {
-            if let Some(segment) = self.segments.named_mut(id) {
-                segment.leave_on(node);
-            }
-        }
+        surplus.retain(|id| !found.contains(id) || dispensable(id));
         let extra = self.leave_needed(node, surplus);
         // A deletion takes every shard of the segment from the node, including those that fit.
         for id in &extra {
@@ -179,12 +162,16 @@ impl VolumeCore {
         segments
     }
 
-    /// The shard on the second node is the valid one from now on. The first node deletes its own.
+    /// The shard on the second node is the valid one from now on. If the first node is up, it
+    /// deletes its own. Otherwise its copy stays until that node joins and its shards are compared:
+    /// if the second node is gone by then, the copy is valid again.
     fn displace(&mut self, id: SegmentId, index: usize, (old, new): (NodeIndex, NodeIndex)) {
         let Some(segment) = self.segments.named_mut(id) else { return };
         segment.shards[index] = Some(new);
         self.since_checkpoint.placement_changed = true;
-        self.delete_leftover(old, id);
+        if self.node(old).health == NodeHealth::Up {
+            self.delete_leftover(old, id);
+        }
     }
 }
 
@@ -313,31 +300,43 @@ mod tests {
         assert_eq!(places(&mut script, id), (WITHOUT_5.to_vec(), vec![]));
     }
 
-    /// A returning node has a copy of a shard that counts on another node.
+    /// The nodes 5 and 7 have copies of shard 5. They join, in any order, while the other one joins
+    /// or is gone. No copy is deleted before the other one's node is up.
     #[test]
-    fn a_returning_copy_displaces_one_whose_node_is_gone() {
-        let mut script = Script::serving(8);
-        let id = segment(&mut script, false);
-        let list = [listed(&mut script, id, 5)];
-        // While the other node joins, it may have listed its copy already. Both stay.
-        script.core(|core| core.node_mut(NODE).health = NodeHealth::Joining);
-        assert!(script.core(|core| core.reconcile(NodeIndex(7), &list, &[])).is_empty());
-        assert!(script.core(|core| core.reconcile(NODE, &list, &[])).is_empty());
-        assert_eq!(places(&mut script, id), (WHOLE.to_vec(), vec![7]));
-        assert!(script.sent().is_empty(), "no copy is deleted");
-        // It is gone.
-        script.core(|core| {
-            let node = core.node_mut(NODE);
-            (node.health, node.link.connected) = (NodeHealth::Down, false);
-        });
-        assert!(script.core(|core| core.reconcile(NodeIndex(7), &list, &[])).is_empty());
-        let mut shards = WHOLE.to_vec();
-        shards[5] = Some(7);
-        assert_eq!(places(&mut script, id).0, shards);
-        // It is back: its copy is the surplus one now.
-        script.core(|core| core.node_mut(NodeIndex(7)).health = NodeHealth::Up);
-        assert_eq!(script.core(|core| core.reconcile(NODE, &list, &[])), [id]);
-        assert_eq!(places(&mut script, id).0, shards);
+    fn of_two_copies_on_nodes_that_join_one_stays() {
+        for (first, second, first_fails) in
+            [(5, 7, false), (5, 7, true), (7, 5, false), (7, 5, true)]
+        {
+            let mut script = Script::serving(8);
+            let id = segment(&mut script, false);
+            let list = [listed(&mut script, id, 5)];
+            let health = |script: &mut Script, node: u16, health: NodeHealth| {
+                script.core(|core| core.node_mut(NodeIndex(node)).health = health);
+            };
+            let join = |script: &mut Script, node: u16| {
+                script.core(|core| {
+                    let doomed = core.reconcile(NodeIndex(node), &list, &[]);
+                    core.node_mut(NodeIndex(node)).health = NodeHealth::Up;
+                    doomed
+                })
+            };
+            health(&mut script, 5, NodeHealth::Joining);
+            health(&mut script, 7, NodeHealth::Joining);
+            assert!(join(&mut script, first).is_empty());
+            if first_fails {
+                health(&mut script, first, NodeHealth::Down);
+                assert!(join(&mut script, second).is_empty());
+                // The first node comes back with a copy that does not count any more.
+                assert_eq!(join(&mut script, first), [id]);
+            } else {
+                assert_eq!(join(&mut script, second), [id]);
+            }
+            let valid = if first_fails { second } else { first };
+            let mut shards = WHOLE.to_vec();
+            shards[5] = Some(valid);
+            assert_eq!(places(&mut script, id), (shards, vec![]));
+            assert!(script.sent().is_empty(), "deletions are left to the joins");
+        }
     }
 
     /// Invalid shards stay if they have rows that nothing else may have.
@@ -365,10 +364,13 @@ mod tests {
         assert!(script.core(|core| core.reconcile(back, &list, &[])).is_empty());
         let mut shards = WHOLE.to_vec();
         shards[5] = Some(7);
-        assert_eq!(places(&mut script, id), (shards, vec![]));
+        assert_eq!(places(&mut script, id), (shards.clone(), vec![5]));
         let deletion = script.sent_one();
         assert_eq!(deletion.request.body, RequestBody::ShardDelete { segments: vec![id] });
         assert_eq!(deletion.node, NODE);
+        script.done(&deletion);
+        script.sent();
+        assert_eq!(places(&mut script, id), (shards, vec![]));
         // Once the rebuilt shard is stable, the returning one goes.
         let id = segment(&mut script, false);
         let list = [listed(&mut script, id, 5)];
