@@ -173,6 +173,13 @@ impl VolumeCore {
         segment.needs_rows() && self.is_damaged(segment.id)
     }
 
+    /// A node that is up takes a shard of the segment only after it has deleted what it has left of
+    /// the segment.
+    fn waits_for_leftover(&self, segment: &Segment) -> bool {
+        let up = |node: &NodeIndex| self.node(*node).health == NodeHealth::Up;
+        !segment.needs_rows() && segment.left_on.iter().any(up)
+    }
+
     /// A new shard of the segment leaves the node enough room. Where it replaces a bad one, it
     /// takes no further slot. A node that came back empty first reserves slots for the volume:
     /// before that, its free slots may be those of other volumes.
@@ -316,7 +323,11 @@ async fn rebuild(ctx: Ctx) {
         };
         let waits = degraded.iter().any(waits);
         let bad = core.has_superseded();
-        if waits || again || place || full || bad || core.rebuild.lacks_room {
+        let left = |handle: &SegmentIndex| {
+            core.segments.get(*handle).is_some_and(|segment| core.waits_for_leftover(segment))
+        };
+        let left = degraded.iter().any(left);
+        if waits || again || place || full || bad || left || core.rebuild.lacks_room {
             core.retry_rebuild();
         }
         core.consider_gc();

@@ -479,19 +479,20 @@ impl VolumeCore {
             // deleted this very shard. An error tells nothing about the node's present state.
             _ if self.node(node).link.session != session => {}
             Ok(()) => {
-                let Some(segment) = self.segments.get_mut(handle) else { return };
-                match segment.shards[shard] {
+                let Some(segment) = self.segments.get(handle) else { return };
+                let (id, other) =
+                    (segment.id, segment.shards[shard].filter(|other| *other != node));
+                let is_second = segment.shards[shard] != Some(node) && segment.has_shard_on(node);
+                let up = other.is_some_and(|other| self.node(other).health == NodeHealth::Up);
+                if is_second {
+                    // The segment uses no second shard on this node.
+                } else if up {
                     // Another node came back with the same shard meanwhile. Only one copy may
                     // exist, so that it is always clear which one is valid.
-                    Some(other) if other != node => {
-                        let id = segment.id;
-                        if !segment.has_shard_on(node) {
-                            self.delete_leftover(node, id);
-                        }
-                    }
-                    // The segment uses no second shard on this node.
-                    None if segment.has_shard_on(node) => {}
-                    _ => segment.shards[shard] = Some(node),
+                    self.delete_leftover(node, id);
+                } else if let Some(segment) = self.segments.get_mut(handle) {
+                    // A copy on a node that is not up is compared when that node joins.
+                    segment.shards[shard] = Some(node);
                 }
             }
             Err(NodeError::NoSpace) => self.node_mut(node).slots.full = true,

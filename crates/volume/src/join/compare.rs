@@ -53,11 +53,17 @@ impl VolumeCore {
         bad: &[SegmentId],
     ) -> Vec<SegmentId> {
         self.rebuild.note_synced(node);
+        for handle in self.segments.handles() {
+            if let Some(segment) = self.segments.get_mut(handle) {
+                segment.left_on.retain(|other| *other != node);
+            }
+        }
         // The segments of the node's surplus shards. A deletion takes all of the node's shards of a
         // segment. So a surplus shard goes together with a valid one only if all shards of the
         // segment are there: then rebuild makes the valid one again at once.
         let mut surplus: Vec<SegmentId> = bad.to_vec();
         let mut found: HashSet<SegmentId> = HashSet::new();
+        let mut listed_shards: HashSet<(SegmentId, usize)> = HashSet::new();
         // A shard that counts on this node goes before another one of the same segment.
         let counts = |core: &Self, info: &ShardInfo| {
             core.segments.named(info.segment).is_some_and(|segment| {
@@ -88,6 +94,7 @@ impl VolumeCore {
             }
             if counts(self, info) {
                 found.insert(info.segment);
+                listed_shards.insert((info.segment, index));
                 continue;
             }
             let handle = self.segments.find(info.segment);
@@ -106,6 +113,7 @@ impl VolumeCore {
                 surplus.push(info.segment);
                 continue;
             }
+            listed_shards.insert((info.segment, index));
             match other {
                 Some(other) => displacing.push((info.segment, index, other)),
                 None => {
@@ -139,11 +147,12 @@ impl VolumeCore {
         }
         for handle in self.segments.handles() {
             let Some(segment) = self.segments.get_mut(handle) else { continue };
-            if segment.state < State::Closed || found.contains(&segment.id) {
+            if segment.state < State::Closed {
                 continue;
             }
-            for shard in &mut segment.shards {
-                if *shard == Some(node) {
+            let (id, is_found) = (segment.id, found.contains(&segment.id));
+            for (index, shard) in segment.shards.iter_mut().enumerate() {
+                if *shard == Some(node) && !(is_found && listed_shards.contains(&(id, index))) {
                     *shard = None;
                 }
             }
@@ -337,6 +346,19 @@ mod tests {
             assert_eq!(places(&mut script, id), (shards, vec![]));
             assert!(script.sent().is_empty(), "deletions are left to the joins");
         }
+    }
+
+    /// Node 5 has lost its shard 5, and has shard 2, which is missing.
+    #[test]
+    fn a_shard_that_is_not_listed_does_not_count_for_another_one() {
+        let mut script = Script::serving(8);
+        let id = segment(&mut script, false);
+        script.core(|core| core.reconcile(NodeIndex(2), &[], &[]));
+        script.core(|core| core.segments.named_mut(id).expect("it was added").leave_on(NODE));
+        let list = [listed(&mut script, id, 2)];
+        assert!(script.core(|core| core.reconcile(NODE, &list, &[])).is_empty());
+        let shards = vec![Some(0), Some(1), Some(5), Some(3), Some(4), None];
+        assert_eq!(places(&mut script, id), (shards, vec![]), "the list says what it has left");
     }
 
     /// Invalid shards stay if they have rows that nothing else may have.
