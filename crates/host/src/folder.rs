@@ -493,8 +493,8 @@ fn reserve(file: &fs::File, len_bytes: u64) -> io::Result<()> {
 /// Removes a file, and makes that stable.
 ///
 /// # Errors
-/// The file cannot be removed, or the folder cannot be synced. A file that is not there is no error:
-/// an earlier call may have removed it without making that stable.
+/// The file cannot be removed, or the folder cannot be synced. A file that is not there is no
+/// error: an earlier call may have removed it without making that stable.
 pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound

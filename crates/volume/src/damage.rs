@@ -8,7 +8,8 @@
 //! shards when it joins (see `nodes`). A bad copy may also hold rows that nothing else has: it
 //! stays, and its segment is not rebuilt, until the segment is durable.
 //!
-//! Bound: one note per bad shard. The rebuild that the shard starts removes the note.
+//! Bound: one note per bad shard. The volume removes the note when it sends the deletion. If the
+//! node is busy, the note returns, and the volume starts another rebuild.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,8 +48,8 @@ impl VolumeCore {
         self.damage.0.contains(&(segment, node))
     }
 
-    /// The segment has all its shards, on nodes that are up. A node that joins is compared with
-    /// what it had before, so no copy may be deleted for its sake.
+    /// The segment has all its shards, and their nodes are up. A node that still joins may turn out
+    /// to lack its shard, so the volume deletes no other copy before.
     fn is_settled(&self, id: SegmentId) -> bool {
         self.segments.named(id).is_none_or(|segment| {
             let mut holders = segment.shards.iter().flatten();

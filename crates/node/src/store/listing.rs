@@ -38,8 +38,8 @@ impl ChunkStore {
         (shards, None)
     }
 
-    /// The volumes that have shards, other than the `known` ones. Each with the highest epoch of its
-    /// shards.
+    /// The volumes that have shards on the node, except the `known` ones. Each volume comes with
+    /// the highest epoch of its shards.
     pub(crate) fn unknown_volumes(&self, known: &BTreeSet<VolumeId>) -> BTreeMap<VolumeId, Epoch> {
         let mut unknown = BTreeMap::new();
         let mut next = VolumeId(0);

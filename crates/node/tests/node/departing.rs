@@ -128,7 +128,8 @@ fn a_sync_covers_the_deletions_that_a_failed_one_lost() {
     }
 }
 
-/// The node has told no one of the failed sync yet.
+/// A sync of the node's own fails, and no request waits for that sync: the next request to sync
+/// tells the volume.
 #[test]
 fn a_lost_deletion_fails_the_next_sync() {
     let mut world = world_of(SLOTS, 1);
