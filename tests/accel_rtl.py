@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The block device with the simulated FPGA behind it: quickstart, self-test, load during swaps.
+"""The simulated FPGA behind files and the block device: quickstart, self-test, load during swaps.
 
 Every placement and every parity comes out of the RTL; a second user of the device changes its
 reconfigurable partition a hundred times while fio writes and verifies.
@@ -8,6 +8,7 @@ reconfigurable partition a hundred times while fio writes and verifies.
 import json
 import pathlib
 import re
+import shutil
 import sys
 import time
 
@@ -16,13 +17,16 @@ from scenario import main
 from world import ONE_CASE, Skip, check, fieldstone, need, refused, run, wait_until
 
 SWAPS = 100
+# Of the files: stripes, and bytes of a unit.
+STRIPES, UNIT = 6, 32768
 
 
 def device_or_skip():
     result = fieldstone("fpga", "info", ok=(0, 1))
     if result.returncode == 1:
         # What cannot be done is refused by name, and with what to do.
-        for command in (["fpga", "selftest"], ["quickstart", "--accel", "rtl"]):
+        encode = ["code", "encode", __file__, "--out", "/nowhere", "--accel", "rtl"]
+        for command in (["fpga", "selftest"], ["quickstart", "--accel", "rtl"], encode):
             refused(*command, says=["make hdl-tools", "make build"])
         raise Skip("this build has no simulated FPGA (make hdl-tools)")
     for word in ("partition", "16 items", "functions"):
@@ -36,6 +40,28 @@ def quickstart():
     for kind in ("code", "place"):
         done, all_of_them = map(int, re.search(rf"(\d+) of (\d+) {kind}", text).groups())
         check(done == all_of_them > 0, f"the device did {done} of {all_of_them} {kind} jobs:\n{text}")
+
+
+def files(world):
+    """The device codes every whole stripe of a file, as the CPU does."""
+    big, shards, out = world.file("big"), world.file("shards"), world.file("out")
+    run("sh", "-c", f"head -c {4 * STRIPES * UNIT} /dev/urandom > {big}")
+    for code in ("rs:4+2", "clay:4+2", "cauchy-good:4+2,ps=512"):
+        jobs = [["encode", big, "--code", code, "--unit", UNIT, "--out", shards]]
+        jobs += [["decode", shards, "--out", out], ["repair", shards]]
+        for job in jobs:
+            if job[0] == "decode":
+                fieldstone("code", "verify", shards)
+                lost = (shards / "shard.1").read_bytes()
+                (shards / "shard.1").unlink()
+            options = ["--accel", "rtl", "--jobs", "4", "--json"]
+            did = json.loads(fieldstone("code", *job, *options, seconds=300).stdout)
+            check(did["coding_jobs"] == did["device_jobs"] == STRIPES, f"{code}: {did}")
+            check(did["accel"] == "rtl" and did["device_failures"] == 0, f"{code}: {did}")
+        check(out.read_bytes() == big.read_bytes(), f"{code}: other bytes than were encoded")
+        check((shards / "shard.1").read_bytes() == lost, f"{code}: another shard than was lost")
+        shutil.rmtree(shards)
+        out.unlink()
 
 
 def selftest(world):
@@ -114,6 +140,7 @@ def idle(server):
 def scenario(world):
     device_or_skip()
     quickstart()
+    files(world)
     selftest(world)
     bench(world)
     load_during_swaps(world)

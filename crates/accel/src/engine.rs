@@ -104,6 +104,12 @@ impl Engine {
         device.or(self.given_up.as_deref()).unwrap_or(self.software.name())
     }
 
+    /// True if the engine has a device and has not given it up.
+    #[must_use]
+    pub fn has_device(&self) -> bool {
+        self.device.is_some()
+    }
+
     /// The counters so far.
     #[must_use]
     pub fn counters(&self) -> Counters {

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checksum::{StreamChecksum, crc32c_of};
+use crate::coder::Coders;
 use crate::error::Error;
 use crate::folder::Folder;
 use crate::output::{NewFile, sync_folder};
@@ -44,15 +45,28 @@ enum Sink<'a> {
     Stream { bytes: Sequencer<Box<dyn Write + Send + 'a>>, name: PathBuf },
 }
 
-/// Decodes the encoding in `folder`.
+/// Decodes the encoding in `folder`, in `jobs` threads on the CPU.
 ///
 /// # Errors
-/// The output exists or cannot be written, or a stripe has too few good shards. Then no file is
-/// made.
+/// As [`decode_with`].
 pub fn decode(
     folder: &Folder,
     output: Output<'_>,
     jobs: usize,
+    progress: &Progress,
+) -> Result<Decoded, Error> {
+    decode_with(folder, output, &mut Coders::software(jobs), progress)
+}
+
+/// Decodes the encoding in `folder`, in a thread for each coder.
+///
+/// # Errors
+/// The output exists or cannot be written, or a stripe has too few good shards. Then no file is
+/// made.
+pub fn decode_with(
+    folder: &Folder,
+    output: Output<'_>,
+    coders: &mut Coders,
     progress: &Progress,
 ) -> Result<Decoded, Error> {
     let sink = match output {
@@ -78,7 +92,7 @@ pub fn decode(
         Ok(more)
     };
     let guarded = |reader: &mut StripeReader<'_>| step(reader).inspect_err(|_| sink.give_up());
-    workers::run(jobs, || StripeReader::new(folder, &counts), guarded)?;
+    workers::run(coders, |coder| StripeReader::new(folder, &counts, coder), guarded)?;
     folder.check_all_present()?;
     let (expected, found) = (encoding.file_crc, lock(&checksum).value());
     if expected != found {

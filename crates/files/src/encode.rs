@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::checksum::{StreamChecksum, crc32c_of};
+use crate::coder::{Coder, Coders};
 use crate::error::Error;
 use crate::folder::{Access, Lock, MANIFEST_FILE, is_part, shard_name};
 use crate::header;
@@ -44,11 +45,10 @@ struct Source<'a> {
     ended: bool,
 }
 
-/// Encodes `input` into `folder`, which must be new or empty.
+/// Encodes `input` into `folder`, which must be new or empty, in `jobs` threads on the CPU.
 ///
 /// # Errors
-/// The folder is not empty or in use, the input cannot be read, or the shards cannot be written.
-/// Then the written files are removed.
+/// As [`encode_with`].
 pub fn encode(
     input: Input<'_>,
     folder: &Path,
@@ -56,8 +56,23 @@ pub fn encode(
     jobs: usize,
     progress: &Progress,
 ) -> Result<Encoding, Error> {
+    encode_with(input, folder, striping, &mut Coders::software(jobs), progress)
+}
+
+/// Encodes `input` into `folder`, which must be new or empty, in a thread for each coder.
+///
+/// # Errors
+/// The folder is not empty or in use, the input cannot be read, or the shards cannot be written.
+/// Then the written files are removed.
+pub fn encode_with(
+    input: Input<'_>,
+    folder: &Path,
+    striping: &Striping,
+    coders: &mut Coders,
+    progress: &Progress,
+) -> Result<Encoding, Error> {
     let made = make_folder(folder)?;
-    let encoded = encode_into(input, folder, striping, jobs, progress);
+    let encoded = encode_into(input, folder, striping, coders, progress);
     if encoded.is_err() && made {
         // This fails if the folder still has a file; the user then finds it.
         let _ = fs::remove_dir(folder);
@@ -99,7 +114,7 @@ fn encode_into(
     input: Input<'_>,
     folder: &Path,
     striping: &Striping,
-    jobs: usize,
+    coders: &mut Coders,
     progress: &Progress,
 ) -> Result<Encoding, Error> {
     let _lock = Lock::take(folder, Access::Change)?;
@@ -109,12 +124,13 @@ fn encode_into(
     let shards: Vec<NewFile> = (0..striping.shards()).map(create).collect::<Result<_, _>>()?;
     let source = Mutex::new(Source { input, stripe: 0, file_bytes: 0, ended: false });
     let checksum = Mutex::new(StreamChecksum::default());
-    let step = |buffer: &mut StripeBuffer| {
+    let step = |(buffer, coder): &mut (StripeBuffer, &mut Coder)| {
         let Some((stripe, data_len)) = lock(&source).fill(striping, buffer)? else {
             return Ok(false);
         };
         let unit_len = striping.unit_len(data_len);
-        code(striping, id, stripe, unit_len, buffer);
+        code(striping, unit_len, buffer, coder);
+        seal(id, stripe, unit_len, buffer);
         let crc = data_checksum(buffer, unit_len, data_len);
         lock(&checksum).add(stripe, crc, data_len as u64);
         for (shard, file) in shards.iter().enumerate() {
@@ -123,7 +139,8 @@ fn encode_into(
         progress.add(data_len);
         Ok(true)
     };
-    workers::run(jobs, || StripeBuffer::new(striping, striping.unit_bytes()), step)?;
+    let state = |coder| (StripeBuffer::new(striping, striping.unit_bytes()), coder);
+    workers::run(coders, state, step)?;
     let file_bytes = lock(&source).file_bytes;
     let file_crc = lock(&checksum).value();
     let encoding = Encoding { id, striping: striping.clone(), file_bytes, file_crc };
@@ -214,14 +231,8 @@ fn shorten(striping: &Striping, buffer: &mut StripeBuffer, data_len: usize) {
     }
 }
 
-/// Computes the parity units and all records.
-fn code(
-    striping: &Striping,
-    id: EncodingId,
-    stripe: u64,
-    unit_len: usize,
-    buffer: &mut StripeBuffer,
-) {
+/// Computes the parity units.
+fn code(striping: &Striping, unit_len: usize, buffer: &mut StripeBuffer, coder: &mut Coder) {
     let (code, k) = (striping.code(), striping.k());
     let mut data: Vec<&[u8]> = Vec::with_capacity(k);
     let mut parities: Vec<&mut [u8]> = Vec::with_capacity(striping.shards() - k);
@@ -230,9 +241,13 @@ fn code(
     }
     // copies:1 has no parities, and so its map has no outputs.
     if !parities.is_empty() {
-        let done = code.layout().execute(code.encode(), &data, &mut parities);
+        let done = coder.execute(code.layout(), code.encode(), &data, &mut parities);
         done.expect("the buffers were made for the code");
     }
+}
+
+/// Computes all records.
+fn seal(id: EncodingId, stripe: u64, unit_len: usize, buffer: &mut StripeBuffer) {
     for (shard, stored) in buffer.all(unit_len).enumerate() {
         UnitAddress { id, shard, stripe, unit_len }.seal(stored.unit, stored.record);
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fieldstone_codes::{CodeError, RepairPlan};
 
+use crate::coder::Coder;
 use crate::error::Error;
 use crate::folder::{Folder, Shard};
 use crate::record::{UnitAddress, block_is_good};
@@ -85,26 +86,31 @@ pub(crate) struct StripeReader<'a> {
     encoding: &'a Encoding,
     shards: &'a [Shard],
     counts: &'a ReadCounts,
+    coder: &'a mut Coder,
     buffer: StripeBuffer,
     units: Vec<Unit>,
     stripe: u64,
     unit_len: usize,
     /// Collected inputs of a map that are not whole units.
     gathered: Vec<Vec<u8>>,
+    /// Parity units that were computed for a comparison.
+    expected: Vec<Vec<u8>>,
 }
 
 impl<'a> StripeReader<'a> {
-    pub(crate) fn new(folder: &'a Folder, counts: &'a ReadCounts) -> Self {
+    pub(crate) fn new(folder: &'a Folder, counts: &'a ReadCounts, coder: &'a mut Coder) -> Self {
         let (encoding, shards) = (&folder.encoding, &folder.shards[..]);
         Self {
             encoding,
             shards,
             counts,
+            coder,
             buffer: StripeBuffer::new(&encoding.striping, folder.present_unit_bytes()),
             units: shards.iter().map(|_| Unit::default()).collect(),
             stripe: 0,
             unit_len: 0,
             gathered: vec![Vec::new(); shards.len()],
+            expected: Vec::new(),
         }
     }
 
@@ -318,7 +324,24 @@ impl<'a> StripeReader<'a> {
                 _ => &gathered[..],
             })
             .collect();
-        let done = code.layout().execute(&plan.map, &inputs, &mut outputs);
+        let done = self.coder.execute(code.layout(), &plan.map, &inputs, &mut outputs);
         done.expect("the buffers were made for the plan, whose lost shards are ascending");
+    }
+
+    /// True if the parity units belong to the data units. All of them were loaded as wholes.
+    pub(crate) fn parities_are_right(&mut self) -> bool {
+        let (striping, unit_len) = (&self.encoding.striping, self.unit_len);
+        let (code, k, shards) = (striping.code(), striping.k(), striping.shards());
+        if shards == k {
+            return true;
+        }
+        self.expected.resize(shards - k, Vec::new());
+        self.expected.iter_mut().for_each(|unit| unit.resize(unit_len, 0));
+        let data: Vec<&[u8]> = (0..k).map(|shard| self.buffer.unit(shard, unit_len)).collect();
+        let mut outputs: Vec<&mut [u8]> = self.expected.iter_mut().map(Vec::as_mut_slice).collect();
+        let done = self.coder.execute(code.layout(), code.encode(), &data, &mut outputs);
+        done.expect("the buffers were made for the code");
+        let found = (k..shards).map(|shard| self.buffer.unit(shard, unit_len));
+        found.eq(self.expected.iter().map(Vec::as_slice))
     }
 }

@@ -23,6 +23,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::coder::Coders;
 use crate::error::Error;
 use crate::folder::{Access, Folder, MANIFEST_FILE, ManifestState, ShardState, shard_name};
 use crate::header;
@@ -75,8 +76,25 @@ struct Repair<'a> {
     written_bytes: AtomicU64,
 }
 
-/// Repairs the encoding in `folder`, which was [opened to change](Folder::open_to_change). Open the
-/// folder again afterwards, because `folder` describes the old files.
+/// Repairs the encoding in `folder`, in `jobs` threads on the CPU.
+///
+/// # Panics
+/// As [`repair_with`].
+///
+/// # Errors
+/// As [`repair_with`].
+pub fn repair(
+    folder: &Folder,
+    scope: Scope,
+    jobs: usize,
+    progress: &Progress,
+) -> Result<Repaired, Error> {
+    repair_with(folder, scope, &mut Coders::software(jobs), progress)
+}
+
+/// Repairs the encoding in `folder`, which was [opened to change](Folder::open_to_change), in a
+/// thread for each coder. Open the folder again afterwards, because `folder` describes the old
+/// files.
 ///
 /// # Panics
 /// When the folder was opened only to read.
@@ -84,10 +102,10 @@ struct Repair<'a> {
 /// # Errors
 /// A stripe has too few good shards, another file has the name of a lost shard, or the shards
 /// cannot be written. Then lost shards are still lost, but overwritten units stay repaired.
-pub fn repair(
+pub fn repair_with(
     folder: &Folder,
     scope: Scope,
-    jobs: usize,
+    coders: &mut Coders,
     progress: &Progress,
 ) -> Result<Repaired, Error> {
     assert_eq!(folder.access, Access::Change, "the folder was opened to read only");
@@ -119,7 +137,7 @@ pub fn repair(
         progress.add(folder.encoding.data_len(stripe));
         Ok(true)
     };
-    workers::run(jobs, || StripeReader::new(folder, &counts), step)?;
+    workers::run(coders, |coder| StripeReader::new(folder, &counts, coder), step)?;
     folder.check_all_present()?;
     let mut repaired = repair.finish()?;
     repaired.read_bytes = counts.data_bytes.load(Ordering::Relaxed);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use fieldstone_codes::{Verdict, check};
 
+use crate::coder::Coders;
 use crate::error::Error;
 use crate::folder::Folder;
 use crate::read::{ReadCounts, StripeReader, UnitFlaw};
@@ -63,11 +64,23 @@ impl Findings {
     }
 }
 
-/// Checks the encoding in `folder`.
+/// Checks the encoding in `folder`, in `jobs` threads on the CPU.
+///
+/// # Errors
+/// As [`verify_with`].
+pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findings, Error> {
+    verify_with(folder, &mut Coders::software(jobs), progress)
+}
+
+/// Checks the encoding in `folder`, in a thread for each coder.
 ///
 /// # Errors
 /// None for errors of shards: these are findings.
-pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findings, Error> {
+pub fn verify_with(
+    folder: &Folder,
+    coders: &mut Coders,
+    progress: &Progress,
+) -> Result<Findings, Error> {
     let encoding = &folder.encoding;
     let present = folder.present_stripes();
     let (stripes, counts) = (Stripes::new(present), ReadCounts::default());
@@ -79,7 +92,7 @@ pub fn verify(folder: &Folder, jobs: usize, progress: &Progress) -> Result<Findi
         progress.add(encoding.data_len(stripe));
         Ok(true)
     };
-    workers::run(jobs, || StripeReader::new(folder, &counts), step)?;
+    workers::run(coders, |coder| StripeReader::new(folder, &counts, coder), step)?;
     let mut findings = std::mem::take(&mut *lock(&findings));
     // Threads finish stripes in any order.
     findings.bad_units.iter_mut().for_each(|bad| bad.first.sort_by_key(|bad| bad.stripe));
@@ -144,7 +157,10 @@ fn check_stripe(
 
 /// Checks whether a stripe of good units contradicts itself. If so, returns the wrong shard, if it
 /// is known.
-fn disagree(folder: &Folder, reader: &StripeReader<'_>) -> Option<Option<usize>> {
+fn disagree(folder: &Folder, reader: &mut StripeReader<'_>) -> Option<Option<usize>> {
+    if reader.parities_are_right() {
+        return None;
+    }
     let striping = &folder.encoding.striping;
     let units: Vec<&[u8]> = (0..striping.shards()).map(|shard| reader.unit(shard)).collect();
     let verdict = check::locate(striping.code(), &units);

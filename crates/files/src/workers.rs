@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use crate::coder::{Coder, Coders};
 use crate::error::Error;
 
 /// Most threads of a job. Each has one stripe in memory.
@@ -35,20 +36,20 @@ impl Progress {
     }
 }
 
-/// Runs steps in `jobs` threads. Each thread first makes its own state. A step returns whether
-/// there may be another one.
+/// Runs steps in a thread for each coder. Each thread first makes its own state, with its coder. A
+/// step returns whether there may be another one.
 ///
 /// # Errors
 /// The first error of a step. The other threads end after their current step.
-pub(crate) fn run<S>(
-    jobs: usize,
-    state: impl Fn() -> S + Sync,
+pub(crate) fn run<'c, S>(
+    coders: &'c mut Coders,
+    state: impl Fn(&'c mut Coder) -> S + Sync,
     step: impl Fn(&mut S) -> Result<bool, Error> + Sync,
 ) -> Result<(), Error> {
     let stop = AtomicBool::new(false);
     let failure = Mutex::new(None);
-    let work = || {
-        let mut state = state();
+    let work = |coder: &'c mut Coder| {
+        let mut state = state(coder);
         while !stop.load(Ordering::Relaxed) {
             match step(&mut state) {
                 Ok(true) => {}
@@ -60,11 +61,13 @@ pub(crate) fn run<S>(
             }
         }
     };
+    let (own, others) = coders.split();
     thread::scope(|scope| {
-        for _ in 1..jobs.clamp(1, MAX_JOBS) {
-            scope.spawn(work);
+        let work = &work;
+        for coder in others {
+            scope.spawn(move || work(coder));
         }
-        work();
+        work(own);
     });
     match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(error),
@@ -150,7 +153,7 @@ mod tests {
     #[test]
     fn every_stripe_is_done_once_and_uses_are_in_order() {
         let (stripes, seen) = (Stripes::new(1000), Sequencer::new(Vec::new()));
-        let step = |(): &mut ()| match stripes.next() {
+        let step = |_: &mut &mut Coder| match stripes.next() {
             Some(stripe) => {
                 let push = |seen: &mut Vec<u64>| {
                     seen.push(stripe);
@@ -160,14 +163,14 @@ mod tests {
             }
             None => Ok(false),
         };
-        run(4, || (), step).unwrap();
+        run(&mut Coders::software(4), |coder| coder, step).unwrap();
         assert_eq!(seen.into_inner(), (0..1000).collect::<Vec<u64>>());
     }
 
     #[test]
     fn the_first_error_ends_all() {
         let (stripes, sequencer) = (Stripes::new(u64::MAX), Sequencer::new(()));
-        let step = |(): &mut ()| {
+        let step = |_: &mut &mut Coder| {
             let Some(stripe) = stripes.next() else { return Ok(false) };
             if stripe == 50 {
                 sequencer.end();
@@ -175,6 +178,7 @@ mod tests {
             }
             Ok(sequencer.take(stripe, |()| Ok::<_, Error>(())).is_some())
         };
-        assert!(matches!(run(4, || (), step), Err(Error::TooLong)));
+        let result = run(&mut Coders::software(4), |coder| coder, step);
+        assert!(matches!(result, Err(Error::TooLong)));
     }
 }

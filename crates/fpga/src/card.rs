@@ -111,7 +111,7 @@ pub enum OpenError {
         found: u64,
     },
     /// No queue set is left.
-    #[error("all {0} queue sets of the function are in use: more volumes need --accel cpu")]
+    #[error("all {0} queue sets of the function are in use: further users need --accel cpu")]
     NoQueueSet(u16),
     /// No memory is left for rings.
     #[error("host memory has no room for another queue set")]

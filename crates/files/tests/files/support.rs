@@ -5,7 +5,8 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use fieldstone_files::{
-    Decoded, Encoding, Error, Findings, Folder, Input, Output, Progress, Repaired, Scope, Striping,
+    Coders, Decoded, Encoding, Error, Findings, Folder, Input, Output, Progress, Repaired, Scope,
+    Striping,
 };
 use tempfile::TempDir;
 
@@ -67,13 +68,22 @@ pub fn striping(code: &str, granules: u64) -> Striping {
 
 impl Encoded {
     pub fn new(striping: &Striping, len_bytes: usize, seed: u64) -> Self {
+        Self::with(striping, len_bytes, seed, &mut Coders::software(3))
+    }
+
+    pub fn with(striping: &Striping, len_bytes: usize, seed: u64, coders: &mut Coders) -> Self {
         let root = temporary_folder();
         let data = noise(len_bytes, seed);
         let input = Input { bytes: Box::new(Cursor::new(&data)), name: "noise".into() };
         let progress = Progress::default();
-        let encoding =
-            fieldstone_files::encode(input, &root.path().join("e"), striping, 3, &progress)
-                .expect("the folder is new");
+        let encoding = fieldstone_files::encode_with(
+            input,
+            &root.path().join("e"),
+            striping,
+            coders,
+            &progress,
+        )
+        .expect("the folder is new");
         assert_eq!(progress.done_bytes(), len_bytes as u64);
         let mut encoded = Self { root, data, encoding, originals: Vec::new() };
         encoded.originals = (0..striping.shards()).map(|shard| encoded.shard(shard)).collect();

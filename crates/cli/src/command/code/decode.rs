@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context;
-use fieldstone_files::{Error, Folder, Output, decode};
+use fieldstone_files::{Error, Folder, Output, decode_with};
 use serde::Serialize;
 
+use super::engines::{EngineReport, Engines};
 use super::{Common, count, troubles};
 use crate::progress::with_bytes_bar;
 use fieldstone_units as units;
@@ -20,6 +21,8 @@ pub struct Args {
     /// The file to make; - for standard output. The summary then goes to standard error.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    #[command(flatten)]
+    engines: Engines,
     #[command(flatten)]
     common: Common,
 }
@@ -33,18 +36,21 @@ struct Report<'a> {
     rebuilt_units: u64,
     read_bytes: u64,
     troubles: &'a [String],
+    #[serde(flatten)]
+    engines: EngineReport,
     seconds: f64,
 }
 
 /// Runs `code decode`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let folder = Folder::open(&args.common.dir)?;
+    let mut coders = args.engines.coders(&args.common.jobs)?;
     let output = open(&args.out)?;
     let to_stdout = args.out == Path::new("-");
     let file_bytes = folder.encoding.file_bytes;
     let started = Instant::now();
     let decoded = with_bytes_bar("decode", Some(file_bytes), |progress| {
-        decode(&folder, output, args.common.jobs.count(), progress)
+        decode_with(&folder, output, &mut coders, progress)
     });
     let decoded = decoded.map_err(plain_broken_pipe)?;
     let elapsed = started.elapsed();
@@ -58,6 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             rebuilt_units: decoded.rebuilt_units,
             read_bytes: decoded.read_bytes,
             troubles: &troubles,
+            engines: args.engines.report(&coders),
             seconds: elapsed.as_secs_f64(),
         };
         serde_json::to_string(&report)?
@@ -73,7 +80,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             );
         }
         let rate = units::rate(file_bytes, elapsed);
-        format!("decoded {} at {rate}", units::size(file_bytes))
+        let decoded = format!("decoded {} at {rate}", units::size(file_bytes));
+        std::iter::once(decoded).chain(args.engines.line(&coders)).collect::<Vec<_>>().join("\n")
     };
     if to_stdout {
         eprint_line!("{text}");

@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
-use fieldstone_files::{Input, Striping, encode};
+use fieldstone_files::{Input, Striping, encode_with};
 use serde::Serialize;
 
 use super::ThreadCount;
+use super::engines::{EngineReport, Engines};
 use crate::progress::with_bytes_bar;
 use fieldstone_units as units;
 
@@ -30,6 +31,8 @@ pub struct Args {
     unit: Option<u64>,
     #[command(flatten)]
     jobs: ThreadCount,
+    #[command(flatten)]
+    engines: Engines,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -47,16 +50,19 @@ struct Encoded<'a> {
     unit_bytes: usize,
     stripes: u64,
     shard_file_bytes: u64,
+    #[serde(flatten)]
+    engines: EngineReport,
     seconds: f64,
 }
 
 /// Runs `code encode`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let striping = Striping::new(args.code, args.unit)?;
+    let mut coders = args.engines.coders(&args.jobs)?;
     let (input, file_bytes) = open(&args.file)?;
     let started = Instant::now();
     let encoding = with_bytes_bar("encode", file_bytes, |progress| {
-        encode(input, &args.out, &striping, args.jobs.count(), progress)
+        encode_with(input, &args.out, &striping, &mut coders, progress)
     })?;
     let elapsed = started.elapsed();
     let shard_file_bytes = encoding.shard_file_bytes();
@@ -73,6 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             unit_bytes: striping.unit_bytes(),
             stripes: encoding.stripes(),
             shard_file_bytes,
+            engines: args.engines.report(&coders),
             seconds: elapsed.as_secs_f64(),
         };
         print_line!("{}", serde_json::to_string(&encoded)?);
@@ -87,6 +94,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         striping.shards() - 1,
         units::size(shard_file_bytes),
     );
+    if let Some(line) = args.engines.line(&coders) {
+        print_line!("{line}");
+    }
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 mod decode;
 mod encode;
+mod engines;
 mod info;
 mod repair;
 mod verify;

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Instant;
 
-use fieldstone_files::{Folder, Repaired, Scope, repair};
+use fieldstone_files::{Folder, Repaired, Scope, repair_with};
 use serde::Serialize;
 
+use super::engines::{EngineReport, Engines};
 use super::{Common, count};
 use crate::progress::with_bytes_bar;
 use fieldstone_units as units;
@@ -17,6 +18,8 @@ pub struct Args {
     /// this option, the command does that only if no shard is missing.
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    engines: Engines,
     #[command(flatten)]
     common: Common,
 }
@@ -35,6 +38,8 @@ struct Report<'a> {
     read_checksum_bytes: u64,
     reed_solomon_bytes: u64,
     written_bytes: u64,
+    #[serde(flatten)]
+    engines: EngineReport,
     seconds: f64,
 }
 
@@ -43,9 +48,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let folder = Folder::open_to_change(&args.common.dir)?;
     let (code, file_bytes) = (folder.encoding.striping.profile(), folder.encoding.file_bytes);
     let scope = if args.all { Scope::All } else { Scope::Lost };
+    let mut coders = args.engines.coders(&args.common.jobs)?;
     let started = Instant::now();
     let repaired = with_bytes_bar("repair", Some(file_bytes), |progress| {
-        repair(&folder, scope, args.common.jobs.count(), progress)
+        repair_with(&folder, scope, &mut coders, progress)
     })?;
     let seconds = started.elapsed().as_secs_f64();
     let mended_units = repaired.mended_units.iter().sum();
@@ -63,11 +69,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             read_checksum_bytes: repaired.read_record_bytes,
             reed_solomon_bytes: repaired.reed_solomon_bytes,
             written_bytes: repaired.written_bytes,
+            engines: args.engines.report(&coders),
             seconds,
         };
         print_line!("{}", serde_json::to_string(&report)?);
     } else {
         print_outcome(&repaired, mended_units);
+        if let Some(line) = args.engines.line(&coders) {
+            print_line!("{line}");
+        }
     }
     Ok(())
 }
