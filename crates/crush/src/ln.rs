@@ -49,6 +49,23 @@ const fn logarithms() -> [u64; 129] {
     table
 }
 
+/// The tables of [`crush_ln`], for other implementations of it.
+#[derive(Clone, Copy, Debug)]
+pub struct LnTables {
+    /// Reciprocals of the upper bits, from 128 on: `RH`.
+    pub reciprocals: &'static [u64; 129],
+    /// Logarithms of the upper bits, from 128 on: `LH`.
+    pub logarithms: &'static [u64; 129],
+    /// Logarithms of what the upper bits leave: `LL`.
+    pub remainders: &'static [u64; 256],
+}
+
+/// The tables of [`crush_ln`].
+#[must_use]
+pub fn tables() -> LnTables {
+    LnTables { reciprocals: &RH, logarithms: &LH, remainders: &LL }
+}
+
 /// About 2^44 * log2(u + 1).
 #[inline]
 #[must_use]
