@@ -4,16 +4,35 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use fieldstone_accel::Engine;
-use fieldstone_fpga::{Card, FpgaDevice, simulated};
+use fieldstone_fpga::{Card as FpgaCard, FpgaDevice, simulated};
+use fieldstone_gpu::{Card as GpuCard, GpuDevice, Policy};
 
-/// Makes engines, one for each volume.
-#[derive(Clone, Debug)]
-pub struct Accelerator(Option<Arc<Card>>);
+/// Makes engines, one for each volume or thread.
+#[derive(Clone)]
+pub struct Accelerator(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Cpu,
+    Fpga(Arc<FpgaCard>),
+    /// The engines share what is measured about maps.
+    Gpu(Arc<GpuCard>, Policy),
+}
+
+impl std::fmt::Debug for Accelerator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.0 {
+            Kind::Cpu => "cpu",
+            Kind::Fpga(_) => "fpga",
+            Kind::Gpu(..) => "gpu",
+        })
+    }
+}
 
 impl Accelerator {
     /// Uses the CPU.
     pub fn cpu() -> Self {
-        Self(None)
+        Self(Kind::Cpu)
     }
 
     /// Uses the FPGA design, simulated cycle by cycle. The CPU does the work that the device does
@@ -22,22 +41,44 @@ impl Accelerator {
     /// # Errors
     /// This program was built without the simulation, or the simulation does not start.
     pub fn rtl() -> anyhow::Result<Self> {
-        Ok(Self(Some(simulated::start(None)?.card)))
+        Ok(Self(Kind::Fpga(simulated::start(None)?.card)))
     }
 
-    /// The device, or none if only the CPU is used.
-    pub fn card(&self) -> Option<&Arc<Card>> {
-        self.0.as_ref()
-    }
-
-    /// Makes an engine for one volume. If there is a device, the engine has its own queue set.
+    /// Uses the first NVIDIA card for the coding jobs that it finishes earlier than the CPU.
     ///
     /// # Errors
-    /// The device has no queue set left.
+    /// There is no driver or no card.
+    pub fn gpu() -> anyhow::Result<Self> {
+        let card = GpuCard::open(0)?;
+        let policy = Policy::measured(&card);
+        Ok(Self(Kind::Gpu(card, policy)))
+    }
+
+    /// The FPGA device, if that is used.
+    pub fn card(&self) -> Option<&Arc<FpgaCard>> {
+        match &self.0 {
+            Kind::Fpga(card) => Some(card),
+            Kind::Cpu | Kind::Gpu(..) => None,
+        }
+    }
+
+    /// Makes an engine for one volume or thread. On the FPGA device it has its own queue set, on a
+    /// GPU its own streams.
+    ///
+    /// # Errors
+    /// The device has no queue set or no memory left.
     pub fn engine(&self) -> anyhow::Result<Engine> {
-        let Some(card) = &self.0 else { return Ok(Engine::software()) };
-        let device = FpgaDevice::open(card, false).context("the FPGA device")?;
-        Ok(Engine::with_device(Box::new(device)))
+        match &self.0 {
+            Kind::Cpu => Ok(Engine::software()),
+            Kind::Fpga(card) => {
+                let device = FpgaDevice::open(card, false).context("the FPGA device")?;
+                Ok(Engine::with_device(Box::new(device)))
+            }
+            Kind::Gpu(card, policy) => {
+                let device = GpuDevice::with_policy(card, policy.clone()).context("the GPU")?;
+                Ok(Engine::with_device(Box::new(device)))
+            }
+        }
     }
 }
 

@@ -11,6 +11,8 @@ pub enum Accel {
     /// The FPGA design, simulated cycle by cycle; the CPU does the jobs that the design does not
     /// take.
     Rtl,
+    /// An NVIDIA GPU, for the coding jobs that it finishes earlier than the CPU.
+    Gpu,
 }
 
 impl Accel {
@@ -19,17 +21,19 @@ impl Accel {
         match self {
             Self::Cpu => "cpu",
             Self::Rtl => "rtl",
+            Self::Gpu => "gpu",
         }
     }
 
     /// Starts the engine.
     ///
     /// # Errors
-    /// This program was built without the simulated device, or the device does not start.
+    /// This program was built without the simulated device, or there is no such device, or it does not start.
     pub fn start(self) -> anyhow::Result<Accelerator> {
         match self {
             Self::Cpu => Ok(Accelerator::cpu()),
             Self::Rtl => Accelerator::rtl(),
+            Self::Gpu => Accelerator::gpu(),
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod accelerator;
 pub mod code;
 pub mod crush;
 pub mod fpga;
+pub mod gpu;
 pub mod job;
 pub mod node;
 pub mod nodes;
@@ -66,6 +67,9 @@ pub enum Command {
     /// Use the FPGA device on its own.
     #[command(subcommand)]
     Fpga(fpga::Command),
+    /// Use an NVIDIA GPU on its own.
+    #[command(subcommand)]
+    Gpu(gpu::Command),
     /// Run a benchmark.
     Bench(bench::Args),
 }
@@ -96,6 +100,7 @@ impl Command {
             Self::Code(command) => code::run(command),
             Self::Crush(command) => crush::run(command),
             Self::Fpga(command) => fpga::run(command),
+            Self::Gpu(command) => gpu::run(command),
             Self::Bench(args) => bench::run(args),
         }
     }

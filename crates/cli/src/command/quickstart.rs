@@ -38,6 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let size_bytes = args.size.unwrap_or(match args.accel {
         Accel::Cpu => 256 << 20,
         Accel::Rtl => 16 << 20,
+        Accel::Gpu => 256 << 20,
     });
     if size_bytes < SMALLEST || !size_bytes.is_multiple_of(4096) {
         bail!("--size must be a multiple of 4096 and at least 1M");

@@ -1,0 +1,23 @@
+//! `fieldstone gpu …`: an NVIDIA GPU as an engine of codes.
+
+mod info;
+mod selftest;
+
+use clap::Subcommand;
+
+/// Look at a GPU, test it and measure it.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Describe the card and its driver.
+    Info(info::Args),
+    /// Run random coding jobs on the card and on the CPU, and compare the results.
+    Selftest(selftest::Args),
+}
+
+/// Runs `gpu …`.
+pub fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Info(args) => info::run(args),
+        Command::Selftest(args) => selftest::run(args),
+    }
+}
