@@ -9,7 +9,8 @@ use thiserror::Error;
 
 use crate::cuda::Cuda;
 use crate::driver::{
-    Argument, CardInfo, DeviceAddress, Driver, DriverError, Event, Function, Grid, Resources, Rows, Stream,
+    Argument, CardInfo, DeviceAddress, Driver, DriverError, Event, Function, Grid, Resources, Rows,
+    Stream,
 };
 use crate::host_memory::HostMemory;
 use crate::program::{Misfit, Program, Tuning};
@@ -155,11 +156,8 @@ impl Loaded {
         let driver = Arc::clone(&card.driver);
         let geometry = program.geometry();
         let function = driver.load(program.text(), Program::KERNEL, geometry.shared_bytes)?;
-        let grid = Grid {
-            blocks: 1,
-            threads: geometry.threads(),
-            shared_bytes: geometry.shared_bytes,
-        };
+        let grid =
+            Grid { blocks: 1, threads: geometry.threads(), shared_bytes: geometry.shared_bytes };
         let resources = driver.resources(function, grid)?;
         let bytes: Vec<u8> = program.table().iter().flat_map(|word| word.to_le_bytes()).collect();
         let table = driver.allocate(bytes.len() as u64)?;

@@ -183,7 +183,8 @@ impl GpuDevice {
                 continue;
             }
             let Some(slice) = lane.slice.take() else { continue };
-            let Some((_, flight)) = self.flights.iter_mut().find(|(n, _)| *n == slice.flight) else {
+            let Some((_, flight)) = self.flights.iter_mut().find(|(n, _)| *n == slice.flight)
+            else {
                 continue;
             };
             if !flight.direct.1 {
@@ -312,7 +313,12 @@ fn staging<'a>(
 }
 
 /// Copies a slice's inputs to the lane's pinned buffer, and from there to the card.
-fn stage(card: &Arc<Card>, lane: &mut Lane, slice: &Slice, flight: &Flight) -> Result<(), DriverError> {
+fn stage(
+    card: &Arc<Card>,
+    lane: &mut Lane,
+    slice: &Slice,
+    flight: &Flight,
+) -> Result<(), DriverError> {
     let buffer = staging(card, &mut lane.staging)?;
     let mut rows = buffer.chunks_exact_mut(slice.pitch);
     for (input, &count) in flight.inputs.iter().zip(&flight.map.shape().input_elements) {
@@ -400,8 +406,7 @@ impl Device for GpuDevice {
 
     fn poll(&mut self, queue: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
         self.work();
-        let (own, others) =
-            self.finished.drain(..).partition::<Vec<_>, _>(|(of, _)| *of == queue);
+        let (own, others) = self.finished.drain(..).partition::<Vec<_>, _>(|(of, _)| *of == queue);
         self.finished = others;
         completions.extend(own.into_iter().map(|(_, completion)| completion));
     }

@@ -146,7 +146,8 @@ impl Driver for Model {
 
     fn allocate(&self, bytes: u64) -> Result<DeviceAddress, DriverError> {
         let mut state = self.working("take memory of the card")?;
-        let size = usize::try_from(bytes).map_err(|_| DriverError::Memory { place: "card", bytes })?;
+        let size =
+            usize::try_from(bytes).map_err(|_| DriverError::Memory { place: "card", bytes })?;
         Ok(DeviceAddress(state.memory.alloc(size)))
     }
 
@@ -157,7 +158,8 @@ impl Driver for Model {
 
     fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, DriverError> {
         let refused = DriverError::Memory { place: "host", bytes: bytes as u64 };
-        let layout = Layout::from_size_align(bytes.max(1), ALIGN_BYTES).map_err(|_| refused.clone())?;
+        let layout =
+            Layout::from_size_align(bytes.max(1), ALIGN_BYTES).map_err(|_| refused.clone())?;
         // SAFETY: the size is not 0.
         let pointer = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
         self.state().hosts.insert(pointer.addr().get(), layout);

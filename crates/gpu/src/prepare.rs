@@ -159,8 +159,7 @@ fn prepare(card: &Arc<Card>, map: &Arc<LinearMap>) -> Result<(Arc<Loaded>, Thres
     let mut device = GpuDevice::with_policy(card, Policy::everything(card))
         .map_err(|error| error.to_string())?;
     let mut threshold = |direct| measure(&mut device, map, direct);
-    let threshold =
-        Threshold { direct_bytes: threshold(true)?, staged_bytes: threshold(false)? };
+    let threshold = Threshold { direct_bytes: threshold(true)?, staged_bytes: threshold(false)? };
     Ok((loaded, threshold))
 }
 

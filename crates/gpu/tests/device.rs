@@ -45,13 +45,8 @@ fn collect(device: &mut dyn Device, count: usize) -> Vec<JobCompletion> {
 
 #[test]
 fn random_jobs_give_the_bits_of_the_scalar_kernel() {
-    let options = Options {
-        seed: 5,
-        count: 400,
-        jobs_per_map: 10,
-        threads: 2,
-        element_bytes_max: 6000,
-    };
+    let options =
+        Options { seed: 5, count: 400, jobs_per_map: 10, threads: 2, element_bytes_max: 6000 };
     let card = card(Faults { delay: 2, ..Faults::default() });
     let report = selftest::run(&card, &options, |_| true).expect("a model works");
     assert!(report.is_good() && report.done == 400, "{report:?}");

@@ -81,6 +81,22 @@ fn components_share_memory() {
     check(&maps[0], &Tuning { tiles: 1, ..Tuning::default() }, 3000 / 16 * 16, 4);
 }
 
+/// The layers multiply the same columns, so that one code, or two with the last step, does them all.
+#[test]
+fn layers_share_codes() {
+    let maps = encode_and_repair("clay:8+4");
+    let merged = Tuning { merge: Some(true), ..Tuning::default() };
+    let plain = Tuning { merge: Some(false), ..Tuning::default() };
+    for map in &maps[..2] {
+        let codes = |tuning| Program::tuned(map, tuning).expect("it fits").codes();
+        assert!(codes(&plain) >= 16 && codes(&merged) <= 3, "{} codes", codes(&merged));
+        check(map, &plain, 528, 2);
+    }
+    for name in ["clay:4+2", "zigzag:4+2", "zigzag:3+3", "rs:4+2"] {
+        encode_and_repair(name).iter().for_each(|map| check(map, &merged, 1040, 5));
+    }
+}
+
 #[test]
 fn lengths_around_vectors_and_tiles() {
     let map = &encode_and_repair("rs:4+2")[0];
@@ -105,11 +121,8 @@ fn shared_memory_of_many_elements_makes_tiles_narrow() {
         .collect();
     let target = Target::Output(Element { shard: 0, index: 0 });
     steps.push(vec![Row { target, terms: vec![Term::scratch(scratch - 1, 5)] }]);
-    let shape = Shape {
-        input_elements: vec![4],
-        output_elements: vec![1],
-        scratch_elements: scratch,
-    };
+    let shape =
+        Shape { input_elements: vec![4], output_elements: vec![1], scratch_elements: scratch };
     let map = LinearMap::from_steps(shape, steps).expect("a chain");
     let geometry = Program::compile(&map).expect("it fits").geometry();
     assert!(geometry.tile_bytes < 1024, "{geometry:?}");
@@ -119,9 +132,11 @@ fn shared_memory_of_many_elements_makes_tiles_narrow() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
     #[test]
-    fn random_maps(seed in any::<u64>(), vectors in 1usize..150, tiles in 1u32..4) {
+    fn random_maps(
+        seed in any::<u64>(), vectors in 1usize..150, tiles in 1u32..4, merge in any::<bool>(),
+    ) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let map = MapMaker::default().make(&mut rng);
-        check(&map, &Tuning { tiles, ..Tuning::default() }, 16 * vectors, seed);
+        check(&map, &Tuning { tiles, merge: Some(merge), ..Tuning::default() }, 16 * vectors, seed);
     }
 }

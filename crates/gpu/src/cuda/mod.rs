@@ -110,9 +110,7 @@ impl Cuda {
     ) -> Result<(), DriverError> {
         match self.result(call) {
             SUCCESS => Ok(()),
-            result => {
-                Err(DriverError::Failed { operation, error: self.library.words(result) })
-            }
+            result => Err(DriverError::Failed { operation, error: self.library.words(result) }),
         }
     }
 
@@ -199,9 +197,8 @@ fn driver_version() -> String {
     let version = direct.map(|text| text.trim().to_owned()).or_else(|| {
         let text = fs::read_to_string("/proc/driver/nvidia/version").ok()?;
         let mut words = text.lines().next()?.split_whitespace();
-        let numbered = |word: &&str| {
-            word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.')
-        };
+        let numbered =
+            |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
         words.find(numbered).map(str::to_owned)
     });
     version.unwrap_or_else(|| "unknown".to_owned())
@@ -280,8 +277,7 @@ impl Driver for Cuda {
         let mut address = 0;
         let size = usize::try_from(bytes).unwrap_or(usize::MAX).max(1);
         // SAFETY: the function writes an address.
-        let result =
-            self.result(|library| unsafe { (library.allocate)(&raw mut address, size) });
+        let result = self.result(|library| unsafe { (library.allocate)(&raw mut address, size) });
         match result {
             SUCCESS => Ok(DeviceAddress(address)),
             OUT_OF_MEMORY => Err(DriverError::Memory { place: "card", bytes }),
@@ -486,9 +482,7 @@ impl Driver for Cuda {
 
     fn wait(&self, event: Event) -> Result<(), DriverError> {
         // SAFETY: the handle is this value's.
-        self.call("wait for the card", |library| unsafe {
-            (library.event_wait)(handle(event.0))
-        })
+        self.call("wait for the card", |library| unsafe { (library.event_wait)(handle(event.0)) })
     }
 
     fn wait_on_stream(&self, stream: Stream, event: Event) -> Result<(), DriverError> {

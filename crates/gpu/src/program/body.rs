@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use fieldstone_gf::field;
 
-use super::sections::{Bundle, Code, Read, Write};
+use super::sections::{Bundle, Code, Read, Variant, VariedColumn, Write};
 use super::words::{WORDS, Words, double, transpose};
 use crate::ptx::{Reg, Work, Writer};
 
@@ -39,6 +39,8 @@ pub(crate) trait Operands {
     fn store(&self, writer: &mut Writer, output: u32, words: &Words);
     /// Stores a shared element, in planes.
     fn store_shared(&self, writer: &mut Writer, shared: u32, words: &Words);
+    /// The operand that says which variant of a column the section takes.
+    fn selector(&self, writer: &mut Writer, selector: u32) -> Reg;
 }
 
 /// Integer instructions that one product of the multiplier is worth: the two units work side by
@@ -94,6 +96,9 @@ impl<'a, O: Operands> Body<'a, O> {
     }
 
     fn bundle(&mut self, writer: &mut Writer, bundle: &Bundle) {
+        if !bundle.columns.is_empty() {
+            return self.varied_bundle(writer, bundle);
+        }
         let fits = |method: &Method| match method {
             Method::Horner => bundle.reads.len() <= HORNER_SOURCES_MAX,
             Method::Planes | Method::Doubles => true,
@@ -118,6 +123,73 @@ impl<'a, O: Operands> Body<'a, O> {
         let (draft, values) = best.expect("there is a method");
         writer.adopt(&draft);
         self.values = values;
+    }
+
+    /// A bundle whose sums differ between sections, in planes.
+    fn varied_bundle(&mut self, writer: &mut Writer, bundle: &Bundle) {
+        let mut sums = vec![Sum::default(); bundle.rows.len() * WORDS];
+        for column in &bundle.columns {
+            let planes = self.varied_sum(writer, column);
+            add_product(writer, &mut sums, &planes, &column.coefficients);
+        }
+        for ((to, _), words) in bundle.rows.iter().zip(finish(writer, sums)) {
+            self.finish(writer, *to, Value { planes: Some(words), packed: None });
+        }
+    }
+
+    /// The sum of a column in the section's variant, in planes.
+    fn varied_sum(&mut self, writer: &mut Writer, column: &VariedColumn) -> Words {
+        // The loads from memory are the same for all variants, and come before the branches. A
+        // shared element that a section does not need may not be written yet.
+        for (read, _) in column.variants.iter().flatten() {
+            if matches!(read, Read::Input(_)) {
+                self.loaded(writer, *read);
+            }
+        }
+        let (Some(selector), [first, others @ ..]) = (column.selector, &column.variants[..]) else {
+            return self.scaled_sum(writer, &column.variants[0]);
+        };
+        let chosen = self.operands.selector(writer, selector);
+        let sum: Words = std::array::from_fn(|_| writer.reg());
+        let done = writer.label();
+        for (number, variant) in (1..).zip(others) {
+            let (skip, other) = (writer.label(), writer.pred());
+            writer.line(format_args!("setp.ne.u32 {other}, {chosen}, {number};"));
+            writer.line(format_args!("@{other} bra {skip};"));
+            self.branch(writer, variant, &sum);
+            writer.line(format_args!("bra.uni {done};"));
+            writer.place(skip);
+        }
+        self.branch(writer, first, &sum);
+        writer.place(done);
+        sum
+    }
+
+    /// The sum of one variant, in given registers. Forms that values get here are not known behind
+    /// the branch.
+    fn branch(&mut self, writer: &mut Writer, variant: &Variant, sum: &Words) {
+        let before = self.values.clone();
+        let words = self.scaled_sum(writer, variant);
+        for (to, word) in sum.iter().zip(words) {
+            writer.line(format_args!("mov.b32 {to}, {word};"));
+        }
+        self.values = before;
+    }
+
+    /// The sum of elements times their factors, in planes.
+    fn scaled_sum(&mut self, writer: &mut Writer, variant: &Variant) -> Words {
+        let mut sums = vec![Sum::default(); WORDS];
+        // Elements with one factor stand together.
+        for alike in variant.chunk_by(|(_, a), (_, b)| a == b) {
+            let reads: Vec<Read> = alike.iter().map(|(read, _)| *read).collect();
+            let mut sum = self.sum(writer, &reads, false);
+            let planes = planes(writer, &mut sum);
+            if alike.len() == variant.len() && alike[0].1 == 1 {
+                return planes;
+            }
+            add_product(writer, &mut sums, &planes, &[alike[0].1]);
+        }
+        finish(writer, sums)[0]
     }
 
     fn finish(&mut self, writer: &mut Writer, to: Write, mut value: Value) {
@@ -337,15 +409,15 @@ impl<'a, O: Operands> Body<'a, O> {
 const NOT_LOADED: Words = [Reg::NONE; WORDS];
 
 fn packed(writer: &mut Writer, value: &mut Value) -> Words {
-    *value.packed.get_or_insert_with(|| {
-        transpose(writer, &value.planes.expect("a value has a form"))
-    })
+    *value
+        .packed
+        .get_or_insert_with(|| transpose(writer, &value.planes.expect("a value has a form")))
 }
 
 fn planes(writer: &mut Writer, value: &mut Value) -> Words {
-    *value.planes.get_or_insert_with(|| {
-        transpose(writer, &value.packed.expect("a value has a form"))
-    })
+    *value
+        .planes
+        .get_or_insert_with(|| transpose(writer, &value.packed.expect("a value has a form")))
 }
 
 /// The elements that all rows multiply by the same coefficients: their sum is multiplied.
@@ -410,9 +482,7 @@ fn finish(writer: &mut Writer, sums: Vec<Sum>) -> Vec<Words> {
 /// Row p has the bits of a source whose XOR is bit p of the product with `coefficient`.
 fn matrix(coefficient: u8) -> [u8; 8] {
     std::array::from_fn(|plane| {
-        (0..8).fold(0, |row, bit| {
-            row | (field::mul(coefficient, 1 << bit) >> plane & 1) << bit
-        })
+        (0..8).fold(0, |row, bit| row | (field::mul(coefficient, 1 << bit) >> plane & 1) << bit)
     })
 }
 
@@ -443,7 +513,8 @@ impl Sum {
     }
 
     fn flush(&mut self, writer: &mut Writer) -> Reg {
-        let operands: Vec<Reg> = self.sum.take().into_iter().chain(self.waiting.drain(..)).collect();
+        let operands: Vec<Reg> =
+            self.sum.take().into_iter().chain(self.waiting.drain(..)).collect();
         let sum = writer.xor_all(&operands);
         self.sum = Some(sum);
         sum

@@ -27,6 +27,8 @@ pub use self::skeleton::{Geometry, PITCH_ALIGN_BYTES, Tuning};
 
 /// Most instructions of a program. The driver takes about a second for ten thousand.
 pub const INSTRUCTIONS_MAX: u32 = 80_000;
+/// Instructions of a long program, for which it is worth to merge codes.
+const LONG: u32 = 1_000;
 /// Most terms of a map, so that a map that is too long is refused before it is compiled.
 const TERMS_MAX: usize = 40_000;
 
@@ -75,8 +77,17 @@ impl Program {
         if terms > TERMS_MAX {
             return Err(Misfit::TooLong);
         }
-        let kernel = skeleton::kernel(&Sections::of(map), tuning).ok_or(Misfit::Scratch)?;
-        let instructions = kernel.work.iter().map(|work| work.total()).sum::<u32>();
+        let mut kernel =
+            skeleton::kernel(&Sections::of(map, false), tuning).ok_or(Misfit::Scratch)?;
+        let length = |kernel: &skeleton::Kernel| kernel.work.iter().map(|w| w.total()).sum::<u32>();
+        let merge = tuning.merge.unwrap_or(kernel.work.len() > 1 && length(&kernel) > LONG);
+        if merge {
+            let merged = skeleton::kernel(&Sections::of(map, true), tuning);
+            kernel = merged
+                .filter(|merged| tuning.merge.is_some() || length(merged) < length(&kernel) / 2)
+                .unwrap_or(kernel);
+        }
+        let instructions = length(&kernel);
         if instructions > INSTRUCTIONS_MAX {
             return Err(Misfit::TooLong);
         }
@@ -108,6 +119,12 @@ impl Program {
     #[must_use]
     pub fn elements(&self) -> (u64, u64) {
         self.elements
+    }
+
+    /// The number of different codes.
+    #[must_use]
+    pub fn codes(&self) -> usize {
+        self.kernel.work.len()
     }
 
     /// Instructions of all codes, without addresses.

@@ -106,7 +106,8 @@ pub fn run(
     for thread in 0..threads {
         let mut device = GpuDevice::with_policy(card, Policy::everything(card))?;
         device.poison_outputs();
-        let rng = ChaCha8Rng::seed_from_u64(options.seed.wrapping_mul(1 << 16).wrapping_add(thread));
+        let rng =
+            ChaCha8Rng::seed_from_u64(options.seed.wrapping_mul(1 << 16).wrapping_add(thread));
         let count = options.count / threads + u64::from(thread < options.count % threads);
         workers.push(Worker { device, rng, count, options: *options, report: Report::default() });
     }

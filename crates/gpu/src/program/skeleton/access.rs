@@ -147,6 +147,18 @@ impl Operands for Access<'_> {
         }
     }
 
+    fn selector(&self, writer: &mut Writer, selector: u32) -> Reg {
+        let number = self.number(writer, self.code.operands() - self.code.selectors + selector);
+        match number {
+            Number::Register(register) => register,
+            Number::Constant(number) => {
+                let to = writer.reg();
+                writer.line(format_args!("mov.u32 {to}, {number};"));
+                to
+            }
+        }
+    }
+
     fn store_shared(&self, writer: &mut Writer, shared: u32, words: &Words) {
         let before = self.code.inputs + self.code.shared_reads + self.code.outputs;
         let (address, place) = self.shared(writer, before + shared);

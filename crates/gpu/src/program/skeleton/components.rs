@@ -39,7 +39,9 @@ pub(super) fn kernel(sections: &Sections, tuning: &Tuning) -> Option<Kernel> {
     let loops = Loops { sections, geometry, lanes, warps_of_tile };
     let work = loops.write(&mut writer, &all, tuning);
     let text = finish(&writer, &geometry, tuning);
-    Some(Kernel { text, table: table::of_components(&all, at_once), geometry, work })
+    let lengths: Vec<u32> = work.iter().map(|work| work.total()).collect();
+    let table = table::of_components(&all, at_once, warps_of_tile as usize, &lengths);
+    Some(Kernel { text, table, geometry, work })
 }
 
 /// The loops over steps and items around the codes.
@@ -96,8 +98,7 @@ impl Loops<'_> {
         let warp = get(writer, |to| format!("rem.u32 {to}, {all_warps}, {warps}"));
         let tile = get(writer, |to| format!("mad.lo.u32 {to}, {rank}, {tiles}, {of_block}"));
         let all = get(writer, |to| format!("mov.u32 {to}, shared_elements"));
-        let own =
-            get(writer, |to| format!("mad.lo.u32 {to}, {of_block}, {shared_of_tile}, {all}"));
+        let own = get(writer, |to| format!("mad.lo.u32 {to}, {of_block}, {shared_of_tile}, {all}"));
         let shared = get(writer, |to| format!("mad.lo.u32 {to}, {lane}, 16, {own}"));
         let columns = start.columns(writer, tile, lane, tile_bytes);
         Thread { warp, part, columns, shared }
@@ -128,6 +129,9 @@ impl Loops<'_> {
         let code = table::word(writer, at_item, 0);
         let operands = table::word(writer, at_item, 4);
         let count = table::word(writer, at_item, 8);
+        let empty = writer.pred();
+        writer.line(format_args!("setp.eq.u32 {empty}, {count}, 0;"));
+        writer.line(format_args!("@{empty} bra {next};"));
         let place = self.place(writer, start, thread, (operands, count));
         let users: Vec<&Section> = all.iter().flatten().flatten().collect();
         let work = codes(writer, (self.sections, &users), &place, code, next, tuning);
@@ -160,12 +164,7 @@ impl Loops<'_> {
             outputs: addresses(writer, start.outputs, &thread.columns),
             stores,
             operands: table::at(writer, start.table, operands, 4),
-            shared: Some(SharedPlace {
-                base: thread.shared,
-                vector_bytes,
-                section,
-                has_section,
-            }),
+            shared: Some(SharedPlace { base: thread.shared, vector_bytes, section, has_section }),
         }
     }
 }

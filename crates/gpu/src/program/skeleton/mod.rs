@@ -49,6 +49,8 @@ pub(crate) const KERNEL: &str = "linear_map";
 pub struct Tuning {
     /// The only method, if given.
     pub method: Option<Method>,
+    /// Whether codes that differ in little are merged, if given.
+    pub merge: Option<bool>,
     /// Inputs that are loaded before they are needed.
     pub ahead: usize,
     /// Warps of a block with single sections, if given.
@@ -61,7 +63,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { method: None, ahead: 6, warps: None, tiles: 2, resident_blocks_min: 0 }
+        Self { method: None, merge: None, ahead: 6, warps: None, tiles: 1, resident_blocks_min: 0 }
     }
 }
 

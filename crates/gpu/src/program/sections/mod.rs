@@ -11,6 +11,13 @@
 //! [`Code`], which is compiled once, and a list of *operands*, the numbers of its elements, which
 //! the threads read from a table. This is the MSR engine's idea of index tables beside coefficient
 //! tables, with code in place of the coefficients.
+//!
+//! Other sections differ in little more (module [`merge`]): the layers of a Clay code multiply the
+//! same columns of coefficients, each with the sum of two elements or with a multiple of one. Then
+//! one code has the *variants* of each column, and a section's operands say which one it takes.
+//! Threads with other sections share the long products and only branch around the short sums.
+
+mod merge;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -52,7 +59,24 @@ pub(crate) struct Bundle {
     pub(crate) reads: Vec<Read>,
     /// The target of each row, and its coefficients, one per source.
     pub(crate) rows: Vec<(Write, Vec<u8>)>,
+    /// If sections with this code differ in their sources: the columns, in place of `reads` and of
+    /// the coefficients in `rows`.
+    pub(crate) columns: Vec<VariedColumn>,
 }
+
+/// Coefficients, one per row, that are multiplied with a sum.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct VariedColumn {
+    pub(crate) coefficients: Vec<u8>,
+    /// The sums, one or more.
+    pub(crate) variants: Vec<Variant>,
+    /// The operand that says which variant a section takes, among all such operands; none if there
+    /// is only one.
+    pub(crate) selector: Option<u32>,
+}
+
+/// Elements and their factors.
+pub(crate) type Variant = Vec<(Read, u8)>;
 
 /// What a section computes, without the numbers of its elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -64,17 +88,19 @@ pub(crate) struct Code {
     pub(crate) shared_reads: u32,
     pub(crate) outputs: u32,
     pub(crate) shared_writes: u32,
+    /// The number of operands that say which variant a section takes.
+    pub(crate) selectors: u32,
 }
 
 impl Code {
     /// The number of all operands.
     pub(crate) fn operands(&self) -> u32 {
-        self.inputs + self.shared_reads + self.outputs + self.shared_writes
+        self.inputs + self.shared_reads + self.outputs + self.shared_writes + self.selectors
     }
 }
 
 /// A code with its operands: inputs first, then shared elements read, then outputs, then shared
-/// elements written.
+/// elements written, then the numbers of variants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Section {
     /// The number of the code.
@@ -149,50 +175,88 @@ impl Group {
     }
 }
 
-impl Sections {
-    /// The sections of a map.
-    pub(crate) fn of(map: &LinearMap) -> Self {
-        let groups = groups(map);
-        let mut sections = Self::default();
-        let mut known = HashMap::new();
-        for component in components(groups) {
-            sections.add(&component, &mut known);
-        }
-        sections
-    }
+/// A section before its elements have numbers of its own.
+pub(crate) struct Piece<'a> {
+    groups: &'a [Group],
+    /// The scratch of its component, if that is in shared memory.
+    shared: Option<&'a BTreeSet<u32>>,
+}
 
-    fn add(&mut self, groups: &[Group], known: &mut HashMap<Code, usize>) {
+/// Bundles that are linked through scratch.
+struct Linked {
+    groups: Vec<Group>,
+    scratch: BTreeSet<u32>,
+    /// The scratch stays in registers.
+    fused: bool,
+}
+
+impl Linked {
+    fn new(groups: Vec<Group>) -> Self {
         let scratch: BTreeSet<u32> = groups.iter().flat_map(Group::scratch).collect();
         let inputs: BTreeSet<From> = (groups.iter().flat_map(|group| &group.sources).copied())
             .filter(|source| matches!(source, From::Input(_)))
             .collect();
-        let fused = scratch.len() <= TEMPORARIES_MAX && inputs.len() <= FUSED_READS_MAX;
-        if scratch.is_empty() || fused {
-            let (code, operands) = localise(groups, None);
-            let code = self.number(code, known);
-            self.single.push(Section { code, operands });
-            return;
-        }
-        self.shared_max = self.shared_max.max(scratch.len() as u32);
-        let mut steps: BTreeMap<usize, Vec<Section>> = BTreeMap::new();
-        for group in groups {
-            let (code, operands) = localise(std::slice::from_ref(group), Some(&scratch));
-            let code = self.number(code, known);
-            steps.entry(group.step).or_default().push(Section { code, operands });
-        }
-        for sections in steps.values_mut() {
-            // Neighbouring warps share the instructions of one code.
-            sections.sort_by_key(|section| section.code);
-        }
-        self.components.push(steps.into_values().collect());
+        let few = scratch.len() <= TEMPORARIES_MAX && inputs.len() <= FUSED_READS_MAX;
+        Self { groups, fused: scratch.is_empty() || few, scratch }
     }
 
-    fn number(&mut self, code: Code, known: &mut HashMap<Code, usize>) -> usize {
-        *known.entry(code).or_insert_with_key(|code| {
-            self.codes.push(code.clone());
-            self.codes.len() - 1
-        })
+    fn pieces(&self) -> Vec<Piece<'_>> {
+        if self.fused {
+            return vec![Piece { groups: &self.groups, shared: None }];
+        }
+        let piece =
+            |group| Piece { groups: std::slice::from_ref(group), shared: Some(&self.scratch) };
+        self.groups.iter().map(piece).collect()
     }
+}
+
+impl Sections {
+    /// The sections of a map. With `merged`, sections that differ in the sums of their columns share
+    /// a code.
+    pub(crate) fn of(map: &LinearMap, merged: bool) -> Self {
+        let linked: Vec<Linked> = components(groups(map)).into_iter().map(Linked::new).collect();
+        let pieces: Vec<Piece<'_>> = linked.iter().flat_map(Linked::pieces).collect();
+        let (codes, sections) = match merged {
+            true => merge::codes(&pieces),
+            false => plain_codes(&pieces),
+        };
+        let mut result = Self { codes, ..Self::default() };
+        let mut sections = sections.into_iter();
+        for linked in &linked {
+            let of_linked = sections.by_ref().take(linked.pieces().len());
+            if linked.fused {
+                result.single.extend(of_linked);
+                continue;
+            }
+            result.shared_max = result.shared_max.max(linked.scratch.len() as u32);
+            let mut steps: BTreeMap<usize, Vec<Section>> = BTreeMap::new();
+            for (group, section) in linked.groups.iter().zip(of_linked) {
+                steps.entry(group.step).or_default().push(section);
+            }
+            for sections in steps.values_mut() {
+                // Neighbouring warps share the instructions of one code.
+                sections.sort_by_key(|section| section.code);
+            }
+            result.components.push(steps.into_values().collect());
+        }
+        result
+    }
+}
+
+/// Codes and sections, where sections share a code only if they differ in nothing but elements.
+fn plain_codes(pieces: &[Piece<'_>]) -> (Vec<Code>, Vec<Section>) {
+    let mut codes: Vec<Code> = Vec::new();
+    let mut known: HashMap<Code, usize> = HashMap::new();
+    let sections = pieces.iter().map(|piece| {
+        let (code, operands) = localise(piece);
+        let code = *known.entry(code).or_insert_with_key(|code| {
+            codes.push(code.clone());
+            codes.len() - 1
+        });
+        Section { code, operands }
+    });
+    let sections = sections.collect();
+    (codes, sections)
 }
 
 /// The bundles of the map, step by step.
@@ -262,25 +326,35 @@ fn components(groups: Vec<Group>) -> Vec<Vec<Group>> {
     for (number, group) in groups.into_iter().enumerate() {
         components.entry(root(&mut parent, number)).or_default().push(group);
     }
+    for groups in components.values_mut() {
+        // By scratch elements, so that components that differ only in elements look alike.
+        groups.sort_by_key(|group| (group.step, group.scratch().min()));
+    }
     components.into_values().collect()
 }
 
-/// Numbers the elements of bundles in the order of their first use. Scratch is in registers, or,
-/// if `shared` has the component's scratch, in shared memory.
-fn localise(groups: &[Group], shared: Option<&BTreeSet<u32>>) -> (Code, Vec<u32>) {
-    #[derive(Default)]
-    struct Numbers(Vec<u32>);
-    impl Numbers {
-        fn of(&mut self, element: u32) -> u32 {
-            let known = self.0.iter().position(|&known| known == element);
-            known.unwrap_or_else(|| {
-                self.0.push(element);
-                self.0.len() - 1
-            }) as u32
-        }
+/// Local numbers of elements, in the order of their first use.
+#[derive(Default)]
+struct Numbers(Vec<u32>);
+
+impl Numbers {
+    fn of(&mut self, element: u32) -> u32 {
+        let known = self.0.iter().position(|&known| known == element);
+        known.unwrap_or_else(|| {
+            self.0.push(element);
+            self.0.len() - 1
+        }) as u32
     }
-    // A component has few shared elements, and its own numbers for them.
-    let place = |all: &BTreeSet<u32>, index: u32| all.range(..index).count() as u32;
+}
+
+/// The number of a shared element in its component.
+fn place(all: &BTreeSet<u32>, index: u32) -> u32 {
+    all.range(..index).count() as u32
+}
+
+/// Numbers the elements of a piece.
+fn localise(piece: &Piece<'_>) -> (Code, Vec<u32>) {
+    let Piece { groups, shared } = *piece;
     let [mut inputs, mut reads, mut outputs, mut writes, mut temporaries] =
         std::array::from_fn(|_| Numbers::default());
     let bundles = groups.iter().map(|group| {
@@ -296,7 +370,7 @@ fn localise(groups: &[Group], shared: Option<&BTreeSet<u32>>) -> (Code, Vec<u32>
             (To::Scratch(index), None) => Write::Temporary(temporaries.of(index)),
         };
         let rows = group.rows.iter().map(|(to, row)| (write(to), row.clone())).collect();
-        Bundle { reads: sources, rows }
+        Bundle { reads: sources, rows, columns: Vec::new() }
     });
     let bundles: Vec<Bundle> = bundles.collect();
     let code = Code {
@@ -305,6 +379,7 @@ fn localise(groups: &[Group], shared: Option<&BTreeSet<u32>>) -> (Code, Vec<u32>
         shared_reads: reads.0.len() as u32,
         outputs: outputs.0.len() as u32,
         shared_writes: writes.0.len() as u32,
+        selectors: 0,
     };
     (code, [inputs.0, reads.0, outputs.0, writes.0].concat())
 }
