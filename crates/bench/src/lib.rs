@@ -23,6 +23,7 @@ pub mod fpga;
 mod generator;
 mod library;
 mod machine;
+mod msr;
 mod nbd;
 mod process;
 mod row;
@@ -61,12 +62,20 @@ struct Benchmark {
 }
 
 /// The benchmarks of `fieldstone bench`.
-const BENCHES: &[Benchmark] = &[Benchmark {
-    name: "nbd",
-    about: "our NBD servers against nbdkit, qemu-nbd and the raw disk; \
-            --sweep for the papers' grid",
-    run: nbd::run,
-}];
+const BENCHES: &[Benchmark] = &[
+    Benchmark {
+        name: "nbd",
+        about: "our NBD servers against nbdkit, qemu-nbd and the raw disk; \
+                --sweep for the papers' grid",
+        run: nbd::run,
+    },
+    Benchmark {
+        name: "msr-throughput",
+        about: "Zigzag {6,4,8} by CPU, GPU and FPGA over the size of objects, \
+                beside the MSR paper's numbers",
+        run: msr::run,
+    },
+];
 
 /// The name under which `bench nbd` starts this program as the client of a device in the process.
 const GENERATE: &str = "generate";

@@ -17,15 +17,15 @@
 //! | `compare` | targets and rows |
 //! | `text` | the report |
 
-mod case;
+pub(crate) mod case;
 mod compare;
-mod contender;
+pub(crate) mod contender;
 mod isal;
-mod jerasure;
+pub(crate) mod jerasure;
 
 mod limit;
-mod measure;
-mod memory;
+pub(crate) mod measure;
+pub(crate) mod memory;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ use fieldstone_units as units;
 /// The file name of the system's ISA-L.
 const ISAL: &str = "libisal.so.2";
 /// The file name of the system's Jerasure.
-const JERASURE: &str = "libJerasure.so.2";
+pub(crate) const JERASURE: &str = "libJerasure.so.2";
 
 /// Options of `code bench`.
 #[derive(clap::Args, Debug)]

@@ -199,7 +199,7 @@ fn notes(rows: &[Row]) -> String {
 
 /// Runs jobs on the device in one operation and compares the results with the CPU's. Returns the
 /// operation's cycles.
-fn cycles_of(
+pub(crate) fn cycles_of(
     device: &mut FpgaDevice,
     jobs: &[Job],
     operation: DeviceOperation,
