@@ -21,6 +21,7 @@ pub mod crush;
 mod fio;
 pub mod fpga;
 mod generator;
+pub mod gpu;
 mod library;
 mod machine;
 mod msr;

@@ -4,6 +4,7 @@ mod info;
 mod selftest;
 
 use clap::Subcommand;
+use fieldstone_bench as bench;
 
 /// Look at a GPU, test it and measure it.
 #[derive(Subcommand, Debug)]
@@ -12,6 +13,8 @@ pub enum Command {
     Info(info::Args),
     /// Run random coding jobs on the card and on the CPU, and compare the results.
     Selftest(selftest::Args),
+    /// Measure the card beside its own copy, its link, and the CPU.
+    Bench(bench::gpu::Args),
 }
 
 /// Runs `gpu …`.
@@ -19,5 +22,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Info(args) => info::run(args),
         Command::Selftest(args) => selftest::run(args),
+        Command::Bench(args) => bench::gpu::run(args),
     }
 }
