@@ -94,7 +94,7 @@ impl Card {
     }
 
     /// Copies bytes to memory of the card, and waits until they are there.
-    fn upload(&self, to: DeviceAddress, bytes: &[u8]) -> Result<(), DriverError> {
+    pub(crate) fn upload(&self, to: DeviceAddress, bytes: &[u8]) -> Result<(), DriverError> {
         let copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let (stream, event) = *copies;
         // SAFETY: this function waits for the copy; the caller's place has room for the bytes.

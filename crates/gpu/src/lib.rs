@@ -29,6 +29,7 @@
 //! | [`selftest`]    | random jobs on a card and on the CPU, compared |
 
 pub mod card;
+pub mod checksum;
 pub mod cuda;
 pub mod device;
 pub mod driver;
