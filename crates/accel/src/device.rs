@@ -1,5 +1,7 @@
 //! The interface to accelerators.
 
+use fieldstone_buf::AlignedBuf;
+
 use crate::{Job, JobError, JobId, JobOutput, SubmissionQueueId};
 
 /// A finished job.
@@ -21,6 +23,12 @@ pub trait Device: Send {
 
     /// True when the device can do this kind of job. `submit` says whether the device has room.
     fn takes(&self, job: &Job) -> bool;
+
+    /// A buffer with arbitrary content for an input of a job, in the memory that the device reads
+    /// fastest.
+    fn buffer(&self, len_bytes: usize) -> AlignedBuf {
+        AlignedBuf::stale(len_bytes)
+    }
 
     /// Accepts a job, or returns it because the queue is full.
     fn submit(&mut self, queue: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job>;

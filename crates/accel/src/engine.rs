@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use fieldstone_buf::AlignedBuf;
+
 use crate::verify::Verifier;
 use crate::{
     Counters, Device, Job, JobCompletion, JobId, JobKind, SoftwareEngine, SubmissionQueueId,
@@ -108,6 +110,14 @@ impl Engine {
     #[must_use]
     pub fn has_device(&self) -> bool {
         self.device.is_some()
+    }
+
+    /// A buffer with arbitrary content for an input of a job, in the memory that the device reads
+    /// fastest.
+    #[must_use]
+    pub fn buffer(&self, len_bytes: usize) -> AlignedBuf {
+        let device = self.device.as_ref().map(|device| device.buffer(len_bytes));
+        device.unwrap_or_else(|| AlignedBuf::stale(len_bytes))
     }
 
     /// The counters so far.

@@ -16,9 +16,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use fieldstone_accel::{Engine, Job, JobId, Shard, SubmissionQueueId};
-use fieldstone_buf::AlignedBuf;
 use fieldstone_codes::Layout;
 use fieldstone_gf::{LinearMap, ShapeError};
 
@@ -116,7 +114,12 @@ impl Coder {
         if self.engine.has_device()
             && let Some(elements) = Elements::of(layout, map, inputs, outputs)
         {
-            let inputs = inputs.iter().map(|input| elements.gather(input)).collect();
+            let gather = |input: &&[u8]| {
+                let mut buffer = self.engine.buffer(input.len());
+                elements.gather(input, &mut buffer);
+                buffer.freeze()
+            };
+            let inputs = inputs.iter().map(gather).collect();
             if let Some(shards) = self.finish(Job::code(Arc::clone(map), inputs))
                 && lengths_agree(&shards, outputs)
             {
@@ -193,15 +196,12 @@ impl Elements {
         (fit && whole).then_some(Self { element_bytes, packet_bytes })
     }
 
-    /// The shard's bytes, element by element.
-    fn gather(self, shard: &[u8]) -> Bytes {
-        // The packets are all of the shard.
-        let mut elements = AlignedBuf::stale(shard.len());
+    /// Copies the shard's bytes, element by element.
+    fn gather(self, shard: &[u8], elements: &mut [u8]) {
         self.each_packet(shard.len(), |in_shard, at| {
             elements[at..at + self.packet_bytes]
                 .copy_from_slice(&shard[in_shard..in_shard + self.packet_bytes]);
         });
-        elements.freeze()
     }
 
     /// The inverse of [`Elements::gather`].
@@ -230,7 +230,8 @@ mod tests {
     fn packets_of_an_element_come_together_and_apart_again() {
         let shard: Vec<u8> = (0..24).collect();
         let elements = Elements { element_bytes: 8, packet_bytes: 4 };
-        let gathered = elements.gather(&shard);
+        let mut gathered = vec![0; shard.len()];
+        elements.gather(&shard, &mut gathered);
         let expected: [&[u8]; 6] = [
             &shard[..4],
             &shard[12..16],
@@ -244,7 +245,8 @@ mod tests {
         elements.scatter(&gathered, &mut back);
         assert_eq!(back, shard);
         let parts = Elements { element_bytes: 8, packet_bytes: 8 };
-        assert_eq!(parts.gather(&shard), shard);
+        parts.gather(&shard, &mut gathered);
+        assert_eq!(gathered, shard);
     }
 
     #[test]
