@@ -13,6 +13,7 @@ use crate::driver::{
     Stream,
 };
 use crate::host_memory::HostMemory;
+use crate::images::{ImageError, Images, Placer, Source};
 use crate::program::{Misfit, Program, Tuning};
 
 /// Programs that a card keeps, those that were used last.
@@ -40,6 +41,7 @@ pub struct Card {
     host_memory: Arc<HostMemory>,
     /// The map that was used last is at the back.
     programs: Mutex<VecDeque<Known>>,
+    images: Images,
 }
 
 impl std::fmt::Debug for Card {
@@ -65,7 +67,8 @@ impl Card {
         let copies = Mutex::new((driver.stream()?, driver.event()?));
         let host_memory = HostMemory::new(Arc::clone(&driver));
         let programs = Mutex::default();
-        Ok(Arc::new(Self { driver, copies, host_memory, programs }))
+        let images = Images::default();
+        Ok(Arc::new(Self { driver, copies, host_memory, programs, images }))
     }
 
     /// The card's description.
@@ -118,6 +121,12 @@ impl Card {
         }
         programs.push_back((Arc::clone(map), loaded.clone()));
         loaded
+    }
+
+    /// The image of a map, a rule and reweights, from the cache or else made now. The first call
+    /// loads the placement kernel, which may take seconds.
+    pub(crate) fn placer(&self, source: &Source) -> Result<Arc<Placer>, ImageError> {
+        self.images.image(self, source)
     }
 
     /// The program of a map that was asked for before.

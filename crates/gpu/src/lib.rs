@@ -34,6 +34,7 @@ pub mod cuda;
 pub mod device;
 pub mod driver;
 mod host_memory;
+mod images;
 pub mod interpreter;
 pub mod model;
 pub mod place;

@@ -3,7 +3,8 @@
 //! Work is done when it is submitted, so a test is the same each time. The interpreter checks what
 //! a card does not: races, registers and shared memory that no thread wrote, accesses outside of
 //! allocations. A fault of a program fails the card, as on a real one. Tests can let events
-//! complete late, let the card fail at an operation, and change a byte of its results.
+//! complete late, let the card fail at an operation, change a byte of its results, and bound its
+//! memory.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
@@ -29,6 +30,8 @@ pub struct Faults {
     pub corrupt_at_launch: Option<u64>,
     /// The driver refuses all programs.
     pub refuse_programs: bool,
+    /// The card has memory for this many bytes at once.
+    pub memory_bytes: Option<u64>,
 }
 
 #[derive(Default)]
@@ -38,6 +41,8 @@ struct State {
     /// Questions that are left until an event is complete.
     events: HashMap<u64, u32>,
     hosts: HashMap<usize, Layout>,
+    /// Memory of the card that is in use: addresses and bytes.
+    taken: HashMap<u64, u64>,
     next: u64,
     launches: u64,
     corrupt_next: bool,
@@ -83,6 +88,12 @@ impl Model {
         // The bytes between elements are computed, too, whatever they are.
         state.memory.allow_uninitialised(true);
         Self { info, state: Mutex::new(state) }
+    }
+
+    /// Bytes of the card's memory that are in use.
+    #[must_use]
+    pub fn memory_in_use(&self) -> u64 {
+        self.state().taken.values().sum()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -146,14 +157,22 @@ impl Driver for Model {
 
     fn allocate(&self, bytes: u64) -> Result<DeviceAddress, DriverError> {
         let mut state = self.working("take memory of the card")?;
-        let size =
-            usize::try_from(bytes).map_err(|_| DriverError::Memory { place: "card", bytes })?;
-        Ok(DeviceAddress(state.memory.alloc(size)))
+        let refused = DriverError::Memory { place: "card", bytes };
+        let size = usize::try_from(bytes).map_err(|_| refused.clone())?;
+        let in_use: u64 = state.taken.values().sum();
+        if state.faults.memory_bytes.is_some_and(|most| bytes > most.saturating_sub(in_use)) {
+            return Err(refused);
+        }
+        let address = state.memory.alloc(size);
+        state.taken.insert(address, bytes);
+        Ok(DeviceAddress(address))
     }
 
     fn free(&self, address: DeviceAddress) {
         // Only a test that frees twice sees an error.
-        let _ = self.state().memory.free(address.0);
+        let mut state = self.state();
+        let _ = state.memory.free(address.0);
+        state.taken.remove(&address.0);
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, DriverError> {

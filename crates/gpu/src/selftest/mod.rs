@@ -1,12 +1,14 @@
-//! Random jobs on a card, compared with the scalar kernel bit by bit.
+//! Random jobs on a card, compared with the scalar kernel and the plain mapper bit by bit.
 //!
 //! Everything follows from a seed. Several threads share a card, each with its own device. A
 //! thread makes a random map ([`maps`]) and executes many jobs with it: of any length, with inputs
 //! that begin at any byte, in memory that the card reads directly and in other memory, with and
 //! without checksums. The card's memory for the outputs is filled with a pattern before each job,
-//! so an output byte that the program does not write is found.
+//! so an output byte that the program does not write is found. Some of the jobs are
+//! placements, each with a random map of devices ([`placements`]).
 
 pub mod maps;
+pub mod placements;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +17,8 @@ use std::thread;
 
 use bytes::Bytes;
 use fieldstone_accel::{
-    Device, Job, JobCompletion, JobError, JobId, JobOutput, Shard, SubmissionQueueId, crc32c,
+    Device, Job, JobCompletion, JobError, JobId, JobKind, JobOutput, Shard, SubmissionQueueId,
+    crc32c,
 };
 use fieldstone_gf::{Kernel, LinearMap};
 use rand::{Rng, SeedableRng};
@@ -44,6 +47,8 @@ pub struct Options {
     pub threads: usize,
     /// Bytes of the longest element.
     pub element_bytes_max: usize,
+    /// One of that many jobs is a placement. With 0, none is.
+    pub jobs_per_placement: u64,
 }
 
 /// The results of all jobs.
@@ -53,13 +58,15 @@ pub struct Report {
     pub maps: u64,
     /// Jobs that the card did.
     pub done: u64,
+    /// Of these, placements.
+    pub placements: u64,
     /// Bytes of their inputs.
     pub bytes: u64,
     /// Jobs that the device did not take.
     pub not_taken: u64,
     /// Jobs that the card failed.
     pub failed: u64,
-    /// Jobs with other bits than the scalar kernel's.
+    /// Jobs with other bits than those of the scalar kernel or the plain mapper.
     pub wrong: u64,
     /// The first wrong results and failures, for people.
     pub first: Vec<String>,
@@ -81,6 +88,7 @@ impl Report {
     fn add(&mut self, other: Self) {
         self.maps += other.maps;
         self.done += other.done;
+        self.placements += other.placements;
         self.bytes += other.bytes;
         self.not_taken += other.not_taken;
         self.failed += other.failed;
@@ -154,7 +162,12 @@ impl Worker {
             for _ in 0..self.options.jobs_per_map.min(self.count - made) {
                 made += 1;
                 next += 1;
-                let job = self.job(&map);
+                let job = match next % self.options.jobs_per_placement.max(1) {
+                    0 if self.options.jobs_per_placement > 0 => {
+                        placements::job(&mut self.rng, self.options.element_bytes_max / 4)
+                    }
+                    _ => self.job(&map),
+                };
                 if self.device.submit(QUEUE, JobId(next), job.clone()).is_ok() {
                     under_way.insert(JobId(next), job);
                 } else {
@@ -183,12 +196,14 @@ impl Worker {
             finished.fetch_add(1, Ordering::Relaxed);
             self.report.bytes += job.input_bytes();
             match result {
-                Ok(output) if output == expected(&job) => self.report.done += 1,
                 Ok(output) => {
                     self.report.done += 1;
-                    self.report.wrong += 1;
-                    let what = describe(&job, &output);
-                    self.report.say(what);
+                    self.report.placements += u64::from(job.kind() == JobKind::Place);
+                    if expected(&job).as_ref() != Some(&output) {
+                        self.report.wrong += 1;
+                        let what = describe(&job, &output);
+                        self.report.say(what);
+                    }
                 }
                 Err(error) => {
                     self.report.failed += 1;
@@ -232,10 +247,10 @@ impl Worker {
     }
 }
 
-/// The result of the scalar kernel.
-fn expected(job: &Job) -> JobOutput {
+/// The result of the scalar kernel or of the plain mapper.
+fn expected(job: &Job) -> Option<JobOutput> {
     let Job::Code { map, inputs, checksum_block_bytes } = job else {
-        unreachable!("the selftest makes coding jobs")
+        return placements::expected(job);
     };
     let inputs: Vec<&[u8]> = inputs.iter().map(|input| &input[..]).collect();
     let element_bytes = map.element_bytes(&inputs).expect("the inputs fit the map");
@@ -248,12 +263,17 @@ fn expected(job: &Job) -> JobOutput {
         let checksums = checksum_block_bytes.map_or_else(Vec::new, sums);
         Shard { data: data.into(), checksums }
     };
-    JobOutput::Code(outputs.into_iter().map(shard).collect())
+    Some(JobOutput::Code(outputs.into_iter().map(shard).collect()))
 }
 
 fn describe(job: &Job, output: &JobOutput) -> String {
-    let (JobOutput::Code(found), JobOutput::Code(right)) = (output, expected(job)) else {
-        return "a result of another kind".to_owned();
+    let (found, right) = match (output, expected(job)) {
+        (JobOutput::Code(found), Some(JobOutput::Code(right))) => (found, right),
+        (JobOutput::Place(found), Some(JobOutput::Place(right))) => {
+            let at = found.iter().zip(&right).position(|(found, right)| found != right);
+            return format!("placement {at:?} of {} is another", right.len());
+        }
+        _ => return "a result of another kind".to_owned(),
     };
     let Job::Code { map, inputs, .. } = job else { return String::new() };
     let shape = map.shape();

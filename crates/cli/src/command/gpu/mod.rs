@@ -11,7 +11,7 @@ use fieldstone_bench as bench;
 pub enum Command {
     /// Describe the card and its driver.
     Info(info::Args),
-    /// Run random coding jobs on the card and on the CPU, and compare the results.
+    /// Run random jobs on the card and on the CPU, and compare the results.
     Selftest(selftest::Args),
     /// Measure the card beside its own copy, its link, and the CPU.
     Bench(bench::gpu::Args),

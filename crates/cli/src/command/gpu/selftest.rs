@@ -1,5 +1,5 @@
-//! `fieldstone gpu selftest`: runs random coding jobs on the card and compares their results with
-//! those of the CPU's scalar kernel bit by bit.
+//! `fieldstone gpu selftest`: runs random coding and placement jobs on the card and compares their
+//! results with those of the CPU's scalar kernel and of the plain mapper bit by bit.
 
 use std::time::Instant;
 
@@ -10,6 +10,9 @@ use fieldstone_gpu::selftest::{self, Options};
 use serde_json::json;
 
 use crate::progress::counting_bar;
+
+/// One of that many jobs is a placement.
+const JOBS_PER_PLACEMENT: u64 = 50;
 
 /// Options of `gpu selftest`.
 #[derive(clap::Args, Debug)]
@@ -50,6 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         jobs_per_map: args.per_map,
         threads: args.jobs.map_or(cpus.min(16), usize::from),
         element_bytes_max: usize::try_from(args.size)?.clamp(1, 1 << 24),
+        jobs_per_placement: JOBS_PER_PLACEMENT,
     };
     let bar = counting_bar("selftest", "jobs", args.count);
     let begun = Instant::now();
@@ -68,6 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             "seed": args.seed,
             "maps": report.maps,
             "jobs": report.done,
+            "placements": report.placements,
             "bytes": report.bytes,
             "not_taken": report.not_taken,
             "failed": report.failed,
@@ -77,10 +82,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         print_line!("{value}");
     } else {
         print_line!(
-            "{} jobs with {} maps on {}, {} of inputs, in {seconds:.1} s: {} wrong, {} failed, {} \
-             not taken",
+            "{} jobs with {} maps, {} of them placements, on {}, {} of inputs, in {seconds:.1} s: \
+             {} wrong, {} failed, {} not taken",
             report.done,
             report.maps,
+            report.placements,
             card.info().name,
             fieldstone_units::size(report.bytes),
             report.wrong,
