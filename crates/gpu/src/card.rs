@@ -1,12 +1,13 @@
 //! An open card: its driver, and the programs that it has loaded.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fieldstone_buf::AlignedBuf;
 use fieldstone_gf::LinearMap;
 use thiserror::Error;
 
+use crate::checksum::Sums;
 use crate::cuda::Cuda;
 use crate::driver::{
     Argument, CardInfo, DeviceAddress, Driver, DriverError, Event, Function, Grid, Resources, Rows,
@@ -42,6 +43,8 @@ pub struct Card {
     /// The map that was used last is at the back.
     programs: Mutex<VecDeque<Known>>,
     images: Images,
+    /// The checksum kernel, once it was wanted; none if the card cannot execute it.
+    sums: OnceLock<Option<Arc<Sums>>>,
 }
 
 impl std::fmt::Debug for Card {
@@ -68,7 +71,8 @@ impl Card {
         let host_memory = HostMemory::new(Arc::clone(&driver));
         let programs = Mutex::default();
         let images = Images::default();
-        Ok(Arc::new(Self { driver, copies, host_memory, programs, images }))
+        let sums = OnceLock::new();
+        Ok(Arc::new(Self { driver, copies, host_memory, programs, images, sums }))
     }
 
     /// The card's description.
@@ -94,6 +98,11 @@ impl Card {
     #[must_use]
     pub fn reads_directly(&self, bytes: &[u8]) -> bool {
         self.host_memory.has(bytes)
+    }
+
+    /// The checksum kernel, loaded now at the first call. `None` if the card cannot execute it.
+    pub(crate) fn sums(&self) -> Option<Arc<Sums>> {
+        self.sums.get_or_init(|| Sums::new(self).ok().map(Arc::new)).clone()
     }
 
     /// Copies bytes to memory of the card, and waits until they are there.

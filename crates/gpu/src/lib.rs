@@ -17,12 +17,14 @@
 //! |-----------------|------|
 //! | [`program`]     | from a linear map to a kernel and its table |
 //! | [`place`]       | CRUSH placement: a hand-written kernel, and the image of a map |
+//! | [`checksum`]    | CRC32C of outputs, beside their program |
 //! | `ptx`           | writes PTX, and counts instructions |
 //! | [`driver`]      | the operations of a card that this crate uses |
 //! | [`cuda`]        | NVIDIA's driver |
 //! | [`model`]       | a card in this process's memory, with faults, for tests |
 //! | [`interpreter`] | executes the subset of PTX in use, and finds what a card does not |
 //! | [`card`]        | an open card, and its loaded programs |
+//! | `images`        | the placement images that a card keeps |
 //! | `host_memory`   | memory of the host that the card reads and writes directly |
 //! | [`prepare`]     | which jobs a card takes: loaded, and faster than software |
 //! | [`device`]      | the card behind `accel`: jobs, slices, lanes |

@@ -156,8 +156,10 @@ fn the_measured_policy_leaves_jobs_to_faster_software() {
     let policy = Policy::measured(&card);
     let device = GpuDevice::with_policy(&card, policy.clone()).expect("memory");
     let map = encoder("copies:2");
-    let job = job(&map, 64);
+    let small = job(&map, 64);
+    let job = job(&map, 64 << 10);
     let started = Instant::now();
+    assert!(!device.takes(&small), "the preparer is not asked for small jobs");
     while policy.threshold(&map).is_none() {
         assert!(!device.takes(&job));
         assert!(started.elapsed() < Duration::from_secs(100), "the preparer does not answer");

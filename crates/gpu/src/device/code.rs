@@ -5,6 +5,11 @@
 //! map of many elements therefore has larger slices, so that a row has [`ROW_BYTES`] if possible. A
 //! job that fits is one slice. Then a shard is one run of bytes, if an element is a multiple of
 //! [`PITCH_ALIGN_BYTES`].
+//!
+//! If a job wants checksums, the card computes them behind the program, from the outputs in its
+//! memory, where blocks do not reach across elements; else the host does. The memory of a slice
+//! begins with the checksums, so that a lane's buffer has room for them alone if the card reads and
+//! writes everything else directly.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,6 +22,7 @@ use fieldstone_gf::LinearMap;
 use super::lane::{Lane, Need};
 use super::{POISON, Work};
 use crate::card::{Card, Loaded};
+use crate::checksum::{self, Blocks, Sums};
 use crate::driver::{DriverError, Rows};
 use crate::program::PITCH_ALIGN_BYTES;
 
@@ -28,6 +34,8 @@ const SLICE_BYTES_LEAST: usize = 16 << 20;
 const SLICE_BYTES_MOST: usize = 64 << 20;
 
 const ALIGN: usize = PITCH_ALIGN_BYTES as usize;
+/// Inputs begin at multiples of this number of bytes behind the checksums.
+const SUMS_ALIGN_BYTES: usize = 256;
 
 /// A coding job.
 pub(super) struct CodeWork {
@@ -41,7 +49,36 @@ pub(super) struct CodeWork {
     elements: (usize, usize),
     /// The card reads all inputs, and writes all outputs, directly.
     direct: (bool, bool),
+    sums: Option<CardSums>,
 }
+
+/// Checksums that the card computes.
+struct CardSums {
+    kernel: Arc<Sums>,
+    block_bytes: usize,
+    /// Those of each output, as far as they are known.
+    of_outputs: Vec<Vec<u32>>,
+}
+
+impl CardSums {
+    /// `None` if blocks reach across elements or the card cannot compute them.
+    fn new(
+        card: &Card,
+        block_bytes: usize,
+        output_elements: &[u32],
+        element_bytes: usize,
+    ) -> Option<Self> {
+        if element_bytes == 0 || !checksum::fits(element_bytes, block_bytes) {
+            return None;
+        }
+        let blocks = element_bytes / block_bytes;
+        let of_outputs = output_elements.iter().map(|&count| vec![0; count as usize * blocks]);
+        Some(Self { kernel: card.sums()?, block_bytes, of_outputs: of_outputs.collect() })
+    }
+}
+
+/// Bytes of a checksum.
+const SUM_BYTES: usize = size_of::<u32>();
 
 /// The longest range of columns of a slice, for a map with this number of elements.
 fn columns_max(elements: usize) -> usize {
@@ -85,8 +122,14 @@ impl CodeWork {
             lengths.clone().map(|len| card.host_buffer(len)).collect();
         let direct = (inputs.iter().all(|i| card.reads_directly(i)), pinned.is_some());
         let outputs = pinned.unwrap_or_else(|| lengths.map(AlignedBuf::stale).collect());
+        let sums = checksum_block_bytes.and_then(|block_bytes| {
+            CardSums::new(card, block_bytes, &map.shape().output_elements, element_bytes)
+        });
+        // A slice has whole blocks.
+        let sums = sums.filter(|sums| sums.block_bytes <= columns_max(elements.0 + elements.1));
         let (map, inputs) = (Arc::clone(map), inputs.to_vec());
         Some(Self {
+            sums,
             program,
             map,
             inputs,
@@ -96,6 +139,17 @@ impl CodeWork {
             elements,
             direct,
         })
+    }
+
+    /// Bytes before the inputs in the memory of a slice: the checksums of its outputs.
+    fn sums_bytes(&self, columns: usize) -> usize {
+        let blocks = self.sums.as_ref().map_or(0, |sums| columns / sums.block_bytes);
+        (self.elements.1 * blocks * SUM_BYTES).next_multiple_of(SUMS_ALIGN_BYTES)
+    }
+
+    /// Where an element lies in the memory of a slice, among those of inputs and then outputs.
+    fn place(&self, columns: usize, element: usize) -> usize {
+        self.sums_bytes(columns) + element * pitch(columns)
     }
 
     /// The rows of a slice, for a shard with this number of elements.
@@ -111,7 +165,7 @@ impl CodeWork {
     fn copy_in(&self, card: &Card, lane: &Lane, columns: &Range<usize>) -> Result<(), DriverError> {
         let places = first_elements(&self.map.shape().input_elements);
         for (input, (first, count)) in self.inputs.iter().zip(places) {
-            let to = lane.arena().plus((first * pitch(columns.len())) as u64);
+            let to = lane.arena().plus(self.place(columns.len(), first) as u64);
             let (from, rows) = (input[columns.start..].as_ptr(), self.rows(columns, count));
             // SAFETY: the job keeps its inputs until the slice is complete. They have `count`
             // elements of `element_bytes` bytes, and the slice fits into the arena.
@@ -127,10 +181,13 @@ impl CodeWork {
         columns: &Range<usize>,
     ) -> Result<(), DriverError> {
         let places: Vec<_> = first_elements(&self.map.shape().output_elements)
-            .map(|(first, count)| (self.elements.0 + first, self.rows(columns, count)))
+            .map(|(first, count)| {
+                let place = self.place(columns.len(), self.elements.0 + first);
+                (place, self.rows(columns, count))
+            })
             .collect();
-        for (output, (first, rows)) in self.outputs.iter_mut().zip(places) {
-            let from = lane.arena().plus((first * pitch(columns.len())) as u64);
+        for (output, (place, rows)) in self.outputs.iter_mut().zip(places) {
+            let from = lane.arena().plus(place as u64);
             let to = output[columns.start..].as_mut_ptr();
             // SAFETY: as above, for the outputs; no other slice writes these columns.
             unsafe { card.driver().copy_out(lane.stream, to, from, rows)? };
@@ -140,7 +197,8 @@ impl CodeWork {
 
     /// Copies a slice's inputs to the lane's pinned buffer.
     fn stage(&self, lane: &mut Lane, columns: &Range<usize>) {
-        let mut rows = lane.staging_mut().chunks_exact_mut(pitch(columns.len()));
+        let inputs_at = self.place(columns.len(), 0);
+        let mut rows = lane.staging_mut()[inputs_at..].chunks_exact_mut(pitch(columns.len()));
         for input in &self.inputs {
             for (element, row) in input.chunks_exact(self.element_bytes).zip(rows.by_ref()) {
                 row[..columns.len()].copy_from_slice(&element[columns.clone()]);
@@ -150,10 +208,48 @@ impl CodeWork {
 
     /// Copies a complete slice's outputs from the lane's pinned buffer.
     fn unstage(&mut self, lane: &Lane, columns: &Range<usize>) {
-        let mut rows = lane.staging().chunks_exact(pitch(columns.len())).skip(self.elements.0);
+        let outputs_at = self.place(columns.len(), self.elements.0);
+        let mut rows = lane.staging()[outputs_at..].chunks_exact(pitch(columns.len()));
         for output in &mut self.outputs {
             for (element, row) in output.chunks_exact_mut(self.element_bytes).zip(rows.by_ref()) {
                 element[columns.clone()].copy_from_slice(&row[..columns.len()]);
+            }
+        }
+    }
+}
+
+impl CodeWork {
+    /// Starts the checksums of a slice's outputs, and their copy to the lane's buffer.
+    fn start_sums(
+        &self,
+        card: &Card,
+        lane: &mut Lane,
+        columns: &Range<usize>,
+    ) -> Result<(), DriverError> {
+        let Some(sums) = &self.sums else { return Ok(()) };
+        let blocks = Blocks {
+            data: lane.arena().plus(self.place(columns.len(), self.elements.0) as u64),
+            rows: self.elements.1 as u32,
+            row_bytes: columns.len() as u32,
+            pitch: pitch(columns.len()) as u32,
+            block_bytes: sums.block_bytes as u32,
+        };
+        sums.kernel.launch(lane.stream, &blocks, lane.arena())?;
+        lane.copy_out(card, 0..self.sums_bytes(columns.len()))
+    }
+
+    /// Takes the checksums of a complete slice from the lane's buffer.
+    fn take_sums(&mut self, lane: &Lane, columns: &Range<usize>) {
+        let Some(CardSums { block_bytes, of_outputs, .. }) = &mut self.sums else { return };
+        let (in_element, blocks) =
+            (self.element_bytes / *block_bytes, columns.len() / *block_bytes);
+        let first = columns.start / *block_bytes;
+        let mut sums = lane.staging().as_chunks::<SUM_BYTES>().0.iter();
+        for of_output in of_outputs {
+            for of_element in of_output.chunks_exact_mut(in_element) {
+                for (to, bytes) in of_element[first..first + blocks].iter_mut().zip(&mut sums) {
+                    *to = u32::from_le_bytes(*bytes);
+                }
             }
         }
     }
@@ -165,12 +261,15 @@ impl Work for CodeWork {
     }
 
     fn slice_units(&self) -> usize {
-        columns_max(self.elements.0 + self.elements.1)
+        let columns = columns_max(self.elements.0 + self.elements.1);
+        let whole = |sums: &CardSums| columns / sums.block_bytes * sums.block_bytes;
+        self.sums.as_ref().map_or(columns, whole)
     }
 
     fn need(&self, units: usize) -> Need {
-        let arena = (self.elements.0 + self.elements.1) * pitch(units);
-        Need { arena, staging: if self.direct == (true, true) { 0 } else { arena } }
+        let arena = self.place(units, self.elements.0 + self.elements.1);
+        let direct = self.direct == (true, true);
+        Need { arena, staging: if direct { self.sums_bytes(units) } else { arena } }
     }
 
     fn start(
@@ -181,22 +280,25 @@ impl Work for CodeWork {
         poison: bool,
     ) -> Result<(), DriverError> {
         let pitch = pitch(columns.len());
-        let (ins, outs) = (self.elements.0 * pitch, self.elements.1 * pitch);
-        let outputs_at = lane.arena().plus(ins as u64);
+        let at = |element| self.place(columns.len(), element);
+        let (ins, outs, end) = (at(0), at(self.elements.0), at(self.elements.0 + self.elements.1));
+        let (inputs_at, outputs_at) =
+            (lane.arena().plus(ins as u64), lane.arena().plus(outs as u64));
         if self.direct.0 {
             self.copy_in(card, lane, &columns)?;
         } else {
             self.stage(lane, &columns);
-            lane.copy_in(card, 0..ins)?;
+            lane.copy_in(card, ins..outs)?;
         }
         if poison {
-            card.driver().fill(lane.stream, outputs_at, POISON, outs as u64)?;
+            card.driver().fill(lane.stream, outputs_at, POISON, (end - outs) as u64)?;
         }
-        self.program.launch(lane.stream, lane.arena(), outputs_at, pitch as u32)?;
+        self.program.launch(lane.stream, inputs_at, outputs_at, pitch as u32)?;
+        self.start_sums(card, lane, &columns)?;
         if self.direct.1 {
             self.copy_out(card, lane, &columns)?;
         } else {
-            lane.copy_out(card, ins..ins + outs)?;
+            lane.copy_out(card, outs..end)?;
         }
         card.driver().record(lane.done, lane.stream)
     }
@@ -205,16 +307,19 @@ impl Work for CodeWork {
         if !self.direct.1 {
             self.unstage(lane, &columns);
         }
+        self.take_sums(lane, &columns);
         Ok(())
     }
 
     fn output(self: Box<Self>) -> JobOutput {
-        let sums = |data: &[u8]| match self.checksum_block_bytes {
+        let of_host = |data: &[u8]| match self.checksum_block_bytes {
             None => Vec::new(),
             Some(block_bytes) => data.chunks(block_bytes).map(crc32c).collect(),
         };
+        let mut of_card = self.sums.map(|sums| sums.of_outputs.into_iter());
         let shard = |output: AlignedBuf| {
-            let checksums = sums(&output);
+            let known = of_card.as_mut().and_then(Iterator::next);
+            let checksums = known.unwrap_or_else(|| of_host(&output));
             Shard { data: output.freeze(), checksums }
         };
         JobOutput::Code(self.outputs.into_iter().map(shard).collect())

@@ -32,6 +32,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, JobOutput, SubmissionQueueId};
+use fieldstone_buf::AlignedBuf;
 
 use self::code::CodeWork;
 use self::lane::{Lane, Need, Slice};
@@ -285,6 +286,10 @@ impl Device for GpuDevice {
                     self.policy.takes_placements(&source, width, xs.len())
                 }),
         }
+    }
+
+    fn buffer(&self, len_bytes: usize) -> AlignedBuf {
+        self.card.host_buffer(len_bytes).unwrap_or_else(|| AlignedBuf::stale(len_bytes))
     }
 
     fn submit(&mut self, queue: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {

@@ -16,12 +16,16 @@ use crate::GpuDevice;
 use crate::card::{Card, Loaded};
 use crate::images::{Placer, Source};
 
+/// Smaller coding jobs are not worth a measurement, in input bytes.
+pub(super) const CODE_BYTES_MIN: u64 = 64 << 10;
 /// Sizes of coding jobs, in input bytes.
 const CODE_BYTES: [usize; 5] = [16 << 20, 4 << 20, 1 << 20, 256 << 10, 64 << 10];
 /// Sizes of placement jobs, in inputs.
 const PLACE_INPUTS: [u32; 5] = [16_384, 4096, 1024, 256, 64];
 /// Samples of each size. The fastest counts.
 const SAMPLES: usize = 3;
+/// One sample is enough if the card takes this many times as long as software.
+const HOPELESS: u32 = 8;
 /// The card has failed if a sample takes longer.
 const SAMPLE_MAX: Duration = Duration::from_secs(5);
 
@@ -31,6 +35,8 @@ pub(super) fn map(
     map: &Arc<LinearMap>,
 ) -> Result<(Arc<Loaded>, Threshold), String> {
     let loaded = card.program(map).map_err(words)?;
+    // No job waits for the checksum kernel either.
+    drop(card.sums());
     let mut device = GpuDevice::with_policy(card, Policy::everything(card)).map_err(words)?;
     let mut threshold = |direct| {
         let jobs = CODE_BYTES.map(|bytes| move || code(card, map, bytes, direct));
@@ -97,6 +103,9 @@ fn least<F: FnOnce() -> Job, const N: usize>(
             drop(execute(&job));
             in_software = in_software.min(started.elapsed());
             on_card = on_card.min(run(device, &job)?);
+            if on_card > HOPELESS * in_software {
+                break;
+            }
         }
         if on_card >= in_software {
             break;

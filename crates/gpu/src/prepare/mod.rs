@@ -133,6 +133,9 @@ impl Policy {
             Kind::Everything(card) => return card.program(map).is_ok(),
             Kind::Measured { known, wanted } => (known, wanted),
         };
+        if input_bytes < measure::CODE_BYTES_MIN {
+            return false;
+        }
         known.with_maps(|maps| match maps.get(&key(map)) {
             Some((_, State::Ready((_, threshold)))) => {
                 let least = match direct {

@@ -219,7 +219,15 @@ impl Worker {
         let most = (self.options.element_bytes_max / elements.div_ceil(8)).max(2);
         // Short lengths as often as long ones.
         let bits = rng.random_range(0..=most.ilog2());
-        let element_bytes = rng.random_range(1usize << bits..2 << bits).min(most);
+        let mut element_bytes = rng.random_range(1usize << bits..2 << bits).min(most);
+        let checksum_block_bytes = rng.random_bool(0.25).then(|| match rng.random_bool(0.5) {
+            true => 512 * rng.random_range(1..=8),
+            false => rng.random_range(1..5000),
+        });
+        if let Some(block_bytes) = checksum_block_bytes.filter(|_| rng.random_bool(0.5)) {
+            // Whole blocks, whose checksums the card computes if it can.
+            element_bytes = element_bytes.next_multiple_of(block_bytes);
+        }
         let pinned = rng.random_bool(0.5);
         let card = Arc::clone(self.device.card());
         let inputs = map.shape().input_elements.iter().map(|&count| {
@@ -239,10 +247,6 @@ impl Worker {
             bytes.slice(skip..)
         });
         let inputs = inputs.collect();
-        let checksum_block_bytes = rng.random_bool(0.25).then(|| match rng.random_bool(0.5) {
-            true => 512 * rng.random_range(1..=8),
-            false => rng.random_range(1..5000),
-        });
         Job::Code { map: Arc::clone(map), inputs, checksum_block_bytes }
     }
 }
