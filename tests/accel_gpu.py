@@ -21,7 +21,8 @@ def card_or_skip(world):
     check(result.stderr.count("\n") == 1, f"more than one line:\n{result.stderr}")
     out = world.file("none")
     encode = ["code", "encode", __file__, "--out", out, "--accel", "gpu"]
-    for command in (["gpu", "selftest"], ["gpu", "bench"], ["quickstart", "--accel", "gpu"], encode):
+    commands = [["gpu", "selftest"], ["gpu", "bench"], ["quickstart", "--accel", "gpu"], encode]
+    for command in commands:
         refused(*command, says=["NVIDIA driver"])
     check(not out.exists(), "a refused encode made a folder")
     raise Skip("this machine has no NVIDIA driver")
@@ -39,9 +40,8 @@ def files(world):
     for code in ("rs:4+2", "clay:4+2"):
         options = ["--accel", "gpu", "--json"]
         unit = ["--unit", "4M"]
-        did = json.loads(
-            fieldstone("code", "encode", big, "--code", code, *unit, "--out", shards, *options).stdout
-        )
+        encode = ["code", "encode", big, "--code", code, *unit, "--out", shards]
+        did = json.loads(fieldstone(*encode, *options).stdout)
         check(did["accel"] == "gpu" and did["device_failures"] == 0, f"{code}: {did}")
         fieldstone("code", "verify", shards)
         lost = (shards / "shard.1").read_bytes()

@@ -4,8 +4,8 @@
 //! memory of this process, with an interpreter for programs, so that everything above it can be
 //! tested without a card.
 //!
-//! Work on a *stream* is done in order and beside that of other streams. An *event* that is recorded
-//! on a stream is complete when the work before it is. No call waits for the card, except
+//! Work on a *stream* is done in order and beside that of other streams. An *event* that is
+//! recorded on a stream is complete when the work before it is. No call waits for the card, except
 //! [`Driver::wait`] and those that take or give back memory.
 
 use std::ptr::NonNull;

@@ -81,7 +81,7 @@ fn components_share_memory() {
     check(&maps[0], &Tuning { tiles: 1, ..Tuning::default() }, 3000 / 16 * 16, 4);
 }
 
-/// The layers multiply the same columns, so that one code, or two with the last step, does them all.
+/// The layers multiply the same columns, so one code, with others for the last step, does them all.
 #[test]
 fn layers_share_codes() {
     let maps = encode_and_repair("clay:8+4");

@@ -23,7 +23,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 }
 
 /// The sums of random rows, from the kernel with this text, and from the CPU. The memory has not a
-/// byte to spare, and nobody wrote the bytes between rows.
+/// byte to spare, and no thread wrote the bytes between rows.
 fn sums(
     text: &str,
     shape: [u32; 4],

@@ -85,7 +85,7 @@ impl Lane {
     /// Starts the copy of a range of the buffer to the same range of the arena.
     pub(super) fn copy_in(&self, card: &Card, range: Range<usize>) -> Result<(), DriverError> {
         let (to, from) = (self.arena().plus(range.start as u64), &self.staging()[range]);
-        // SAFETY: nobody touches the buffer until the lane's slice is complete, and the arena was
+        // SAFETY: no code touches the buffer until the lane's slice is complete, and the arena was
         // reserved with at least as many bytes as the buffer's part of the slice.
         unsafe { card.driver().copy_in(self.stream, to, from.as_ptr(), Rows::one(from.len())) }
     }

@@ -42,7 +42,7 @@ pub enum Cause {
     /// The launch does not fit the kernel, or no card can do it. No instruction is at fault.
     #[error("the launch is wrong: {0}")]
     Launch(String),
-    /// A register is read that nobody wrote, or that a shuffle left without a value.
+    /// A register is read that no thread wrote, or that a shuffle left without a value.
     #[error("{0} has no value")]
     UndefinedRegister(String),
     /// A divisor is zero.
@@ -85,8 +85,8 @@ pub enum Cause {
         /// The variable that is nearest.
         nearest: String,
     },
-    /// A byte of shared memory is read that nobody wrote.
-    #[error("the byte {address:#x} of shared memory is read, and nobody wrote it")]
+    /// A byte of shared memory is read that no thread wrote.
+    #[error("the byte {address:#x} of shared memory is read, and no thread wrote it")]
     SharedUninitialised {
         /// The address of the byte.
         address: u64,
@@ -158,8 +158,8 @@ pub enum MemoryError {
     /// An address to free that no allocation begins at.
     #[error("no allocation begins at {0:#x}")]
     NotAllocated(u64),
-    /// A byte is read that nobody wrote.
-    #[error("the byte {0:#x} is read, and nobody wrote it")]
+    /// A byte is read that no thread wrote.
+    #[error("the byte {0:#x} is read, and no thread wrote it")]
     Uninitialised(u64),
     /// Two threads of a launch access a byte, and one writes.
     #[error("a race: byte {address:#x}, {access}")]

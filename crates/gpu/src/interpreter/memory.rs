@@ -1,4 +1,4 @@
-//! Global memory: allocations, and the bytes that nobody wrote.
+//! Global memory: allocations, and the bytes that no thread wrote.
 //!
 //! An address holds the number of its allocation in the high bits, so a lookup is a shift, and
 //! between allocations there are gaps that no plausible offset crosses. No number is used twice:
@@ -12,7 +12,7 @@ use super::trace::{How, Trace, Who};
 const NUMBER_SHIFT: u32 = 36;
 /// The alignment of allocations in bytes.
 const ALIGNMENT: u64 = 256;
-/// What bytes hold that nobody wrote.
+/// What bytes hold that no thread wrote.
 const POISON: u8 = 0xc9;
 
 /// The global memory of a card.
@@ -49,7 +49,7 @@ impl Memory {
         Self::default()
     }
 
-    /// Whether bytes that nobody wrote may be read. At first they may not.
+    /// Whether bytes that no thread wrote may be read. At first they may not.
     pub fn allow_uninitialised(&mut self, allow: bool) {
         self.allow_uninitialised = allow;
     }
@@ -120,7 +120,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// The bytes are not all in one allocation, or nobody wrote one of them.
+    /// The bytes are not all in one allocation, or no thread wrote one of them.
     pub fn read(&self, address: u64, bytes: usize) -> Result<Vec<u8>, MemoryError> {
         let number = self.find(address, bytes)?;
         let allocation =
@@ -132,8 +132,8 @@ impl Memory {
         Ok(allocation.bytes[at..at + bytes].to_vec())
     }
 
-    /// Copies bytes from one address to another. A copy of a byte that nobody wrote is such a byte.
-    /// The ranges may overlap.
+    /// Copies bytes from one address to another. A copy of a byte that no thread wrote is such a
+    /// byte. The ranges may overlap.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// They are not all in one allocation, nobody wrote one of them, or another thread did.
+    /// They are not all in one allocation, no thread wrote one of them, or another thread did.
     pub(super) fn load(
         &mut self,
         address: u64,
@@ -200,7 +200,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// It is not in an allocation, nobody wrote it, or another thread accesses it otherwise.
+    /// It is not in an allocation, no thread wrote it, or another thread accesses it otherwise.
     pub(super) fn add(&mut self, address: u64, value: u32, who: Who) -> Result<u32, MemoryError> {
         let (launch, allow) = (self.launch, self.allow_uninitialised);
         let (allocation, at) = self.locate(address, 4)?;
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_that_nobody_wrote_is_not_read() {
+    fn a_byte_that_no_thread_wrote_is_not_read() {
         let mut memory = Memory::new();
         let (a, b) = (memory.alloc(8), memory.alloc(8));
         memory.write(a, &[1; 7]).unwrap();

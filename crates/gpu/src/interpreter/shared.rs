@@ -1,4 +1,4 @@
-//! Shared memory of a block: its variables, the bytes that nobody wrote, and races.
+//! Shared memory of a block: its variables, the bytes that no thread wrote, and races.
 //!
 //! Between two barriers of a block, its threads access a byte in any order. So it is a race when
 //! two of them access it and at least one writes. `bar.warp.sync` orders the accesses of the lanes
@@ -18,7 +18,7 @@ use super::trace::{How, Who};
 
 /// Number of lanes of a warp.
 pub(super) const LANES: usize = 32;
-/// What bytes hold that nobody wrote.
+/// What bytes hold that no thread wrote.
 const POISON: u8 = 0xc9;
 
 /// The shared memory of the present block.
@@ -111,7 +111,7 @@ impl Shared {
         }
     }
 
-    /// Begins a block, whose memory nobody wrote.
+    /// Begins a block, whose memory no thread wrote.
     pub fn begin_block(&mut self) {
         self.pass_barrier();
         for region in &mut self.regions {
@@ -134,7 +134,8 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// They are not all in one variable, nobody wrote one of them, or the read is part of a race.
+    /// They are not all in one variable, no thread wrote one of them, or the read is part of a
+    /// race.
     pub fn load(&mut self, address: u64, bytes: u32, who: Who) -> Result<&[u8], Cause> {
         let (region, at) = self.access(How::Read, address, bytes, who)?;
         Ok(&self.regions[region].bytes[at..at + bytes as usize])
@@ -156,7 +157,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// It is not in a variable, nobody wrote it, or the change is part of a race.
+    /// It is not in a variable, no thread wrote it, or the change is part of a race.
     pub fn add(&mut self, address: u64, value: u32, who: Who) -> Result<u32, Cause> {
         let (region, at) = self.access(How::Atomic, address, 4, who)?;
         Ok(add_word(&mut self.regions[region].bytes[at..at + 4], value))

@@ -87,7 +87,7 @@ fn accesses_outside_of_shared_variables() {
 }
 
 #[test]
-fn bytes_that_nobody_wrote() {
+fn bytes_that_no_thread_wrote() {
     let found = cause("", "ld.global.u32 %r1, [%d19]; ret;", 1);
     assert!(matches!(found, Cause::Global(MemoryError::Uninitialised(_))));
     let body = ".shared .align 4 .b8 a[8]; st.shared.u8 [a], 1; ld.shared.u16 %r1, [a]; ret;";

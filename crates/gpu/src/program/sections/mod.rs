@@ -211,8 +211,8 @@ impl Linked {
 }
 
 impl Sections {
-    /// The sections of a map. With `merged`, sections that differ in the sums of their columns share
-    /// a code.
+    /// The sections of a map. With `merged`, sections that differ in the sums of their columns
+    /// share a code.
     pub(crate) fn of(map: &LinearMap, merged: bool) -> Self {
         let linked: Vec<Linked> = components(groups(map)).into_iter().map(Linked::new).collect();
         let pieces: Vec<Piece<'_>> = linked.iter().flat_map(Linked::pieces).collect();

@@ -2,7 +2,8 @@
 //!
 //! All elements of a job lie in device memory one after the other, those of all input shards and
 //! then those of all output shards, at distances of `pitch` bytes: the length of an element rounded
-//! up to [`PITCH_ALIGN_BYTES`]. The bytes between elements are computed like the others and ignored.
+//! up to [`PITCH_ALIGN_BYTES`]. The bytes between elements are computed like the others, and
+//! ignored.
 //!
 //! The columns of the elements are cut into *tiles*. Of a tile, each thread has two vectors of 16
 //! bytes of each element. Neighbouring threads have neighbouring vectors, so a warp loads whole
