@@ -39,6 +39,8 @@ pub struct Card {
     driver: Arc<dyn Driver>,
     /// Copies of tables.
     copies: Mutex<(Stream, Event)>,
+    /// Streams with an event each that devices have given back.
+    idle_streams: Mutex<Vec<(Stream, Event)>>,
     host_memory: Arc<HostMemory>,
     /// The map that was used last is at the back.
     programs: Mutex<VecDeque<Known>>,
@@ -71,8 +73,8 @@ impl Card {
         let host_memory = HostMemory::new(Arc::clone(&driver));
         let programs = Mutex::default();
         let images = Images::default();
-        let sums = OnceLock::new();
-        Ok(Arc::new(Self { driver, copies, host_memory, programs, images, sums }))
+        let (idle_streams, sums) = (Mutex::default(), OnceLock::new());
+        Ok(Arc::new(Self { driver, copies, idle_streams, host_memory, programs, images, sums }))
     }
 
     /// The card's description.
@@ -100,6 +102,22 @@ impl Card {
         self.host_memory.has(bytes)
     }
 
+    /// A stream and an event without work.
+    pub(crate) fn take_stream(&self) -> Result<(Stream, Event), DriverError> {
+        let idle = self.idle_streams.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match idle {
+            Some(idle) => Ok(idle),
+            None => Ok((self.driver.stream()?, self.driver.event()?)),
+        }
+    }
+
+    /// Takes a stream and an event back whose work is complete. The driver keeps both until it
+    /// ends, so devices use them again.
+    pub(crate) fn give_stream(&self, stream: Stream, event: Event) {
+        let mut idle = self.idle_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.push((stream, event));
+    }
+
     /// The checksum kernel, loaded now at the first call. `None` if the card cannot execute it.
     pub(crate) fn sums(&self) -> Option<Arc<Sums>> {
         self.sums.get_or_init(|| Sums::new(self).ok().map(Arc::new)).clone()
@@ -124,11 +142,20 @@ impl Card {
             return known;
         }
         let loaded = Loaded::new(self, map, &Tuning::default()).map(Arc::new);
-        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
-        while programs.len() >= PROGRAMS_MAX {
-            programs.pop_front();
+        let lasts = match &loaded {
+            Ok(_) | Err(LoadError::Misfit(_) | LoadError::Driver(DriverError::Program(_))) => true,
+            // Another time there may be memory.
+            Err(LoadError::Driver(_)) => false,
+        };
+        if !lasts {
+            return loaded;
         }
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = if programs.len() < PROGRAMS_MAX { None } else { programs.pop_front() };
         programs.push_back((Arc::clone(map), loaded.clone()));
+        // To forget a program may take long.
+        drop(programs);
+        drop(oldest);
         loaded
     }
 

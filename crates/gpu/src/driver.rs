@@ -139,7 +139,7 @@ pub enum DriverError {
         /// The bytes that were wanted.
         bytes: u64,
     },
-    /// The operation failed. The card does nothing more for this process.
+    /// The operation failed. After most of these errors the card does nothing more for the process.
     #[error("{operation}: {error}")]
     Failed {
         /// The operation.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fieldstone_buf::{ALIGN_BYTES, AlignedBuf};
 
-use crate::driver::{Driver, DriverError};
+use crate::driver::Driver;
 
 /// The smallest class. Classes are powers of two.
 const CLASS_BYTES_MIN: usize = 64 << 10;
@@ -24,6 +24,17 @@ struct Kept {
     /// All blocks: first address and length.
     blocks: BTreeMap<usize, usize>,
     bytes: usize,
+}
+
+impl Kept {
+    /// Takes the largest block that no buffer uses out of the pool.
+    fn take_idle(&mut self) -> Option<NonNull<u8>> {
+        let (class, blocks) = self.free.iter_mut().rev().find(|(_, blocks)| !blocks.is_empty())?;
+        let pointer = blocks.pop()?;
+        self.bytes -= class;
+        self.blocks.remove(&pointer.addr().get());
+        Some(pointer)
+    }
 }
 
 // SAFETY: the blocks are plain memory, owned by the pool or by one loan.
@@ -67,7 +78,7 @@ impl HostMemory {
     pub(crate) fn take(self: &Arc<Self>, len_bytes: usize) -> Option<AlignedBuf> {
         let class = len_bytes.max(CLASS_BYTES_MIN).checked_next_power_of_two()?;
         let kept = self.lock().free.get_mut(&class).and_then(Vec::pop);
-        let pointer = kept.or_else(|| self.grow(class).ok().flatten())?;
+        let pointer = kept.or_else(|| self.grow(class))?;
         if !pointer.addr().get().is_multiple_of(ALIGN_BYTES) {
             self.lock().free.entry(class).or_default().push(pointer);
             return None;
@@ -77,15 +88,30 @@ impl HostMemory {
         Some(unsafe { AlignedBuf::foreign(pointer, len_bytes, loan) })
     }
 
-    fn grow(&self, class: usize) -> Result<Option<NonNull<u8>>, DriverError> {
-        if self.lock().bytes + class > HOST_BYTES_MAX {
-            return Ok(None);
-        }
-        let pointer = self.driver.allocate_host(class)?;
+    /// A new block. Blocks of other classes that no buffer uses make room for it.
+    fn grow(&self, class: usize) -> Option<NonNull<u8>> {
+        let mut idle = Vec::new();
         let mut kept = self.lock();
-        kept.blocks.insert(pointer.addr().get(), class);
-        kept.bytes += class;
-        Ok(Some(pointer))
+        while kept.bytes + class > HOST_BYTES_MAX {
+            match kept.take_idle() {
+                Some(block) => idle.push(block),
+                None => break,
+            }
+        }
+        let fits = kept.bytes + class <= HOST_BYTES_MAX;
+        kept.bytes += if fits { class } else { 0 };
+        drop(kept);
+        for pointer in idle {
+            // SAFETY: the driver gave the block, and no buffer uses it.
+            unsafe { self.driver.free_host(pointer) };
+        }
+        let pointer = if fits { self.driver.allocate_host(class).ok() } else { None };
+        let mut kept = self.lock();
+        match pointer {
+            Some(pointer) => drop(kept.blocks.insert(pointer.addr().get(), class)),
+            None => kept.bytes -= if fits { class } else { 0 },
+        }
+        pointer
     }
 
     /// Whether all of these bytes are in pinned memory.

@@ -96,6 +96,12 @@ impl Model {
         self.state().taken.values().sum()
     }
 
+    /// Handles that the card has given: programs, streams and events.
+    #[must_use]
+    pub fn handles(&self) -> u64 {
+        self.state().next
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

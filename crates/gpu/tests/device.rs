@@ -13,6 +13,7 @@ use fieldstone_crush::{
     AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, TypeId, WEIGHT_ONE,
 };
 use fieldstone_gf::LinearMap;
+use fieldstone_gpu::driver::Driver;
 use fieldstone_gpu::model::{Faults, Model};
 use fieldstone_gpu::selftest::{self, Options};
 use fieldstone_gpu::{Card, GpuDevice, Policy};
@@ -342,4 +343,18 @@ fn the_measured_policy_leaves_placements_to_faster_software() {
     }
     assert_eq!(threshold(), Some(u64::MAX));
     assert!(!device.takes(&many));
+}
+
+/// A server opens and closes volumes for ever; the driver keeps what it made.
+#[test]
+fn devices_use_the_streams_of_earlier_ones() {
+    let model = Arc::new(Model::default());
+    let card = Card::with_driver(Arc::clone(&model) as Arc<dyn Driver>).expect("a model works");
+    let open = || GpuDevice::with_policy(&card, Policy::everything(&card)).expect("memory");
+    drop(open());
+    let made = model.handles();
+    for _ in 0..3 {
+        drop(open());
+    }
+    assert_eq!(model.handles(), made);
 }

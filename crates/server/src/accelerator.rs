@@ -44,7 +44,7 @@ impl Accelerator {
         Ok(Self(Kind::Fpga(simulated::start(None)?.card)))
     }
 
-    /// Uses the first NVIDIA card for the coding jobs that it finishes earlier than the CPU.
+    /// Uses the first NVIDIA card for the jobs that it finishes earlier than the CPU.
     ///
     /// # Errors
     /// There is no driver or no card.
@@ -63,10 +63,10 @@ impl Accelerator {
     }
 
     /// Makes an engine for one volume or thread. On the FPGA device it has its own queue set, on a
-    /// GPU its own streams.
+    /// GPU its own streams. If the GPU has failed, the engine works in software.
     ///
     /// # Errors
-    /// The device has no queue set or no memory left.
+    /// The FPGA device has no queue set left.
     pub fn engine(&self) -> anyhow::Result<Engine> {
         match &self.0 {
             Kind::Cpu => Ok(Engine::software()),
@@ -75,8 +75,14 @@ impl Accelerator {
                 Ok(Engine::with_device(Box::new(device)))
             }
             Kind::Gpu(card, policy) => {
-                let device = GpuDevice::with_policy(card, policy.clone()).context("the GPU")?;
-                Ok(Engine::with_device(Box::new(device)))
+                // A card that has failed must not keep a volume closed.
+                Ok(match GpuDevice::with_policy(card, policy.clone()) {
+                    Ok(device) => Engine::with_device(Box::new(device)),
+                    Err(error) => {
+                        tracing::warn!("the CPU does the jobs of a volume, not the GPU: {error}");
+                        Engine::software()
+                    }
+                })
             }
         }
     }

@@ -45,7 +45,7 @@ pub(super) struct Lane {
 impl Lane {
     /// A lane without memory.
     pub(super) fn new(card: &Card) -> Result<Self, DriverError> {
-        let (stream, done) = (card.driver().stream()?, card.driver().event()?);
+        let (stream, done) = card.take_stream()?;
         Ok(Self { stream, done, slice: None, arena: None, staging: None })
     }
 

@@ -19,9 +19,9 @@
 //! A lane takes memory when a slice needs it, and keeps it ([`lane`]). If there is too little, the
 //! job of that slice ends with an error, and the device goes on with other jobs.
 //!
-//! When the driver reports any other error, the card does nothing more for this process. Then all
-//! jobs of the device end with an error, and it takes no others. An engine repeats them in
-//! software.
+//! After any other error of the driver, the device trusts the card no more: all of its jobs end
+//! with an error, and it takes no others. An engine repeats them in software. Buffers of work that
+//! may still be under way are never given back.
 
 mod code;
 mod lane;
@@ -326,10 +326,14 @@ impl Drop for GpuDevice {
                 let flight = self.flights.iter().position(|(number, _)| *number == slice.flight);
                 std::mem::forget(flight.and_then(|at| self.flights.remove(at)));
                 lane.forget_staging();
+                self.lost.get_or_insert_with(|| "the card does not answer".to_owned());
             }
         }
         for lane in &mut self.lanes {
             lane.free_arena(&self.card);
+            if self.lost.is_none() {
+                self.card.give_stream(lane.stream, lane.done);
+            }
         }
     }
 }

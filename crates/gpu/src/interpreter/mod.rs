@@ -5,9 +5,9 @@
 //! floating point, no local memory, no calls. What is not of the subset is an error of the parser,
 //! which names the line.
 //!
-//! The interpreter is stricter than a card. A card gives some result when a program reads what
-//! no thread wrote, accesses memory outside of its allocations, or has a race, and often the result
-//! is the expected one. Here each of these is a [`Fault`], which names the instruction and the thread.
+//! The interpreter is stricter than a card. A card gives some result when a program reads what no
+//! thread wrote, accesses memory outside of its allocations, or has a race, and often the result is
+//! the expected one. Here each of these is a [`Fault`], which names the instruction and the thread.
 //! Execution has one order, so a fault that happens once happens always.
 //!
 //! The threads of a block execute one after the other, each until it waits or ends. That is no

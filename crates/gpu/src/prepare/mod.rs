@@ -1,7 +1,7 @@
 //! Which jobs a card takes: those whose programs are loaded, if it is faster than software.
 //!
 //! A program takes from milliseconds to seconds to load, and an image of the placement kernel takes
-//! milliseconds to make. No call of a device may wait for that. So a thread of the card, the
+//! milliseconds to make. No call of a device may wait for that. So a thread of the policy, the
 //! *preparer*, loads the program of a map or makes the image of a placement when a job asks for it,
 //! and the device takes such jobs from then on.
 //!
@@ -24,8 +24,10 @@ use fieldstone_gf::LinearMap;
 use crate::card::{Card, Loaded};
 use crate::images::{Placer, Recent, Source};
 
-/// Maps that a policy knows. Others stay with software.
-const MAPS_MAX: usize = 1024;
+/// Maps that a policy knows. A new one takes the place of another.
+const MAPS_MAX: usize = 256;
+/// Maps that wait for the preparer. Others ask again with their next job.
+const WANTED_MAX: usize = 4;
 /// A launch takes some 20 us. Software places fewer inputs than these in that time.
 const INPUTS_MIN: usize = 64;
 
@@ -88,6 +90,14 @@ enum Request {
     Image(Source, u32),
 }
 
+/// Takes a map that nothing waits for out of the list, one that the card refuses if there is one.
+fn evict(maps: &mut Maps) -> Option<impl Sized + use<>> {
+    let idle = |(_, (_, state)): &(&usize, &(_, State<_>))| !matches!(state, State::Wanted);
+    let is_ready = |(_, (_, state)): &(&usize, &(_, State<_>))| matches!(state, State::Ready(_));
+    let address = *maps.iter().filter(idle).min_by_key(is_ready)?.0;
+    maps.remove(&address)
+}
+
 fn key(map: &Arc<LinearMap>) -> usize {
     Arc::as_ptr(map).addr()
 }
@@ -136,23 +146,30 @@ impl Policy {
         if input_bytes < measure::CODE_BYTES_MIN {
             return false;
         }
-        known.with_maps(|maps| match maps.get(&key(map)) {
+        let (takes, evicted) = known.with_maps(|maps| match maps.get(&key(map)) {
             Some((_, State::Ready((_, threshold)))) => {
                 let least = match direct {
                     true => threshold.direct_bytes,
                     false => threshold.staged_bytes,
                 };
-                input_bytes >= least
+                (input_bytes >= least, None)
             }
-            Some((_, State::Wanted | State::Refused)) => false,
+            Some((_, State::Wanted | State::Refused)) => (false, None),
             None => {
-                let request = Request::Map(Arc::clone(map));
-                if maps.len() < MAPS_MAX && wanted.send(request).is_ok() {
+                let is_wanted = |state: &&(_, State<_>)| matches!(state.1, State::Wanted);
+                if maps.values().filter(is_wanted).count() >= WANTED_MAX {
+                    return (false, None);
+                }
+                let evicted = if maps.len() < MAPS_MAX { None } else { evict(maps) };
+                if wanted.send(Request::Map(Arc::clone(map))).is_ok() {
                     maps.insert(key(map), (Arc::clone(map), State::Wanted));
                 }
-                false
+                (false, evicted)
             }
-        })
+        });
+        // To forget a program may take long, and other threads ask meanwhile.
+        drop(evicted);
+        takes
     }
 
     /// Whether the device takes a placement of this many inputs. Asks the preparer for a source
