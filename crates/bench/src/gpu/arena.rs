@@ -13,7 +13,7 @@ use rand::{RngCore, SeedableRng};
 
 use super::device;
 
-/// Most memory of the card, which is also at most a half of it.
+/// The arena takes at most this many bytes, and at most half of the card's memory.
 const ARENA_BYTES_MAX: u64 = 8 << 30;
 /// Noise that is copied from the host; the card repeats it.
 const NOISE_BYTES: u64 = 4 << 20;

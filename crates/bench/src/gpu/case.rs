@@ -48,7 +48,7 @@ pub enum Work {
 /// One case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What it measures.
+    /// The part of the benchmark.
     pub part: Part,
     /// The work.
     pub work: Work,

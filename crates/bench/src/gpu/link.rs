@@ -12,7 +12,7 @@ use fieldstone_gpu::driver::{Event, Stream};
 use super::arena::Arena;
 use super::device;
 
-/// Two streams, and a buffer in pinned memory for what comes back.
+/// Two streams, and a pinned buffer for the bytes that the card copies out.
 pub struct Link {
     inward: (Stream, Event),
     outward: (Stream, Event),

@@ -32,7 +32,7 @@ enum Queue {
     Absent,
 }
 
-/// What the cases of a run share.
+/// The card, its memory and the maps, which all cases of a run share.
 struct Run {
     card: Arc<Card>,
     arena: Arena,

@@ -40,7 +40,7 @@ impl Work {
     }
 }
 
-/// What does the work.
+/// The contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// Our software on one core.
@@ -114,7 +114,7 @@ pub struct Point {
     pub work: Work,
     /// The size of the object.
     pub object_bytes: usize,
-    /// What does it.
+    /// The contender.
     pub who: Who,
     /// Bytes of objects per second, in 10^9.
     pub gb_per_second: f64,
@@ -144,7 +144,7 @@ pub fn parse_name(name: &str) -> Option<(Work, usize, Who)> {
     Some((work, size, Who::named(who)?))
 }
 
-/// The points of a run, and what it lacks.
+/// The points of a run, and the contenders that it lacks.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// The points.

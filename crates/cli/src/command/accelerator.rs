@@ -28,7 +28,8 @@ impl Accel {
     /// Starts the engine.
     ///
     /// # Errors
-    /// This program was built without the simulated device, or there is no such device, or it does not start.
+    /// This program was built without the simulated device, or there is no such device, or it does
+    /// not start.
     pub fn start(self) -> anyhow::Result<Accelerator> {
         match self {
             Self::Cpu => Ok(Accelerator::cpu()),

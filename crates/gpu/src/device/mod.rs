@@ -50,7 +50,7 @@ pub const JOBS_MAX: usize = 64;
 /// The pattern of [`GpuDevice::poison_outputs`].
 const POISON: u8 = 0xa5;
 
-/// What the card does for one kind of job.
+/// One kind of job, as the card does it.
 trait Work: Send {
     /// Units of the job.
     fn units(&self) -> usize;

@@ -54,8 +54,8 @@ impl Memory {
         self.allow_uninitialised = allow;
     }
 
-    /// Allocates a number of bytes, and returns the address of the first. Nobody wrote the bytes
-    /// yet.
+    /// Allocates a number of bytes, and returns the address of the first. The bytes are
+    /// unwritten.
     pub fn alloc(&mut self, bytes: usize) -> u64 {
         let number = self.allocations.len() as u64;
         // An odd multiple of the alignment, different for neighbours.

@@ -10,12 +10,13 @@ use crate::command::accelerator::Accel;
 /// The engines that encode and decode: one for each thread.
 #[derive(clap::Args, Debug)]
 pub struct Engines {
-    /// The engine that encodes and decodes. The CPU does what a device does not take, or gets wrong.
+    /// The engine that encodes and decodes. The CPU does the jobs that a device does not take, and
+    /// repeats those that it gets wrong.
     #[arg(long, value_enum, default_value_t = Accel::Cpu)]
     accel: Accel,
 }
 
-/// What the engines did.
+/// The jobs of the engines, in numbers.
 #[derive(Serialize)]
 pub struct EngineReport {
     accel: &'static str,
@@ -50,7 +51,7 @@ impl Engines {
         Ok(Coders::new(engines))
     }
 
-    /// What the coders did.
+    /// The jobs of the coders, in numbers.
     pub fn report(&self, coders: &Coders) -> EngineReport {
         let counts = coders.counts();
         EngineReport {
@@ -61,7 +62,7 @@ impl Engines {
         }
     }
 
-    /// What the device did, as a line for people. `None` without a device.
+    /// The device's part of the jobs, as a line for people. `None` without a device.
     pub fn line(&self, coders: &Coders) -> Option<String> {
         let EngineReport { accel, coding_jobs, device_jobs, device_failures } = self.report(coders);
         let did = format!("{accel}: the device did {device_jobs} of {coding_jobs} coding jobs");
