@@ -182,22 +182,9 @@ impl Script {
         self.submit(Op::Write, first, blocks);
     }
 
-    /// A user's request for `blocks` blocks from block `first` on.
+    /// The volume takes a user's request; see [`request`].
     pub fn submit(&mut self, op: Op, first: u64, blocks: u32) {
-        let block = BLOCK_BYTES as u32;
-        let written_bytes = if op == Op::Write { blocks * block } else { 0 };
-        let request = fieldstone_block::Request {
-            id: RequestId(first),
-            op,
-            offset_bytes: first * u64::from(block),
-            len_bytes: blocks * block,
-            flags: RequestFlags::default(),
-            data: vec![7; written_bytes as usize].into(),
-            destination: ReadDestination::default(),
-            queue: QueueId::default(),
-            stamps: Stamps::default(),
-        };
-        self.volume.submit(request, self.now);
+        self.volume.submit(request(op, first, blocks), self.now);
     }
 
     /// The connection to a node breaks, and a new one is open at once.
@@ -218,6 +205,23 @@ impl Script {
                 ..Segment::new(id, SegmentKind::Data, State::Durable, shards.len())
             })
         })
+    }
+}
+
+/// A user's request for `blocks` blocks from block `first` on.
+pub fn request(op: Op, first: u64, blocks: u32) -> fieldstone_block::Request {
+    let block = BLOCK_BYTES as u32;
+    let written_bytes = if op == Op::Write { blocks * block } else { 0 };
+    fieldstone_block::Request {
+        id: RequestId(first),
+        op,
+        offset_bytes: first * u64::from(block),
+        len_bytes: blocks * block,
+        flags: RequestFlags::default(),
+        data: vec![7; written_bytes as usize].into(),
+        destination: ReadDestination::default(),
+        queue: QueueId::default(),
+        stamps: Stamps::default(),
     }
 }
 

@@ -3,18 +3,24 @@
 //!
 //! Data blocks keep the checksums that the volume computed when it wrote them, so a read notices a
 //! bit that flips anywhere in between. The world makes the checksums of parity together with the
-//! parity. If a node fails, its shard stays missing: the segment is
-//! degraded, and a rebuild restores the shard later. If fewer than k shards are written, the volume
-//! retries until nodes come back, and the journal keeps the segment's records meanwhile. The
-//! segment's blocks stay in memory until it is durable: if syncs fail on so many nodes that fewer
-//! than k shards are left, the volume seals the segment again. The ring keeps the same blocks, so
-//! the ring bounds this memory.
+//! parity. If a node fails, its shard stays missing: the segment is degraded, and a rebuild
+//! restores the shard later.
+//!
+//! A sealed segment survives the loss of m nodes, like the journal before it. Each of its k + m
+//! shards is on a node that is up, except the shards for nodes that are lost now, at most m. A node
+//! without room counts as lost if its disk is full, or if other volumes have the room. Until so
+//! many shards are written, the volume retries, and the journal keeps the segment's records. If
+//! the ring fills up meanwhile, users' writes wait, and then get the error that there is no space
+//! (`log/admission`).
+//!
+//! The segment's blocks stay in memory until it is durable: if syncs fail on so many nodes that
+//! fewer than k shards are left, the volume seals the segment again. The ring keeps the same
+//! blocks, so the ring bounds this memory.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use fieldstone_accel::{Job, Shard};
-use fieldstone_block::Nanos;
 use fieldstone_buf::{AlignedBuf, join};
 use fieldstone_proto::{
     BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, SegmentKind, ShardIndex,
@@ -27,7 +33,6 @@ use crate::core::{Ctx, VolumeCore};
 use crate::exec::Awaited;
 use crate::footer::Footer;
 use crate::jobs::JobResult;
-use crate::node::Node;
 use crate::rows::complete_rows;
 use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::{NodeHealth, VolumePhase};
@@ -39,10 +44,6 @@ const RETRY_MS: u64 = 50;
 const OPENING_ATTEMPTS: u64 = 20;
 /// How often the volume tries missing shards on nodes that can take them although k are written.
 const WHOLE_ATTEMPTS: u64 = 3;
-/// How long the volume waits for room when a segment lies on enough nodes to be read, but on fewer
-/// than it should although nodes are up. Answers under way, a checkpoint or other volumes may make
-/// the room.
-const NARROW_MAX: Nanos = Nanos::from_ms(2_000);
 /// Every so many attempts the volume asks full nodes how much room they have now.
 const ASK_ATTEMPTS: u64 = 8;
 
@@ -79,7 +80,6 @@ pub async fn seal(ctx: Ctx, handle: SegmentIndex) {
 /// nodes for. Returns false if the volume failed meanwhile.
 pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: SealMeta) -> bool {
     let mut asked = false;
-    let mut stored_at = None;
     let mut refusing = Vec::new();
     for attempt in 0u64.. {
         let targets = ctx.with(|core| core.place_missing(handle, attempt));
@@ -121,13 +121,8 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
             if core.phase == VolumePhase::Opening && attempt >= OPENING_ATTEMPTS {
                 return Some(false);
             }
-            let stored = core.stored(handle);
-            let enough = stored && attempt >= WHOLE_ATTEMPTS;
-            if stored {
-                stored_at.get_or_insert(core.now);
-            }
-            let late = stored_at.is_some_and(|at| core.now.since(at) >= NARROW_MAX);
-            let wide = late || !core.is_narrow(handle, &refusing);
+            let enough = core.stored(handle) && attempt >= WHOLE_ATTEMPTS;
+            let wide = !core.is_narrow(handle, &refusing);
             (wide && (enough || core.stored_well(handle))).then_some(true)
         });
         match done {
@@ -224,23 +219,30 @@ impl VolumeCore {
         nodes
     }
 
-    /// A segment of data lies on fewer nodes than it should, even without the lost nodes and those
-    /// that refused it (`refusing`). Other nodes are up and seem to have no room. Then the loss of
-    /// m nodes may lose the segment, although the code survives the loss of m nodes. An opening has
-    /// to go on with the room that it finds.
+    /// A segment of data lies on fewer nodes than it must; see [`Self::shards_lacking`]. An opening
+    /// has to go on with the room that it finds.
     fn is_narrow(&self, handle: SegmentIndex, refusing: &[NodeIndex]) -> bool {
-        let Some(segment) = self.segments.get(handle) else { return false };
-        if segment.kind != SegmentKind::Data || self.phase == VolumePhase::Opening {
-            return false;
+        let data = |segment: &Segment| segment.kind == SegmentKind::Data;
+        self.segments.get(handle).is_some_and(data)
+            && self.phase != VolumePhase::Opening
+            && self.shards_lacking(handle, refusing) > 0
+    }
+
+    /// Shards that the segment lacks to survive the loss of m nodes. A shard counts while its node
+    /// is up. Nodes that are lost, that have no room or that refused the segment (`refusing`) are
+    /// among those m nodes, unless they hold a shard.
+    pub fn shards_lacking(&self, handle: SegmentIndex, refusing: &[NodeIndex]) -> usize {
+        let Some(segment) = self.segments.get(handle) else { return 0 };
+        let (mut holding, mut lost) = (0, 0);
+        for (index, node) in (0..).map(NodeIndex).zip(&self.nodes) {
+            let full =
+                node.is_short() || self.is_limited_by_disk(node) || refusing.contains(&index);
+            match node.health == NodeHealth::Up {
+                true if segment.has_shard_on(index) => holding += 1,
+                up => lost += usize::from(full || !up),
+            }
         }
-        let lost = |(index, node): &(NodeIndex, &Node)| {
-            let full = node.is_short() || self.is_limited_by_disk(node);
-            node.health != NodeHealth::Up || full || refusing.contains(index)
-        };
-        let nodes = (0..).map(NodeIndex).zip(&self.nodes);
-        let lost = nodes.filter(lost).count().min(self.code.m());
-        let min_shards = segment.shards.len() - lost;
-        segment.shards.len() - segment.missing() < min_shards
+        (segment.shards.len() - lost.min(self.code.m())).saturating_sub(holding)
     }
 
     /// As [`Self::stored`], and no node could take a missing shard.
@@ -608,7 +610,7 @@ mod tests {
     use super::*;
     use fieldstone_proto::ReplyBody;
 
-    use crate::node::Shortage;
+    use crate::node::{Node, Shortage};
     use crate::script::{Script, stat};
 
     /// A segment is as wide as the nodes that are up allow, although the code needs fewer shards.
@@ -630,6 +632,11 @@ mod tests {
         assert_eq!(narrow(&mut script, &[7]), [false, false, true], "it counts once");
         script.core(|core| core.node_mut(NodeIndex(6)).slots.shortage = Shortage::DiskFull);
         assert_eq!(narrow(&mut script, &[]), [false, false, false], "a full disk is like a loss");
+        script.core(|core| core.node_mut(NodeIndex(7)).health = NodeHealth::Up);
+        script.core(|core| core.node_mut(NodeIndex(0)).health = NodeHealth::Down);
+        assert_eq!(narrow(&mut script, &[]), [false, false, true], "its shard counts no more");
+        script.core(|core| core.node_mut(NodeIndex(1)).health = NodeHealth::Down);
+        assert_eq!(narrow(&mut script, &[]), [false, true, true], "no more than m are lost");
     }
 
     /// Seals a segment on six nodes that have no room for 5 s. Then `roomy` of them have room for
@@ -669,13 +676,12 @@ mod tests {
         ended.get().then(|| 6 - missing.expect("it was added"))
     }
 
-    /// Also after a long wait for the first shards, the volume waits for room for the others.
+    /// However long the wait is, the volume relies on no segment that a permitted loss may take.
     #[test]
-    fn a_segment_is_narrow_only_after_a_wait() {
+    fn a_segment_waits_for_room_on_every_node_that_is_up() {
         assert_eq!(sealed_on(6, 1_000), Some(6));
-        assert_eq!(sealed_on(5, 1_000), None);
-        assert_eq!(sealed_on(5, 4_000), Some(5));
-        assert_eq!(sealed_on(3, 9_000), None, "too few to read it");
+        assert_eq!(sealed_on(5, 60_000), None);
+        assert_eq!(sealed_on(3, 60_000), None, "too few to read it");
     }
 
     /// A node could not delete one of two shards of a segment alone.

@@ -49,6 +49,9 @@ pub struct NodeStatus {
     pub slot_bytes: u32,
     /// Shards of this volume on the node.
     pub shards: u32,
+    /// The node has no room for this volume, although the volume's own shards do not take the room:
+    /// its disk is full, or other volumes have reserved the room.
+    pub short: bool,
     /// Why the node is down, if it is.
     pub reason: String,
     /// An opening that did not end has fenced the node. The next opening uses the node again.
@@ -119,6 +122,8 @@ pub struct Status {
     pub segments_lost: u64,
     /// Of the segments, dead ones that wait for the next checkpoint.
     pub segments_pending_free: u64,
+    /// Complete segments whose shards are still being written. The journal holds their blocks.
+    pub segments_unsealed: u64,
     /// Bytes of the log that only the journal holds.
     pub journal_used_bytes: u64,
     /// Size of the journal ring.

@@ -411,6 +411,7 @@ fn status(core: &VolumeCore) -> Status {
             )
             .unwrap_or(u32::MAX),
             reason: node.reason.clone(),
+            short: node.is_short(),
             fenced: node.fenced,
         })
         .collect();
@@ -435,6 +436,7 @@ fn status(core: &VolumeCore) -> Status {
         segments_pending_free: sealed()
             .filter(|(_, s)| s.kind == fieldstone_proto::SegmentKind::Data && s.live_blocks == 0)
             .count() as u64,
+        segments_unsealed: core.closed_segments().len() as u64,
         journal_used_bytes: core.log.used_bytes(),
         journal_ring_bytes: core.log.ring_bytes,
         journal_whole: core.journal_whole(),

@@ -5,6 +5,7 @@
 //! refuses the change when none of them will, or when the change has waited too long.
 
 use fieldstone_block::{BlockError, Nanos};
+use fieldstone_proto::NodeIndex;
 
 use super::{Lack, Line, Mutation};
 use crate::core::VolumeCore;
@@ -53,7 +54,13 @@ impl VolumeCore {
     /// More than `missing_max` nodes are lost or have no room, and users have waited too long for
     /// them. Collection waits for the same nodes.
     fn waits_for_room_in_vain(&mut self) -> bool {
-        if !self.too_few_nodes(|node| !node.is_short() && !node.slots.full) {
+        let too_few = self.too_few_nodes(|_, node| !node.is_short() && !node.slots.full);
+        self.waits_in_vain(too_few)
+    }
+
+    /// The nodes with room are too few, and were too few for too long.
+    fn waits_in_vain(&mut self, too_few: bool) -> bool {
+        if !too_few {
             // A node may report room for a moment. The time goes on until a write of a user makes
             // progress.
             return false;
@@ -64,9 +71,12 @@ impl VolumeCore {
     }
 
     /// More than `missing_max` nodes are lost or do not pass `has`.
-    fn too_few_nodes(&self, has: impl Fn(&Node) -> bool) -> bool {
-        let lost = |node: &&Node| node.health != NodeHealth::Up || !has(node);
-        self.nodes.iter().filter(lost).count() > usize::from(self.config.missing_max)
+    fn too_few_nodes(&self, has: impl Fn(NodeIndex, &Node) -> bool) -> bool {
+        let lost = |(index, node): &(NodeIndex, &Node)| {
+            node.health != NodeHealth::Up || !has(*index, node)
+        };
+        let nodes = (0..).map(NodeIndex).zip(&self.nodes);
+        nodes.filter(lost).count() > usize::from(self.config.missing_max)
     }
 
     /// The ring is full: changes wait until segments are stored. If nodes have no room for the
@@ -80,10 +90,15 @@ impl VolumeCore {
         if self.segments.any_shelved() {
             self.refuse_line(Line::Internal);
         }
-        if !self.waits_for_room_in_vain() {
+        // The volume's own shards may take the room, too: a segment waits until it is stored as the
+        // code demands.
+        let too_few = self.too_few_nodes(|index, node| {
+            !node.is_short() && !node.slots.full && self.has_room_for_data(index)
+        });
+        if !self.waits_in_vain(too_few) {
             return;
         }
-        let disks_full = self.too_few_nodes(|node| !node.is_disk_full());
+        let disks_full = self.too_few_nodes(|_, node| !node.is_disk_full());
         let lines = if disks_full { &[Line::Users, Line::Trims][..] } else { &[Line::Users] };
         for line in lines {
             self.refuse_line(*line);
@@ -193,5 +208,35 @@ impl VolumeCore {
                 ctx.with(|core| core.log.wakes = false);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_block::Op;
+
+    use crate::script::{Script, request};
+
+    /// Whether a write is refused that waits for a minute while the ring is full, and so many nodes
+    /// have no room for data because of the volume's own shards.
+    fn is_refused(nodes_without_room: u16) -> bool {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            let kept = u32::try_from(core.checkpoint_segments()).expect("small");
+            let nodes = core.nodes.iter_mut().take(usize::from(nodes_without_room));
+            nodes.for_each(|node| node.slots.free = kept);
+            core.queue_user(request(Op::Write, 0, 1), EntryKind::Data);
+            core.hold_all();
+            core.now = core.now.plus(Nanos::from_ms(60_000));
+            core.hold_all();
+            core.completions.iter().any(|completion| completion.result == Err(BlockError::NoSpace))
+        })
+    }
+
+    #[test]
+    fn a_full_ring_refuses_writes_when_too_few_nodes_take_shards() {
+        assert!(!is_refused(2), "segments do without two shards");
+        assert!(is_refused(3));
     }
 }

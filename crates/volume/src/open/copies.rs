@@ -168,8 +168,13 @@ pub(super) async fn strengthen(
     backed: impl Iterator<Item = SegmentIndex>,
 ) -> Result<(), Failure> {
     for handle in backed {
-        // The writer had room for the shards, so the opening may use the reserve.
-        let targets = ctx.with(|core| core.place_missing(handle, 0));
+        // The writer had room for these shards, so the opening may use the reserve. The writer may
+        // have written further shards to nodes that are lost now. For those it had no room here.
+        let targets = ctx.with(|core| {
+            let mut targets = core.place_missing(handle, 0);
+            targets.truncate(core.shards_lacking(handle, &[]));
+            targets
+        });
         let wanted = targets.len();
         let first = rebuild_segment(ctx, handle, targets).await;
         let mut made = first.made;
@@ -229,7 +234,7 @@ mod tests {
     use fieldstone_proto::{NodeError, ReplyBody, SealMeta, SegmentKind, ShardInfo};
 
     use crate::script::Script;
-    use crate::status::VolumePhase;
+    use crate::status::{NodeHealth, VolumePhase};
 
     /// The shards 4 and 5 are missing.
     const SHARDS: [Option<u16>; 6] = [Some(0), Some(1), Some(2), Some(3), None, None];
@@ -484,9 +489,23 @@ mod tests {
 
     /// What the opening does to make a segment whole, and whether it succeeds. See [`go_on`].
     fn strengthened(refusals: usize, error: &NodeError) -> (Vec<&'static str>, usize, bool) {
+        strengthened_without(&[], refusals, error)
+    }
+
+    /// The same while these nodes are lost.
+    fn strengthened_without(
+        lost: &[u16],
+        refusals: usize,
+        error: &NodeError,
+    ) -> (Vec<&'static str>, usize, bool) {
         let mut script = Script::serving(8);
         let handle = script.add_segment(&SHARDS);
-        script.core(|core| core.phase = VolumePhase::Opening);
+        script.core(|core| {
+            core.phase = VolumePhase::Opening;
+            for node in lost {
+                core.node_mut(NodeIndex(*node)).health = NodeHealth::Down;
+            }
+        });
         let outcome = Outcome::default();
         let result = Rc::clone(&outcome);
         script.start(move |ctx| async move {
@@ -508,5 +527,13 @@ mod tests {
         let twice = vec!["write", "write", "sync", "write", "sync", "write"];
         assert_eq!(strengthened(4, &full), (twice, 2, true), "the nodes are as good as lost");
         assert_eq!(strengthened(1, &NodeError::Busy), (vec!["write", "write"], 1, false));
+    }
+
+    /// The writer may have had room for the missing shards on the lost nodes only.
+    #[test]
+    fn an_opening_makes_no_more_shards_than_the_losses_that_may_come_ask_for() {
+        let full = NodeError::NoSpace;
+        assert_eq!(strengthened_without(&[7], 0, &full), (vec!["write"], 1, true));
+        assert_eq!(strengthened_without(&[6, 7], 0, &full), (vec![], 2, true));
     }
 }
