@@ -27,6 +27,8 @@ pub struct Health {
     pub missing: u64,
     /// Number of segments that miss more shards than the code repairs.
     pub lost: u64,
+    /// Number of complete segments whose shards are still being written.
+    pub unsealed: u64,
     /// A rebuild runs.
     pub rebuilding: bool,
     /// The journal is on as many nodes as it should be.
@@ -42,6 +44,8 @@ pub struct NodeView {
     pub shards: u64,
     /// An opening that did not end has fenced the node. The next opening uses the node again.
     pub fenced: bool,
+    /// The node has no room for the volume, and the volume's own shards are not the reason.
+    pub short: bool,
 }
 
 /// A volume process.

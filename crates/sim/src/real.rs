@@ -77,6 +77,7 @@ impl VolumeProcess for Volume {
             up: node.health == NodeHealth::Up,
             shards: u64::from(node.shards),
             fenced: node.fenced,
+            short: node.short,
         };
         Health {
             phase: status.phase,
@@ -87,6 +88,7 @@ impl VolumeProcess for Volume {
             degraded: status.segments_degraded,
             missing: status.shards_missing,
             lost: status.segments_lost,
+            unsealed: status.segments_unsealed,
             rebuilding: status.rebuild.running,
             journal_whole: status.journal_whole,
         }

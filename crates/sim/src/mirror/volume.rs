@@ -314,7 +314,12 @@ impl VolumeProcess for MirrorVolume {
     }
 
     fn health(&self) -> Health {
-        let view = |node: &Node| NodeView { up: *node == Node::Up, shards: 0, fenced: false };
+        let view = |node: &Node| NodeView {
+            up: *node == Node::Up,
+            shards: 0,
+            fenced: false,
+            short: false,
+        };
         Health {
             phase: self.phase.clone(),
             whole: self.nodes.iter().all(|node| *node == Node::Up),
@@ -324,6 +329,7 @@ impl VolumeProcess for MirrorVolume {
             degraded: 0,
             missing: 0,
             lost: 0,
+            unsealed: 0,
             rebuilding: false,
             journal_whole: true,
         }
