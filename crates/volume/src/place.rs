@@ -92,7 +92,7 @@ impl VolumeCore {
         };
         let nodes = (0u16..).map(NodeIndex).zip(&self.nodes).filter(usable);
         let mut usable: Vec<(u64, NodeIndex)> =
-            nodes.map(|(index, _)| (self.slots_beyond(index), index)).collect();
+            nodes.map(|(index, _)| (self.slots_for_data(index), index)).collect();
         if self.is_tight() {
             // Uses only the nodes with most room, so that as many segments fit as `space` counts.
             usable.sort_unstable_by_key(|(slots, _)| std::cmp::Reverse(*slots));

@@ -193,16 +193,25 @@ impl Script {
         self.volume.handle(VolumeEvent::NodeUp(node), self.now);
     }
 
-    /// Adds a durable segment with its shards on these nodes.
+    /// Adds a durable segment of data with its shards on these nodes.
     pub fn add_segment(&mut self, shards: &[Option<u16>]) -> SegmentIndex {
+        self.add(SegmentKind::Data, shards)
+    }
+
+    /// Adds a durable segment of a checkpoint with its shards on these nodes.
+    pub fn add_checkpoint(&mut self, shards: &[Option<u16>]) -> SegmentIndex {
+        self.add(SegmentKind::Checkpoint, shards)
+    }
+
+    fn add(&mut self, kind: SegmentKind, shards: &[Option<u16>]) -> SegmentIndex {
         self.core(|core| {
             core.segments_made += 1;
             let id = SegmentId(core.segments_made);
             core.segments.insert(Segment {
                 shard_bytes: GEOMETRY.shard_bytes,
                 shards: shards.iter().map(|node| node.map(NodeIndex)).collect(),
-                live_blocks: 1,
-                ..Segment::new(id, SegmentKind::Data, State::Durable, shards.len())
+                live_blocks: u32::from(kind == SegmentKind::Data),
+                ..Segment::new(id, kind, State::Durable, shards.len())
             })
         })
     }

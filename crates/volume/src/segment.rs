@@ -227,6 +227,7 @@ pub struct SegmentTable {
     slots: Vec<Option<Segment>>,
     free: Vec<SegmentIndex>,
     by_id: BTreeMap<SegmentId, SegmentIndex>,
+    checkpoints: Vec<SegmentIndex>,
     unsealed: usize,
     shelved: usize,
     row_backed: usize,
@@ -239,6 +240,7 @@ impl SegmentTable {
         self.unsealed += usize::from(segment.unsealed());
         self.shelved += usize::from(segment.shelved);
         self.row_backed += usize::from(segment.row_backed());
+        let is_checkpoint = segment.kind == SegmentKind::Checkpoint;
         let handle = match self.free.pop() {
             Some(handle) => {
                 self.slots[handle as usize] = Some(segment);
@@ -250,6 +252,9 @@ impl SegmentTable {
             }
         };
         self.by_id.insert(id, handle);
+        if is_checkpoint {
+            self.checkpoints.push(handle);
+        }
         handle
     }
 
@@ -257,6 +262,7 @@ impl SegmentTable {
     pub fn remove(&mut self, handle: SegmentIndex) -> Option<Segment> {
         let segment = self.slots.get_mut(handle as usize)?.take()?;
         self.by_id.remove(&segment.id);
+        self.checkpoints.retain(|checkpoint| *checkpoint != handle);
         self.unsealed -= usize::from(segment.unsealed());
         self.shelved -= usize::from(segment.shelved);
         self.row_backed -= usize::from(segment.row_backed());
@@ -365,6 +371,12 @@ impl SegmentTable {
     #[must_use]
     pub fn handles(&self) -> Vec<SegmentIndex> {
         self.by_id.values().copied().collect()
+    }
+
+    /// The handles of the segments of checkpoints.
+    #[must_use]
+    pub fn checkpoints(&self) -> &[SegmentIndex] {
+        &self.checkpoints
     }
 
     /// Number of segments.

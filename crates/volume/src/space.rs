@@ -6,11 +6,14 @@
 //! `provision`). No other volume changes that number, so the rest of this text holds for each
 //! volume of a pool by itself.
 //!
-//! # Each node keeps slots for the next checkpoint
-//! Let `C` be the number of segments that a checkpoint takes. No segment of data takes one of the
-//! last `C` slots of a node. So a checkpoint always finds its slots, no matter which nodes are
-//! there: it takes at most `C` slots of a node, and needs k nodes. When the root names the new
-//! checkpoint, the slots of the old one become free, so the next checkpoint finds `C` slots again.
+//! # Each node keeps slots for two checkpoints
+//! Let `C` be the number of segments that a checkpoint takes. Each node has `2C` slots that no
+//! segment of data takes: `C` for the present checkpoint and `C` for the next one. So a checkpoint
+//! always finds its slots, no matter which nodes are there: it takes at most `C` slots of a node,
+//! and needs k nodes. When the root names the new checkpoint, the slots of the old one become free.
+//! A node keeps slots for the present checkpoint also if it holds none of its shards. Otherwise the
+//! next checkpoint, on other nodes because some are lost, would take slots there that were counted
+//! as room for data.
 //!
 //! The slots beyond those make room for segments of data. Their number follows from the free slots
 //! of each node, if segments go to the nodes with the most room when room gets short. The count
@@ -45,7 +48,7 @@
 //!
 //! - the segments that the last root names: the segments in use, and one checkpoint;
 //! - shards of a checkpoint that no root names. The opening deletes them before it writes anything,
-//!   so each node has `C` slots again;
+//!   so each node has `C` slots for the next checkpoint again;
 //! - dead segments whose deletion was lost, and segments whose records the journal still has. The
 //!   opening deletes both before it writes anything.
 //!
@@ -68,7 +71,7 @@
 //! have reserved them, the node takes no shard of the checkpoint, like a lost node.
 
 use fieldstone_codes::Profile;
-use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
+use fieldstone_proto::{BLOCK_BYTES, NodeIndex, SegmentKind};
 use smallvec::SmallVec;
 
 use crate::core::{VolumeCore, layout_of};
@@ -77,6 +80,7 @@ use crate::interface::Geometry;
 use crate::node::Node;
 use crate::record::RECORD_ENTRIES_MAX;
 use crate::root::CHECKPOINT_SEGMENTS_MAX;
+use crate::segment::{SegmentIndex, epoch_of};
 use crate::status::{NodeHealth, VolumePhase};
 
 /// Free segments that users' writes do not take.
@@ -141,19 +145,25 @@ impl CapacityParams {
         }
     }
 
-    /// Segments that hold no data when a volume of `total` segments is full: its checkpoint, and
-    /// the garbage that collection needs. When nodes are lost, that garbage gives less room.
-    fn overhead(self, checkpoint: u64, total: u64) -> u64 {
-        checkpoint + (slack(total) * self.nodes).div_ceil(self.nodes_left())
+    /// Segments of garbage that collection needs when a volume has `total` segments of data and
+    /// garbage, and is full. When nodes are lost, that garbage gives less room.
+    fn garbage(self, total: u64) -> u64 {
+        (slack(total) * self.nodes).div_ceil(self.nodes_left())
     }
 
-    /// Slots on each node that no data takes: those for the next checkpoint, and enough for `free`
-    /// segments even when nodes are lost.
+    /// Slots on each node with which `free` segments find room even when nodes are lost.
+    fn slots_for_free(self, free: u64) -> u64 {
+        (free * self.width).div_ceil(self.nodes_left())
+    }
+
+    /// Slots on each node that neither data nor garbage takes: those for the present and the next
+    /// checkpoint, and those for `free` segments.
     fn slots_left(self, checkpoint: u64, free: u64) -> u64 {
-        checkpoint + (free * self.width).div_ceil(self.nodes_left())
+        2 * checkpoint + self.slots_for_free(free)
     }
 
-    /// Segments in use when a volume of `blocks` blocks is full, and segments of its checkpoint.
+    /// Segments of data and garbage when a volume of `blocks` blocks is full, and segments of its
+    /// checkpoint.
     fn segments_for(self, blocks: u64) -> (u64, u64) {
         let data = blocks.div_ceil(self.data_blocks().max(1));
         let mut total = data;
@@ -162,7 +172,7 @@ impl CapacityParams {
             // A checkpoint names every segment that can exist, including those in free slots.
             let slots = self.slots(total) + self.slots_left(checkpoint, RESERVE_SEGMENTS);
             let checkpoint = self.checkpoint_segments(blocks, slots * self.nodes / self.width);
-            let wanted = data + self.overhead(checkpoint, total);
+            let wanted = data + self.garbage(total);
             if wanted <= total {
                 return (total, checkpoint);
             }
@@ -202,7 +212,7 @@ impl CapacityParams {
         // Garbage grows in steps. At a step, one more segment takes more room for garbage than it
         // gives. So the volume does not use that segment.
         let before_step = (total / SLACK_FRACTION * SLACK_FRACTION).saturating_sub(1);
-        let data = |total: u64| total.saturating_sub(self.overhead(checkpoint, total));
+        let data = |total: u64| total.saturating_sub(self.garbage(total));
         data(total).max(data(before_step)) * self.data_blocks()
     }
 
@@ -304,10 +314,16 @@ impl VolumeCore {
 
     /// The same after a checkpoint of `kept` segments.
     fn segments_free_after_checkpoint(&self, kept: u64, fewer_shards_per_loss: u64) -> u64 {
-        let slots = |node: &Node| u64::from(node.slots.free).saturating_sub(kept);
+        let held = self.checkpoint_shards();
+        let nodes = || self.nodes.iter().zip(&held);
         let fitting = self.fitting_on_most(|left_out| {
-            let counts = |node: &&Node| node.health == NodeHealth::Up && !left_out(node);
-            let free = self.nodes.iter().filter(counts).map(slots).collect();
+            let counts =
+                |(node, _): &(&Node, &u64)| node.health == NodeHealth::Up && !left_out(node);
+            let slots = |(node, held): (&Node, &u64)| {
+                let kept = self.checkpoint_slots_kept(kept, *held);
+                u64::from(node.slots.free).saturating_sub(kept)
+            };
+            let free = nodes().filter(counts).map(slots).collect();
             self.capacity_params().segments_fitting_after_losses(free, fewer_shards_per_loss)
         });
         let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
@@ -337,15 +353,64 @@ impl VolumeCore {
         open.is_some_and(|segment| segment.contents_blocks() == 0)
     }
 
-    /// A node has a slot for a shard of data: a slot that is not kept for the next checkpoint, and
-    /// that no shard under way takes.
+    /// A node has a slot for a shard of data: a slot that is not kept for a checkpoint, and that no
+    /// shard under way takes.
     #[must_use]
     pub fn has_room_for_data(&self, node: NodeIndex) -> bool {
-        // An opening that has written its checkpoint has used these slots. It gets the slots of the
-        // old checkpoint.
+        self.slots_for_data(node) > 0
+    }
+
+    /// Slots of a node for shards of data, beyond those that shards under way take.
+    #[must_use]
+    pub fn slots_for_data(&self, node: NodeIndex) -> u64 {
+        // An opening that has written its checkpoint has used the slots for it. It gets the slots
+        // of the old checkpoint.
         let taken = self.phase == VolumePhase::Opening && !self.log.nodes.is_empty();
-        let kept = if taken { 0 } else { self.checkpoint_segments() };
-        self.slots_beyond(node) > kept
+        let kept = if taken { 0 } else { self.checkpoint_slots_kept_on(node) };
+        self.slots_beyond(node).saturating_sub(kept)
+    }
+
+    /// Free slots that a node keeps for checkpoints; see the module's essay.
+    fn checkpoint_slots_kept_on(&self, node: NodeIndex) -> u64 {
+        let held = self.checkpoint_shards()[usize::from(node.0)];
+        self.checkpoint_slots_kept(self.checkpoint_segments(), held)
+    }
+
+    /// The same if the next checkpoint takes `next` segments and the node holds `held` shards of
+    /// the present one, and of the next one while the volume writes it.
+    fn checkpoint_slots_kept(&self, next: u64, held: u64) -> u64 {
+        (2 * next.max(self.checkpoint_named())).saturating_sub(held)
+    }
+
+    /// Slots that a node keeps free for shards of the present checkpoint which it does not hold.
+    #[must_use]
+    pub fn checkpoint_slots_unused_on(&self, node: NodeIndex) -> u64 {
+        self.checkpoint_slots_kept_on(node).saturating_sub(self.checkpoint_segments())
+    }
+
+    /// Segments of the present checkpoint.
+    fn checkpoint_named(&self) -> u64 {
+        match &self.root {
+            Some(root) => root.checkpoint_segments.len() as u64,
+            // An opening keeps the earlier writer's checkpoint until it has written its own.
+            None => {
+                let earlier = |handle: &&SegmentIndex| {
+                    let segment = self.segments.get(**handle);
+                    segment.is_some_and(|segment| epoch_of(segment.id) != self.epoch)
+                };
+                self.segments.checkpoints().iter().filter(earlier).count() as u64
+            }
+        }
+    }
+
+    /// Shards of checkpoints on each node.
+    fn checkpoint_shards(&self) -> SmallVec<[u64; 16]> {
+        let mut held: SmallVec<[u64; 16]> = SmallVec::from_elem(0, self.nodes.len());
+        let segments = self.segments.checkpoints().iter().filter_map(|h| self.segments.get(*h));
+        for node in segments.flat_map(|segment| segment.shards.iter().flatten()) {
+            held[usize::from(node.0)] += 1;
+        }
+        held
     }
 
     /// A node has a slot for a shard that rebuild makes: see the marks in the module's essay.
@@ -353,7 +418,7 @@ impl VolumeCore {
     pub fn has_room_for_rebuild(&self, node: NodeIndex) -> bool {
         let total = self.segments.len() as u64 + self.segments_free();
         let low = CapacityParams::marks(total).low;
-        self.slots_beyond(node) > self.capacity_params().slots_left(self.checkpoint_segments(), low)
+        self.slots_for_data(node) > self.capacity_params().slots_for_free(low)
     }
 
     /// Slots that remain on a node when the shards under way have arrived.
@@ -436,34 +501,35 @@ impl VolumeCore {
     #[must_use]
     pub fn slots_with(&self, more: u64) -> u64 {
         let params = self.capacity_params();
-        let average = params.slots(self.segments.len() as u64);
-        let held = average.max(self.slots_held_max());
+        let data = self.segments.len() - self.segments.checkpoints().len();
+        let held = params.slots(data as u64).max(self.slots_of_data_max());
         let free = self.marks_at_rest().high;
         held + params.slots(more) + params.slots_left(self.checkpoint_segments(), free)
     }
 
     /// Slots on each node that the volume leaves free whenever it can: those for the next
-    /// checkpoint, and the reserve.
+    /// checkpoint, and the reserve. A node without shards of the present checkpoint has more; see
+    /// [`Self::checkpoint_slots_unused_on`].
     #[must_use]
     pub fn slots_always_free(&self) -> u64 {
-        self.capacity_params().slots_left(self.checkpoint_segments(), RESERVE_SEGMENTS)
+        self.checkpoint_segments() + self.capacity_params().slots_for_free(RESERVE_SEGMENTS)
     }
 
-    /// The volume's slots on each node, as far as the volume knows: its shards on the node with the
-    /// most of them, the segments that it has begun, and the slots that it always leaves free.
+    /// The volume's slots on each node, as far as the volume knows: its shards of data on the node
+    /// with the most of them, the segments that it has begun, and the slots that no data takes.
     #[must_use]
     pub fn slots_min_known(&self) -> u64 {
         let begun = self.capacity_params().slots(self.segments.unsealed() + self.segments_freeing);
-        self.slots_held_max() + begun + self.slots_always_free()
+        let checkpoint = self.checkpoint_segments().max(self.checkpoint_named());
+        self.slots_of_data_max() + checkpoint + begun + self.slots_always_free()
     }
 
-    /// The volume's slots on the node where it holds the most.
-    fn slots_held_max(&self) -> u64 {
+    /// The volume's shards of data on the node with the most of them.
+    fn slots_of_data_max(&self) -> u64 {
         let mut held: SmallVec<[u64; 16]> = SmallVec::from_elem(0, self.nodes.len());
-        for (_, segment) in self.segments.iter() {
-            for node in segment.shards.iter().flatten() {
-                held[usize::from(node.0)] += 1;
-            }
+        let data = self.segments.iter().filter(|(_, s)| s.kind == SegmentKind::Data);
+        for node in data.flat_map(|(_, segment)| segment.shards.iter().flatten()) {
+            held[usize::from(node.0)] += 1;
         }
         held.into_iter().max().unwrap_or(0)
     }
@@ -561,7 +627,7 @@ impl VolumeCore {
         }
         let params = self.capacity_params();
         let kept = self.checkpoint_segments_to_come(blocks);
-        let slots = kept - self.checkpoint_segments_to_come(0);
+        let slots = 2 * (kept - self.checkpoint_segments_to_come(0));
         (slots * params.nodes).div_ceil(params.width)
     }
 }
@@ -569,6 +635,7 @@ impl VolumeCore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::script::Script;
 
     const RS42: CapacityParams =
         CapacityParams { nodes: 6, missing_max: 2, width: 6, segment_blocks: 1024 };
@@ -605,16 +672,51 @@ mod tests {
     #[test]
     fn a_node_that_granted_less_still_holds_what_a_volume_needs() {
         let copies = CapacityParams { nodes: 4, missing_max: 2, width: 3, segment_blocks: 256 };
-        let blocks = 2048;
+        let blocks = 2304;
         let slots = copies.slots_for(blocks);
         let (_, checkpoint) = copies.segments_for(blocks);
         assert!(copies.capacity_blocks(&[slots, slots, slots, slots - 1], checkpoint) >= blocks);
         assert!(copies.capacity_blocks(&[slots; 3], checkpoint) < blocks, "it is not left out");
     }
 
+    /// The next checkpoint may lie on other nodes than the present one.
+    #[test]
+    fn a_node_keeps_slots_for_two_checkpoints_also_if_it_holds_none() {
+        let mut script = Script::serving(8);
+        let present = script.add_checkpoint(&[0, 1, 2, 3, 4, 5].map(Some));
+        script.core(|core| {
+            let id = core.segments.get(present).expect("it was added").id;
+            core.root.as_mut().expect("it serves").checkpoint_segments = vec![id];
+            let next = core.checkpoint_segments();
+            assert_eq!(next, 1);
+            core.nodes.iter_mut().for_each(|node| node.slots.free = 9);
+            let room = |core: &VolumeCore, node| core.slots_for_data(NodeIndex(node));
+            assert_eq!([room(core, 0), room(core, 6)], [8, 7]);
+            assert_eq!(core.checkpoint_slots_unused_on(NodeIndex(0)), 0);
+            assert_eq!(core.checkpoint_slots_unused_on(NodeIndex(6)), 1);
+        });
+        // While the volume writes the next one, and when it has deleted the old one.
+        let next = script.add_checkpoint(&[1, 2, 3, 4, 5, 6].map(Some));
+        script.core(|core| {
+            let taken = |core: &mut VolumeCore, nodes: &[u16], free| {
+                nodes.iter().for_each(|n| core.node_mut(NodeIndex(*n)).slots.free = free);
+            };
+            let room = |core: &VolumeCore| [0, 1, 6].map(|n| core.slots_for_data(NodeIndex(n)));
+            taken(core, &[1, 2, 3, 4, 5, 6], 8);
+            assert_eq!(room(core), [8, 8, 7], "no room for data is lost");
+            let id = core.segments.get(next).expect("it was added").id;
+            core.root.as_mut().expect("it serves").checkpoint_segments = vec![id];
+            assert_eq!(room(core), [8, 8, 7]);
+            core.segments.remove(present);
+            taken(core, &[0], 10);
+            taken(core, &[1, 2, 3, 4, 5], 9);
+            assert_eq!(room(core), [8, 8, 7]);
+        });
+    }
+
     #[test]
     fn a_root_names_the_checkpoint_of_every_size_that_is_taken() {
-        crate::script::Script::serving(8).core(|core| {
+        Script::serving(8).core(|core| {
             assert_eq!(core.too_large(1 << 30), None);
             let why = core.too_large(1 << 50).expect("a checkpoint of millions of segments");
             let most = why.rsplit("; ").next().and_then(|rest| rest.split(' ').next());

@@ -44,7 +44,7 @@ impl VolumeCore {
         };
         let (mut most, mut frees, mut lacking) = (0, false, Vec::new());
         for (node, kept) in crowded {
-            let slots = self.slots_min_on(self.node(node)).saturating_sub(kept);
+            let slots = self.slots_min_on(node).saturating_sub(kept);
             let dead = dead_on(node);
             most = most.max(slots);
             frees |= dead > 0;
@@ -113,9 +113,11 @@ mod tests {
             grants(core, &[44, 44, 44, 64, 64, 44, 44, 44]);
             core.reservation.slots = 44;
             for (node, slots) in [(A, 1), (B, 5)] {
-                let always_free = u32::try_from(core.slots_always_free()).expect("small");
-                let node = core.node_mut(NodeIndex(node));
-                node.slots.free = 64 - (44 - always_free + slots);
+                let node = NodeIndex(node);
+                let free = core.slots_always_free() + core.checkpoint_slots_unused_on(node);
+                let free = u32::try_from(free).expect("small");
+                let node = core.node_mut(node);
+                node.slots.free = 64 - (44 - free + slots);
                 node.stat.slots_lacking = 20;
             }
         });

@@ -97,10 +97,10 @@ impl VolumeCore {
         let state = self.node(node);
         if state.slots.reserved > 0 {
             let granted = state.slots.reserved.saturating_add(state.slots.given_up);
-            return state.slots.reserved.max(self.slots_min_on(state).min(granted));
+            return state.slots.reserved.max(self.slots_min_on(node).min(granted));
         }
         let shards = self.shards_on(node);
-        let min_slots = shards.saturating_add(self.slots_min_on(state));
+        let min_slots = shards.saturating_add(self.slots_min_on(node));
         // A node that has its shards has kept the reservation.
         let kept = if shards > 0 { state.slots.before } else { 0 };
         min_slots.max(kept.min(shards.saturating_add(state.slots.free)))

@@ -6,7 +6,7 @@
 //! collection has freed the garbage (`slots_needed`). A larger reservation than the one that it can
 //! *use* only makes collection cheaper (`slots_useful`).
 
-use fieldstone_proto::BLOCK_BYTES;
+use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 
 use crate::core::VolumeCore;
 use crate::interface::Provisioning;
@@ -91,8 +91,9 @@ impl VolumeCore {
 
     /// The slots on a node that the volume holds or may be about to take, and those that it always
     /// leaves free. Every segment that has begun may come to this node.
-    pub fn slots_min_on(&self, node: &Node) -> u32 {
-        let moving = self.segments.unsealed() + self.segments_freeing + self.slots_always_free();
-        held_on(node).saturating_add(u32::try_from(moving).unwrap_or(u32::MAX))
+    pub fn slots_min_on(&self, node: NodeIndex) -> u32 {
+        let free = self.slots_always_free() + self.checkpoint_slots_unused_on(node);
+        let moving = self.segments.unsealed() + self.segments_freeing + free;
+        held_on(self.node(node)).saturating_add(u32::try_from(moving).unwrap_or(u32::MAX))
     }
 }

@@ -29,7 +29,7 @@ impl VolumeCore {
     /// collection. And these are the slots beyond [`Self::slots_alone`] that the volume neither
     /// holds nor is about to take.
     pub fn slots_spare(&self, node: NodeIndex, slots: u32) -> u32 {
-        let holds = self.slots_min_on(self.node(node));
+        let holds = self.slots_min_on(node);
         slots.saturating_sub(self.slots_needed().min(self.slots_alone(node).max(holds)))
     }
 
@@ -59,7 +59,7 @@ impl VolumeCore {
         }
         let kept = |index: NodeIndex| {
             let node = self.node(index);
-            let kept = self.slots_kept_for_others(index)?.max(self.slots_min_on(node));
+            let kept = self.slots_kept_for_others(index)?.max(self.slots_min_on(index));
             (kept < node.slots.reserved).then_some((index, kept))
         };
         self.up_nodes().into_iter().filter_map(kept).collect()
@@ -70,7 +70,7 @@ impl VolumeCore {
     pub fn crowded_nodes(&self) -> Vec<(NodeIndex, u32)> {
         let kept = |index: NodeIndex| {
             let kept = self.slots_kept_for_others(index)?;
-            (kept < self.slots_min_on(self.node(index))).then_some((index, kept))
+            (kept < self.slots_min_on(index)).then_some((index, kept))
         };
         self.up_nodes().into_iter().filter_map(kept).collect()
     }

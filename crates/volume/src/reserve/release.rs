@@ -32,7 +32,8 @@ impl VolumeCore {
     /// Slots that the volume needs on a node at least while it is closed: its shards take these,
     /// and the next opening.
     fn slots_closed_on(&self, node: NodeIndex) -> u32 {
-        let free = u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX);
+        let free = self.slots_always_free() + self.checkpoint_slots_unused_on(node);
+        let free = u32::try_from(free).unwrap_or(u32::MAX);
         self.shards_on(node).saturating_add(free)
     }
 }
@@ -140,7 +141,8 @@ mod tests {
         script.core(|core| {
             // The volume holds 60 of the node's slots.
             core.node_mut(NODE).slots.free = SLOTS - 60;
-            let free = u32::try_from(core.slots_always_free()).expect("small");
+            let free = core.slots_always_free() + core.checkpoint_slots_unused_on(NODE);
+            let free = u32::try_from(free).expect("small");
             assert_eq!(core.slots_to_keep(NODE, 10), 60 + free);
             assert_eq!(core.slots_to_keep(NODE, 90), 90);
             core.segments_freeing = 5;
@@ -155,7 +157,8 @@ mod tests {
         let mut script = Script::serving(8);
         script.core(|core| {
             grants(core, &[60; 8]);
-            let free = u32::try_from(core.slots_always_free()).expect("small");
+            let free = core.slots_always_free() + core.checkpoint_slots_unused_on(NODE);
+            let free = u32::try_from(free).expect("small");
             core.nodes.iter_mut().for_each(|node| node.slots.give_up(40));
             assert_eq!(core.slots_to_ask(NODE, 50), 40);
             // Segments have taken 38 slots there meanwhile.

@@ -204,7 +204,7 @@ impl VolumeCore {
     /// that it has taken there since the node granted more, and may be about to take.
     pub(super) fn slots_to_keep(&self, node: NodeIndex, slots: u32) -> u32 {
         let state = self.node(node);
-        slots.max(self.slots_min_on(state).min(state.slots.reserved))
+        slots.max(self.slots_min_on(node).min(state.slots.reserved))
     }
 
     /// Two bounds of the present reservation on a node, the larger one first; neither is more than
