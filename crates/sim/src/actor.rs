@@ -44,8 +44,6 @@ pub struct NodeView {
     pub shards: u64,
     /// An opening that did not end has fenced the node. The next opening uses the node again.
     pub fenced: bool,
-    /// The node has no room for the volume, and the volume's own shards are not the reason.
-    pub short: bool,
 }
 
 /// A volume process.

@@ -3,8 +3,8 @@
 //! Let `m` be the losses that the volume's profile repairs. At any time at most `m` nodes are
 //! **impaired**. A node is impaired from the moment when one of these faults strikes it until the
 //! fault is over *and* every volume has reported, over newer connections, that it is whole (every
-//! node up and with room, no shard missing or still to be written, no rebuild running, the journal
-//! on all its nodes):
+//! node up, no shard missing or still to be written, no rebuild running, the journal on all its
+//! nodes):
 //!
 //! | fault             | what happens                                                            |
 //! |-------------------|-------------------------------------------------------------------------|

@@ -77,7 +77,6 @@ impl VolumeProcess for Volume {
             up: node.health == NodeHealth::Up,
             shards: u64::from(node.shards),
             fenced: node.fenced,
-            short: node.short,
         };
         Health {
             phase: status.phase,

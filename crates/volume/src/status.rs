@@ -49,9 +49,6 @@ pub struct NodeStatus {
     pub slot_bytes: u32,
     /// Shards of this volume on the node.
     pub shards: u32,
-    /// The node has no room for this volume, although the volume's own shards do not take the room:
-    /// its disk is full, or other volumes have reserved the room.
-    pub short: bool,
     /// Why the node is down, if it is.
     pub reason: String,
     /// An opening that did not end has fenced the node. The next opening uses the node again.

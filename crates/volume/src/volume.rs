@@ -411,7 +411,6 @@ fn status(core: &VolumeCore) -> Status {
             )
             .unwrap_or(u32::MAX),
             reason: node.reason.clone(),
-            short: node.is_short(),
             fenced: node.fenced,
         })
         .collect();

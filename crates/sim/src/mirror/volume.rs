@@ -314,12 +314,7 @@ impl VolumeProcess for MirrorVolume {
     }
 
     fn health(&self) -> Health {
-        let view = |node: &Node| NodeView {
-            up: *node == Node::Up,
-            shards: 0,
-            fenced: false,
-            short: false,
-        };
+        let view = |node: &Node| NodeView { up: *node == Node::Up, shards: 0, fenced: false };
         Health {
             phase: self.phase.clone(),
             whole: self.nodes.iter().all(|node| *node == Node::Up),

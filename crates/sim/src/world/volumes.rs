@@ -500,10 +500,9 @@ impl<C: Cast> World<'_, C> {
     /// The fault model says how whole that is where faults stay.
     pub(super) fn is_whole(&self, client: ClientId) -> bool {
         let Some(health) = self.fresh_health(client) else { return false };
-        // The volume stores what it is about to store without a node that is short, and misses
-        // shards only then. At the end such a node may stay short.
-        let stores = health.unsealed == 0 && !health.nodes.iter().any(|view| view.short);
-        if !self.calm && !stores {
+        // A node may have no room for a segment that the volume is about to store. The volume
+        // misses the shard only when it has stored the segment.
+        if health.unsealed > 0 && !self.calm {
             return false;
         }
         if self.fault_model.staying() == 0 {
