@@ -10,8 +10,9 @@
 //! shards is on a node that is up, except the shards for nodes that are lost now, at most m. A node
 //! without room counts as lost if its disk is full, or if other volumes have the room. Until so
 //! many shards are written, the volume retries, and the journal keeps the segment's records. If
-//! the ring fills up meanwhile, users' writes wait, and then get the error that there is no space
-//! (`log/admission`).
+//! the ring fills up meanwhile, users' writes wait. They get the error that there is no space if
+//! more than m nodes have no room (`log/admission`). With fewer such nodes they wait until a node
+//! has room.
 //!
 //! The segment's blocks stay in memory until it is durable: if syncs fail on so many nodes that
 //! fewer than k shards are left, the volume seals the segment again. The ring keeps the same

@@ -515,8 +515,9 @@ impl VolumeCore {
         self.checkpoint_segments() + self.capacity_params().slots_for_free(RESERVE_SEGMENTS)
     }
 
-    /// The volume's slots on each node, as far as the volume knows: its shards of data on the node
-    /// with the most of them, the segments that it has begun, and the slots that no data takes.
+    /// Slots that the volume must reserve on each node, as far as the volume knows: one for each
+    /// shard of data on the fullest node, those of the segments that it has begun, and those for
+    /// checkpoints and the reserve.
     #[must_use]
     pub fn slots_min_known(&self) -> u64 {
         let begun = self.capacity_params().slots(self.segments.unsealed() + self.segments_freeing);
@@ -524,7 +525,7 @@ impl VolumeCore {
         self.slots_of_data_max() + checkpoint + begun + self.slots_always_free()
     }
 
-    /// The volume's shards of data on the node with the most of them.
+    /// The number of the volume's data shards on the node that holds the most data shards.
     fn slots_of_data_max(&self) -> u64 {
         let mut held: SmallVec<[u64; 16]> = SmallVec::from_elem(0, self.nodes.len());
         let data = self.segments.iter().filter(|(_, s)| s.kind == SegmentKind::Data);

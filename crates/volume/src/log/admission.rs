@@ -90,8 +90,8 @@ impl VolumeCore {
         if self.segments.any_shelved() {
             self.refuse_line(Line::Internal);
         }
-        // The volume's own shards may take the room, too: a segment waits until it is stored as the
-        // code demands.
+        // The volume's own shards may take the room, too: `seal` writes a segment again and again
+        // until enough nodes have room for its shards.
         let too_few = self.too_few_nodes(|index, node| {
             !node.is_short() && !node.slots.full && self.has_room_for_data(index)
         });
