@@ -22,10 +22,10 @@ use fieldstone_proto::{
 };
 
 use crate::calls::CallResult;
+use crate::coding::join_chunks;
 use crate::core::{Ctx, VolumeCore};
 use crate::exec::{Awaited, all};
 use crate::layout::ShardRange;
-use crate::seal::join_chunks;
 use crate::status::NodeHealth;
 
 /// The result of decoding.

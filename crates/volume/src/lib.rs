@@ -2,7 +2,8 @@
 //!
 //! Read in this order: [`interface`] (the interface between the volume and its world), `log` (how a
 //! write becomes a record), `rows` (how large writes go around the journal), `seal` (how records
-//! become shards), `read` and `decode`, `open` (recovery, in its own folder), `gc` (how collection
+//! become shards), `width` (how many shards a segment must have), `sync` (when the shards are
+//! stable), `read` and `decode`, `open` (recovery, in its own folder), `gc` (how collection
 //! frees space), `space` and `provision` (how much room a volume has, and how nodes share room
 //! between volumes), `rebuild`, `scrub`, `damage`, `journal` and `join` (how the volume handles
 //! nodes that fail and return). The formats are in `record`, `footer`, `checkpoint` and `root`.
@@ -24,7 +25,9 @@
 
 mod calls;
 mod checkpoint;
+mod checkpoint_slots;
 mod codec;
+mod coding;
 mod core;
 mod damage;
 mod decode;
@@ -55,10 +58,12 @@ mod seal;
 mod segment;
 mod space;
 mod status;
+mod sync;
 mod timers;
 mod volume;
 mod waiting;
 mod watch;
+mod width;
 
 pub use codec::FormatError;
 pub use interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};

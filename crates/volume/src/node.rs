@@ -20,6 +20,8 @@ pub struct Node {
     pub reason: String,
     /// Since when the volume does not use the node; only while the volume serves.
     pub down_since: Option<Nanos>,
+    /// When the node last joined; `None` if the opening found it.
+    pub joined_at: Option<Nanos>,
     /// The epoch of the requests to the node: the writer's. An inspection uses the node's own.
     pub epoch: Epoch,
     /// An opening that did not end has fenced the node. The next opening uses the node again.
@@ -129,6 +131,7 @@ impl Default for Node {
             health: NodeHealth::Down,
             reason: "not connected yet".into(),
             down_since: None,
+            joined_at: None,
             epoch: Epoch(0),
             fenced: false,
             stat: NodeStat::default(),

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use fieldstone_accel::Job;
 use fieldstone_crush::{Osds, PoolMap};
-use fieldstone_proto::{NodeIndex, SegmentId};
+use fieldstone_proto::{NodeIndex, SegmentId, SegmentKind};
+use smallvec::SmallVec;
 
 use crate::core::VolumeCore;
 use crate::node::Node;
-use crate::segment::{SegmentIndex, segment_id};
+use crate::segment::{Segment, SegmentIndex, segment_id};
 use crate::status::NodeHealth;
 
 /// The inputs of a draw.
@@ -76,6 +77,72 @@ impl VolumeCore {
         ready.map(|(_, draw)| draw)
     }
 
+    /// Chooses a node for each shard of the segment that is not written yet, as far as nodes have
+    /// room. Room that is kept for checkpoints is no room for data.
+    pub fn place_missing(&mut self, handle: SegmentIndex, attempt: u64) -> Vec<(usize, NodeIndex)> {
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        let (id, kind) = (segment.id, segment.kind);
+        self.place_missing_on(handle, attempt, |core, node| {
+            kind == SegmentKind::Checkpoint
+                || core.has_room_for_data(node)
+                || core.has_bad(id, node)
+        })
+    }
+
+    /// The node holds a shard of the segment, or a write of such a shard to the node is under way.
+    /// Rebuild gives such a node no second shard: the node could not delete one of two alone.
+    pub fn has_or_gets_shard(&self, segment: &Segment, node: NodeIndex) -> bool {
+        segment.has_shard_on(node) || self.node(node).slots.claimed.contains_key(&segment.id)
+    }
+
+    /// As [`Self::place_missing`], on some of the nodes only.
+    pub fn place_missing_on(
+        &mut self,
+        handle: SegmentIndex,
+        attempt: u64,
+        chosen: impl Fn(&Self, NodeIndex) -> bool,
+    ) -> Vec<(usize, NodeIndex)> {
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        let is_missing: SmallVec<[bool; 8]> =
+            segment.shards.iter().map(|node| node.is_none()).collect();
+        let missing = |shard: &usize| is_missing[*shard];
+        let kept = self.nodes_with_rows(segment);
+        let mut used: SmallVec<[NodeIndex; 8]> =
+            segment.shards.iter().chain(&kept).flatten().copied().collect();
+        let wanted = segment.shards.len() - used.len();
+        // A node that has a shard or rows left over, or to which a write of such a shard is under
+        // way, gets no second shard: the node could not delete one of two alone.
+        used.extend_from_slice(&segment.left_on);
+        used.extend(self.nodes_that(|node| node.slots.claimed.contains_key(&segment.id)));
+        let key = self.placement_key(segment.id, attempt);
+        let input = self.placement_input(key, &used, wanted, chosen);
+        let none = input.in_weights.iter().all(|weight| *weight == 0);
+        if none && kept.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let placed = self.place_shards(handle, &input);
+        let node = |placed: usize| NodeIndex(u16::try_from(placed).expect("nodes are 16 bits"));
+        // A missing shard goes to the node that placement gives it. Placement may leave a missing
+        // shard without a node; it then takes a node that placement gave to a shard that is already
+        // written.
+        let settled = |shard: &usize| !missing(shard) || kept[*shard].is_some();
+        let mut spare = (0..placed.len()).filter(settled).filter_map(|shard| placed[shard]);
+        let mut other = |shard: usize| Some(node(placed[shard].or_else(|| spare.next())?));
+        (0..placed.len())
+            .filter(missing)
+            .filter_map(|shard| Some((shard, kept[shard].or_else(|| other(shard))?)))
+            .collect()
+    }
+
+    /// For each missing shard of the segment, the node that has rows of the shard.
+    fn nodes_with_rows(&self, segment: &Segment) -> SmallVec<[Option<NodeIndex>; 8]> {
+        let node = |(shard, placed): (usize, &Option<NodeIndex>)| match placed {
+            None => self.row_node(segment, shard),
+            Some(_) => None,
+        };
+        segment.shards.iter().enumerate().map(node).collect()
+    }
+
     /// The inputs for the placement of a segment's shards. `used` are the nodes that have shards
     /// of it, `wanted` is the number of shards without a node, and `chosen` says which nodes take
     /// one.
@@ -109,5 +176,39 @@ impl VolumeCore {
     pub fn placement_key(&self, id: SegmentId, attempt: u64) -> u64 {
         let volume = self.config.volume.0;
         (id.0 ^ attempt << 56).wrapping_add((volume as u64) ^ ((volume >> 64) as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Script;
+
+    /// A node could not delete one of two shards of a segment alone.
+    #[test]
+    fn no_node_gets_a_second_shard_of_a_segment() {
+        let mut script = Script::serving(6);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
+        script.core(|core| {
+            let nodes = |core: &mut VolumeCore| -> Vec<u16> {
+                let mut nodes: Vec<u16> =
+                    core.place_missing(handle, 0).iter().map(|(_, node)| node.0).collect();
+                nodes.sort_unstable();
+                nodes
+            };
+            assert_eq!(nodes(core), [4, 5]);
+            // Rebuild's write of a shard is under way there.
+            let id = core.segments.get(handle).expect("it was added").id;
+            core.node_mut(NodeIndex(4)).slots.claimed.insert(id, 1);
+            assert_eq!(nodes(core), [5]);
+            // The node came back with a shard that an opening may need.
+            let segment = core.segments.get_mut(handle).expect("it was added");
+            segment.left_on.push(NodeIndex(5));
+            assert!(nodes(core).is_empty());
+            let session = core.node(NodeIndex(3)).link.session;
+            core.shard_written(handle, 5, (NodeIndex(3), session), Ok(()));
+            let segment = core.segments.get(handle).expect("it was added");
+            assert_eq!(segment.shards[5], None, "the node has another shard already");
+        });
     }
 }

@@ -39,10 +39,10 @@ use fieldstone_proto::{
 use smallvec::SmallVec;
 
 use crate::calls::{CallResult, Waiter};
+use crate::coding::{Coding, finish_encoding};
 use crate::core::{Ctx, VolumeCore};
 use crate::exec::Awaited;
 use crate::jobs::JobResult;
-use crate::seal::{Coding, finish_encoding};
 use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::{NodeHealth, VolumePhase};
 

@@ -7,9 +7,11 @@
 //! memory. A segment is dead when no block of the map lies in it. Its shards are deleted once a
 //! checkpoint no longer needs them.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use fieldstone_block::Nanos;
 use fieldstone_proto::{BLOCK_BYTES, Epoch, Lsn, NodeIndex, SegmentId, SegmentKind, ShardInfo};
 use smallvec::SmallVec;
 
@@ -119,6 +121,9 @@ pub struct Segment {
     pub shard_bytes: u32,
     /// The node of each shard; `None` where it is missing.
     pub shards: SmallVec<[Option<NodeIndex>; 8]>,
+    /// When the writer that serves now opened the segment. `None` for a segment that an opening
+    /// has found or replayed.
+    pub begun_at: Option<Nanos>,
     /// Blocks of the map that lie in the segment.
     pub live_blocks: u32,
     /// The segment's blocks, until it is durable.
@@ -150,6 +155,7 @@ impl Segment {
             lsn_end: Lsn(0),
             shard_bytes: 0,
             shards: SmallVec::from_elem(None, width),
+            begun_at: None,
             live_blocks: 0,
             contents: None,
             rows: None,
@@ -228,6 +234,9 @@ pub struct SegmentTable {
     free: Vec<SegmentIndex>,
     by_id: BTreeMap<SegmentId, SegmentIndex>,
     checkpoints: Vec<SegmentIndex>,
+    /// Shards of checkpoints on each node; empty when it has to be counted anew. The log asks for
+    /// it with every record.
+    checkpoint_shards: OnceCell<Vec<u64>>,
     unsealed: usize,
     shelved: usize,
     row_backed: usize,
@@ -254,6 +263,7 @@ impl SegmentTable {
         self.by_id.insert(id, handle);
         if is_checkpoint {
             self.checkpoints.push(handle);
+            self.checkpoint_shards.take();
         }
         handle
     }
@@ -262,7 +272,10 @@ impl SegmentTable {
     pub fn remove(&mut self, handle: SegmentIndex) -> Option<Segment> {
         let segment = self.slots.get_mut(handle as usize)?.take()?;
         self.by_id.remove(&segment.id);
-        self.checkpoints.retain(|checkpoint| *checkpoint != handle);
+        if segment.kind == SegmentKind::Checkpoint {
+            self.checkpoints.retain(|checkpoint| *checkpoint != handle);
+            self.checkpoint_shards.take();
+        }
         self.unsealed -= usize::from(segment.unsealed());
         self.shelved -= usize::from(segment.shelved);
         self.row_backed -= usize::from(segment.row_backed());
@@ -278,7 +291,11 @@ impl SegmentTable {
 
     /// The segment with this handle, to change.
     pub fn get_mut(&mut self, handle: SegmentIndex) -> Option<&mut Segment> {
-        self.slots.get_mut(handle as usize)?.as_mut()
+        let segment = self.slots.get_mut(handle as usize)?.as_mut()?;
+        if segment.kind == SegmentKind::Checkpoint {
+            self.checkpoint_shards.take();
+        }
+        Some(segment)
     }
 
     /// Moves a segment to the next state of its life.
@@ -379,9 +396,55 @@ impl SegmentTable {
         &self.checkpoints
     }
 
+    /// Shards of checkpoints on a node.
+    #[must_use]
+    pub fn checkpoint_shards_on(&self, node: NodeIndex) -> u64 {
+        let held = self.checkpoint_shards.get_or_init(|| {
+            let mut held = Vec::new();
+            let segments = self.checkpoints.iter().filter_map(|handle| self.get(*handle));
+            for node in segments.flat_map(|segment| segment.shards.iter().flatten()) {
+                let node = usize::from(node.0);
+                held.resize(held.len().max(node + 1), 0);
+                held[node] += 1;
+            }
+            held
+        });
+        held.get(usize::from(node.0)).copied().unwrap_or(0)
+    }
+
     /// Number of segments.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_id.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shards_of_checkpoints_are_counted_after_each_change() {
+        let mut segments = SegmentTable::default();
+        let mut add = |id, kind| {
+            let segment = Segment::new(SegmentId(id), kind, State::Closed, 2);
+            segments.insert(segment)
+        };
+        let checkpoint = add(1, SegmentKind::Checkpoint);
+        let data = add(2, SegmentKind::Data);
+        let held =
+            |segments: &SegmentTable| [0, 7].map(|n| segments.checkpoint_shards_on(NodeIndex(n)));
+        assert_eq!(held(&segments), [0, 0]);
+        segments.get_mut(checkpoint).expect("it was added").shards[0] = Some(NodeIndex(7));
+        segments.get_mut(data).expect("it was added").shards[0] = Some(NodeIndex(7));
+        assert_eq!(held(&segments), [0, 1], "shards of data do not count");
+        segments.named_mut(SegmentId(1)).expect("it was added").shards[1] = Some(NodeIndex(0));
+        assert_eq!(held(&segments), [1, 1]);
+        let second = Segment::new(SegmentId(3), SegmentKind::Checkpoint, State::Closed, 2);
+        let second = Segment { shards: [Some(NodeIndex(7)), None].into_iter().collect(), ..second };
+        let second = segments.insert(second);
+        assert_eq!(held(&segments), [1, 2]);
+        segments.remove(second);
+        assert_eq!(held(&segments), [1, 1]);
     }
 }

@@ -6,19 +6,12 @@
 //! `provision`). No other volume changes that number, so the rest of this text holds for each
 //! volume of a pool by itself.
 //!
-//! # Each node keeps slots for two checkpoints
-//! Let `C` be the number of segments that a checkpoint takes. Each node has `2C` slots that no
-//! segment of data takes: `C` for the present checkpoint and `C` for the next one. So a checkpoint
-//! always finds its slots, no matter which nodes are there: it takes at most `C` slots of a node,
-//! and needs k nodes. When the root names the new checkpoint, the slots of the old one become free.
-//! A node keeps slots for the present checkpoint also if it holds none of its shards. Otherwise the
-//! next checkpoint, on other nodes because some are lost, would take slots there that were counted
-//! as room for data.
-//!
-//! The slots beyond those make room for segments of data. Their number follows from the free slots
-//! of each node, if segments go to the nodes with the most room when room gets short. The count
-//! assumes that as many more nodes are lost as the code survives, and first those with the most
-//! room: a segment that begins now must fit also then.
+//! # What is room for data
+//! Each node keeps slots for two checkpoints (`checkpoint_slots`). The slots beyond those make room
+//! for segments of data. Their number follows from the free slots of each node, if segments go to
+//! the nodes with the most room when room gets short. The count assumes that as many more nodes are
+//! lost as the code survives, and first those with the most room: a segment that begins now must
+//! fit also then.
 //!
 //! Collection may go on with less room. With each lost node, a segment may have one shard less: it
 //! still survives the losses that may come. So collection moves data to a node that came back empty
@@ -80,7 +73,6 @@ use crate::interface::Geometry;
 use crate::node::Node;
 use crate::record::RECORD_ENTRIES_MAX;
 use crate::root::CHECKPOINT_SEGMENTS_MAX;
-use crate::segment::{SegmentIndex, epoch_of};
 use crate::status::{NodeHealth, VolumePhase};
 
 /// Free segments that users' writes do not take.
@@ -314,16 +306,15 @@ impl VolumeCore {
 
     /// The same after a checkpoint of `kept` segments.
     fn segments_free_after_checkpoint(&self, kept: u64, fewer_shards_per_loss: u64) -> u64 {
-        let held = self.checkpoint_shards();
-        let nodes = || self.nodes.iter().zip(&held);
         let fitting = self.fitting_on_most(|left_out| {
             let counts =
-                |(node, _): &(&Node, &u64)| node.health == NodeHealth::Up && !left_out(node);
-            let slots = |(node, held): (&Node, &u64)| {
-                let kept = self.checkpoint_slots_kept(kept, *held);
+                |(_, node): &(NodeIndex, &Node)| node.health == NodeHealth::Up && !left_out(node);
+            let slots = |(index, node): (NodeIndex, &Node)| {
+                let kept = self.checkpoint_slots_kept(kept, index);
                 u64::from(node.slots.free).saturating_sub(kept)
             };
-            let free = nodes().filter(counts).map(slots).collect();
+            let nodes = (0..).map(NodeIndex).zip(&self.nodes);
+            let free = nodes.filter(counts).map(slots).collect();
             self.capacity_params().segments_fitting_after_losses(free, fewer_shards_per_loss)
         });
         let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
@@ -370,55 +361,14 @@ impl VolumeCore {
         self.slots_beyond(node).saturating_sub(kept)
     }
 
-    /// Free slots that a node keeps for checkpoints; see the module's essay.
-    fn checkpoint_slots_kept_on(&self, node: NodeIndex) -> u64 {
-        let held = self.checkpoint_shards()[usize::from(node.0)];
-        self.checkpoint_slots_kept(self.checkpoint_segments(), held)
-    }
-
-    /// The same if the next checkpoint takes `next` segments and the node holds `held` shards of
-    /// the present one, and of the next one while the volume writes it.
-    fn checkpoint_slots_kept(&self, next: u64, held: u64) -> u64 {
-        (2 * next.max(self.checkpoint_named())).saturating_sub(held)
-    }
-
-    /// Slots that a node keeps free for shards of the present checkpoint which it does not hold.
-    #[must_use]
-    pub fn checkpoint_slots_unused_on(&self, node: NodeIndex) -> u64 {
-        self.checkpoint_slots_kept_on(node).saturating_sub(self.checkpoint_segments())
-    }
-
-    /// Segments of the present checkpoint.
-    fn checkpoint_named(&self) -> u64 {
-        match &self.root {
-            Some(root) => root.checkpoint_segments.len() as u64,
-            // An opening keeps the earlier writer's checkpoint until it has written its own.
-            None => {
-                let earlier = |handle: &&SegmentIndex| {
-                    let segment = self.segments.get(**handle);
-                    segment.is_some_and(|segment| epoch_of(segment.id) != self.epoch)
-                };
-                self.segments.checkpoints().iter().filter(earlier).count() as u64
-            }
-        }
-    }
-
-    /// Shards of checkpoints on each node.
-    fn checkpoint_shards(&self) -> SmallVec<[u64; 16]> {
-        let mut held: SmallVec<[u64; 16]> = SmallVec::from_elem(0, self.nodes.len());
-        let segments = self.segments.checkpoints().iter().filter_map(|h| self.segments.get(*h));
-        for node in segments.flat_map(|segment| segment.shards.iter().flatten()) {
-            held[usize::from(node.0)] += 1;
-        }
-        held
-    }
-
-    /// A node has a slot for a shard that rebuild makes: see the marks in the module's essay.
+    /// A node has a slot for a shard that rebuild makes: see the marks in the module's essay. Every
+    /// segment that has begun may come to this node.
     #[must_use]
     pub fn has_room_for_rebuild(&self, node: NodeIndex) -> bool {
         let total = self.segments.len() as u64 + self.segments_free();
         let low = CapacityParams::marks(total).low;
-        self.slots_for_data(node) > self.capacity_params().slots_for_free(low)
+        let begun = self.segments.unsealed();
+        self.slots_for_data(node) > self.capacity_params().slots_for_free(low) + begun
     }
 
     /// Slots that remain on a node when the shards under way have arrived.
@@ -636,7 +586,8 @@ impl VolumeCore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::script::Script;
+    use crate::script::{SLOTS, Script};
+    use crate::segment::State;
 
     const RS42: CapacityParams =
         CapacityParams { nodes: 6, missing_max: 2, width: 6, segment_blocks: 1024 };
@@ -678,41 +629,6 @@ mod tests {
         let (_, checkpoint) = copies.segments_for(blocks);
         assert!(copies.capacity_blocks(&[slots, slots, slots, slots - 1], checkpoint) >= blocks);
         assert!(copies.capacity_blocks(&[slots; 3], checkpoint) < blocks, "it is not left out");
-    }
-
-    /// The next checkpoint may lie on other nodes than the present one.
-    #[test]
-    fn a_node_keeps_slots_for_two_checkpoints_also_if_it_holds_none() {
-        let mut script = Script::serving(8);
-        let present = script.add_checkpoint(&[0, 1, 2, 3, 4, 5].map(Some));
-        script.core(|core| {
-            let id = core.segments.get(present).expect("it was added").id;
-            core.root.as_mut().expect("it serves").checkpoint_segments = vec![id];
-            let next = core.checkpoint_segments();
-            assert_eq!(next, 1);
-            core.nodes.iter_mut().for_each(|node| node.slots.free = 9);
-            let room = |core: &VolumeCore, node| core.slots_for_data(NodeIndex(node));
-            assert_eq!([room(core, 0), room(core, 6)], [8, 7]);
-            assert_eq!(core.checkpoint_slots_unused_on(NodeIndex(0)), 0);
-            assert_eq!(core.checkpoint_slots_unused_on(NodeIndex(6)), 1);
-        });
-        // While the volume writes the next one, and when it has deleted the old one.
-        let next = script.add_checkpoint(&[1, 2, 3, 4, 5, 6].map(Some));
-        script.core(|core| {
-            let taken = |core: &mut VolumeCore, nodes: &[u16], free| {
-                nodes.iter().for_each(|n| core.node_mut(NodeIndex(*n)).slots.free = free);
-            };
-            let room = |core: &VolumeCore| [0, 1, 6].map(|n| core.slots_for_data(NodeIndex(n)));
-            taken(core, &[1, 2, 3, 4, 5, 6], 8);
-            assert_eq!(room(core), [8, 8, 7], "no room for data is lost");
-            let id = core.segments.get(next).expect("it was added").id;
-            core.root.as_mut().expect("it serves").checkpoint_segments = vec![id];
-            assert_eq!(room(core), [8, 8, 7]);
-            core.segments.remove(present);
-            taken(core, &[0], 10);
-            taken(core, &[1, 2, 3, 4, 5], 9);
-            assert_eq!(room(core), [8, 8, 7]);
-        });
     }
 
     #[test]
@@ -780,5 +696,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn rebuild_leaves_the_room_of_segments_that_have_begun() {
+        let mut script = Script::serving(6);
+        let handle = script.add_segment(&[None; 6]);
+        script.core(|core| {
+            let node = NodeIndex(3);
+            let data = core.slots_for_data(node);
+            let most = (0..data).find(|taken| {
+                core.node_mut(node).slots.free = SLOTS - u32::try_from(*taken).expect("small");
+                !core.has_room_for_rebuild(node)
+            });
+            let most = u32::try_from(most.expect("it has no room at last")).expect("small");
+            core.node_mut(node).slots.free = SLOTS - (most - 1);
+            assert!(core.has_room_for_rebuild(node));
+            core.segments.set_state(handle, State::Closed);
+            assert!(!core.has_room_for_rebuild(node));
+        });
     }
 }

@@ -40,6 +40,13 @@ impl VolumeCore {
             return Some("the journal to move to other nodes".to_owned());
         }
         if !self.ring_has_room() {
+            let without_room = self.segments_without_room();
+            if let Some(first) = without_room.first() {
+                let nodes = self.lacks_room_on(*first);
+                let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+                let (count, nodes) = (without_room.len(), nodes.join(", "));
+                return Some(format!("room for {count} segments on {nodes}"));
+            }
             let young = self.segments.iter().filter(|(_, s)| s.state < State::Durable).count();
             return Some(format!("room in the journal: {young} segments are not stored yet"));
         }

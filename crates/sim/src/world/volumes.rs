@@ -502,7 +502,7 @@ impl<C: Cast> World<'_, C> {
         let Some(health) = self.fresh_health(client) else { return false };
         // A node may have no room for a segment that the volume is about to store. The volume
         // misses the shard only when it has stored the segment.
-        if health.unsealed > 0 && !self.calm {
+        if health.unsealed > 0 {
             return false;
         }
         if self.fault_model.staying() == 0 {

@@ -5,16 +5,19 @@
 //! nodes hold one whole checkpoint at any time, and everything that it names. The opening of a
 //! volume stores its checkpoint in the same way.
 
+use fieldstone_block::Nanos;
 use fieldstone_buf::AlignedBuf;
 use fieldstone_proto::{BLOCK_BYTES, Lsn, SealMeta, SegmentId, SegmentKind, crc32c_blocks};
 
 use super::RETRY_MS;
 use super::free::free_segments;
 use super::worth::SinceCheckpoint;
+use crate::coding::{Coding, ShardBuilder};
 use crate::core::{Ctx, VolumeCore};
-use crate::seal::{Coding, ShardBuilder, store, sync_segments};
+use crate::seal::store;
 use crate::segment::{Segment, SegmentIndex, State, segment_id};
 use crate::status::VolumePhase;
+use crate::sync::sync_segments;
 
 /// Writes a checkpoint and frees the segments that it makes superfluous. `clean`: the volume is
 /// closing. The caller holds the maintenance lock. Returns false if the volume failed meanwhile.
@@ -52,8 +55,10 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
 }
 
 /// Waits until every data segment that begins before `lsn` is durable, except segments that are not
-/// to be stored.
+/// to be stored. False if the volume failed meanwhile, or if it closes and the nodes have no room
+/// for a segment.
 async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
+    let mut without_room_since = None;
     loop {
         let (waiting, over) = ctx.with(|core| {
             let waiting = core.segments.iter().any(|(_, s)| {
@@ -62,13 +67,38 @@ async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
             });
             (waiting, matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed))
         });
-        if over {
-            return false;
-        }
-        if !waiting {
+        if !waiting && !over {
             return true;
         }
+        if over || ctx.with(|core| core.closes_without_room(&mut without_room_since)) {
+            return false;
+        }
         sync_segments(ctx).await;
+    }
+}
+
+impl VolumeCore {
+    /// The volume closes, and for too long the nodes have had no room for a segment that a
+    /// checkpoint waits for. `since`: since when. The journal keeps the segment's records, and the
+    /// next opening stores the segment.
+    fn closes_without_room(&self, since: &mut Option<Nanos>) -> bool {
+        let segments = self.segments_without_room();
+        if self.phase != VolumePhase::Closing || segments.is_empty() || !self.writable() {
+            *since = None;
+            return false;
+        }
+        let long = self.is_too_long(Some(*since.get_or_insert(self.now)));
+        if long {
+            let nodes = self.lacks_room_on(segments[0]);
+            let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+            tracing::warn!(
+                volume = %self.name,
+                "closes without a checkpoint: {} segments stay in the journal until {} have room",
+                segments.len(),
+                nodes.join(", ")
+            );
+        }
+        long
     }
 }
 
@@ -182,7 +212,7 @@ async fn name_checkpoint(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_proto::RequestBody;
+    use fieldstone_proto::{NodeIndex, RequestBody};
 
     use crate::script::Script;
 
@@ -225,5 +255,34 @@ mod tests {
         });
         assert!(script.sent().is_empty());
         script.core(|core| assert!(matches!(core.phase, VolumePhase::Failed(_))));
+    }
+
+    /// Whether a volume goes on waiting for a segment for whose shard the last node has no room.
+    fn waits_for_room(phase: VolumePhase) -> bool {
+        let mut script = Script::serving(6);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        script.core(|core| {
+            core.phase = phase;
+            core.log.next = Lsn(4096);
+            core.segments.set_state(handle, State::Closed);
+            core.segments.get_mut(handle).expect("it was added").begun_at = Some(Nanos(1));
+            core.node_mut(NodeIndex(5)).slots.free = 0;
+        });
+        let result = std::rc::Rc::new(std::cell::Cell::new(None));
+        let ends = std::rc::Rc::clone(&result);
+        script.start(move |ctx| async move { ends.set(Some(write_checkpoint(&ctx, true).await)) });
+        for second in 0..60 {
+            assert!(script.sent().is_empty());
+            assert!(second > 5 || result.get().is_none(), "it waits for some seconds");
+            script.wait_ms(1_000);
+        }
+        assert_ne!(result.get(), Some(true));
+        result.get().is_none()
+    }
+
+    #[test]
+    fn a_volume_closes_without_a_checkpoint_if_nodes_have_no_room() {
+        assert!(waits_for_room(VolumePhase::Serving), "room may come");
+        assert!(!waits_for_room(VolumePhase::Closing));
     }
 }

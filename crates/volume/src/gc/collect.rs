@@ -11,9 +11,9 @@ use super::checkpoint::write_checkpoint;
 use super::moving::move_segment;
 use super::relieve::relieve;
 use crate::core::{Ctx, VolumeCore};
-use crate::seal::sync_segments;
 use crate::segment::{Segment, State};
 use crate::status::VolumePhase;
+use crate::sync::sync_segments;
 
 /// Every round frees a segment, moves one, leaves one out, or ends. The bound is a safeguard
 /// against a bug.

@@ -179,10 +179,12 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             return Vec::new();
         }
         let extra = core.reconcile(node, &listed, &kept);
+        let now = core.now;
         // The volume next asks the node for its reservation. It may be a different node than
         // before.
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
+        state.joined_at = Some(now);
         if state.slots.reserved > 0 {
             state.slots.before = state.slots.reserved;
         }

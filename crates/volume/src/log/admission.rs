@@ -5,7 +5,6 @@
 //! refuses the change when none of them will, or when the change has waited too long.
 
 use fieldstone_block::{BlockError, Nanos};
-use fieldstone_proto::NodeIndex;
 
 use super::{Lack, Line, Mutation};
 use crate::core::VolumeCore;
@@ -54,34 +53,28 @@ impl VolumeCore {
     /// More than `missing_max` nodes are lost or have no room, and users have waited too long for
     /// them. Collection waits for the same nodes.
     fn waits_for_room_in_vain(&mut self) -> bool {
-        let too_few = self.too_few_nodes(|_, node| !node.is_short() && !node.slots.full);
-        self.waits_in_vain(too_few)
+        let lost =
+            |node: &&Node| node.health != NodeHealth::Up || node.is_short() || node.slots.full;
+        let lost = self.nodes.iter().filter(lost).count();
+        self.waits_in_vain(lost > usize::from(self.config.missing_max))
     }
 
     /// The nodes with room are too few, and were too few for too long.
     fn waits_in_vain(&mut self, too_few: bool) -> bool {
         if !too_few {
             // A node may report room for a moment. The time goes on until a write of a user makes
-            // progress.
+            // progress, or the volume seals a segment.
             return false;
         }
         let since = *self.log.no_room_since.get_or_insert(self.now);
         self.wake_soon();
-        self.is_too_long(Some(since))
+        self.is_too_long(Some(since.max(self.log.stored_at)))
     }
 
-    /// More than `missing_max` nodes are lost or do not pass `has`.
-    fn too_few_nodes(&self, has: impl Fn(NodeIndex, &Node) -> bool) -> bool {
-        let lost = |(index, node): &(NodeIndex, &Node)| {
-            node.health != NodeHealth::Up || !has(*index, node)
-        };
-        let nodes = (0..).map(NodeIndex).zip(&self.nodes);
-        nodes.filter(lost).count() > usize::from(self.config.missing_max)
-    }
-
-    /// The ring is full: changes wait until segments are stored. If nodes have no room for the
-    /// segments, the volume refuses the changes. It refuses trims only if the disks are full:
-    /// otherwise a checkpoint can replace the records of trims.
+    /// The ring is full: changes wait until segments are stored. If the nodes have no room for a
+    /// segment (`width`), the volume refuses the changes. It refuses trims as well: a checkpoint
+    /// replaces the records of trims only when the segments before them are stored. It gives a move
+    /// of collection up: a volume that closes waits for it.
     ///
     /// Where records of shelved segments fill the ring, only a checkpoint empties the ring.
     /// Collection writes that checkpoint after the move under way, so the volume gives this move
@@ -90,18 +83,11 @@ impl VolumeCore {
         if self.segments.any_shelved() {
             self.refuse_line(Line::Internal);
         }
-        // The volume's own shards may take the room, too: `seal` writes a segment again and again
-        // until enough nodes have room for its shards.
-        let too_few = self.too_few_nodes(|index, node| {
-            !node.is_short() && !node.slots.full && self.has_room_for_data(index)
-        });
-        if !self.waits_in_vain(too_few) {
-            return;
-        }
-        let disks_full = self.too_few_nodes(|_, node| !node.is_disk_full());
-        let lines = if disks_full { &[Line::Users, Line::Trims][..] } else { &[Line::Users] };
-        for line in lines {
-            self.refuse_line(*line);
+        let too_few = !self.segments_without_room().is_empty();
+        if self.waits_in_vain(too_few) {
+            [Line::Internal, Line::Users, Line::Trims]
+                .into_iter()
+                .for_each(|l| self.refuse_line(l));
         }
     }
 
@@ -215,28 +201,48 @@ impl VolumeCore {
 mod tests {
     use super::*;
     use fieldstone_block::Op;
+    use fieldstone_proto::BLOCK_BYTES;
 
+    use crate::exec::oneshot;
+    use crate::record::Entry;
     use crate::script::{Script, request};
+    use crate::segment::State;
 
-    /// Whether a write is refused that waits for a minute while the ring is full, and so many nodes
-    /// have no room for data because of the volume's own shards.
-    fn is_refused(nodes_without_room: u16) -> bool {
+    /// Whether a write, a trim and a move are refused that wait for a minute while the ring is full.
+    /// Four shards of a segment are written, and the volume's own shards leave so many of the other four
+    /// nodes without room. `stored` is whether the volume seals another segment meanwhile.
+    fn are_refused(nodes_without_room: usize, stored: bool) -> bool {
         let mut script = Script::serving(8);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
         script.core(|core| {
-            let kept = u32::try_from(core.checkpoint_segments()).expect("small");
-            let nodes = core.nodes.iter_mut().take(usize::from(nodes_without_room));
+            core.segments.set_state(handle, State::Closed);
+            core.segments.get_mut(handle).expect("it was added").begun_at = Some(Nanos(1));
+            let kept = u32::try_from(2 * core.checkpoint_segments()).expect("small");
+            let nodes = core.nodes.iter_mut().skip(4).take(nodes_without_room);
             nodes.for_each(|node| node.slots.free = kept);
             core.queue_user(request(Op::Write, 0, 1), EntryKind::Data);
+            core.queue_user(request(Op::Trim, 1, 1), EntryKind::Trim);
+            let entry = Entry { kind: EntryKind::Data, block: 2, count: 1, segment_block: 0 };
+            let data = bytes::Bytes::from(vec![0; BLOCK_BYTES]);
+            core.queue_internal(entry, data, None, oneshot().0);
             core.hold_all();
             core.now = core.now.plus(Nanos::from_ms(60_000));
+            if stored {
+                core.log.stored_at = core.now;
+            }
             core.hold_all();
-            core.completions.iter().any(|completion| completion.result == Err(BlockError::NoSpace))
+            let refused = core.completions.iter().map(|c| c.result == Err(BlockError::NoSpace));
+            let refused: Vec<bool> = refused.collect();
+            assert!(refused.is_empty() || refused == [true, true], "{refused:?}");
+            assert_eq!(core.log.internal.is_empty(), !refused.is_empty(), "the move");
+            !refused.is_empty()
         })
     }
 
     #[test]
-    fn a_full_ring_refuses_writes_when_too_few_nodes_take_shards() {
-        assert!(!is_refused(2), "segments do without two shards");
-        assert!(is_refused(3));
+    fn a_full_ring_refuses_changes_when_too_few_nodes_take_shards() {
+        assert!(!are_refused(2, false), "two nodes take the two shards");
+        assert!(are_refused(3, false));
+        assert!(!are_refused(3, true), "it gets on");
     }
 }

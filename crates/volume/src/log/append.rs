@@ -48,11 +48,12 @@ impl VolumeCore {
                 break;
             }
             if !self.log.waits() {
-                (self.log.no_room_since, self.log.hopeless_since) = (None, None);
+                self.log.hopeless_since = None;
                 self.log.reserving_blocks = 0;
-            }
-            if !self.log.waits() && self.log.internal.is_empty() {
-                break;
+                if self.log.internal.is_empty() {
+                    self.log.no_room_since = None;
+                    break;
+                }
             }
             if !self.ring_has_room() {
                 // With so few nodes no segment can be stored, so the ring stays full. The mover
@@ -110,7 +111,7 @@ impl VolumeCore {
     pub fn start_sync(&mut self) {
         if !self.sync_running {
             self.sync_running = true;
-            self.spawn_with(crate::seal::sync_segments_task);
+            self.spawn_with(crate::sync::sync_segments_task);
         }
     }
 
@@ -122,7 +123,9 @@ impl VolumeCore {
         let id = segment_id(self.epoch, self.segments_made);
         // An opening does not store the segments that it replays.
         let draw = if self.phase == VolumePhase::Opening { None } else { self.take_draw(id) };
+        let serves = self.phase != VolumePhase::Opening;
         let handle = self.segments.insert(Segment {
+            begun_at: serves.then_some(self.now),
             lsn_first: self.log.next,
             lsn_end: self.log.next,
             contents: Some(Contents::new(draw)),

@@ -150,6 +150,8 @@ pub struct Log {
     pub starved_since: Option<Nanos>,
     /// Since when some user's change has been waiting for space, whatever trims free.
     pub hopeless_since: Option<Nanos>,
+    /// When the volume last sealed a segment.
+    pub stored_at: Nanos,
     /// When collection last moved blocks.
     pub moved_at: Nanos,
     /// The blocks of a reservation that waits for the room that the checkpoint then takes.
@@ -188,6 +190,7 @@ impl Log {
             journal_sync_running: false,
             starved_since: None,
             hopeless_since: None,
+            stored_at: Nanos(0),
             moved_at: Nanos(0),
             reserving_blocks: 0,
         }

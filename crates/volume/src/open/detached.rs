@@ -19,11 +19,11 @@ use fieldstone_proto::{
     crc32c_blocks,
 };
 
+use crate::coding::join_chunks;
 use crate::core::Ctx;
 use crate::layout::Layout;
 use crate::record::Header;
 use crate::rows::shard_index;
-use crate::seal::join_chunks;
 
 /// The nodes that hold shards of segments, complete or open.
 pub type ShardLocations = BTreeMap<SegmentId, Vec<(ShardIndex, NodeIndex)>>;

@@ -82,8 +82,13 @@ impl VolumeCore {
     /// hold, with garbage, and those that it always leaves free. An opening may have to work with
     /// this number.
     pub fn slots_min(&self) -> u32 {
-        let up = self.nodes.iter().filter(|node| node.health == NodeHealth::Up);
-        let held = up.map(held_on).max().unwrap_or(0);
+        let up = (0..).map(NodeIndex).zip(&self.nodes);
+        let up = up.filter(|(_, node)| node.health == NodeHealth::Up);
+        let held = |(index, node): (NodeIndex, &Node)| {
+            let unused = u32::try_from(self.checkpoint_slots_unused_on(index)).unwrap_or(u32::MAX);
+            held_on(node).saturating_add(unused)
+        };
+        let held = up.map(held).max().unwrap_or(0);
         let min_slots = u32::try_from(self.slots_min_known()).unwrap_or(u32::MAX);
         min_slots
             .max(held.saturating_add(u32::try_from(self.slots_always_free()).unwrap_or(u32::MAX)))

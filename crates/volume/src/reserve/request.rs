@@ -1,13 +1,13 @@
 //! A request for slots, and the node's answer.
 
 use fieldstone_block::Nanos;
-use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentKind};
+use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, SegmentKind};
 
 use crate::calls::{CallResult, SHORT_SLOTS};
 use crate::core::{Ctx, VolumeCore};
 use crate::exec::Awaited;
 use crate::node::{Node, Shortage};
-use crate::segment::Segment;
+use crate::segment::{Segment, State};
 use crate::status::NodeHealth;
 
 /// How often the log repeats that a node's disk is full.
@@ -162,7 +162,11 @@ impl VolumeCore {
     ///   the node out only if a segment still finds enough other nodes.
     pub fn note_short(&mut self, node: NodeIndex) {
         let state = self.node(node);
-        let claimed = state.slots.claimed.len() as u64;
+        // Segments that have begun are counted already.
+        let of_rebuild = |id: &&SegmentId| {
+            self.segments.named(**id).is_none_or(|segment| segment.state >= State::Sealed)
+        };
+        let claimed = state.slots.claimed.keys().filter(of_rebuild).count() as u64;
         let moving = self.segments.unsealed() + self.segments_freeing + claimed;
         let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots.reserved);
         let little = state.slots.free <= SHORT_SLOTS;
@@ -440,5 +444,24 @@ mod tests {
         }
         script.sent();
         script.core(|core| assert_eq!(core.node(NODE).slots.reserved, 67));
+    }
+
+    /// Two slots are neither free nor taken. A shard that is on its way takes one of them at most.
+    #[test]
+    fn a_shard_that_is_on_its_way_counts_once() {
+        let mut script = Script::serving(8);
+        let handle = script.add_segment(&[None; 6]);
+        script.core(|core| {
+            core.segments.set_state(handle, State::Closed);
+            let id = core.segments.get(handle).expect("it was added").id;
+            let state = core.node_mut(NODE);
+            (state.slots.reserved, state.slots.free) = (2, 0);
+            state.slots.claimed.insert(id, 1);
+            core.note_short(NODE);
+            assert!(core.node(NODE).is_disk_full());
+            core.node_mut(NODE).slots.reserved = 1;
+            core.note_short(NODE);
+            assert!(!core.node(NODE).is_short(), "the shard takes the slot");
+        });
     }
 }

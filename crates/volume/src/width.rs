@@ -1,0 +1,224 @@
+//! The width of a segment: how many shards it has before the journal forgets its records.
+//!
+//! A sealed segment survives the loss of m nodes, like the journal before it. Each of its k + m
+//! shards is on a node that is up, except the shards for nodes that are lost now, at most m. These
+//! nodes count as lost:
+//! - a node that is down;
+//! - a node whose disk is full, or that refused a shard although it had granted the slot;
+//! - a node that has come back after the segment began, and has no room for it: it is whole again
+//!   when the volume has rebuilt its shards, and that takes room;
+//! - a node that has come back with rows of the segment that an opening may need: it takes no other
+//!   shard of the segment.
+//!
+//! A node that granted less because of other volumes does not count as lost: nothing has failed
+//! there. Nor does a node whose room the volume's own shards have taken.
+//!
+//! # Why the wait for these shards ends
+//! Until so many shards are written, the volume retries, and the journal keeps the segment's
+//! records. A checkpoint waits for the segment, so collection waits, too. The segment must find its
+//! room without them. When it began, each node that was up had the room that the segment needs
+//! there (`space`), and since then no other segment, no rebuild and no checkpoint has taken that
+//! room. A node that was lost since then counts as lost. A node that came back since then has room,
+//! or counts as lost. So room is missing only if more than m nodes are lost at once. Then users'
+//! changes get the error that there is no space (`log/admission`), and a volume that closes leaves
+//! the records in the journal for the next opening (`gc/checkpoint`).
+
+use fieldstone_proto::{NodeIndex, SegmentKind};
+
+use crate::core::VolumeCore;
+use crate::node::Node;
+use crate::segment::{Segment, SegmentIndex};
+use crate::status::{NodeHealth, VolumePhase};
+
+impl VolumeCore {
+    /// So many shards of the segment are written that the volume can rely on it. With fewer nodes
+    /// than an opening needs, it relies on no segment.
+    pub fn stored(&self, handle: SegmentIndex) -> bool {
+        let written = |s: &Segment| s.shards.len() - s.missing() >= self.code.k();
+        self.segments.get(handle).is_some_and(written) && self.writable()
+    }
+
+    /// As [`Self::stored`], and no node could take a missing shard.
+    pub fn stored_well(&mut self, handle: SegmentIndex) -> bool {
+        let whole = self.segments.get(handle).is_some_and(|segment| segment.missing() == 0);
+        self.stored(handle) && (whole || self.place_missing(handle, 0).is_empty())
+    }
+
+    /// A segment of data lies on fewer nodes than it must; see [`Self::shards_lacking`]. An opening
+    /// has to go on with the room that it finds.
+    pub fn is_narrow(&self, handle: SegmentIndex, refusing: &[NodeIndex]) -> bool {
+        let data = |segment: &Segment| segment.kind == SegmentKind::Data;
+        self.segments.get(handle).is_some_and(data)
+            && self.phase != VolumePhase::Opening
+            && self.shards_lacking(handle, refusing) > 0
+    }
+
+    /// Shards that the segment lacks to survive the loss of m nodes. A shard counts while its node
+    /// is up. The module's essay says which nodes count as lost; those that refused the segment
+    /// (`refusing`) do.
+    pub fn shards_lacking(&self, handle: SegmentIndex, refusing: &[NodeIndex]) -> usize {
+        let Some(segment) = self.segments.get(handle) else { return 0 };
+        let (mut holding, mut lost) = (0, 0);
+        for (index, node) in (0..).map(NodeIndex).zip(&self.nodes) {
+            let up = node.health == NodeHealth::Up;
+            if up && segment.has_shard_on(index) {
+                holding += 1;
+            } else if !up || refusing.contains(&index) || self.counts_as_lost(segment, index, node)
+            {
+                lost += 1;
+            }
+        }
+        (segment.shards.len() - lost.min(self.code.m())).saturating_sub(holding)
+    }
+
+    /// A node that is up takes no shard of the segment, because of a fault.
+    fn counts_as_lost(&self, segment: &Segment, index: NodeIndex, node: &Node) -> bool {
+        if node.is_disk_full() || self.is_limited_by_disk(node) {
+            return true;
+        }
+        let came_back = segment.begun_at.is_none_or(|begun| node.joined_at >= Some(begun));
+        let keeps_rows = segment.needs_rows() && segment.left_on.contains(&index);
+        came_back && (keeps_rows || !self.takes_a_shard(segment, index, node))
+    }
+
+    /// A node has a slot for a shard of the segment, or such a shard is on its way there.
+    fn takes_a_shard(&self, segment: &Segment, index: NodeIndex, node: &Node) -> bool {
+        let room = || self.has_room_for_data(index) || self.has_bad(segment.id, index);
+        node.slots.claimed.contains_key(&segment.id) || (!node.slots.full && room())
+    }
+
+    /// The nodes without room for a shard of the segment, if the segment cannot become as wide as
+    /// it must before one of them has room. Empty otherwise.
+    #[must_use]
+    pub fn lacks_room_on(&self, handle: SegmentIndex) -> Vec<NodeIndex> {
+        let Some(segment) = self.segments.get(handle) else { return Vec::new() };
+        let without = self.nodes_that(|node| node.health == NodeHealth::Up);
+        let without = without.into_iter().filter(|node| !segment.has_shard_on(*node));
+        let takes = |node: &NodeIndex| {
+            !segment.left_on.contains(node) && self.takes_a_shard(segment, *node, self.node(*node))
+        };
+        let (roomy, full): (Vec<_>, Vec<_>) = without.partition(takes);
+        if self.shards_lacking(handle, &[]) > roomy.len() { full } else { Vec::new() }
+    }
+
+    /// The closed segments that cannot be stored before some node has room.
+    #[must_use]
+    pub fn segments_without_room(&self) -> Vec<SegmentIndex> {
+        let mut closed = self.closed_segments();
+        closed.retain(|handle| !self.lacks_room_on(*handle).is_empty());
+        closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_block::Nanos;
+
+    use crate::node::Shortage;
+    use crate::script::Script;
+    use crate::segment::State;
+
+    /// A segment is as wide as the nodes that are up allow, although the code needs fewer shards.
+    #[test]
+    fn a_segment_is_narrow_if_fewer_nodes_are_lost_than_shards() {
+        let mut script = Script::serving(8);
+        let whole = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)]);
+        let five = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        let four = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
+        let narrow = |script: &mut Script, refusing: &[u16]| {
+            let refusing: Vec<NodeIndex> = refusing.iter().copied().map(NodeIndex).collect();
+            script.core(|core| [whole, five, four].map(|handle| core.is_narrow(handle, &refusing)))
+        };
+        assert_eq!(narrow(&mut script, &[]), [false, true, true], "all nodes are up");
+        assert_eq!(narrow(&mut script, &[6]), [false, false, true], "one refused");
+        assert_eq!(narrow(&mut script, &[6, 7]), [false, false, false]);
+        script.core(|core| core.node_mut(NodeIndex(7)).health = NodeHealth::Down);
+        assert_eq!(narrow(&mut script, &[]), [false, false, true], "one is lost");
+        assert_eq!(narrow(&mut script, &[7]), [false, false, true], "it counts once");
+        script.core(|core| core.node_mut(NodeIndex(6)).slots.shortage = Shortage::DiskFull);
+        assert_eq!(narrow(&mut script, &[]), [false, false, false], "a full disk is like a loss");
+        script.core(|core| core.node_mut(NodeIndex(7)).health = NodeHealth::Up);
+        script.core(|core| core.node_mut(NodeIndex(0)).health = NodeHealth::Down);
+        assert_eq!(narrow(&mut script, &[]), [false, false, true], "its shard counts no more");
+        script.core(|core| core.node_mut(NodeIndex(1)).health = NodeHealth::Down);
+        assert_eq!(narrow(&mut script, &[]), [false, true, true], "no more than m are lost");
+    }
+
+    /// A segment with five shards on nodes 0 to 4 of six began at 10 ns. The last node joined at
+    /// `joined_ns`, and has `free` slots for data. Returns the shards that the segment lacks.
+    fn lacking(begun: Option<u64>, joined_ns: Option<u64>, free: u32) -> usize {
+        let mut script = Script::serving(6);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        script.core(|core| {
+            core.segments.set_state(handle, State::Closed);
+            core.segments.get_mut(handle).expect("it was added").begun_at = begun.map(Nanos);
+            let kept = u32::try_from(core.checkpoint_slots_kept_on(NodeIndex(5))).expect("small");
+            let node = core.node_mut(NodeIndex(5));
+            node.joined_at = joined_ns.map(Nanos);
+            node.slots.free = kept + free;
+            core.shards_lacking(handle, &[])
+        })
+    }
+
+    #[test]
+    fn a_node_that_came_back_without_room_counts_as_lost_for_older_segments() {
+        assert_eq!(lacking(Some(10), Some(20), 0), 0, "it came back, and has no room");
+        assert_eq!(lacking(Some(10), Some(20), 1), 1, "it has room");
+        assert_eq!(lacking(Some(10), Some(5), 0), 1, "the segment began when it was there");
+        assert_eq!(lacking(Some(10), None, 0), 1, "it was always there");
+        assert_eq!(lacking(None, None, 0), 0, "an opening replayed the segment");
+    }
+
+    /// Such a node has lost nothing, and the segment finds room on other nodes.
+    #[test]
+    fn a_node_where_other_volumes_have_the_room_does_not_count_as_lost() {
+        let mut script = Script::serving(7);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        script.core(|core| {
+            core.segments.get_mut(handle).expect("it was added").begun_at = Some(Nanos(1));
+            core.node_mut(NodeIndex(6)).slots.shortage = Shortage::OtherVolumes;
+            assert!(core.is_narrow(handle, &[]));
+            core.node_mut(NodeIndex(6)).slots.shortage = Shortage::DiskFull;
+            assert!(!core.is_narrow(handle, &[]));
+        });
+    }
+
+    /// The journal lacks the blocks of the segment, so the rows on the node have to stay.
+    #[test]
+    fn a_node_that_came_back_with_rows_that_stay_counts_as_lost() {
+        let mut script = Script::serving(6);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        script.core(|core| {
+            core.segments.set_state(handle, State::Closed);
+            core.segments.get_mut(handle).expect("it was added").leave_on(NodeIndex(5));
+            assert!(core.is_narrow(handle, &[]), "it deletes them, and then takes a shard");
+            core.segments.set_detached(handle, true);
+            assert!(!core.is_narrow(handle, &[]));
+        });
+    }
+
+    #[test]
+    fn a_segment_lacks_room_when_too_few_nodes_take_its_shards() {
+        let mut script = Script::serving(8);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
+        script.core(|core| {
+            core.segments.set_state(handle, State::Closed);
+            core.segments.get_mut(handle).expect("it was added").begun_at = Some(Nanos(1));
+            assert!(core.lacks_room_on(handle).is_empty());
+            for node in [4, 5] {
+                core.node_mut(NodeIndex(node)).slots.full = true;
+            }
+            assert!(core.lacks_room_on(handle).is_empty(), "two other nodes have room");
+            core.node_mut(NodeIndex(6)).slots.full = true;
+            assert_eq!(core.lacks_room_on(handle), [4, 5, 6].map(NodeIndex));
+            assert_eq!(core.segments_without_room(), [handle]);
+            let id = core.segments.get(handle).expect("it was added").id;
+            core.node_mut(NodeIndex(6)).slots.claimed.insert(id, 1);
+            assert!(core.lacks_room_on(handle).is_empty(), "a shard is on its way");
+            core.node_mut(NodeIndex(6)).slots.claimed.clear();
+            core.node_mut(NodeIndex(6)).health = NodeHealth::Down;
+            assert!(core.lacks_room_on(handle).is_empty(), "the last node takes the fifth shard");
+        });
+    }
+}
