@@ -184,9 +184,7 @@ impl VolumeCore {
         let free = reply.slots_free.saturating_sub(state.slots.given_up);
         let before = std::mem::replace(&mut state.slots.free, free);
         state.slots.full = reply.slots_free == 0;
-        if before != free && before.min(free) <= SHORT_SLOTS {
-            self.note_short(node);
-        }
+        state.slots.changed |= before != free && before.min(free) <= SHORT_SLOTS;
         if before < free && self.rebuild.lacks_room {
             self.start_rebuild();
         }

@@ -39,36 +39,55 @@ pub async fn sync_journal(ctx: Ctx) {
             ctx.sleep_ms(WAIT_MS / 10).await;
             continue;
         }
-        let calls = ctx.with(|core| {
-            let rows = core.row_nodes().into_iter().map(|node| (node, RequestBody::ShardSync));
-            let rings = nodes.iter().map(|node| (*node, RequestBody::JournalSync { generation }));
-            let wanted: Vec<_> = rings.chain(rows).collect();
-            wanted
-                .into_iter()
-                .map(|(node, body)| (node, core.call(node, body, Vec::new())))
-                .collect()
-        });
-        let results = ctx.wait_all(calls).await;
-        let mut good = true;
-        for (node, result) in results {
-            let Err(error) = result else { continue };
-            good = false;
-            ctx.with(|core| {
-                if core.log.generation == generation && nodes.contains(&node) {
-                    core.log.moving = true;
-                }
-                if !matches!(error, NodeError::Unreachable | NodeError::NotFound) {
-                    core.give_up_node(node, &format!("journal sync: {error}"));
-                }
-            });
-        }
-        if good {
-            ctx.with(|core| core.synced_up_to(target));
-        } else {
+        if !sync_once(&ctx, target, generation, &nodes).await {
             ctx.sleep_ms(WAIT_MS / 10).await;
         }
     }
     ctx.with(|core| core.log.journal_sync_running = false);
+}
+
+/// Makes the journal of a generation, on these nodes, stable up to `target`. False if a node did not
+/// do it: that node is given up, or the journal moves.
+async fn sync_once(ctx: &Ctx, target: Lsn, generation: JournalGen, nodes: &[NodeIndex]) -> bool {
+    let calls = ctx.with(|core| {
+        let rows = core.row_nodes().into_iter().map(|node| (node, RequestBody::ShardSync));
+        let rings = nodes.iter().map(|node| (*node, RequestBody::JournalSync { generation }));
+        let wanted: Vec<_> = rings.chain(rows).collect();
+        wanted.into_iter().map(|(node, body)| (node, core.call(node, body, Vec::new()))).collect()
+    });
+    let results = ctx.wait_all(calls).await;
+    let mut good = true;
+    for (node, result) in results {
+        let Err(error) = result else { continue };
+        good = false;
+        ctx.with(|core| {
+            if core.log.generation == generation && nodes.contains(&node) {
+                core.log.moving = true;
+            }
+            if !matches!(error, NodeError::Unreachable | NodeError::NotFound) {
+                core.give_up_node(node, &format!("journal sync: {error}"));
+            }
+        });
+    }
+    if good {
+        ctx.with(|core| core.synced_up_to(target));
+    }
+    good
+}
+
+/// A volume closes without a checkpoint: makes the journal stable. It tries for as long as users
+/// would wait.
+pub async fn sync_at_end(ctx: &Ctx) {
+    let begun = ctx.with(|core| core.now);
+    while ctx.with(|core| core.phase == VolumePhase::Closing && !core.is_too_long(Some(begun))) {
+        let (moving, target, generation, nodes) = ctx.with(|core| {
+            (core.log.moving, core.log.acked, core.log.generation, core.log.nodes.clone())
+        });
+        if !moving && sync_once(ctx, target, generation, &nodes).await {
+            return;
+        }
+        ctx.sleep_ms(WAIT_MS / 10).await;
+    }
 }
 
 impl VolumeCore {
@@ -390,4 +409,38 @@ pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
         }
         taken >= core.nodes_needed()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::{JOURNAL, Script};
+    use crate::segment::State;
+
+    /// Nothing else makes the records stable that the next opening needs.
+    #[test]
+    fn a_volume_that_closes_without_a_checkpoint_syncs_its_journal() {
+        let mut script = Script::serving(6);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        script.core(|core| {
+            core.log.next = Lsn(4096);
+            core.segments.set_state(handle, State::Closed);
+            core.segments.get_mut(handle).expect("it was added").begun_at = Some(Nanos(1));
+            core.node_mut(NodeIndex(5)).slots.free = 0;
+        });
+        script.volume.request_close();
+        let mut synced = Vec::new();
+        for _ in 0..100 {
+            for sent in script.sent() {
+                if matches!(sent.request.body, RequestBody::JournalSync { .. }) {
+                    synced.push(sent.node);
+                }
+                assert!(!matches!(sent.request.body, RequestBody::PutRoot { .. }), "no checkpoint");
+                script.answer_with_room(&sent, Ok(fieldstone_proto::ReplyBody::Done), 0);
+            }
+            script.wait_ms(1_000);
+        }
+        assert_eq!(synced, JOURNAL);
+        script.core(|core| assert_eq!(core.phase, VolumePhase::Closed));
+    }
 }

@@ -20,8 +20,6 @@ pub struct Node {
     pub reason: String,
     /// Since when the volume does not use the node; only while the volume serves.
     pub down_since: Option<Nanos>,
-    /// When the node last joined; `None` if the opening found it.
-    pub joined_at: Option<Nanos>,
     /// The epoch of the requests to the node: the writer's. An inspection uses the node's own.
     pub epoch: Epoch,
     /// An opening that did not end has fenced the node. The next opening uses the node again.
@@ -70,10 +68,17 @@ pub struct NodeSlots {
     /// Slots that the volume has given up. The node counts them as free until it answers the
     /// request with the smaller reservation.
     pub given_up: u32,
+    /// When the node last came back to the volume's use; `None` if it was always there. It has
+    /// joined and has then granted slots, or the opening has found it empty, or its disk was full
+    /// and is not any more.
+    pub back_since: Option<Nanos>,
     /// The last request for a reservation.
     pub asked: Option<Tag>,
     /// The node reported that no slot is free.
     pub full: bool,
+    /// The node reported another number of free slots, and few are left: the volume is about to
+    /// look for the reason.
+    pub changed: bool,
     /// The node did not grant a reservation because its disk has no room. See
     /// [`VolumeCore::is_limited_by_disk`](crate::core::VolumeCore::is_limited_by_disk).
     pub disk_limited: bool,
@@ -131,7 +136,6 @@ impl Default for Node {
             health: NodeHealth::Down,
             reason: "not connected yet".into(),
             down_since: None,
-            joined_at: None,
             epoch: Epoch(0),
             fenced: false,
             stat: NodeStat::default(),

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::core::VolumeCore;
 use crate::node::Node;
 use crate::segment::{Segment, SegmentIndex, segment_id};
-use crate::status::NodeHealth;
+use crate::status::{NodeHealth, VolumePhase};
 
 /// The inputs of a draw.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,11 +78,18 @@ impl VolumeCore {
     }
 
     /// Chooses a node for each shard of the segment that is not written yet, as far as nodes have
-    /// room. Room that is kept for checkpoints is no room for data.
+    /// room. Room that is kept for checkpoints is no room for data. While nodes are lost, a segment
+    /// may do with fewer shards: where other segments that have begun need the room, it gets no
+    /// more than it must have.
     pub fn place_missing(&mut self, handle: SegmentIndex, attempt: u64) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let (id, kind) = (segment.id, segment.kind);
-        self.place_missing_on(handle, attempt, |core, node| {
+        let counted = kind == SegmentKind::Data && self.phase != VolumePhase::Opening;
+        let most = match counted && !self.all_fit_whole() {
+            true => self.shards_lacking(handle, &[]),
+            false => usize::MAX,
+        };
+        self.place(handle, attempt, most, |core, node| {
             kind == SegmentKind::Checkpoint
                 || core.has_room_for_data(node)
                 || core.has_bad(id, node)
@@ -95,11 +102,22 @@ impl VolumeCore {
         segment.has_shard_on(node) || self.node(node).slots.claimed.contains_key(&segment.id)
     }
 
-    /// As [`Self::place_missing`], on some of the nodes only.
+    /// As [`Self::place_missing`], on some of the nodes only, however short room is.
     pub fn place_missing_on(
         &mut self,
         handle: SegmentIndex,
         attempt: u64,
+        chosen: impl Fn(&Self, NodeIndex) -> bool,
+    ) -> Vec<(usize, NodeIndex)> {
+        self.place(handle, attempt, usize::MAX, chosen)
+    }
+
+    /// Chooses nodes for at most `most` missing shards of the segment, and for those with rows.
+    fn place(
+        &mut self,
+        handle: SegmentIndex,
+        attempt: u64,
+        most: usize,
         chosen: impl Fn(&Self, NodeIndex) -> bool,
     ) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
@@ -109,7 +127,8 @@ impl VolumeCore {
         let kept = self.nodes_with_rows(segment);
         let mut used: SmallVec<[NodeIndex; 8]> =
             segment.shards.iter().chain(&kept).flatten().copied().collect();
-        let wanted = segment.shards.len() - used.len();
+        let with_rows = kept.iter().flatten().count();
+        let wanted = (segment.shards.len() - used.len()).min(most.saturating_sub(with_rows));
         // A node that has a shard or rows left over, or to which a write of such a shard is under
         // way, gets no second shard: the node could not delete one of two alone.
         used.extend_from_slice(&segment.left_on);
@@ -183,6 +202,7 @@ impl VolumeCore {
 mod tests {
     use super::*;
     use crate::script::Script;
+    use crate::segment::State;
 
     /// A node could not delete one of two shards of a segment alone.
     #[test]
@@ -209,6 +229,29 @@ mod tests {
             core.shard_written(handle, 5, (NodeIndex(3), session), Ok(()));
             let segment = core.segments.get(handle).expect("it was added");
             assert_eq!(segment.shards[5], None, "the node has another shard already");
+        });
+    }
+
+    /// Seed 7130522. Of seven nodes one is lost, so five shards of a segment are enough.
+    #[test]
+    fn a_segment_leaves_the_room_that_others_need() {
+        let mut script = Script::serving(7);
+        let handles = [script.add_segment(&[None; 6]), script.add_segment(&[None; 6])];
+        script.core(|core| {
+            core.node_mut(NodeIndex(6)).health = NodeHealth::Down;
+            handles.iter().for_each(|handle| core.segments.set_state(*handle, State::Closed));
+            let kept = u32::try_from(core.checkpoint_slots_kept_on(NodeIndex(0))).expect("small");
+            let mut place = |free: [u32; 6]| -> Vec<u16> {
+                for (node, free) in core.nodes.iter_mut().zip(free) {
+                    node.slots.free = kept + free;
+                }
+                let placed = core.place_missing(handles[0], 0);
+                let mut nodes: Vec<u16> = placed.iter().map(|(_, node)| node.0).collect();
+                nodes.sort_unstable();
+                nodes
+            };
+            assert_eq!(place([2, 2, 2, 2, 2, 2]), [0, 1, 2, 3, 4, 5], "each has room for both");
+            assert_eq!(place([1, 2, 2, 2, 2, 1]), [0, 1, 2, 3, 4], "the other one takes the rest");
         });
     }
 }

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use fieldstone_accel::Shard;
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, ShardIndex,
+    NodeError, NodeIndex, ReplyBody, RequestBody, SealMeta, SegmentId, SegmentKind, ShardIndex,
 };
 
 use crate::core::{Ctx, VolumeCore};
@@ -181,11 +181,16 @@ impl VolumeCore {
     }
 
     /// A new shard of the segment leaves the node enough room. Where it replaces a bad one, it
-    /// takes no further slot. A node that came back empty first reserves slots for the volume:
-    /// before that, its free slots may be those of other volumes.
+    /// takes no further slot. A shard of a checkpoint takes a slot that is kept for it. A node that
+    /// came back empty first reserves slots for the volume: before that, its free slots may be
+    /// those of other volumes.
     fn may_rebuild_on(&self, id: SegmentId, node: NodeIndex) -> bool {
         let reserved = self.node(node).slots.reserved > 0 || self.phase != VolumePhase::Serving;
-        (reserved && self.has_room_for_rebuild(node)) || self.has_bad(id, node)
+        let is_checkpoint = |segment: &Segment| segment.kind == SegmentKind::Checkpoint;
+        let kept = self.segments.named(id).is_some_and(is_checkpoint)
+            && self.checkpoint_slots_unused_on(node) > 0
+            && self.slots_beyond(node) >= self.checkpoint_slots_kept_on(node);
+        (reserved && (kept || self.has_room_for_rebuild(node))) || self.has_bad(id, node)
     }
 
     /// The shard is still missing, and the node has no shard of the segment.
@@ -536,5 +541,34 @@ pub async fn list_shards(
             }
             _ => return Err(NodeError::Invalid("not a list of shards".into())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Script;
+
+    /// Two slots are free on a node: those for two checkpoints, of which it holds none.
+    #[test]
+    fn a_shard_of_a_checkpoint_takes_the_slot_that_is_kept_for_it() {
+        let mut script = Script::serving(6);
+        let data = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        let checkpoint =
+            script.add_checkpoint(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        let node = NodeIndex(5);
+        script.core(|core| {
+            let ids = [data, checkpoint].map(|handle| core.segments.get(handle).map(|s| s.id));
+            let [data, present] = ids.map(|id| id.expect("it was added"));
+            core.root.as_mut().expect("it serves").checkpoint_segments = vec![present];
+            core.node_mut(node).slots.free = 2;
+            assert!(core.may_rebuild_on(present, node) && !core.may_rebuild_on(data, node));
+            core.node_mut(node).slots.free = 1;
+            assert!(!core.may_rebuild_on(present, node), "the next checkpoint takes that slot");
+            core.node_mut(node).slots.free = 2;
+            let segment = core.segments.get_mut(checkpoint).expect("it was added");
+            segment.shards[5] = Some(node);
+            assert!(!core.may_rebuild_on(present, node), "the node holds it");
+        });
     }
 }

@@ -88,7 +88,8 @@ struct RecordRows {
 }
 
 impl Rows {
-    fn keeps(&self, node: NodeIndex) -> bool {
+    /// The node has rows of the segment, or is about to get some.
+    pub fn keeps(&self, node: NodeIndex) -> bool {
         self.keepers.iter().any(|keeper| keeper.node == node)
     }
 }
@@ -428,6 +429,12 @@ impl VolumeCore {
 
     fn still_keeps(&self, keeper: &Keeper) -> bool {
         !keeper.lost && self.is_connected_since(keeper)
+    }
+
+    /// The node has a slot with rows of the segment for one of its shards.
+    pub fn keeps_rows(&self, segment: &Segment, node: NodeIndex) -> bool {
+        let keepers = segment.rows.iter().flat_map(|rows| &rows.keepers);
+        keepers.filter(|keeper| keeper.node == node).any(|keeper| self.still_keeps(keeper))
     }
 
     /// The best node for a shard of the segment: the node that already has a slot for the shard.

@@ -70,7 +70,9 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
     for attempt in 0u64.. {
         let targets = ctx.with(|core| core.place_missing(handle, attempt));
         let calls: Vec<_> = ctx.with(|core| {
-            let Some(id) = core.segments.get(handle).map(|s| s.id) else { return Vec::new() };
+            let Some(segment) = core.segments.get_mut(handle) else { return Vec::new() };
+            segment.sending = true;
+            let id = segment.id;
             targets
                 .iter()
                 .map(|(shard, node)| {
@@ -96,7 +98,12 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
                 }
                 core.shard_written(handle, *shard, (*node, session), result.map(|_| ()));
             }
-            core.clear_leftovers(handle);
+            if let Some(segment) = core.segments.get_mut(handle) {
+                segment.sending = false;
+            }
+            if attempt.is_multiple_of(ASK_ATTEMPTS) {
+                core.clear_leftovers(handle);
+            }
             // A node that has made room since then refuses no more.
             refusing.retain(|node| core.node(*node).slots.full);
             if core.segments.get(handle).is_none()
@@ -146,6 +153,11 @@ async fn ask_for_room(ctx: &Ctx, handle: SegmentIndex) -> bool {
         return false;
     }
     ctx.sleep_ms(RETRY_MS).await;
+    ctx.with(|core| {
+        if !core.lacks_room_on(handle).is_empty() {
+            full.iter().for_each(|node| core.note_short_at_rest(*node));
+        }
+    });
     true
 }
 

@@ -124,6 +124,8 @@ pub struct Segment {
     /// When the writer that serves now opened the segment. `None` for a segment that an opening
     /// has found or replayed.
     pub begun_at: Option<Nanos>,
+    /// Sealing has sent shards, and has not noted the answers: it notes all of them together.
+    pub sending: bool,
     /// Blocks of the map that lie in the segment.
     pub live_blocks: u32,
     /// The segment's blocks, until it is durable.
@@ -156,6 +158,7 @@ impl Segment {
             shard_bytes: 0,
             shards: SmallVec::from_elem(None, width),
             begun_at: None,
+            sending: false,
             live_blocks: 0,
             contents: None,
             rows: None,
@@ -382,6 +385,14 @@ impl SegmentTable {
     /// All segments, oldest name first.
     pub fn iter(&self) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
         self.by_id.values().filter_map(|handle| Some((*handle, self.get(*handle)?)))
+    }
+
+    /// The segments whose shards are not written yet, newest name first. They have the newest names,
+    /// so this looks at few others.
+    pub fn unsealed_segments(&self) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
+        let newest = self.by_id.values().rev();
+        let segments = newest.filter_map(|handle| Some((*handle, self.get(*handle)?)));
+        segments.filter(|(_, segment)| segment.unsealed()).take(self.unsealed)
     }
 
     /// The handles of all segments, oldest name first.

@@ -317,8 +317,20 @@ impl VolumeCore {
             let free = nodes.filter(counts).map(slots).collect();
             self.capacity_params().segments_fitting_after_losses(free, fewer_shards_per_loss)
         });
-        let begun = self.segments.unsealed() - u64::from(self.log_is_of_trims());
-        fitting.saturating_sub(begun)
+        fitting.saturating_sub(self.segments_begun())
+    }
+
+    /// Each segment that has begun finds a node for each of its shards, among the nodes that are up.
+    #[must_use]
+    pub fn all_fit_whole(&self) -> bool {
+        let nodes = self.up_nodes();
+        let free: SmallVec<[u64; 16]> = nodes.iter().map(|n| self.slots_for_data(*n)).collect();
+        segments_fitting(&free, self.capacity_params().width) >= self.segments_begun()
+    }
+
+    /// Segments that have begun, and still have to find their slots.
+    fn segments_begun(&self) -> u64 {
+        self.segments.unsealed() - u64::from(self.log_is_of_trims())
     }
 
     /// The largest value of `fits`, with and without the nodes that are short of room.
@@ -361,14 +373,14 @@ impl VolumeCore {
         self.slots_beyond(node).saturating_sub(kept)
     }
 
-    /// A node has a slot for a shard that rebuild makes: see the marks in the module's essay. Every
-    /// segment that has begun may come to this node.
+    /// A node has a slot for a shard that rebuild makes: see the marks in the module's essay. It
+    /// leaves the room of the segments that have begun, too.
     #[must_use]
     pub fn has_room_for_rebuild(&self, node: NodeIndex) -> bool {
         let total = self.segments.len() as u64 + self.segments_free();
         let low = CapacityParams::marks(total).low;
-        let begun = self.segments.unsealed();
-        self.slots_for_data(node) > self.capacity_params().slots_for_free(low) + begun
+        let begun = self.segments_begun();
+        self.slots_for_data(node) > self.capacity_params().slots_for_free(low + begun)
     }
 
     /// Slots that remain on a node when the shards under way have arrived.
@@ -714,6 +726,9 @@ mod tests {
             assert!(core.has_room_for_rebuild(node));
             core.segments.set_state(handle, State::Closed);
             assert!(!core.has_room_for_rebuild(node));
+            core.segments.set_state(handle, State::Open);
+            core.log.open = Some(handle);
+            assert!(core.has_room_for_rebuild(node), "it has no blocks, and needs no slot");
         });
     }
 }

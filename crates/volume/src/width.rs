@@ -5,10 +5,11 @@
 //! nodes count as lost:
 //! - a node that is down;
 //! - a node whose disk is full, or that refused a shard although it had granted the slot;
-//! - a node that has come back after the segment began, and has no room for it: it is whole again
-//!   when the volume has rebuilt its shards, and that takes room;
-//! - a node that has come back with rows of the segment that an opening may need: it takes no other
-//!   shard of the segment.
+//! - a late node, as far as the other nodes do not take enough shards. It has come back after the
+//!   segment began, and has no room for the segment, or it keeps rows of the segment that an
+//!   opening may need. Such a node is not whole again: that takes room, too. For a segment that an
+//!   opening has replayed, each node without room is late: the earlier writer had room there, or
+//!   had lost the node.
 //!
 //! A node that granted less because of other volumes does not count as lost: nothing has failed
 //! there. Nor does a node whose room the volume's own shards have taken.
@@ -16,19 +17,41 @@
 //! # Why the wait for these shards ends
 //! Until so many shards are written, the volume retries, and the journal keeps the segment's
 //! records. A checkpoint waits for the segment, so collection waits, too. The segment must find its
-//! room without them. When it began, each node that was up had the room that the segment needs
-//! there (`space`), and since then no other segment, no rebuild and no checkpoint has taken that
-//! room. A node that was lost since then counts as lost. A node that came back since then has room,
-//! or counts as lost. So room is missing only if more than m nodes are lost at once. Then users'
-//! changes get the error that there is no space (`log/admission`), and a volume that closes leaves
-//! the records in the journal for the next opening (`gc/checkpoint`).
+//! room without them:
+//! - When it began, the nodes that were up had room for it, also after the losses that may come
+//!   (`space`).
+//! - Other segments leave it that room. While nodes are lost, a segment may have fewer shards, and
+//!   where room is short it gets no more than it must have (`place`).
+//! - Rebuild leaves it that room, too (`space`), and checkpoints have slots of their own
+//!   (`checkpoint_slots`).
+//! - A node that was lost since then counts as lost. A node that came back since then has room, or
+//!   is late.
+//!
+//! So room is missing only if more than m nodes are lost at once. Then users' changes get the error
+//! that there is no space (`log/admission`), and a volume that closes leaves the records in the
+//! journal for the next opening (`gc/checkpoint`).
 
 use fieldstone_proto::{NodeIndex, SegmentKind};
 
 use crate::core::VolumeCore;
 use crate::node::Node;
-use crate::segment::{Segment, SegmentIndex};
+use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::{NodeHealth, VolumePhase};
+
+/// How many nodes there are of each kind, for the shards of one segment.
+#[derive(Default)]
+struct Places {
+    /// Up, with a shard of the segment.
+    holding: usize,
+    /// Up, without a shard, and with room for one.
+    roomy: usize,
+    /// Lost, or as good as lost: see the module's essay.
+    lost: usize,
+    /// Late: see the module's essay.
+    late: usize,
+    /// Up, and without room. Some of them are lost or late.
+    full: Vec<NodeIndex>,
+}
 
 impl VolumeCore {
     /// So many shards of the segment are written that the volume can rely on it. With fewer nodes
@@ -58,33 +81,12 @@ impl VolumeCore {
     /// (`refusing`) do.
     pub fn shards_lacking(&self, handle: SegmentIndex, refusing: &[NodeIndex]) -> usize {
         let Some(segment) = self.segments.get(handle) else { return 0 };
-        let (mut holding, mut lost) = (0, 0);
-        for (index, node) in (0..).map(NodeIndex).zip(&self.nodes) {
-            let up = node.health == NodeHealth::Up;
-            if up && segment.has_shard_on(index) {
-                holding += 1;
-            } else if !up || refusing.contains(&index) || self.counts_as_lost(segment, index, node)
-            {
-                lost += 1;
-            }
-        }
-        (segment.shards.len() - lost.min(self.code.m())).saturating_sub(holding)
-    }
-
-    /// A node that is up takes no shard of the segment, because of a fault.
-    fn counts_as_lost(&self, segment: &Segment, index: NodeIndex, node: &Node) -> bool {
-        if node.is_disk_full() || self.is_limited_by_disk(node) {
-            return true;
-        }
-        let came_back = segment.begun_at.is_none_or(|begun| node.joined_at >= Some(begun));
-        let keeps_rows = segment.needs_rows() && segment.left_on.contains(&index);
-        came_back && (keeps_rows || !self.takes_a_shard(segment, index, node))
-    }
-
-    /// A node has a slot for a shard of the segment, or such a shard is on its way there.
-    fn takes_a_shard(&self, segment: &Segment, index: NodeIndex, node: &Node) -> bool {
-        let room = || self.has_room_for_data(index) || self.has_bad(segment.id, index);
-        node.slots.claimed.contains_key(&segment.id) || (!node.slots.full && room())
+        let Places { holding, roomy, lost, late, .. } = self.places(segment, refusing);
+        // A pool may have fewer nodes than a segment has shards.
+        let width = segment.shards.len().min(self.nodes.len());
+        let wanted = |lost: usize| width.saturating_sub(lost.min(self.code.m()));
+        let possible = (holding + roomy).max(wanted(lost + late));
+        wanted(lost).min(possible).saturating_sub(holding)
     }
 
     /// The nodes without room for a shard of the segment, if the segment cannot become as wide as
@@ -92,21 +94,65 @@ impl VolumeCore {
     #[must_use]
     pub fn lacks_room_on(&self, handle: SegmentIndex) -> Vec<NodeIndex> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
-        let without = self.nodes_that(|node| node.health == NodeHealth::Up);
-        let without = without.into_iter().filter(|node| !segment.has_shard_on(*node));
-        let takes = |node: &NodeIndex| {
-            !segment.left_on.contains(node) && self.takes_a_shard(segment, *node, self.node(*node))
+        let places = self.places(segment, &[]);
+        let lacking = match segment.kind {
+            SegmentKind::Data => self.shards_lacking(handle, &[]),
+            SegmentKind::Checkpoint => self.code.k().saturating_sub(places.holding),
         };
-        let (roomy, full): (Vec<_>, Vec<_>) = without.partition(takes);
-        if self.shards_lacking(handle, &[]) > roomy.len() { full } else { Vec::new() }
+        if lacking > places.roomy { places.full } else { Vec::new() }
+    }
+
+    /// The places of the segment's shards among all nodes.
+    fn places(&self, segment: &Segment, refusing: &[NodeIndex]) -> Places {
+        let mut places = Places::default();
+        for (index, node) in (0..).map(NodeIndex).zip(&self.nodes) {
+            let up = node.health == NodeHealth::Up;
+            let faulty = node.is_disk_full() || self.is_limited_by_disk(node);
+            if up && segment.has_shard_on(index) {
+                places.holding += 1;
+            } else if !up || faulty || refusing.contains(&index) {
+                places.lost += 1;
+                if up {
+                    places.full.push(index);
+                }
+            } else if self.takes_shard_of(segment, index, node) {
+                places.roomy += 1;
+            } else {
+                let came_back = |begun| node.slots.back_since >= Some(begun);
+                // The node is about to delete what it has left of the segment, and has a slot then.
+                let clears = segment.left_on.contains(&index) && !segment.needs_rows();
+                let late = segment.begun_at.is_none_or(came_back) && !clears;
+                places.late += usize::from(late);
+                places.full.push(index);
+            }
+        }
+        places
+    }
+
+    /// A node that is up has a slot for a shard of the segment, or has rows of it, or such a shard
+    /// is on its way.
+    fn takes_shard_of(&self, segment: &Segment, index: NodeIndex, node: &Node) -> bool {
+        let free = || match segment.kind {
+            SegmentKind::Data => self.has_room_for_data(index),
+            SegmentKind::Checkpoint => self.slots_beyond(index) > 0,
+        };
+        let room = || free() || self.has_bad(segment.id, index);
+        let has_room = || !node.slots.full && !segment.left_on.contains(&index) && room();
+        let has_slot =
+            node.slots.claimed.contains_key(&segment.id) || self.keeps_rows(segment, index);
+        has_slot || has_room()
     }
 
     /// The closed segments that cannot be stored before some node has room.
     #[must_use]
     pub fn segments_without_room(&self) -> Vec<SegmentIndex> {
-        let mut closed = self.closed_segments();
-        closed.retain(|handle| !self.lacks_room_on(*handle).is_empty());
-        closed
+        let unsealed = self.segments.unsealed_segments();
+        // While shards are on their way, the nodes that have answered hold shards that nothing has
+        // noted yet.
+        let at_rest = |segment: &Segment| segment.state == State::Closed && !segment.sending;
+        let closed = unsealed.filter(|(_, segment)| at_rest(segment));
+        let without = |handle: &SegmentIndex| !self.lacks_room_on(*handle).is_empty();
+        closed.map(|(handle, _)| handle).filter(without).collect()
     }
 }
 
@@ -117,7 +163,6 @@ mod tests {
 
     use crate::node::Shortage;
     use crate::script::Script;
-    use crate::segment::State;
 
     /// A segment is as wide as the nodes that are up allow, although the code needs fewer shards.
     #[test]
@@ -145,9 +190,9 @@ mod tests {
         assert_eq!(narrow(&mut script, &[]), [false, true, true], "no more than m are lost");
     }
 
-    /// A segment with five shards on nodes 0 to 4 of six began at 10 ns. The last node joined at
-    /// `joined_ns`, and has `free` slots for data. Returns the shards that the segment lacks.
-    fn lacking(begun: Option<u64>, joined_ns: Option<u64>, free: u32) -> usize {
+    /// A segment with five shards on nodes 0 to 4 of six began at 10 ns. The last
+    /// node came back at `back_ns`, and has `free` slots for data. Returns the shards that the segment lacks.
+    fn lacking(begun: Option<u64>, back_ns: Option<u64>, free: u32) -> usize {
         let mut script = Script::serving(6);
         let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
         script.core(|core| {
@@ -155,7 +200,7 @@ mod tests {
             core.segments.get_mut(handle).expect("it was added").begun_at = begun.map(Nanos);
             let kept = u32::try_from(core.checkpoint_slots_kept_on(NodeIndex(5))).expect("small");
             let node = core.node_mut(NodeIndex(5));
-            node.joined_at = joined_ns.map(Nanos);
+            node.slots.back_since = back_ns.map(Nanos);
             node.slots.free = kept + free;
             core.shards_lacking(handle, &[])
         })
@@ -168,6 +213,23 @@ mod tests {
         assert_eq!(lacking(Some(10), Some(5), 0), 1, "the segment began when it was there");
         assert_eq!(lacking(Some(10), None, 0), 1, "it was always there");
         assert_eq!(lacking(None, None, 0), 0, "an opening replayed the segment");
+    }
+
+    /// Four shards of a replayed segment are written. Two of the other four nodes have room.
+    #[test]
+    fn a_late_node_does_not_count_while_others_take_the_shards() {
+        let mut script = Script::serving(8);
+        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
+        script.core(|core| {
+            for node in [4, 5] {
+                core.node_mut(NodeIndex(node)).slots.free = 0;
+            }
+            assert_eq!(core.shards_lacking(handle, &[]), 2);
+            core.node_mut(NodeIndex(6)).slots.free = 0;
+            assert_eq!(core.shards_lacking(handle, &[]), 1, "one node is left");
+            core.node_mut(NodeIndex(7)).health = NodeHealth::Down;
+            assert_eq!(core.shards_lacking(handle, &[]), 0);
+        });
     }
 
     /// Such a node has lost nothing, and the segment finds room on other nodes.
@@ -198,6 +260,23 @@ mod tests {
         });
     }
 
+    /// A checkpoint has slots of its own, and needs k nodes.
+    #[test]
+    fn a_checkpoint_lacks_room_when_fewer_than_k_nodes_take_its_shards() {
+        let mut script = Script::serving(6);
+        let handle = script.add_checkpoint(&[Some(0), Some(1), None, None, None, None]);
+        script.core(|core| {
+            core.segments.set_state(handle, State::Closed);
+            core.nodes.iter_mut().for_each(|node| node.slots.free = 1);
+            for node in [2, 3] {
+                core.node_mut(NodeIndex(node)).slots.full = true;
+            }
+            assert!(core.lacks_room_on(handle).is_empty());
+            core.node_mut(NodeIndex(4)).slots.full = true;
+            assert_eq!(core.lacks_room_on(handle), [2, 3, 4].map(NodeIndex));
+        });
+    }
+
     #[test]
     fn a_segment_lacks_room_when_too_few_nodes_take_its_shards() {
         let mut script = Script::serving(8);
@@ -219,6 +298,13 @@ mod tests {
             core.node_mut(NodeIndex(6)).slots.claimed.clear();
             core.node_mut(NodeIndex(6)).health = NodeHealth::Down;
             assert!(core.lacks_room_on(handle).is_empty(), "the last node takes the fifth shard");
+            for node in [3, 4, 5] {
+                core.node_mut(NodeIndex(node)).slots.shortage = Shortage::DiskFull;
+            }
+            core.segments.get_mut(handle).expect("it was added").shards[3] = None;
+            assert!(core.lacks_room_on(handle).is_empty(), "the last node takes the fourth shard");
+            core.node_mut(NodeIndex(7)).slots.shortage = Shortage::DiskFull;
+            assert_eq!(core.lacks_room_on(handle), [3, 4, 5, 7].map(NodeIndex));
         });
     }
 }

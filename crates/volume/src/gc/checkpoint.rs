@@ -84,10 +84,11 @@ impl VolumeCore {
     fn closes_without_room(&self, since: &mut Option<Nanos>) -> bool {
         let segments = self.segments_without_room();
         if self.phase != VolumePhase::Closing || segments.is_empty() || !self.writable() {
-            *since = None;
             return false;
         }
-        let long = self.is_too_long(Some(*since.get_or_insert(self.now)));
+        // A node may report room for a moment. The time begins anew when that helped.
+        let since = *since.get_or_insert(self.now);
+        let long = self.is_too_long(Some(since.max(self.log.stored_at)));
         if long {
             let nodes = self.lacks_room_on(segments[0]);
             let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();

@@ -184,13 +184,12 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         // before.
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
-        state.joined_at = Some(now);
         if state.slots.reserved > 0 {
             state.slots.before = state.slots.reserved;
         }
         (state.slots.reserved, state.slots.given_up, state.slots.announced) = (0, 0, 0);
         (state.slots.disk_limited, state.slots.granted_less) = (false, false);
-        state.slots.shortage = Shortage::None;
+        (state.slots.shortage, state.slots.back_since) = (Shortage::None, Some(now));
         if core.shards_on(node) == 0 {
             core.node_mut(node).slots.before = 0;
         }

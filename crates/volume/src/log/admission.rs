@@ -225,12 +225,13 @@ mod tests {
             let entry = Entry { kind: EntryKind::Data, block: 2, count: 1, segment_block: 0 };
             let data = bytes::Bytes::from(vec![0; BLOCK_BYTES]);
             core.queue_internal(entry, data, None, oneshot().0);
-            core.hold_all();
-            core.now = core.now.plus(Nanos::from_ms(60_000));
-            if stored {
-                core.log.stored_at = core.now;
+            for _ in 0..60 {
+                core.hold_all();
+                core.now = core.now.plus(Nanos::from_ms(1_000));
+                if stored {
+                    core.log.stored_at = core.now;
+                }
             }
-            core.hold_all();
             let refused = core.completions.iter().map(|c| c.result == Err(BlockError::NoSpace));
             let refused: Vec<bool> = refused.collect();
             assert!(refused.is_empty() || refused == [true, true], "{refused:?}");

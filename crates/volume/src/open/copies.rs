@@ -498,12 +498,25 @@ mod tests {
         refusals: usize,
         error: &NodeError,
     ) -> (Vec<&'static str>, usize, bool) {
+        strengthened_among(lost, &[], refusals, error)
+    }
+
+    /// The same while some nodes are lost, and others have no room.
+    fn strengthened_among(
+        lost: &[u16],
+        full: &[u16],
+        refusals: usize,
+        error: &NodeError,
+    ) -> (Vec<&'static str>, usize, bool) {
         let mut script = Script::serving(8);
         let handle = script.add_segment(&SHARDS);
         script.core(|core| {
             core.phase = VolumePhase::Opening;
             for node in lost {
                 core.node_mut(NodeIndex(*node)).health = NodeHealth::Down;
+            }
+            for node in full {
+                core.node_mut(NodeIndex(*node)).slots.full = true;
             }
         });
         let outcome = Outcome::default();
@@ -535,5 +548,13 @@ mod tests {
         let full = NodeError::NoSpace;
         assert_eq!(strengthened_without(&[7], 0, &full), (vec!["write"], 1, true));
         assert_eq!(strengthened_without(&[6, 7], 0, &full), (vec![], 2, true));
+    }
+
+    /// Nodes without room do not make up for shards that others take.
+    #[test]
+    fn an_opening_makes_all_shards_that_nodes_have_room_for() {
+        let full = NodeError::NoSpace;
+        assert_eq!(strengthened_among(&[], &[4, 5], 0, &full), (vec!["write", "write"], 0, true));
+        assert_eq!(strengthened_among(&[], &[4, 5, 6], 0, &full), (vec!["write"], 1, true));
     }
 }

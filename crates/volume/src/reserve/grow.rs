@@ -160,7 +160,10 @@ pub async fn reserve_at_start(ctx: Ctx) {
     let is_new = ctx.with(|core| nodes.iter().all(|node| core.data_shards_on(*node) == 0));
     for node in &nodes {
         let slots = ctx.with(|core| match core.data_shards_on(*node) {
-            0 if !is_new => core.slots_to_ask(*node, wanted),
+            0 if !is_new => {
+                core.node_mut(*node).slots.back_since = Some(core.now);
+                core.slots_to_ask(*node, wanted)
+            }
             _ => wanted,
         });
         reserve_on(&ctx, *node, slots).await;

@@ -96,7 +96,12 @@ impl VolumeCore {
 
     /// A node answered that the volume has reserved `slots` slots there.
     fn note_reserved(&mut self, node: NodeIndex, slots: u32) {
+        let (now, was_limited) = (self.now, self.is_limited_by_disk(self.node(node)));
         let state = self.node_mut(node);
+        let came_back = state.slots.reserved == 0 && state.slots.back_since.is_some();
+        if came_back || was_limited {
+            state.slots.back_since = Some(now);
+        }
         let taken = slots.saturating_sub(state.slots.reserved);
         let given = state.slots.reserved.saturating_sub(slots);
         state.stat.slots_free = state.stat.slots_free.saturating_sub(taken) + given;
@@ -161,15 +166,37 @@ impl VolumeCore {
     ///   fault of the node, so no segment may have fewer shards for this reason: the volume leaves
     ///   the node out only if a segment still finds enough other nodes.
     pub fn note_short(&mut self, node: NodeIndex) {
-        let state = self.node(node);
-        // Segments that have begun are counted already.
-        let of_rebuild = |id: &&SegmentId| {
-            self.segments.named(**id).is_none_or(|segment| segment.state >= State::Sealed)
+        // Any segment that has begun may have come to the node.
+        let begun = |core: &Self| core.segments.unsealed();
+        self.note_shortage(node, begun);
+    }
+
+    /// The same for a node that keeps a segment waiting. Of the segments that have begun, only those
+    /// count that may hold a slot there: otherwise the waiting ones would hide that the disk is
+    /// full.
+    pub fn note_short_at_rest(&mut self, node: NodeIndex) {
+        let begun = |core: &Self| {
+            let unsealed = core.segments.unsealed_segments();
+            unsealed.filter(|(_, segment)| core.may_hold_slot(segment, node)).count() as u64
         };
-        let claimed = state.slots.claimed.keys().filter(of_rebuild).count() as u64;
-        let moving = self.segments.unsealed() + self.segments_freeing + claimed;
-        let lacks = || u64::from(self.slots_known(node)) + moving < u64::from(state.slots.reserved);
-        let little = state.slots.free <= SHORT_SLOTS;
+        self.note_shortage(node, begun);
+    }
+
+    /// See [`Self::note_short`]. `begun` gives the segments that have begun and may hold a slot.
+    fn note_shortage(&mut self, node: NodeIndex, begun: impl Fn(&Self) -> u64) {
+        let state = self.node(node);
+        if state.health != NodeHealth::Up {
+            return; // it is down, and its reason says why
+        }
+        let lacks = || {
+            let of_rebuild = |id: &&SegmentId| {
+                self.segments.named(**id).is_none_or(|segment| segment.state >= State::Sealed)
+            };
+            let claimed = state.slots.claimed.keys().filter(of_rebuild).count() as u64;
+            let moving = begun(self) + self.segments_freeing + claimed;
+            u64::from(self.slots_known(node)) + moving < u64::from(state.slots.reserved)
+        };
+        let little = state.slots.free <= SHORT_SLOTS || !self.has_room_for_data(node);
         let full = little && (self.is_limited_by_disk(state) || lacks());
         let others = self.nodes_that(|n| n.health == NodeHealth::Up && !n.is_short());
         let others = others.iter().filter(|other| **other != node).count();
@@ -194,6 +221,9 @@ impl VolumeCore {
             return;
         }
         state.reason = reason.into();
+        if state.is_disk_full() {
+            state.slots.back_since = Some(now);
+        }
         state.slots.shortage = shortage;
         if shortage != Shortage::None {
             let again = Nanos::from_ms(WARN_AGAIN_MS);
@@ -234,6 +264,27 @@ impl VolumeCore {
     /// Slots that the volume holds on a node, plus slots that it may still take there.
     pub(super) fn slots_known(&self, node: NodeIndex) -> u32 {
         self.shards_on(node).saturating_add(self.node(node).slots.free)
+    }
+
+    /// The segment has begun, and may hold a slot on the node although the table shows no shard of
+    /// it there: a shard or rows that are on their way, that nothing has noted yet, or that are to
+    /// be deleted.
+    fn may_hold_slot(&self, segment: &Segment, node: NodeIndex) -> bool {
+        let claimed = self.node(node).slots.claimed.contains_key(&segment.id);
+        let has_rows = segment.rows.as_ref().is_some_and(|rows| rows.keeps(node));
+        let left = segment.left_on.contains(&node) || self.has_bad(segment.id, node);
+        !segment.has_shard_on(node) && (segment.sending || claimed || has_rows || left)
+    }
+
+    /// Looks for the reason why few slots are left, on the nodes that reported another number. The
+    /// volume notes the shards that the nodes have acknowledged before that.
+    pub fn note_changed_slots(&mut self) -> bool {
+        let changed = self.nodes_that(|node| node.slots.changed);
+        for node in &changed {
+            self.node_mut(*node).slots.changed = false;
+            self.note_short(*node);
+        }
+        !changed.is_empty()
     }
 
     /// Shards of the volume on a node.
@@ -446,22 +497,37 @@ mod tests {
         script.core(|core| assert_eq!(core.node(NODE).slots.reserved, 67));
     }
 
-    /// Two slots are neither free nor taken. A shard that is on its way takes one of them at most.
+    /// A slot is neither free nor taken. The disk has lost it, unless a segment that has begun may
+    /// hold it.
     #[test]
-    fn a_shard_that_is_on_its_way_counts_once() {
+    fn a_slot_that_is_lost_is_the_disks_unless_a_segment_may_hold_it() {
         let mut script = Script::serving(8);
         let handle = script.add_segment(&[None; 6]);
+        let is_full = |core: &mut VolumeCore| {
+            core.note_short_at_rest(NODE);
+            core.node(NODE).is_disk_full()
+        };
         script.core(|core| {
             core.segments.set_state(handle, State::Closed);
             let id = core.segments.get(handle).expect("it was added").id;
             let state = core.node_mut(NODE);
-            (state.slots.reserved, state.slots.free) = (2, 0);
-            state.slots.claimed.insert(id, 1);
+            (state.slots.reserved, state.slots.free) = (1, 0);
             core.note_short(NODE);
-            assert!(core.node(NODE).is_disk_full());
+            assert!(!core.node(NODE).is_short(), "the segment may have come there");
+            assert!(is_full(core), "the segment waits, and has sent nothing");
+            core.segments.get_mut(handle).expect("it was added").sending = true;
+            assert!(!is_full(core), "the node may have acknowledged its shard");
+            core.segments.get_mut(handle).expect("it was added").sending = false;
+            core.node_mut(NODE).slots.claimed.insert(id, 1);
+            assert!(!is_full(core), "the shard is on its way");
+            core.node_mut(NODE).slots.reserved = 2;
+            assert!(is_full(core), "it takes one slot");
+            core.node_mut(NODE).slots.claimed.clear();
+            core.segments.get_mut(handle).expect("it was added").leave_on(NODE);
             core.node_mut(NODE).slots.reserved = 1;
-            core.note_short(NODE);
-            assert!(!core.node(NODE).is_short(), "the shard takes the slot");
+            core.now = Nanos(77);
+            assert!(!is_full(core), "it keeps an old shard");
+            assert_eq!(core.node(NODE).slots.back_since, Some(Nanos(77)), "it is not full now");
         });
     }
 }
