@@ -46,8 +46,8 @@ pub async fn sync_journal(ctx: Ctx) {
     ctx.with(|core| core.log.journal_sync_running = false);
 }
 
-/// Makes the journal of a generation, on these nodes, stable up to `target`. False if a node did not
-/// do it: that node is given up, or the journal moves.
+/// Makes the journal of a generation, on these nodes, stable up to `target`. False if a node did
+/// not do it: that node is given up, or the journal moves.
 async fn sync_once(ctx: &Ctx, target: Lsn, generation: JournalGen, nodes: &[NodeIndex]) -> bool {
     let calls = ctx.with(|core| {
         let rows = core.row_nodes().into_iter().map(|node| (node, RequestBody::ShardSync));

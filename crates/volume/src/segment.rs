@@ -387,8 +387,8 @@ impl SegmentTable {
         self.by_id.values().filter_map(|handle| Some((*handle, self.get(*handle)?)))
     }
 
-    /// The segments whose shards are not written yet, newest name first. They have the newest names,
-    /// so this looks at few others.
+    /// The segments whose shards are not written yet, newest name first. They have the newest
+    /// names, so this looks at few others.
     pub fn unsealed_segments(&self) -> impl Iterator<Item = (SegmentIndex, &Segment)> {
         let newest = self.by_id.values().rev();
         let segments = newest.filter_map(|handle| Some((*handle, self.get(*handle)?)));

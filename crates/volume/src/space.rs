@@ -320,7 +320,7 @@ impl VolumeCore {
         fitting.saturating_sub(self.segments_begun())
     }
 
-    /// Each segment that has begun finds a node for each of its shards, among the nodes that are up.
+    /// Each segment that has begun finds nodes for all its shards, among the nodes that are up.
     #[must_use]
     pub fn all_fit_whole(&self) -> bool {
         let nodes = self.up_nodes();

@@ -190,8 +190,9 @@ mod tests {
         assert_eq!(narrow(&mut script, &[]), [false, true, true], "no more than m are lost");
     }
 
-    /// A segment with five shards on nodes 0 to 4 of six began at 10 ns. The last
-    /// node came back at `back_ns`, and has `free` slots for data. Returns the shards that the segment lacks.
+    /// A segment began at `begun` ns, and has five shards, on nodes 0 to 4 of six. The last node
+    /// came back at `back_ns`, and has `free` slots for data. Returns the shards that the segment
+    /// lacks.
     fn lacking(begun: Option<u64>, back_ns: Option<u64>, free: u32) -> usize {
         let mut script = Script::serving(6);
         let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);

@@ -208,9 +208,9 @@ mod tests {
     use crate::script::{Script, request};
     use crate::segment::State;
 
-    /// Whether a write, a trim and a move are refused that wait for a minute while the ring is full.
-    /// Four shards of a segment are written, and the volume's own shards leave so many of the other four
-    /// nodes without room. `stored` is whether the volume seals another segment meanwhile.
+    /// Whether a write, a trim and a move are refused that wait for a minute while the ring is
+    /// full. Four shards of a segment are written, and the volume's own shards leave so many of the
+    /// other four nodes without room. `stored`: the volume seals another segment again and again.
     fn are_refused(nodes_without_room: usize, stored: bool) -> bool {
         let mut script = Script::serving(8);
         let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);

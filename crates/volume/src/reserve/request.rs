@@ -171,9 +171,9 @@ impl VolumeCore {
         self.note_shortage(node, begun);
     }
 
-    /// The same for a node that keeps a segment waiting. Of the segments that have begun, only those
-    /// count that may hold a slot there: otherwise the waiting ones would hide that the disk is
-    /// full.
+    /// The same for a node that keeps a segment waiting. Of the segments that have begun, only
+    /// those count that may hold a slot there: otherwise the waiting ones would hide that the disk
+    /// is full.
     pub fn note_short_at_rest(&mut self, node: NodeIndex) {
         let begun = |core: &Self| {
             let unsealed = core.segments.unsealed_segments();
