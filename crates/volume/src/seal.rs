@@ -320,7 +320,8 @@ mod tests {
         });
     }
 
-    /// A busy node has kept what it should have deleted. Nothing but sealing asks it again.
+    /// A busy node has kept a shard that it should have deleted. Rebuild repeats the request only
+    /// for sealed segments, so sealing repeats it for this one.
     #[test]
     fn a_node_with_a_leftover_is_asked_to_delete_it_and_gets_a_shard() {
         let mut script = Script::serving(6);

@@ -124,7 +124,8 @@ pub struct Segment {
     /// When the writer that serves now opened the segment. `None` for a segment that an opening
     /// has found or replayed.
     pub begun_at: Option<Nanos>,
-    /// Sealing has sent shards, and has not noted the answers: it notes all of them together.
+    /// Sealing has sent shards, and waits for the answers. It notes the shards when all nodes have
+    /// answered, so some nodes may hold shards that the table does not show yet.
     pub sending: bool,
     /// Blocks of the map that lie in the segment.
     pub live_blocks: u32,

@@ -6,7 +6,7 @@
 //! `provision`). No other volume changes that number, so the rest of this text holds for each
 //! volume of a pool by itself.
 //!
-//! # What is room for data
+//! # Room for data
 //! Each node keeps slots for two checkpoints (`checkpoint_slots`). The slots beyond those make room
 //! for segments of data. Their number follows from the free slots of each node, if segments go to
 //! the nodes with the most room when room gets short. The count assumes that as many more nodes are

@@ -49,7 +49,8 @@ struct Places {
     lost: usize,
     /// Late: see the module's essay.
     late: usize,
-    /// Up, and without room. Some of them are lost or late.
+    /// Up, without a shard, and without room for one. Nodes with full disks and late nodes are
+    /// among them.
     full: Vec<NodeIndex>,
 }
 
@@ -90,7 +91,7 @@ impl VolumeCore {
     }
 
     /// The nodes without room for a shard of the segment, if the segment cannot become as wide as
-    /// it must before one of them has room. Empty otherwise.
+    /// it must before one of them has room. If it can, the list is empty.
     #[must_use]
     pub fn lacks_room_on(&self, handle: SegmentIndex) -> Vec<NodeIndex> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
@@ -119,7 +120,8 @@ impl VolumeCore {
                 places.roomy += 1;
             } else {
                 let came_back = |begun| node.slots.back_since >= Some(begun);
-                // The node is about to delete what it has left of the segment, and has a slot then.
+                // The node is about to delete an old shard or rows of the segment. That frees a
+                // slot.
                 let clears = segment.left_on.contains(&index) && !segment.needs_rows();
                 let late = segment.begun_at.is_none_or(came_back) && !clears;
                 places.late += usize::from(late);
@@ -129,8 +131,8 @@ impl VolumeCore {
         places
     }
 
-    /// A node that is up has a slot for a shard of the segment, or has rows of it, or such a shard
-    /// is on its way.
+    /// A node that is up can take a shard of the segment: it has a free slot, or it keeps rows of
+    /// the segment in a slot, or a shard of the segment is on its way to it.
     fn takes_shard_of(&self, segment: &Segment, index: NodeIndex, node: &Node) -> bool {
         let free = || match segment.kind {
             SegmentKind::Data => self.has_room_for_data(index),
