@@ -87,6 +87,8 @@ pub struct NodeSlots {
     /// The number of slots in total that the node has announced to other volumes as this volume's
     /// need, because they can spare the lacking slots; 0 for none.
     pub announced: u32,
+    /// Slots of the reservation that the volume can do without, as far as the node knows.
+    pub spare: u32,
     /// Slots that the volume had reserved before the node's last connection was lost.
     pub before: u32,
     /// Why the volume has no room left, if its own shards are not the reason.

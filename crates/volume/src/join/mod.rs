@@ -187,7 +187,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         if state.slots.reserved > 0 {
             state.slots.before = state.slots.reserved;
         }
-        (state.slots.reserved, state.slots.given_up, state.slots.announced) = (0, 0, 0);
+        (state.slots.reserved, state.slots.given_up) = (0, 0);
+        (state.slots.announced, state.slots.spare) = (0, 0);
         (state.slots.disk_limited, state.slots.granted_less) = (false, false);
         (state.slots.shortage, state.slots.back_since) = (Shortage::None, Some(now));
         if core.shards_on(node) == 0 {

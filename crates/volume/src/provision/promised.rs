@@ -33,11 +33,23 @@ impl VolumeCore {
     /// The nodes on which this volume's announced need is larger than its present need.
     pub fn stale_announcements(&self) -> Vec<NodeIndex> {
         let stale = |node: &NodeIndex| {
-            let wanted = self.slots_to_ask(*node, self.reservation.slots);
-            self.node(*node).slots.announced > wanted - self.slots_spare(*node, wanted)
+            let announced = self.node(*node).slots.announced;
+            announced > 0 && announced > self.slots_to_announce(*node)
         };
-        let announces = |node: &NodeIndex| self.node(*node).slots.announced > 0;
-        self.up_nodes().into_iter().filter(announces).filter(stale).collect()
+        self.up_nodes().into_iter().filter(stale).collect()
+    }
+
+    /// The node announces a need of this volume, and the volume still has this need.
+    pub fn waits_for(&self, node: NodeIndex) -> bool {
+        let state = self.node(node);
+        let waits = state.slots.announced > state.slots.reserved;
+        waits && state.slots.announced <= self.slots_to_announce(node)
+    }
+
+    /// Of the slots that the volume may ask this node alone for, those that it needs.
+    fn slots_to_announce(&self, node: NodeIndex) -> u32 {
+        let wanted = self.slots_to_ask(node, self.reservation.slots);
+        wanted - self.slots_spare(node, wanted)
     }
 
     /// Asks the nodes for slots that they keep too few of, however much room is left: another

@@ -1,10 +1,10 @@
 //! The slots that other volumes may have.
 //!
 //! The volume can do without the slots beyond its needs, and its requests tell the nodes how many
-//! these are. It can also do without slots on a single node that it may not ask that node for
-//! (`level`), unless it holds them. It gives these back when another volume lacks slots there. If
-//! they hold garbage, the node is *crowded*: the volume first collects segments that have shards on
-//! it.
+//! these are. When the number has grown, it sends a request for this reason alone. It can also do
+//! without slots on a single node that it may not ask that node for (`level`), unless it holds
+//! them. It gives these back when another volume lacks slots there. If they hold garbage, the node
+//! is *crowded*: the volume first collects segments that have shards on it.
 
 use fieldstone_proto::NodeIndex;
 
@@ -40,6 +40,18 @@ impl VolumeCore {
             Provisioning::Thick => slots.saturating_sub(self.slots_needed()),
             Provisioning::Thin => self.slots_spare(node, slots),
         }
+    }
+
+    /// The nodes that do not know how many of their slots the volume can do without by now: users
+    /// have trimmed, or collection has moved shards away, since the volume last asked these nodes.
+    /// A node lets no other volume wait for slots that it does not know to be spare.
+    pub fn nodes_to_tell(&self) -> Vec<NodeIndex> {
+        let tells = |node: &NodeIndex| {
+            let slots = &self.node(*node).slots;
+            let settled = slots.reserved > 0 && slots.announced == 0 && !slots.disk_limited;
+            settled && self.slots_spare(*node, slots.reserved) > slots.spare
+        };
+        self.up_nodes().into_iter().filter(tells).collect()
     }
 
     /// Slots that other volumes wait for on a node, as far as the node's last answer says.

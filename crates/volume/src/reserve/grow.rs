@@ -85,13 +85,15 @@ async fn reserve_together(
     // Slots that only some nodes have granted are of no use.
     for (node, before) in nodes.into_iter().zip(before) {
         // This request also cancels the need that the node announces because of the growth, and
-        // reports the slots that the volume can release. A node without a known reservation gets
-        // its own request when it has joined. A node with a full disk keeps what it has.
+        // reports the slots that the volume can release. A need that the volume has on this node
+        // alone stays announced. A node without a known reservation gets its own request when it
+        // has joined. A node with a full disk keeps what it has.
         let (kept, asks) = ctx.with(|core| {
             let state = core.node(node);
             let kept = core.slots_to_keep(node, before);
             let full = state.slots.disk_limited && state.slots.reserved <= kept;
-            (kept, state.slots.reserved > 0 && !full)
+            let waits = core.waits_for(node) && state.slots.reserved <= kept;
+            (kept, state.slots.reserved > 0 && !full && !waits)
         });
         if asks {
             reserve_on(ctx, node, kept).await;
@@ -297,6 +299,39 @@ mod tests {
             assert_eq!(core.node(NODE).slots.reserved, 45);
             assert_eq!(core.reservation.slots, 60);
         });
+    }
+
+    /// Seed 7200860: each attempt to grow ended the wait for slots that every node had promised.
+    #[test]
+    fn growth_that_fails_does_not_end_the_wait_for_promised_slots() {
+        let mut script = Script::serving(8);
+        let whole = script.core(|core| {
+            let whole = core.slots_whole(core.geometry.size_bytes);
+            core.reservation.provisioning = Provisioning::Thick;
+            core.reservation.slots = whole;
+            grants(core, &[whole; 8]);
+            core.node_mut(NODE).slots.reserved = whole - 9;
+            whole
+        });
+        for still_needed in [true, false] {
+            script.start(|ctx| async move { assert!(!reserve_on_low(&ctx).await) });
+            let mut last = 0;
+            loop {
+                let sent = script.sent_one();
+                let RequestBody::Reserve { slots, .. } = sent.request.body else { break };
+                last = slots;
+                match slots > whole - 9 {
+                    true => script.answer(&sent, Err(NodeError::Busy)),
+                    false => script.done(&sent),
+                }
+                // All requests have gone out: from now on the volume needs less.
+                if slots == whole - 8 && !still_needed {
+                    script.core(|core| core.reservation.slots = whole - 9);
+                }
+            }
+            assert_eq!(script.core(|core| core.awaits_others()), still_needed);
+            assert_eq!(last == whole - 9, !still_needed, "it cancels the need with {last}");
+        }
     }
 
     #[test]

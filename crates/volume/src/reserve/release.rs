@@ -46,6 +46,7 @@ pub async fn release_if_needed(ctx: &Ctx) {
     for node in ctx.with(|core| core.up_nodes()) {
         refresh_stat(ctx, node).await;
     }
+    tell_spare(ctx).await;
     let nodes = ctx.with(|core| {
         core.relieve_crowded_nodes();
         let nodes = core.nodes_with_more();
@@ -80,6 +81,29 @@ pub async fn release_if_needed(ctx: &Ctx) {
         let less = if lacking > 0 { lacking } else { half.max(core.slots_beyond_share()) };
         core.release_slots(less);
     });
+}
+
+/// Tells nodes that the volume can do without more of its slots than they know.
+async fn tell_spare(ctx: &Ctx) {
+    let nodes = ctx.with(|core| {
+        if core.reservation_changes() {
+            return Vec::new();
+        }
+        let nodes = core.nodes_to_tell();
+        core.reservation.changing = !nodes.is_empty();
+        nodes
+    });
+    if nodes.is_empty() {
+        return;
+    }
+    for node in nodes {
+        // A node that was lost meanwhile knows no reservation.
+        let granted = ctx.with(|core| core.node(node).slots.reserved);
+        if granted > 0 {
+            reserve_on(ctx, node, granted).await;
+        }
+    }
+    ctx.with(|core| core.reservation.changing = false);
 }
 
 /// Frees slots that the volume can do without and that hold garbage, before it closes: later
@@ -220,6 +244,41 @@ mod tests {
         script.done(&sent);
         assert!(script.sent().is_empty());
         script.core(|core| assert!(!core.reservation_changes()));
+    }
+
+    /// Seed 7200860: a thick volume lacked three slots that this one could spare. But the node did
+    /// not know, and did not let the thick volume wait for them.
+    #[test]
+    fn nodes_learn_how_many_slots_the_volume_can_spare_by_now() {
+        let mut script = Script::serving(8);
+        let (waits, limited) = (NodeIndex(5), NodeIndex(6));
+        let spare = script.core(|core| {
+            grants(core, &[44; 8]);
+            core.reservation.slots = 44;
+            core.node_mut(waits).slots.announced = 50;
+            core.node_mut(limited).slots.disk_limited = true;
+            core.slots_spare(NODE, 44)
+        });
+        assert!(spare > 0);
+        script.start(|ctx| async move { tell_spare(&ctx).await });
+        for node in [0, 1, 2, 3, 4, 7].map(NodeIndex) {
+            let sent = script.sent_one();
+            assert_eq!(sent.node, node);
+            assert_eq!(sent.request.body, RequestBody::Reserve { slots: 44, spare });
+            match node {
+                NODE => script.answer(&sent, Err(NodeError::Busy)),
+                _ => script.done(&sent),
+            }
+        }
+        assert!(script.sent().is_empty());
+        script.core(|core| {
+            assert_eq!(core.nodes_to_tell(), [NODE], "it has not learned the number");
+            assert!(!core.reservation_changes());
+            // The volume asks for more than it has: it can spare nothing.
+            let (asked, _) = core.ask(NodeIndex(0), 60, 0);
+            core.note_answers(&[asked], &[(NodeIndex(0), Err(NodeError::NoSpace))]);
+            assert_eq!(core.nodes_to_tell(), [NodeIndex(0), NODE]);
+        });
     }
 
     /// Seed 2624462: the volume could spare two slots, but they held garbage.

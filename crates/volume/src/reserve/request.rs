@@ -52,7 +52,7 @@ pub(super) async fn ask_all(
 
 impl VolumeCore {
     /// Sends a node the request for `slots` slots, of which the volume can do without `spare`.
-    fn ask(
+    pub(super) fn ask(
         &mut self,
         node: NodeIndex,
         slots: u32,
@@ -67,8 +67,8 @@ impl VolumeCore {
         (asked, call)
     }
 
-    /// Updates the need that the node announces for this volume, as the node does (its
-    /// `store/allotments`).
+    /// Updates the need that the node announces for this volume, and the number of slots that the
+    /// volume can do without, as the node does (its `store/allotments`).
     fn note_announced(&mut self, asked: &SlotRequest, answer: &CallResult) {
         let needed = asked.slots - asked.spare;
         let state = self.node_mut(asked.node);
@@ -81,6 +81,11 @@ impl VolumeCore {
             _ => 0,
         };
         state.slots.announced = announced;
+        state.slots.spare = match answer {
+            Ok(_) => asked.spare,
+            Err(_) if needed > state.slots.reserved => 0, // the volume needs all that it has
+            Err(_) => state.slots.spare,
+        };
     }
 
     /// A node did not make a reservation smaller, because it is busy or its disk has an error. The
