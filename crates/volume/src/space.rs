@@ -469,6 +469,13 @@ impl VolumeCore {
         held + params.slots(more) + params.slots_left(self.checkpoint_segments(), free)
     }
 
+    /// The same for a volume that has no segments and no free slots of its own.
+    #[must_use]
+    pub fn slots_when_empty(&self, more: u64) -> u64 {
+        let (params, free) = (self.capacity_params(), CapacityParams::marks(0).high);
+        params.slots(more) + params.slots_left(self.checkpoint_segments(), free)
+    }
+
     /// Slots on each node that the volume leaves free whenever it can: those for the next
     /// checkpoint, and the reserve. A node without shards of the present checkpoint has more; see
     /// [`Self::checkpoint_slots_unused_on`].

@@ -48,6 +48,13 @@ impl VolumeCore {
         }
     }
 
+    /// Slots on each node with which a new thin volume begins. It has no reservation yet, so the
+    /// free slots that nodes report are not its own, and do not count here.
+    pub fn slots_at_creation(&self) -> u32 {
+        let slots = self.slots_when_empty(self.grow_segments());
+        u32::try_from(slots).unwrap_or(u32::MAX).min(self.slots_useful()).max(self.slots_min())
+    }
+
     /// Slots on each node beyond which the volume never asks for more.
     pub fn slots_max(&self) -> u32 {
         self.slots_useful().saturating_add(self.slots_idle_max())
@@ -97,6 +104,26 @@ impl VolumeCore {
 #[cfg(test)]
 mod tests {
     use super::share_of_idle;
+    use crate::script::Script;
+
+    /// Seed 7209286: two new thin volumes took 56 slots for a moment, and a thick one found no
+    /// room.
+    #[test]
+    fn a_new_thin_volume_begins_with_few_slots_in_a_large_pool() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            core.reservation.slots = 0;
+            let mut begins_with = |free| {
+                core.nodes.iter_mut().for_each(|node| {
+                    (node.slots.reserved, node.slots.free) = (0, free);
+                });
+                core.slots_at_creation()
+            };
+            let slots = begins_with(1_000);
+            assert_eq!(begins_with(1_000_000), slots);
+            assert!(u64::from(slots) >= core.slots_always_free() && slots < 20, "{slots}");
+        });
+    }
 
     #[test]
     fn a_volume_leaves_a_quarter_of_the_idle_slots() {

@@ -33,7 +33,10 @@ pub struct Refused {
 /// old reservation.
 pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<(), Refused> {
     let (nodes, before, wanted) = ctx.with(|core| {
-        let wanted = if thin { core.slots_wanted() } else { core.slots_whole(size_bytes) };
+        let wanted = match thin {
+            true => core.slots_at_creation(),
+            false => core.slots_whole(size_bytes),
+        };
         let before = core.reservation.slots;
         let min_slots = if before == 0 { core.slots_min() } else { 0 };
         (core.up_nodes(), before, wanted.max(min_slots))
