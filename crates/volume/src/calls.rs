@@ -16,9 +16,9 @@ use fieldstone_proto::{
 use slab::Slab;
 
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::{Awaited, Filler, oneshot};
 use crate::interface::VolumeAction;
 use crate::status::{NodeHealth, VolumePhase};
+use fieldstone_tasks::{Awaited, Filler, oneshot};
 
 /// The result of a call to a node.
 pub type CallResult = Result<ReplyBody, NodeError>;
@@ -367,7 +367,8 @@ impl Ctx {
         let nodes: Vec<(NodeIndex, u64)> = self.with(|core| {
             calls.iter().map(|(node, _)| (*node, core.node(*node).link.session)).collect()
         });
-        let results = crate::exec::all(calls.into_iter().map(|(_, call)| call).collect()).await;
+        let results =
+            fieldstone_tasks::all(calls.into_iter().map(|(_, call)| call).collect()).await;
         self.with(|core| {
             let answer = |((node, session), result): ((NodeIndex, u64), CallResult)| {
                 let outdated = core.node(node).link.session != session;

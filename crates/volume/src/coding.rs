@@ -8,10 +8,10 @@ use fieldstone_buf::{AlignedBuf, join};
 use fieldstone_proto::{BLOCK_BYTES, crc32c_blocks};
 
 use crate::core::VolumeCore;
-use crate::exec::Awaited;
 use crate::footer::Footer;
 use crate::jobs::JobResult;
 use crate::segment::SegmentIndex;
+use fieldstone_tasks::Awaited;
 
 impl VolumeCore {
     /// Lays blocks of each shard of a closed segment out, and starts to code them. The range is one

@@ -18,7 +18,6 @@ use fieldstone_proto::{BLOCK_BYTES, Capability, Epoch, NodeIndex, Rights, Segmen
 
 use crate::calls::Calls;
 use crate::damage::Damage;
-use crate::exec::{Awaited, Lock, Task};
 use crate::gc::{Collection, SinceCheckpoint};
 use crate::interface::{Geometry, VolumeAction, VolumeConfig};
 use crate::jobs::Jobs;
@@ -35,6 +34,7 @@ use crate::scrub::Scrub;
 use crate::segment::SegmentTable;
 use crate::status::{NodeHealth, VolumePhase};
 use crate::timers::Timers;
+use fieldstone_tasks::{Awaited, Lock, Task};
 
 /// How long an issued capability is valid. The volume renews it after half of this time.
 const CAPABILITY_NS: u64 = 3_600_000_000_000;

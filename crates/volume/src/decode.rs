@@ -24,9 +24,9 @@ use fieldstone_proto::{
 use crate::calls::CallResult;
 use crate::coding::join_chunks;
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::{Awaited, all};
 use crate::layout::ShardRange;
 use crate::status::NodeHealth;
+use fieldstone_tasks::{Awaited, all};
 
 /// The result of decoding.
 pub struct Decoded {

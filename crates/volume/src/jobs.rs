@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use fieldstone_accel::{Job, JobError, JobId, JobOutput};
 
 use crate::core::VolumeCore;
-use crate::exec::{Awaited, Filler, oneshot};
 use crate::interface::VolumeAction;
+use fieldstone_tasks::{Awaited, Filler, oneshot};
 
 /// The result of a job.
 pub type JobResult = Result<JobOutput, JobError>;

@@ -31,7 +31,6 @@ mod coding;
 mod core;
 mod damage;
 mod decode;
-mod exec;
 mod footer;
 mod gc;
 pub mod interface;

@@ -41,10 +41,10 @@ use smallvec::SmallVec;
 use crate::calls::{CallResult, Waiter};
 use crate::coding::{Coding, finish_encoding};
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::Awaited;
 use crate::jobs::JobResult;
 use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::{NodeHealth, VolumePhase};
+use fieldstone_tasks::Awaited;
 
 /// A write of at least this many blocks may go into rows. If a row is smaller, a write of a row may
 /// too.

@@ -90,7 +90,7 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
         });
         let sessions: Vec<u64> = ctx
             .with(|core| targets.iter().map(|(_, node)| core.node(*node).link.session).collect());
-        let results = crate::exec::all(calls).await;
+        let results = fieldstone_tasks::all(calls).await;
         let done = ctx.with(|core| {
             for (((shard, node), result), session) in targets.iter().zip(results).zip(sessions) {
                 if result == Err(NodeError::NoSpace) {

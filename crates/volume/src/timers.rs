@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use fieldstone_block::Nanos;
 use slab::Slab;
 
-use crate::exec::{Awaited, Filler, oneshot};
+use fieldstone_tasks::{Awaited, Filler, oneshot};
 
 /// The tasks that sleep. Tasks that wake at the same time wake in the order of their keys, so a run
 /// with the same events is the same run.
@@ -45,8 +45,8 @@ mod tests {
     use std::rc::Rc;
 
     use super::Timers;
-    use crate::exec::Executor;
     use fieldstone_block::Nanos;
+    use fieldstone_tasks::Executor;
 
     #[test]
     fn sleepers_wake_in_the_order_of_their_times() {

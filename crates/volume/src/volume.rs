@@ -11,7 +11,6 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::Executor;
 use crate::gc::write_checkpoint;
 use crate::interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
 use crate::map::Location;
@@ -19,6 +18,7 @@ use crate::record::EntryKind;
 use crate::reserve::{begin_change, release_garbage, release_spare, reserve_for_size};
 use crate::segment::State;
 use crate::status::{NodeHealth, NodeStatus, Status, VolumePhase};
+use fieldstone_tasks::Executor;
 
 /// Pause before the volume writes a root again that too few nodes took.
 const ROOT_RETRY_MS: u64 = 20;

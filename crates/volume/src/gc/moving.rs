@@ -10,12 +10,12 @@ use fieldstone_buf::join;
 use fieldstone_proto::BLOCK_BYTES;
 
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::oneshot;
 use crate::footer::Footer;
 use crate::map::{Location, MapRun};
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
 use crate::segment::SegmentIndex;
+use fieldstone_tasks::oneshot;
 
 /// Blocks that one step of collection moves.
 const STEP_BLOCKS: u32 = 64;

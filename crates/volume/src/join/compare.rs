@@ -15,10 +15,10 @@ use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId, ShardIndex,
 
 use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::Awaited;
 use crate::gc::SEGMENTS_PER_DELETE;
 use crate::segment::{Segment, State};
 use crate::status::NodeHealth;
+use fieldstone_tasks::Awaited;
 
 impl VolumeCore {
     /// True if a shard that a node lists may lack its data.
@@ -197,7 +197,7 @@ pub(super) async fn delete(
         false => None,
     });
     let calls = calls.ok_or(NodeError::Unreachable)?;
-    crate::exec::all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
+    fieldstone_tasks::all(calls).await.into_iter().try_for_each(|answer| answer.map(drop))
 }
 
 /// Verifies the listed shards that may lack their data. Returns the bad ones.

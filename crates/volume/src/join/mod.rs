@@ -196,7 +196,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         }
         core.delete_from(node, &extra)
     });
-    for answer in crate::exec::all(deletions).await {
+    for answer in fieldstone_tasks::all(deletions).await {
         answer?;
     }
     // A replaced node does not know the volume until it has a root, and an opening goes on without

@@ -203,10 +203,10 @@ mod tests {
     use fieldstone_block::Op;
     use fieldstone_proto::BLOCK_BYTES;
 
-    use crate::exec::oneshot;
     use crate::record::Entry;
     use crate::script::{Script, request};
     use crate::segment::State;
+    use fieldstone_tasks::oneshot;
 
     /// Whether a write, a trim and a move are refused that wait for a minute while the ring is
     /// full. Four shards of a segment are written, and the volume's own shards leave so many of the

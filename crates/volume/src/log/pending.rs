@@ -7,10 +7,10 @@ use fieldstone_proto::{BLOCK_BYTES, Lsn};
 
 use super::{Line, Mutation};
 use crate::core::VolumeCore;
-use crate::exec::Filler;
 use crate::map::Location;
 use crate::record::{Entry, EntryKind};
 use crate::status::VolumePhase;
+use fieldstone_tasks::Filler;
 
 /// The origin of a change.
 pub enum Origin {
@@ -173,7 +173,7 @@ impl VolumeCore {
     }
 
     fn answer_early(&mut self, key: usize, error: BlockError) {
-        let (nobody, _) = crate::exec::oneshot();
+        let (nobody, _) = fieldstone_tasks::oneshot();
         let pending = &mut self.log.pending[key];
         pending.error = Some(error.clone());
         let origin = std::mem::replace(&mut pending.origin, Origin::Internal(nobody));

@@ -10,11 +10,11 @@ use super::Failure;
 use super::rings::{Records, reach};
 use super::validate::{Listed, verify_copies};
 use crate::core::Ctx;
-use crate::exec::{Awaited, all, oneshot};
 use crate::footer::Footer;
 use crate::gc::read_footer;
 use crate::root::Root;
 use crate::segment::{SegmentIndex, epoch_of};
+use fieldstone_tasks::{Awaited, all, oneshot};
 
 /// Most footers that an opening reads at the same time.
 const FOOTERS_MAX: usize = 16;

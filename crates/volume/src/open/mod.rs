@@ -59,7 +59,6 @@ use fieldstone_proto::{
 };
 
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::oneshot;
 use crate::interface::{OpenMode, Provisioning};
 use crate::journal::{put_root_on, write_generation};
 use crate::layout::step_blocks;
@@ -70,6 +69,7 @@ use crate::seal::seal;
 use crate::status::{NodeHealth, VolumePhase};
 use crate::sync::sync_segments;
 pub use attempts::OpeningAttempts;
+use fieldstone_tasks::oneshot;
 use nodes::wait_for_nodes;
 use recover::recover;
 

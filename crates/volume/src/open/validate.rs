@@ -144,7 +144,7 @@ pub async fn verify_copies(
             };
             copies.iter().map(verify).collect()
         });
-        let answers = crate::exec::all(calls).await;
+        let answers = fieldstone_tasks::all(calls).await;
         for (copy, answer) in copies.iter().zip(answers) {
             let good = is_valid(answer).map_err(|error| (copy.node, error))?;
             results.push((*copy, good));

@@ -5,10 +5,10 @@ use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, 
 
 use crate::calls::{CallResult, SHORT_SLOTS};
 use crate::core::{Ctx, VolumeCore};
-use crate::exec::Awaited;
 use crate::node::{Node, Shortage};
 use crate::segment::{Segment, State};
 use crate::status::NodeHealth;
+use fieldstone_tasks::Awaited;
 
 /// How often the log repeats that a node's disk is full.
 const WARN_AGAIN_MS: u64 = 60_000;

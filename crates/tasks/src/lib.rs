@@ -1,10 +1,10 @@
 //! A tiny executor, so that long procedures read top to bottom and still do no I/O.
 //!
-//! Recovery, sealing, collection and rebuild each wait for many node replies, one after another. As
-//! callbacks they would be unreadable; as `async fn`s they read like the procedure itself. The
-//! futures here wait only for replies and for time, which [`crate::Volume::handle`] delivers. The
-//! executor polls them in a fixed order; they touch no thread and no clock. So a run remains a
-//! function of its events, and the seeded world relies on that.
+//! A volume that recovers, or a client that opens an image, waits for many answers, one after
+//! another. As callbacks such procedures are hard to read; as `async fn`s they read like the
+//! procedure itself. The futures here wait only for answers and for time, and the owner of the
+//! [`Executor`] delivers both. The executor polls the tasks in a fixed order; they touch no thread
+//! and no clock. So a run remains a function of its events, and the seeded world relies on that.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -96,9 +96,15 @@ impl Executor {
     }
 
     /// Number of tasks that have not ended.
-    #[cfg(test)]
+    #[must_use]
     pub fn len(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// True if every task has ended.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
     }
 }
 
