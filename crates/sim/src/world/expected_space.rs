@@ -85,14 +85,25 @@ impl<C: Cast> World<'_, C> {
         if thick && !impaired {
             return false;
         }
-        let (taken, space) = self.slots_taken_of(request.trimmed_before);
+        let (taken, space) = self.slots_taken_of(request.freed_before);
         let short_per_mille = if small { SHORT_PER_MILLE } else { GROWN_SHORT_PER_MILLE };
         taken * 1000 > space * short_per_mille
     }
 
-    /// The number of slots that live data takes, including data that was trimmed after
-    /// `trimmed_before`; and the number of slots that the pool has for data.
-    pub(super) fn slots_taken_of(&self, trimmed_before: u64) -> (u64, u64) {
+    /// A volume is gone from all nodes. Requests that wait now were made while the pool held its
+    /// blocks.
+    pub(super) fn note_removed(&mut self, tenant: usize) {
+        let seat = &self.tenants[tenant];
+        let used = seat.checker.used(seat.share.cells_per_block(), &seat.reserved.blocks);
+        self.freed_blocks += match seat.share.provisioning {
+            Provisioning::Thin => used,
+            Provisioning::Thick => used.max(seat.blocks),
+        };
+    }
+
+    /// The number of slots that live data takes, including data that was trimmed, or removed with
+    /// its volume, after `freed_before`; and the number of slots that the pool has for data.
+    pub(super) fn slots_taken_of(&self, freed_before: u64) -> (u64, u64) {
         let scenario = &self.scenario;
         let nodes = usize::from(scenario.nodes).saturating_sub(self.fault_model.struck());
         let width = scenario.profile.shards().min(nodes) as u64;
@@ -118,9 +129,9 @@ impl<C: Cast> World<'_, C> {
             live.max(whole * u64::from(scenario.nodes))
         };
         let smallest = self.all_tenants().map(data_blocks).min().unwrap_or(1);
-        let trimmed = (self.trimmed_blocks - trimmed_before).div_ceil(smallest) * width;
+        let freed = (self.freed_blocks - freed_before).div_ceil(smallest) * width;
         let spare = SLOTS_KEPT * self.tenants.len() as u64;
         let space = nodes as u64 * u64::from(scenario.slots).saturating_sub(spare);
-        (self.all_tenants().map(live).sum::<u64>() + trimmed, space)
+        (self.all_tenants().map(live).sum::<u64>() + freed, space)
     }
 }

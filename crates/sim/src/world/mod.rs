@@ -147,8 +147,8 @@ pub struct World<'a, C: Cast> {
     permanent_rng: RandomStream,
     /// Audits so far.
     audits: u64,
-    /// Blocks that acknowledged trims and zeroes covered.
-    trimmed_blocks: u64,
+    /// Blocks that acknowledged trims and zeroes covered, and blocks of volumes that were removed.
+    freed_blocks: u64,
     world_rng: RandomStream,
     injected: BTreeMap<Fault, u64>,
     device_faults: BTreeMap<DeviceFault, u64>,
@@ -188,7 +188,7 @@ impl<'a, C: Cast> World<'a, C> {
             old_copies: BTreeMap::new(),
             permanent_rng: RandomStream::new(seed, "lasting", 0),
             audits: 0,
-            trimmed_blocks: 0,
+            freed_blocks: 0,
             world_rng: RandomStream::new(seed, "world", 0),
             injected: BTreeMap::new(),
             device_faults: BTreeMap::new(),

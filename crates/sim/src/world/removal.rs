@@ -257,9 +257,9 @@ impl<C: Cast> World<'_, C> {
         if self.nodes_without_permanent_fault().any(away) {
             return;
         }
-        let seat = &mut self.tenants[tenant];
+        self.note_removed(tenant);
         let client = ClientId(self.owners.len() as u32);
-        seat.start_over(client);
+        self.tenants[tenant].start_over(client);
         self.start_volume(tenant, false);
     }
 

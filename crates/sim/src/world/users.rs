@@ -43,8 +43,8 @@ pub(super) struct InFlight {
     steps: u64,
     span: Span,
     pub(super) since: Nanos,
-    /// Number of trimmed blocks when the request was made.
-    pub trimmed_before: u64,
+    /// Number of freed blocks when the request was made.
+    pub freed_before: u64,
 }
 
 impl<C: Cast> World<'_, C> {
@@ -138,7 +138,7 @@ impl<C: Cast> World<'_, C> {
                 .filter(|block| !whole.contains(block))
                 .for_each(|at| reserved.reserve(at..at + 1));
         }
-        let trimmed_before = self.trimmed_blocks;
+        let freed_before = self.freed_blocks;
         let mut request = InFlight {
             client,
             op,
@@ -147,7 +147,7 @@ impl<C: Cast> World<'_, C> {
             steps: 1,
             span,
             since: now,
-            trimmed_before,
+            freed_before,
         };
         request.steps = self.wait_for_others(&request);
         self.in_flight.insert(number, request);
@@ -224,7 +224,7 @@ impl<C: Cast> World<'_, C> {
             let seat = &mut self.tenants[tenant];
             let (covered, whole) =
                 (seat.blocks_of(request.span), seat.whole_blocks_of(request.span));
-            self.trimmed_blocks += whole.end - whole.start;
+            self.freed_blocks += whole.end - whole.start;
             match request.reserves {
                 true => seat.reserved.reserve(covered),
                 false => seat.reserved.trim(whole),
@@ -272,7 +272,7 @@ impl<C: Cast> World<'_, C> {
         };
         if !allowed {
             let InFlight { op, span, .. } = request;
-            let (taken, room) = self.slots_taken_of(request.trimmed_before);
+            let (taken, room) = self.slots_taken_of(request.freed_before);
             self.fail(format!(
                 "request {number} ({op:?} {span:?}) of volume {tenant} must not fail: {error} (live \
                  data takes {taken} of {room} slots): {}",
