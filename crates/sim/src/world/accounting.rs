@@ -8,7 +8,7 @@
 //!   volume that the node does not know. The volumes' records have the reservations;
 //! - *between volume and node*: a settled volume knows every shard that a node holds for it, except
 //!   those of the segments that it is writing to. Each node keeps for a settled thick volume the
-//!   slots that its whole size takes;
+//!   slots that its whole size takes, or all that the data of other volumes leaves;
 //! - *in a volume*: after everything was trimmed, all nodes together hold a few slots of each thin
 //!   volume.
 //!
@@ -124,10 +124,13 @@ impl<C: Cast> World<'_, C> {
         None
     }
 
-    /// Finds a node that keeps fewer slots for a thick volume than the volume's size takes.
+    /// Finds a node that keeps fewer slots for a thick volume than the volume's size takes. The data
+    /// of other volumes may leave fewer, where it came first to a node that came back empty.
     fn lacking_slots(&self) -> Option<String> {
-        let thick = |tenant: &&Tenant| tenant.share.provisioning == Provisioning::Thick;
-        for tenant in self.tenants.iter().filter(thick) {
+        let thick =
+            |(_, tenant): &(usize, &Tenant)| tenant.share.provisioning == Provisioning::Thick;
+        for (index, tenant) in self.tenants.iter().enumerate().filter(thick) {
+            let left = self.slots_left_for(index);
             let size_bytes = tenant.blocks * BLOCK_BYTES;
             let geometry = Geometry { size_bytes, ..tenant.share.geometry };
             let promised = slots_whole(&geometry, self.scenario.profile, self.scenario.nodes);
@@ -136,7 +139,7 @@ impl<C: Cast> World<'_, C> {
                 let accounting = process.and_then(NodeProcess::accounting)?;
                 let share = accounting.volumes.iter().find(|share| share.volume == tenant.volume);
                 let reserved = share.map_or(0, |share| u64::from(share.slots_reserved));
-                if reserved < promised {
+                if reserved < promised.min(left) {
                     return Some(format!(
                         "{node} keeps {reserved} slots for a thick volume of {promised} slots"
                     ));

@@ -23,6 +23,9 @@ use crate::scenario::{BLOCK_BYTES, Kind, VolumePlan};
 
 /// Slots of a node that each volume may use for other purposes than users' data.
 const SLOTS_KEPT: u64 = 16;
+/// Slots of a node that a volume needs besides those of its data: for the segments that it writes
+/// to, a checkpoint, and the reserve of collection.
+const SLOTS_NEEDED: u64 = 4;
 /// While live data takes less than this share of the slots for data, per thousand, no volume may
 /// refuse a change. The rest may be garbage of other volumes: a thin volume grows up to its size
 /// before it collects, so it may hold as much garbage as live data.
@@ -90,11 +93,48 @@ impl<C: Cast> World<'_, C> {
         taken * 1000 > space * short_per_mille
     }
 
+    /// The slots of a node that other volumes leave to a volume when they have collected their
+    /// garbage, except the share that they may keep. A node that came back empty can grant a thick
+    /// volume no more than that, if the other volumes came first.
+    pub(super) fn slots_left_for(&self, tenant: usize) -> u64 {
+        let scenario = &self.scenario;
+        let alive = usize::from(scenario.nodes).saturating_sub(self.fault_model.struck()).max(1);
+        let width = scenario.profile.shards().min(alive) as u64;
+        let taken = |other: usize| {
+            let share = &self.tenants[other].share;
+            if share.provisioning == Provisioning::Thick {
+                return slots_whole(&share.geometry, scenario.profile, scenario.nodes);
+            }
+            let segments = (self.live_segments(other) * 12).div_ceil(11);
+            (segments * width).div_ceil(alive as u64) + SLOTS_NEEDED
+        };
+        let others = self.all_tenants().filter(|other| *other != tenant);
+        u64::from(scenario.slots).saturating_sub(others.map(taken).sum())
+    }
+
+    /// The blocks of users in a segment.
+    fn data_blocks(&self, tenant: usize) -> u64 {
+        let shard_bytes = u64::from(self.tenants[tenant].share.geometry.shard_bytes);
+        let blocks = shard_bytes * self.scenario.profile.k() as u64 / BLOCK_BYTES;
+        blocks - (1 + blocks / BLOCKS_PER_FOOTER_BLOCK)
+    }
+
+    /// The blocks that users have stored or reserved.
+    fn used_blocks(&self, tenant: usize) -> u64 {
+        let seat = &self.tenants[tenant];
+        seat.checker.used(seat.share.cells_per_block(), &seat.reserved.blocks)
+    }
+
+    /// The segments that these blocks fill.
+    fn live_segments(&self, tenant: usize) -> u64 {
+        self.used_blocks(tenant).div_ceil(self.data_blocks(tenant))
+    }
+
     /// A volume is gone from all nodes. Requests that wait now were made while the pool held its
     /// blocks.
     pub(super) fn note_removed(&mut self, tenant: usize) {
+        let used = self.used_blocks(tenant);
         let seat = &self.tenants[tenant];
-        let used = seat.checker.used(seat.share.cells_per_block(), &seat.reserved.blocks);
         self.freed_blocks += match seat.share.provisioning {
             Provisioning::Thin => used,
             Provisioning::Thick => used.max(seat.blocks),
@@ -107,16 +147,9 @@ impl<C: Cast> World<'_, C> {
         let scenario = &self.scenario;
         let nodes = usize::from(scenario.nodes).saturating_sub(self.fault_model.struck());
         let width = scenario.profile.shards().min(nodes) as u64;
-        let k = scenario.profile.k() as u64;
-        let data_blocks = |tenant: usize| {
-            let shard_bytes = u64::from(self.tenants[tenant].share.geometry.shard_bytes);
-            let blocks = shard_bytes * k / BLOCK_BYTES;
-            blocks - (1 + blocks / BLOCKS_PER_FOOTER_BLOCK)
-        };
         let live = |tenant: usize| {
             let seat = &self.tenants[tenant];
-            let used = seat.checker.used(seat.share.cells_per_block(), &seat.reserved.blocks);
-            let live = used.div_ceil(data_blocks(tenant)) * width;
+            let live = self.live_segments(tenant) * width;
             let VolumePlan { geometry, provisioning, .. } = &seat.share;
             if *provisioning == Provisioning::Thin {
                 return live;
@@ -128,7 +161,8 @@ impl<C: Cast> World<'_, C> {
             let whole = slots_whole(&geometry, scenario.profile, scenario.nodes);
             live.max(whole * u64::from(scenario.nodes))
         };
-        let smallest = self.all_tenants().map(data_blocks).min().unwrap_or(1);
+        let blocks = self.all_tenants().map(|tenant| self.data_blocks(tenant));
+        let smallest = blocks.min().unwrap_or(1);
         let freed = (self.freed_blocks - freed_before).div_ceil(smallest) * width;
         let spare = SLOTS_KEPT * self.tenants.len() as u64;
         let space = nodes as u64 * u64::from(scenario.slots).saturating_sub(spare);
