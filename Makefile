@@ -110,6 +110,9 @@ fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and 
 	mkdir -p fuzz/corpus/crush_osdmap
 	cp crates/crush/tests/data/osdmap/om? fuzz/corpus/crush_osdmap
 	$(CARGO) +nightly fuzz run crush_osdmap -- -max_len=16384 -max_total_time=$(FUZZ_SECONDS)
+	mkdir -p fuzz/corpus/crush_increment
+	cp crates/crush/tests/data/osdmap/chain16/inc.* fuzz/corpus/crush_increment
+	$(CARGO) +nightly fuzz run crush_increment -- -max_len=8192 -max_total_time=$(FUZZ_SECONDS)
 	$(CARGO) run --manifest-path fuzz/Cargo.toml --bin code_seeds fuzz/corpus/code_folder
 	$(CARGO) +nightly fuzz run code_folder -- -max_len=2048 -dict=fuzz/code_folder.dict \
 		-max_total_time=$(FUZZ_SECONDS)

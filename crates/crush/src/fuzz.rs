@@ -9,12 +9,14 @@
 //! - Every rule of the map can be run.
 //!
 //! The cargo-fuzz targets in the repository's `fuzz/` folder and a seeded smoke test use
-//! [`binary`], [`text`] and [`osdmap()`]. [`binary_seeds`] and [`text_seeds`] give valid maps to
+//! [`binary`], [`text`], [`osdmap()`] and [`increment()`]. [`binary_seeds`] and [`text_seeds`] give valid maps to
 //! start from.
 
 use crate::binary::{self as format, Release};
+mod increment;
 mod osdmap;
 
+pub use increment::increment;
 pub use osdmap::osdmap;
 
 use crate::map::Map;
@@ -130,6 +132,11 @@ fn run(map: &Map) -> usize {
         rules += 1;
     }
     rules
+}
+
+/// True if no rule has so many steps that they multiply the chosen items.
+fn has_short_rules(map: &Map) -> bool {
+    map.rules().all(|(_, rule)| rule.steps.len() <= 8)
 }
 
 /// True if no number of the map leads to more than a few thousand draws.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_crush::balance::{BalanceLimits, BalancePlan, Spread, balance};
 use fieldstone_crush::diff::{Movement, diff_pool};
-use fieldstone_crush::osdmap::{OsdMap, OsdState, PgId, Pool, PoolId, PoolKind, StringHash};
+use fieldstone_crush::osdmap::{OsdMap, OsdState, PgId, Pool, PoolId, PoolKind};
 use fieldstone_crush::{
     BucketId, ItemId, Map, MapBuilder, OsdId, RuleId, RuleStep, Tunables, TypeId, WEIGHT_ONE,
 };
@@ -60,19 +60,7 @@ fn pool(rule: u32, pg_num: u32) -> Pool {
         0 => (PoolKind::Replicated, 3),
         _ => (PoolKind::Erasure, 6),
     };
-    Pool {
-        name: "p".to_owned(),
-        kind,
-        size,
-        min_size: 2,
-        rule: RuleId(rule),
-        object_hash: StringHash::Rjenkins,
-        pg_num,
-        pgp_num: pg_num,
-        flags: 1,
-        erasure_code_profile: String::new(),
-        nonprimary_shards: 0,
-    }
+    Pool { name: "p".to_owned(), ..Pool::new(kind, size, 2, RuleId(rule), pg_num) }
 }
 
 fn place(map: &OsdMap) -> Vec<Vec<ItemId>> {

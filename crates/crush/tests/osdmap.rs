@@ -5,6 +5,7 @@
 //! `*.out14.txt` with OSD 14 out, and `objects.txt` for names of objects (`--test-map-object`).
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fieldstone_crush::osdmap::{DecodeError, OsdMap, PgId, Placement, PoolKind};
 use fieldstone_crush::{ItemId, OsdId, RuleId};
@@ -123,9 +124,9 @@ fn other_tables_are_written() {
     map.pg_upmap_items.insert(pg, vec![(ItemId(1), ItemId(2)), (ItemId(3), ItemId(4))]);
     map.pg_upmap.insert(pg, vec![ItemId(7)]);
     map.primary_affinities[4] = 0x1234;
-    let mut parts = map.crush.clone().into_parts();
+    let mut parts = (*map.crush).clone().into_parts();
     parts.tunables.choose_total_tries += 1;
-    map.crush = fieldstone_crush::Map::new(parts).unwrap();
+    map.crush = Arc::new(fieldstone_crush::Map::new(parts).unwrap());
     let written = map.rewrite(&bytes).unwrap();
     assert_eq!(OsdMap::decode(&written).unwrap(), map);
     map.pg_upmap_primaries.insert(pg, ItemId(5));

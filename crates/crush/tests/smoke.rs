@@ -136,11 +136,26 @@ fn smoke_osdmap() {
 }
 
 #[test]
+fn smoke_increment() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/osdmap/chain16");
+    let is_increment = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("inc."))
+    };
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = entries.filter(is_increment).collect();
+    paths.sort();
+    let seeds: Vec<Vec<u8>> = paths.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    let feed = |input: &[u8]| Coverage { map: fuzz::increment(input), ..Coverage::default() };
+    let (maps, _) = smoke(&seeds, 5_000, mutate_bytes, feed);
+    assert!(maps > 200, "{maps} increments");
+}
+
+#[test]
 fn smoke_noise() {
     let mut random = Random(7);
     for len in 0..2_000 {
         let noise: Vec<u8> = (0..len % 200).map(|_| random.next() as u8).collect();
-        assert!(!fuzz::binary(&noise).map && !fuzz::osdmap(&noise));
+        assert!(!fuzz::binary(&noise).map && !fuzz::osdmap(&noise) && !fuzz::increment(&noise));
         fuzz::text(&noise);
     }
 }

@@ -3,6 +3,7 @@
 
 use super::is_quick;
 use crate::balance::{self, BalanceLimits};
+use crate::binary::Release;
 use crate::diff::diff_pool;
 use crate::osdmap::OsdMap;
 
@@ -14,7 +15,7 @@ const LIMITS: BalanceLimits = BalanceLimits { max_moves: 16, deviation: 1 };
 
 /// Feeds `input` to the decoder of OSDMaps. Returns true if it was one.
 ///
-/// A decoded map is written back, placed, compared with itself and balanced.
+/// A decoded map is written back, written anew, placed, compared with itself and balanced.
 ///
 /// # Panics
 /// If a property does not hold: that is the finding.
@@ -26,6 +27,9 @@ pub fn osdmap(input: &[u8]) -> bool {
     let map = OsdMap::decode(&sealed).expect("it is sealed");
     let written = map.rewrite(&sealed).expect("it was decoded");
     assert_eq!(OsdMap::decode(&written).as_ref(), Ok(&map), "writing changed the map");
+    if Release::min_for(&map.crush) == Release::V16 {
+        assert_eq!(OsdMap::decode(&map.encode()).as_ref(), Ok(&map), "a new file changed the map");
+    }
     if !is_quick(&map.crush) {
         return true;
     }

@@ -46,7 +46,10 @@ impl<'a> OsdMapCursor<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
+    pub(super) fn array<const N: usize>(
+        &mut self,
+        what: &'static str,
+    ) -> Result<[u8; N], DecodeError> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N, what)?);
         Ok(array)
@@ -54,6 +57,10 @@ impl<'a> OsdMapCursor<'a> {
 
     pub(super) fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
         Ok(self.array::<1>(what)?[0])
+    }
+
+    pub(super) fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
+        Ok(u16::from_le_bytes(self.array(what)?))
     }
 
     pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
@@ -114,6 +121,12 @@ impl<'a> OsdMapCursor<'a> {
     /// A string. Names are bytes to Ceph; bytes that are not UTF-8 are replaced.
     pub(super) fn string(&mut self, what: &'static str) -> Result<String, DecodeError> {
         Ok(String::from_utf8_lossy(self.blob(what)?).into_owned())
+    }
+
+    /// A length and as many bytes, as a separate cursor.
+    pub(super) fn sub_blob(&mut self, what: &'static str) -> Result<Self, DecodeError> {
+        let len = self.count(1, what)?;
+        self.sub(len, what)
     }
 
     /// `len` bytes as a separate cursor.

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 use super::cursor::OsdMapCursor;
-use super::{DecodeError, ErasureProfile, Fsid, OsdMap, OsdState, PgId, Pool, PoolId};
+use super::fields::{blocklist, crush, item, items, pairs, profiles, skip_snapshots, table, u32s};
+use super::{
+    Addresses, DecodeError, Flags, Fsid, OsdInfo, OsdMap, OsdState, PgId, Pool, PoolId, Time,
+};
 use crate::check::MAX_DEVICES;
-use crate::{ItemId, Map, WEIGHT_ONE, binary};
+use crate::{ItemId, Map, WEIGHT_ONE};
 
 /// The oldest version of the whole with a client and a daemon part. The next version is the first
 /// with a checksum.
@@ -20,8 +24,14 @@ const OLDEST_CLIENT: u8 = 4;
 const WIDE_STATES_CLIENT: u8 = 5;
 /// The first client part with `pg_upmap_primaries` (Ceph 18).
 pub(super) const PRIMARIES_CLIENT: u8 = 10;
-/// Bytes of a placement group.
-const PG_LEN: usize = 17;
+/// The newest daemon part whose fields this crate knows.
+const KNOWN_DAEMON: u8 = 12;
+/// The first daemon part with the release that is required of OSDs, as a number.
+const RELEASE_DAEMON: u8 = 5;
+/// The first daemon part with ranges of addresses that are shut out.
+const RANGES_DAEMON: u8 = 11;
+/// Bytes of the state of a device in the daemon part.
+const INFO_LEN: usize = 25;
 /// Bytes before the fields of a versioned structure.
 pub(super) const HEADER_LEN: usize = 6;
 
@@ -66,8 +76,8 @@ pub(super) fn decode_unchecked(bytes: &[u8]) -> Result<(OsdMap, FieldRanges), De
     whole.since(OLDEST_WHOLE, "an OSDMap")?;
     let mut r = whole.fields;
     let mut ranges = FieldRanges { whole: 0..file.offset(), ..FieldRanges::default() };
-    let map = client(&mut r, &mut ranges)?;
-    r.skip_versioned("the daemon part")?;
+    let mut map = client(&mut r, &mut ranges)?;
+    daemon(&mut r, &mut map)?;
     if whole.version >= CHECKSUM_WHOLE {
         let at = r.offset();
         r.u32("the checksum")?;
@@ -94,29 +104,32 @@ fn client(whole: &mut OsdMapCursor<'_>, ranges: &mut FieldRanges) -> Result<OsdM
 
     let fsid = Fsid(r.uuid("the fsid")?);
     let epoch = r.u32("the epoch")?;
-    r.take(8 + 8, "the times of creation and change")?;
+    let created = Time::decode(&mut r)?;
+    let modified = Time::decode(&mut r)?;
     let pools = pools(&mut r)?;
-    r.take(4 + 4, "the highest pool and the flags")?;
+    let pool_max = r.i32("the highest pool")?;
+    let flags = Flags(r.u32("the flags")?);
     let (states, weights) = osds(&mut r, version, ranges)?;
-    for _ in 0..r.count(1, "client addresses")? {
-        address(&mut r)?;
-    }
+    let osds = states.len();
+    let client_addresses: Vec<Addresses> = (0..r.count(1, "client addresses")?)
+        .map(|_| Addresses::decode(&mut r))
+        .collect::<Result<_, _>>()?;
+    one_per_osd("client addresses", client_addresses.len(), osds)?;
     let temps_start = r.offset();
     let pg_temp = table(&mut r, 4, "pg_temp", |r| items(r, "pg_temp"))?;
     let primary_temp = table(&mut r, 4, "primary_temp", |r| item(r, "primary_temp"))?;
     let mut primary_affinities = u32s(&mut r, "primary affinities")?;
-    if !primary_affinities.is_empty() && primary_affinities.len() != states.len() {
-        let (len, osds) = (primary_affinities.len(), states.len());
-        return Err(DecodeError::BadLength { what: "primary affinities", len, osds });
+    if !primary_affinities.is_empty() {
+        one_per_osd("primary affinities", primary_affinities.len(), osds)?;
     }
     // A list of default values means the same as no list.
     if primary_affinities.iter().all(|&affinity| affinity == WEIGHT_ONE) {
         primary_affinities.clear();
     }
     ranges.temps = temps_start..r.offset();
-    let crush = crush(&mut r)?;
+    let crush = full_crush(&mut r)?;
     ranges.crush = ranges.temps.end..r.offset();
-    let erasure_code_profiles = profiles(&mut r)?;
+    let erasure_code_profiles = profiles(&mut r, "erasure code profiles")?;
     let upmaps_start = r.offset();
     let pg_upmap = table(&mut r, 4, "pg_upmap", |r| items(r, "pg_upmap"))?;
     let pg_upmap_items = table(&mut r, 4, "pg_upmap_items", pairs)?;
@@ -125,9 +138,14 @@ fn client(whole: &mut OsdMapCursor<'_>, ranges: &mut FieldRanges) -> Result<OsdM
     Ok(OsdMap {
         epoch,
         fsid,
+        created,
+        modified,
         pools,
+        pool_max,
+        flags,
         states,
         weights,
+        client_addresses,
         primary_affinities,
         pg_temp,
         primary_temp,
@@ -136,7 +154,74 @@ fn client(whole: &mut OsdMapCursor<'_>, ranges: &mut FieldRanges) -> Result<OsdM
         pg_upmap_primaries,
         erasure_code_profiles,
         crush,
+        infos: Vec::new(),
+        blocklist: BTreeMap::new(),
+        range_blocklist: BTreeMap::new(),
+        require_min_compat_client: 0,
+        require_osd_release: 0,
     })
+}
+
+/// Refuses a list that must have one entry per device.
+fn one_per_osd(what: &'static str, len: usize, osds: usize) -> Result<(), DecodeError> {
+    if len == osds { Ok(()) } else { Err(DecodeError::BadLength { what, len, osds }) }
+}
+
+/// The daemon part: what clients need of it, up to the ranges of addresses that are shut out.
+fn daemon(whole: &mut OsdMapCursor<'_>, map: &mut OsdMap) -> Result<(), DecodeError> {
+    let part = whole.versioned(KNOWN_DAEMON, "the daemon part")?;
+    let (version, mut r) = (part.version, part.fields);
+    skip_addresses(&mut r, "heartbeat addresses")?;
+    let infos = r.count(INFO_LEN, "states of OSDs")?;
+    map.infos = (0..infos).map(|_| OsdInfo::decode(&mut r)).collect::<Result<_, _>>()?;
+    one_per_osd("states in the daemon part", infos, map.states.len())?;
+    map.blocklist = blocklist(&mut r)?;
+    skip_addresses(&mut r, "cluster addresses")?;
+    r.u32("the epoch of a snapshot of the cluster")?;
+    r.blob("the name of a snapshot of the cluster")?;
+    let uuids = r.count(16, "identities of OSDs")?;
+    r.take(16 * uuids, "identities of OSDs")?;
+    for _ in 0..r.count(HEADER_LEN, "more states of OSDs")? {
+        r.skip_versioned("more states of OSDs")?;
+    }
+    skip_addresses(&mut r, "heartbeat addresses")?;
+    if version >= RELEASE_DAEMON {
+        r.take(3 * 4, "the ratios of full OSDs")?;
+        map.require_min_compat_client = r.u8("the release that clients must have")?;
+        map.require_osd_release = r.u8("the release that OSDs must have")?;
+    }
+    map.flags = map.flags.for_release(map.require_osd_release);
+    if version >= RANGES_DAEMON {
+        skip_snapshots(&mut r, "removed snapshots")?;
+        for what in ["flags of CRUSH nodes", "flags of device classes"] {
+            let count = r.count(8, what)?;
+            r.take(8 * count, what)?;
+        }
+        // A switch and four numbers.
+        r.take(1 + 4 * 4, "the stretch settings")?;
+        map.range_blocklist = blocklist(&mut r)?;
+    }
+    Ok(())
+}
+
+impl OsdInfo {
+    fn decode(r: &mut OsdMapCursor<'_>) -> Result<Self, DecodeError> {
+        let what = "the state of an OSD";
+        // The structure's version, which is always 1.
+        r.u8(what)?;
+        Ok(Self {
+            last_clean_begin: r.u32(what)?,
+            last_clean_end: r.u32(what)?,
+            up_from: r.u32(what)?,
+            up_thru: r.u32(what)?,
+            down_at: r.u32(what)?,
+            lost_at: r.u32(what)?,
+        })
+    }
+}
+
+fn skip_addresses(r: &mut OsdMapCursor<'_>, what: &'static str) -> Result<(), DecodeError> {
+    (0..r.count(1, what)?).try_for_each(|_| Addresses::decode(r).map(drop))
 }
 
 /// The pools and their names.
@@ -178,28 +263,9 @@ fn osds(
     };
     let weights = u32s(r, "reweights of OSDs")?;
     ranges.osds = start..r.offset();
-    for (what, len) in [("states", states.len()), ("reweights", weights.len())] {
-        if len != osds {
-            return Err(DecodeError::BadLength { what, len, osds });
-        }
-    }
+    one_per_osd("states", states.len(), osds)?;
+    one_per_osd("reweights", weights.len(), osds)?;
     Ok((states, weights))
-}
-
-/// The erasure code profiles, each a table of strings.
-fn profiles(r: &mut OsdMapCursor<'_>) -> Result<BTreeMap<String, ErasureProfile>, DecodeError> {
-    let what = "erasure code profiles";
-    let mut profiles = BTreeMap::new();
-    for _ in 0..r.count(8, what)? {
-        let name = r.string(what)?;
-        let mut profile = ErasureProfile::new();
-        for _ in 0..r.count(8, what)? {
-            let key = r.string(what)?;
-            profile.insert(key, r.string(what)?);
-        }
-        profiles.insert(name, profile);
-    }
-    Ok(profiles)
 }
 
 /// Skips the fields between the upmap items and `pg_upmap_primaries`, and reads the latter.
@@ -213,13 +279,8 @@ fn primaries(
         return Ok(BTreeMap::new());
     }
     r.u32("the CRUSH map's version")?;
-    for what in ["new removed snapshots", "new purged snapshots"] {
-        for _ in 0..r.count(12, what)? {
-            r.i64(what)?;
-            let intervals = r.count(16, what)?;
-            r.take(16 * intervals, what)?;
-        }
-    }
+    skip_snapshots(&mut r, "new removed snapshots")?;
+    skip_snapshots(&mut r, "new purged snapshots")?;
     r.take(8 + 8, "the times of the last changes")?;
     let start = r.offset();
     let table = table(&mut r, 4, "pg_upmap_primaries", |r| item(r, "pg_upmap_primaries"))?;
@@ -227,70 +288,8 @@ fn primaries(
     Ok(table)
 }
 
-/// The CRUSH map, which has its own length.
-fn crush(r: &mut OsdMapCursor<'_>) -> Result<Map, DecodeError> {
-    let blob = r.blob("the CRUSH map")?;
-    let offset = r.offset() - blob.len();
-    binary::decode(blob).map_err(|error| DecodeError::Crush { offset, error })
-}
-
-fn u32s(r: &mut OsdMapCursor<'_>, what: &'static str) -> Result<Vec<u32>, DecodeError> {
-    (0..r.count(4, what)?).map(|_| r.u32(what)).collect()
-}
-
-fn item(r: &mut OsdMapCursor<'_>, what: &'static str) -> Result<ItemId, DecodeError> {
-    r.i32(what).map(ItemId)
-}
-
-fn items(r: &mut OsdMapCursor<'_>, what: &'static str) -> Result<Vec<ItemId>, DecodeError> {
-    (0..r.count(4, what)?).map(|_| item(r, what)).collect()
-}
-
-fn pairs(r: &mut OsdMapCursor<'_>) -> Result<Vec<(ItemId, ItemId)>, DecodeError> {
-    let what = "pg_upmap_items";
-    (0..r.count(8, what)?).map(|_| Ok((item(r, what)?, item(r, what)?))).collect()
-}
-
-/// A table by placement group, with values of at least `min_len` bytes.
-fn table<T>(
-    r: &mut OsdMapCursor<'_>,
-    min_len: usize,
-    what: &'static str,
-    value: impl Fn(&mut OsdMapCursor<'_>) -> Result<T, DecodeError>,
-) -> Result<BTreeMap<PgId, T>, DecodeError> {
-    let mut table = BTreeMap::new();
-    for _ in 0..r.count(PG_LEN + min_len, what)? {
-        // The version of the group's own structure, which is always 1.
-        r.u8(what)?;
-        let pool = PoolId(r.i64(what)?);
-        let seed = r.u32(what)?;
-        r.i32(what)?;
-        table.insert(PgId { pool, seed }, value(r)?);
-    }
-    Ok(table)
-}
-
-/// Skips the addresses of one daemon: a list of addresses, or a single address of an older form.
-fn address(r: &mut OsdMapCursor<'_>) -> Result<(), DecodeError> {
-    let what = "client addresses";
-    match r.u8(what)? {
-        2 => {
-            for _ in 0..r.count(1, what)? {
-                let marker = r.u8(what)?;
-                single_address(r, marker)?;
-            }
-            Ok(())
-        }
-        marker => single_address(r, marker),
-    }
-}
-
-/// Skips an address after its first byte: versioned, or the kernel's `sockaddr_storage`.
-fn single_address(r: &mut OsdMapCursor<'_>, marker: u8) -> Result<(), DecodeError> {
-    let what = "client addresses";
-    if marker == 1 {
-        return r.skip_versioned(what);
-    }
-    // Rest of the type, nonce, socket address.
-    r.take(3 + 4 + 128, what).map(drop)
+/// The CRUSH map, which a full map must have.
+fn full_crush(r: &mut OsdMapCursor<'_>) -> Result<Arc<Map>, DecodeError> {
+    let (what, offset) = ("the CRUSH map", r.offset());
+    crush(r)?.ok_or(DecodeError::Truncated { what, offset, needed: 4, left: 0 })
 }

@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-use super::{PgId, PoolId};
-use crate::binary;
+use super::{Fsid, PgId, PoolId};
+use crate::{OsdId, binary};
 
 /// Why bytes are no usable OSDMap. Offsets are in bytes from the start of the file.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -96,6 +96,25 @@ pub enum DecodeError {
         /// The checksum of the bytes.
         computed: u32,
     },
+    /// The checksum of an increment is not that of its bytes.
+    #[error(
+        "the checksum of the increment is {computed:#010x}, but it says {stored:#010x}: \
+         it is damaged; get it again"
+    )]
+    BadIncrementChecksum {
+        /// The checksum in the increment.
+        stored: u32,
+        /// The checksum of the bytes.
+        computed: u32,
+    },
+    /// The full map inside an increment cannot be used.
+    #[error("the full map at byte {offset} of the increment: {error}")]
+    FullMap {
+        /// Its offset; offsets in `error` count from there.
+        offset: usize,
+        /// The error.
+        error: Box<DecodeError>,
+    },
     /// The CRUSH map inside cannot be used.
     #[error("the CRUSH map at byte {offset} of the OSDMap: {error}")]
     Crush {
@@ -111,6 +130,45 @@ pub enum DecodeError {
         what: &'static str,
         /// The version of the map's client part.
         version: u8,
+    },
+}
+
+/// Why an increment cannot be applied to a map. The map stays as it was.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ApplyError {
+    /// The increment is of another cluster.
+    #[error("the increment is of cluster {increment}, the OSDMap of {map}")]
+    WrongFsid {
+        /// The cluster of the map.
+        map: Fsid,
+        /// The cluster of the increment.
+        increment: Fsid,
+    },
+    /// The increment does not follow the map: increments between are missing, or it is old.
+    #[error("the increment leads to epoch {increment}, but the OSDMap has epoch {map}")]
+    WrongEpoch {
+        /// The epoch of the map.
+        map: u32,
+        /// The epoch to which the increment leads.
+        increment: u32,
+    },
+    /// The full map inside the increment has another epoch or is of another cluster.
+    #[error("the full map in the increment to epoch {increment} is epoch {full} of cluster {fsid}")]
+    WrongFullMap {
+        /// The epoch to which the increment leads.
+        increment: u32,
+        /// The epoch of the full map in it.
+        full: u32,
+        /// The cluster of the full map.
+        fsid: Fsid,
+    },
+    /// The increment changes an OSD beyond the end of the map.
+    #[error("the increment changes osd.{}, but the OSDMap has room for {osds} OSDs", .osd.0)]
+    NoSuchOsd {
+        /// The OSD.
+        osd: OsdId,
+        /// OSDs that the map has room for, after the increment.
+        osds: usize,
     },
 }
 

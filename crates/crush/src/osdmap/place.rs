@@ -255,22 +255,11 @@ fn device(item: ItemId) -> Option<OsdId> {
 mod tests {
     use super::*;
     use crate::RuleId;
-    use crate::osdmap::{PoolKind, StringHash};
+    use crate::osdmap::PoolKind;
 
     fn pool(kind: PoolKind, nonprimary_shards: u128) -> Pool {
-        Pool {
-            name: String::new(),
-            kind,
-            size: 6,
-            min_size: 5,
-            rule: RuleId(0),
-            object_hash: StringHash::Rjenkins,
-            pg_num: 8,
-            pgp_num: 8,
-            flags: 1 << 19,
-            erasure_code_profile: String::new(),
-            nonprimary_shards,
-        }
+        let flags = Pool::EC_OPTIMIZATIONS;
+        Pool { flags, nonprimary_shards, ..Pool::new(kind, 6, 5, RuleId(0), 8) }
     }
 
     #[test]

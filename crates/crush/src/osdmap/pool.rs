@@ -1,21 +1,12 @@
-//! One pool of an OSDMap, with the fields that placement needs.
+//! One pool of an OSDMap, with the fields that placement and clients need. The module `pool_bytes`
+//! reads and writes it.
 
-use super::cursor::OsdMapCursor;
+use std::collections::BTreeMap;
+
 use super::string_hash::StringHash;
-use super::{DecodeError, MAX_PG_NUM, MAX_POOL_SHARDS, PgId, PoolId};
+use super::{PgId, PoolId, Time};
 use crate::RuleId;
 use crate::hash::hash2;
-
-/// Newest version of a pool that this crate knows (Ceph 20).
-const KNOWN_VERSION: u8 = 32;
-/// The oldest with the name of the erasure code profile (Ceph 0.80).
-const OLDEST_VERSION: u8 = 14;
-/// The first with the set of shards that cannot be primary (Ceph 20).
-const NONPRIMARY_VERSION: u8 = 32;
-/// Seeds are hashed with the pool's number, so that pools do not use the same devices.
-const FLAG_HASHPSPOOL: u64 = 1 << 0;
-/// Erasure-coded with the optimisations of Ceph 20.
-const FLAG_EC_OPTIMIZATIONS: u64 = 1 << 19;
 
 /// How a pool protects its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,16 +46,165 @@ pub struct Pool {
     pub erasure_code_profile: String,
     /// Bit i: shard i can never be primary. Only pools with the optimisations of Ceph 20 have any.
     pub nonprimary_shards: u128,
+    /// The epoch of the pool's last change.
+    pub last_change: u32,
+    /// Clients send their requests again if the map's epoch is this one: the value for clients that
+    /// know Ceph 14 or later.
+    pub last_force_op_resend: u32,
+    /// The same for clients that know Ceph 12 or 13.
+    pub last_force_op_resend_prenautilus: u32,
+    /// The same for older clients.
+    pub last_force_op_resend_preluminous: u32,
+    /// The newest snapshot of the pool, or of its objects.
+    pub snap_seq: u64,
+    /// The epoch of the newest snapshot.
+    pub snap_epoch: u32,
+    /// Snapshots of the whole pool, by number.
+    pub snapshots: BTreeMap<u64, PoolSnapshot>,
+    /// The pool is full at this many bytes; 0 for no limit.
+    pub quota_bytes: u64,
+    /// The pool is full at this many objects; 0 for no limit.
+    pub quota_objects: u64,
+    /// The pool that this one caches.
+    pub tier_of: Option<PoolId>,
+    /// Reads go to this pool instead.
+    pub read_tier: Option<PoolId>,
+    /// Writes go to this pool instead, also requests that read and write.
+    pub write_tier: Option<PoolId>,
+    /// The pools that cache this one.
+    pub tiers: Vec<PoolId>,
+    /// How this pool caches, with Ceph's number; 0 for not at all.
+    pub cache_mode: u8,
+    /// Erasure-coded pools: bytes of data in a stripe.
+    pub stripe_width_bytes: u32,
+    /// The number of groups that the monitors steer to.
+    pub pg_num_target: u32,
+    /// The number of placements that the monitors steer to.
+    pub pgp_num_target: u32,
+    /// The number of groups after the merge that is being prepared; else `pg_num`.
+    pub pg_num_pending: u32,
+    /// The applications that use the pool (`rbd`), each with its settings.
+    pub applications: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// A snapshot of a whole pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSnapshot {
+    /// Its name.
+    pub name: String,
+    /// When it was taken.
+    pub taken: Time,
 }
 
 /// Folds a seed into 0..`n` such that growing n moves only the necessary seeds: takes the lowest
 /// bits of the seed, and one bit fewer if the result is not below n.
 pub(super) fn stable_mod(seed: u32, n: u32) -> u32 {
-    let mask = n.next_power_of_two() - 1;
+    let mask = n.checked_next_power_of_two().map_or(u32::MAX, |power| power - 1);
     if seed & mask < n { seed & mask } else { seed & (mask >> 1) }
 }
 
 impl Pool {
+    /// Seeds are hashed with the pool's number, so that pools do not use the same devices.
+    pub const HASHPSPOOL: u64 = 1 << 0;
+    /// The pool is full: writes wait or fail.
+    pub const FULL: u64 = 1 << 1;
+    /// Erasure-coded, and takes writes in the middle of objects.
+    pub const EC_OVERWRITES: u64 = 1 << 2;
+    /// Its quota is used up. [`Pool::FULL`] is set too.
+    pub const FULL_QUOTA: u64 = 1 << 10;
+    /// The pool is nearly full.
+    pub const NEARFULL: u64 = 1 << 11;
+    /// Clients number the snapshots of its objects.
+    pub const SELFMANAGED_SNAPS: u64 = 1 << 13;
+    /// It has snapshots of the whole pool.
+    pub const POOL_SNAPS: u64 = 1 << 14;
+    /// Its groups are being created.
+    pub const CREATING: u64 = 1 << 15;
+    /// All requests of clients fail (Ceph 18 and later).
+    pub const EIO: u64 = 1 << 16;
+    /// Erasure-coded with the optimisations of Ceph 20.
+    pub const EC_OPTIMIZATIONS: u64 = 1 << 19;
+
+    /// A new, nameless pool: with [`Pool::HASHPSPOOL`], no tiers, no snapshots, no quotas.
+    #[must_use]
+    pub fn new(kind: PoolKind, size: u8, min_size: u8, rule: RuleId, pg_num: u32) -> Self {
+        Self {
+            name: String::new(),
+            kind,
+            size,
+            min_size,
+            rule,
+            object_hash: StringHash::Rjenkins,
+            pg_num,
+            pgp_num: pg_num,
+            flags: Self::HASHPSPOOL,
+            erasure_code_profile: String::new(),
+            nonprimary_shards: 0,
+            last_change: 0,
+            last_force_op_resend: 0,
+            last_force_op_resend_prenautilus: 0,
+            last_force_op_resend_preluminous: 0,
+            snap_seq: 0,
+            snap_epoch: 0,
+            snapshots: BTreeMap::new(),
+            quota_bytes: 0,
+            quota_objects: 0,
+            tier_of: None,
+            read_tier: None,
+            write_tier: None,
+            tiers: Vec::new(),
+            cache_mode: 0,
+            stripe_width_bytes: 0,
+            pg_num_target: pg_num,
+            pgp_num_target: pg_num,
+            pg_num_pending: pg_num,
+            applications: BTreeMap::new(),
+        }
+    }
+
+    /// True if all of these flags are set.
+    #[must_use]
+    pub fn has(&self, flags: u64) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// True if writes must wait or fail: the pool is full, or its quota is used up.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.flags & (Self::FULL | Self::FULL_QUOTA) != 0
+    }
+
+    /// True if the pool's quota is used up.
+    #[must_use]
+    pub fn is_over_quota(&self) -> bool {
+        self.has(Self::FULL_QUOTA)
+    }
+
+    /// True for erasure-coded pools.
+    #[must_use]
+    pub fn is_erasure_coded(&self) -> bool {
+        self.kind == PoolKind::Erasure
+    }
+
+    /// True if objects take writes at any offset.
+    #[must_use]
+    pub fn takes_overwrites(&self) -> bool {
+        !self.is_erasure_coded() || self.has(Self::EC_OVERWRITES)
+    }
+
+    /// The multiple on which writes must begin and end: the stripe of an erasure-coded pool
+    /// without overwrites, else 1.
+    #[must_use]
+    pub fn alignment_bytes(&self) -> u32 {
+        if self.takes_overwrites() { 1 } else { self.stripe_width_bytes.max(1) }
+    }
+
+    /// The number of the whole pool's snapshot of that name.
+    #[must_use]
+    pub fn snapshot_named(&self, name: &str) -> Option<u64> {
+        self.snapshots.iter().find(|(_, snapshot)| snapshot.name == name).map(|(&id, _)| id)
+    }
+
     /// True if members of a placement group are interchangeable.
     #[must_use]
     pub fn can_shift(&self) -> bool {
@@ -82,11 +222,7 @@ impl Pool {
     pub fn x(&self, pool: PoolId, seed: u32) -> u32 {
         let folded = stable_mod(seed, self.pgp_num);
         let pool = pool.0 as u32;
-        if self.flags & FLAG_HASHPSPOOL == 0 {
-            folded.wrapping_add(pool)
-        } else {
-            hash2(folded, pool)
-        }
+        if !self.has(Self::HASHPSPOOL) { folded.wrapping_add(pool) } else { hash2(folded, pool) }
     }
 
     /// The placement seed of an object. If `key` is not empty, it is hashed instead of the name.
@@ -103,108 +239,9 @@ impl Pool {
 
     /// True for shards that cannot be primary; false for all shards in pools without optimisations.
     pub(super) fn is_nonprimary(&self, shard: usize) -> bool {
-        let optimised = self.flags & FLAG_EC_OPTIMIZATIONS != 0;
+        let optimised = self.has(Self::EC_OPTIMIZATIONS);
         optimised && shard < 128 && self.nonprimary_shards >> shard & 1 != 0
     }
-
-    /// Reads a pool; its name comes later in the map.
-    pub(super) fn decode(cursor: &mut OsdMapCursor<'_>) -> Result<Self, DecodeError> {
-        let pool = cursor.versioned(KNOWN_VERSION, "a pool")?;
-        pool.since(OLDEST_VERSION, "a pool")?;
-        let (version, mut r) = (pool.version, pool.fields);
-        let kind = match r.u8("the type of a pool")? {
-            1 => PoolKind::Replicated,
-            3 => PoolKind::Erasure,
-            other => PoolKind::Other(other),
-        };
-        let size = r.u8("the size of a pool")?;
-        let rule = RuleId(r.u8("the rule of a pool")?.into());
-        let object_hash = StringHash::from_number(r.u8("the hash of a pool")?);
-        let pg_num = pg_count(&mut r, "pg_num of a pool")?;
-        let shards = u64::from(pg_num) * u64::from(size);
-        if shards > MAX_POOL_SHARDS {
-            let (what, offset) = ("the number of shards of a pool", r.offset());
-            let (value, max) = (shards, MAX_POOL_SHARDS);
-            return Err(DecodeError::OutOfBounds { what, offset, value, min: 0, max });
-        }
-        let pgp_num = pg_count(&mut r, "pgp_num of a pool")?;
-        // Localised groups, last_change, snap_seq, snap_epoch.
-        r.take(4 + 4 + 4 + 8 + 4, "snapshot numbers of a pool")?;
-        for _ in 0..r.count(14, "snapshots of a pool")? {
-            r.u64("a snapshot of a pool")?;
-            r.skip_versioned("a snapshot of a pool")?;
-        }
-        let removed = r.count(16, "removed snapshots of a pool")?;
-        r.take(16 * removed, "removed snapshots of a pool")?;
-        r.u64("the owner of a pool")?;
-        let flags = r.u64("the flags of a pool")?;
-        r.u32("the replay interval of a pool")?;
-        let min_size = r.u8("the least size of a pool")?;
-        // Quotas in bytes and objects.
-        r.take(8 + 8, "the quotas of a pool")?;
-        let tiers = r.count(8, "the tiers of a pool")?;
-        r.take(8 * tiers, "the tiers of a pool")?;
-        // tier_of, cache mode, read and write tier.
-        r.take(8 + 1 + 8 + 8, "the tiers of a pool")?;
-        for _ in 0..r.count(8, "the properties of a pool")? {
-            r.blob("a property of a pool")?;
-            r.blob("a property of a pool")?;
-        }
-        r.skip_versioned("the hit set of a pool")?;
-        // Hit set period and count, stripe width, two targets, two ratios, two ages.
-        r.take(4 + 4 + 4 + 8 + 8 + 4 + 4 + 4 + 4, "the cache settings of a pool")?;
-        let erasure_code_profile = r.string("the erasure code profile of a pool")?;
-        let nonprimary_shards =
-            if version >= NONPRIMARY_VERSION { nonprimary_shards(r)? } else { 0 };
-        Ok(Self {
-            name: String::new(),
-            kind,
-            size,
-            min_size,
-            rule,
-            object_hash,
-            pg_num,
-            pgp_num,
-            flags,
-            erasure_code_profile,
-            nonprimary_shards,
-        })
-    }
-}
-
-fn pg_count(r: &mut OsdMapCursor<'_>, what: &'static str) -> Result<u32, DecodeError> {
-    let value = r.u32(what)?;
-    if (1..=MAX_PG_NUM).contains(&value) {
-        return Ok(value);
-    }
-    let (offset, value) = (r.offset(), value.into());
-    Err(DecodeError::OutOfBounds { what, offset, value, min: 1, max: MAX_PG_NUM.into() })
-}
-
-/// Reads from after the erasure code profile to the last known field, in a pool of version 32 or
-/// later.
-fn nonprimary_shards(mut r: OsdMapCursor<'_>) -> Result<u128, DecodeError> {
-    // last_force_op_resend, read recency, expected objects, dirty ratio, write recency, two
-    // switches, hit set decay and depth.
-    r.take(4 + 4 + 8 + 4 + 4 + 1 + 1 + 4 + 4, "the settings of a pool")?;
-    r.skip_versioned("the options of a pool")?;
-    r.u32("last_force_op_resend of a pool")?;
-    for _ in 0..r.count(8, "the applications of a pool")? {
-        r.blob("an application of a pool")?;
-        for _ in 0..r.count(8, "the settings of an application of a pool")? {
-            r.blob("a setting of an application of a pool")?;
-            r.blob("a setting of an application of a pool")?;
-        }
-    }
-    // Time of creation, three targets for pg_num and pgp_num, three epochs, autoscale mode.
-    r.take(8 + 3 * 4 + 3 * 4 + 1, "the targets of a pool")?;
-    r.skip_versioned("the last merge of a pool")?;
-    if r.u8("the stretch settings of a pool")? != 0 {
-        r.take(4 * 4, "the stretch settings of a pool")?;
-    }
-    let low = r.varint("the nonprimary shards of a pool")?;
-    let high = r.varint("the nonprimary shards of a pool")?;
-    Ok(u128::from(high) << 64 | u128::from(low))
 }
 
 #[cfg(test)]

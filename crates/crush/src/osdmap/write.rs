@@ -2,12 +2,10 @@
 //! lengths and checksum are corrected. So a map can be changed by a writer that does not know all
 //! of its fields.
 
-use std::collections::BTreeMap;
-
 use super::decode::{self, FieldRanges, HEADER_LEN, PRIMARIES_CLIENT};
-use super::{DecodeError, OsdMap, PgId};
+use super::writer::Writer;
+use super::{DecodeError, OsdMap};
 use crate::binary::{self, Release};
-use crate::{ItemId, WEIGHT_ONE};
 
 pub(super) fn rewrite(map: &OsdMap, original: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let (old, ranges) = decode::decode(original)?;
@@ -20,23 +18,16 @@ pub(super) fn rewrite(map: &OsdMap, original: &[u8]) -> Result<Vec<u8>, DecodeEr
     out.bytes.extend_from_slice(&original[ranges.osds.end..ranges.temps.start]);
     out.table(&map.pg_temp, |out, items| out.items(items));
     out.table(&map.primary_temp, |out, &item| out.i32(item.0));
-    out.affinities(map);
+    out.affinities(&map.primary_affinities);
     if map.crush == old.crush {
         out.bytes.extend_from_slice(&original[ranges.crush.clone()]);
     } else {
         let crush = binary::encode(&map.crush, Release::min_for(&map.crush));
-        out.u32(crush.len() as u32);
-        out.bytes.extend_from_slice(&crush);
+        out.blob(&crush);
     }
     out.bytes.extend_from_slice(&original[ranges.crush.end..ranges.upmaps.start]);
     out.table(&map.pg_upmap, |out, items| out.items(items));
-    out.table(&map.pg_upmap_items, |out, pairs| {
-        out.u32(pairs.len() as u32);
-        for (from, to) in pairs {
-            out.i32(from.0);
-            out.i32(to.0);
-        }
-    });
+    out.table(&map.pg_upmap_items, |out, pairs| out.pairs(pairs));
     out.bytes.extend_from_slice(&original[ranges.upmaps.end..ranges.primaries.start]);
     if !ranges.primaries.is_empty() {
         out.table(&map.pg_upmap_primaries, |out, &item| out.i32(item.0));
@@ -56,54 +47,16 @@ pub(super) fn seal(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(out.bytes)
 }
 
-struct Writer {
-    bytes: Vec<u8>,
-}
-
 impl Writer {
-    fn u32(&mut self, value: u32) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn i32(&mut self, value: i32) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn items(&mut self, items: &[ItemId]) {
-        self.u32(items.len() as u32);
-        items.iter().for_each(|item| self.i32(item.0));
-    }
-
-    fn table<T>(&mut self, table: &BTreeMap<PgId, T>, value: impl Fn(&mut Self, &T)) {
-        self.u32(table.len() as u32);
-        for (pg, entry) in table {
-            self.bytes.push(1);
-            self.bytes.extend_from_slice(&pg.pool.0.to_le_bytes());
-            self.u32(pg.seed);
-            self.i32(-1);
-            value(self, entry);
-        }
-    }
-
     fn osds(&mut self, map: &OsdMap, narrow: bool) {
-        self.u32(map.states.len() as u32);
+        self.count(map.states.len());
         for state in &map.states {
             match narrow {
-                true => self.bytes.push(state.0 as u8),
+                true => self.u8(state.0 as u8),
                 false => self.u32(state.0),
             }
         }
-        self.u32(map.weights.len() as u32);
-        map.weights.iter().for_each(|&weight| self.u32(weight));
-    }
-
-    /// Writes no list if all affinities are 1.0, as Ceph does.
-    fn affinities(&mut self, map: &OsdMap) {
-        if map.primary_affinities.iter().all(|&affinity| affinity == WEIGHT_ONE) {
-            return self.u32(0);
-        }
-        self.u32(map.primary_affinities.len() as u32);
-        map.primary_affinities.iter().for_each(|&affinity| self.u32(affinity));
+        self.u32s(&map.weights);
     }
 
     /// Writes the two lengths and the checksum. The bytes after the client part have moved by as
@@ -117,12 +70,8 @@ impl Writer {
             let (start, end) = (shift(checksum.start), shift(checksum.end));
             let whole_end = shift(ranges.whole.end);
             let parts = [&self.bytes[..start], &self.bytes[end..whole_end]];
-            self.patch(end, decode::checksum(&parts));
+            let checksum = decode::checksum(&parts);
+            self.patch(end, checksum);
         }
-    }
-
-    /// Overwrites the four bytes before `end`; a length is the last field of a header.
-    fn patch(&mut self, end: usize, value: u32) {
-        self.bytes[end - 4..end].copy_from_slice(&value.to_le_bytes());
     }
 }

@@ -1,6 +1,7 @@
 //! Loads maps from files of all kinds.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use fieldstone_crush::check::FIRST_SIGNED_WEIGHT;
@@ -35,7 +36,7 @@ pub fn load_map(path: &Path) -> anyhow::Result<Map> {
 fn map_of(bytes: &[u8]) -> anyhow::Result<Map> {
     Ok(match loaded(bytes)? {
         Loaded::Crush(map) => *map,
-        Loaded::Cluster(map) => map.crush,
+        Loaded::Cluster(map) => Arc::unwrap_or_clone(map.crush),
     })
 }
 

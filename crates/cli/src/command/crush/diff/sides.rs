@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use fieldstone_crush::osdmap::{MAX_PG_NUM, OsdMap, Pool, PoolId, PoolKind, StringHash};
+use fieldstone_crush::osdmap::{MAX_PG_NUM, OsdMap, Pool, PoolId, PoolKind};
 use fieldstone_crush::{Map, RuleId, RuleKind};
 
 use super::super::cluster;
 use super::super::file::shown;
 use super::super::load::{Loaded, load};
-
-/// `hashpspool`, a flag that new pools have by default since 2013.
-const HASHPSPOOL: u64 = 1;
 
 /// Options that describe a pool. All but `--data-shards` are for two CRUSH maps.
 #[derive(clap::Args, Debug)]
@@ -97,16 +94,7 @@ fn of_crush(old: Map, new: Map, options: &PoolOptions) -> anyhow::Result<Sides> 
     let pgs = options.pgs.unwrap_or(1024);
     let pool = Pool {
         name: format!("rule {}", rule.0),
-        kind: kind(&new, "new")?,
-        size,
-        min_size: 1,
-        rule,
-        object_hash: StringHash::Rjenkins,
-        pg_num: pgs,
-        pgp_num: pgs,
-        flags: HASHPSPOOL,
-        erasure_code_profile: String::new(),
-        nonprimary_shards: 0,
+        ..Pool::new(kind(&new, "new")?, size, 1, rule, pgs)
     };
     let pools = BTreeMap::from([(id, pool)]);
     Ok(Sides { old: OsdMap::of_crush(old, pools.clone()), new: OsdMap::of_crush(new, pools) })
