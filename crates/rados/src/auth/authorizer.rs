@@ -1,0 +1,115 @@
+//! cephx on a connection to a service (OSD or manager), the client's side.
+//!
+//! ```text
+//! client                                        service
+//!   authorizer: ticket, sealed(nonce)             ->
+//!                                                 <-  challenge, encrypted (AUTH_REPLY_MORE)
+//!   authorizer: ticket, sealed(nonce, challenge + 1) ->
+//!                                                 <-  sealed(nonce + 1, secret) (AUTH_DONE)
+//! ```
+//!
+//! The challenge is encrypted like the other parts, but no length stands in front of it. A service
+//! may leave the challenge out.
+
+use bytes::Bytes;
+
+use super::monitor::damaged;
+use super::ticket::Ticket;
+use super::wire::{Authorize, AuthorizeReply, Authorizer, decode_challenge, open_blob};
+use super::{
+    AuthDone, AuthError, AuthRequest, ClientAuth, Credentials, METHOD_CEPHX, Mode, accept_mode,
+    refusal,
+};
+use crate::encoding::{Decoder, Encoder, EntityKind};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    New,
+    /// The client showed its ticket.
+    Shown,
+    /// The client answered a challenge.
+    Answered,
+    Over,
+}
+
+/// cephx on a connection to a service.
+pub struct AuthorizerAuth {
+    credentials: Credentials,
+    kind: EntityKind,
+    ticket: Ticket,
+    modes: Vec<Mode>,
+    nonce: u64,
+    state: State,
+}
+
+impl AuthorizerAuth {
+    /// Authentication by this ticket, with the modes that the client accepts, the best first.
+    #[must_use]
+    pub fn new(credentials: Credentials, kind: EntityKind, ticket: Ticket, modes: &[Mode]) -> Self {
+        let modes = modes.to_vec();
+        Self { credentials, kind, ticket, modes, nonce: 0, state: State::New }
+    }
+
+    fn authorizer(&self, challenge_plus_one: Option<u64>) -> Bytes {
+        let global_id = self.credentials.global_id();
+        let (kind, blob) = (self.kind as u32, self.ticket.blob.clone());
+        let mut into = Encoder::new();
+        let authorize = Authorize { nonce: self.nonce, challenge_plus_one };
+        Authorizer { global_id, kind, blob }.encode(&self.ticket.session_key, authorize, &mut into);
+        into.finish()
+    }
+}
+
+impl ClientAuth for AuthorizerAuth {
+    fn begin(&mut self) -> Result<AuthRequest, AuthError> {
+        if self.modes.is_empty() {
+            return Err(AuthError::other("no mode is allowed on connections to services"));
+        }
+        self.nonce = self.credentials.0.borrow_mut().random();
+        self.state = State::Shown;
+        let (modes, payload) = (self.modes.clone(), self.authorizer(None));
+        Ok(AuthRequest { method: METHOD_CEPHX, modes, payload })
+    }
+
+    fn more(&mut self, payload: Bytes) -> Result<Bytes, AuthError> {
+        if std::mem::replace(&mut self.state, State::Over) != State::Shown {
+            return Err(AuthError::other("a service sent a challenge at the wrong time"));
+        }
+        let mut plain = self.ticket.session_key.open(&payload).map_err(|error| {
+            AuthError::other(format!("the challenge of a service cannot be read: {error}"))
+        })?;
+        let challenge = decode_challenge(&mut plain).map_err(|error| damaged(&error))?;
+        self.state = State::Answered;
+        Ok(self.authorizer(Some(challenge.wrapping_add(1))))
+    }
+
+    fn done(&mut self, _: u64, mode: Mode, payload: Bytes) -> Result<AuthDone, AuthError> {
+        let state = std::mem::replace(&mut self.state, State::Over);
+        if !matches!(state, State::Shown | State::Answered) {
+            return Err(AuthError::other("a service ended the handshake at the wrong time"));
+        }
+        let key = &self.ticket.session_key;
+        let what = "a service's reply to an authorizer";
+        let mut plain = open_blob(&mut Decoder::new(payload), key, what).map_err(|error| {
+            AuthError::other(format!("the service does not prove itself: {error}"))
+        })?;
+        let reply = AuthorizeReply::decode(&mut plain).map_err(|error| damaged(&error))?;
+        if reply.nonce_plus_one != self.nonce.wrapping_add(1) {
+            let name = self.kind.name();
+            return Err(AuthError::other(format!(
+                "the service {name} does not prove itself: it answers another request"
+            )));
+        }
+        let connection_secret = accept_mode(&self.modes, mode, reply.connection_secret)?;
+        Ok(AuthDone { session_key: key.secret().to_vec(), connection_secret })
+    }
+
+    fn refused(&mut self, result: i32, methods: &[u32], modes: &[u32]) -> AuthError {
+        self.state = State::Over;
+        let mut shared = self.credentials.0.borrow_mut();
+        shared.drop_ticket(self.kind, &self.ticket.blob);
+        let (entity, name) = (&shared.entity, self.kind.name());
+        let why = refusal(result, methods, modes);
+        AuthError::old_ticket(format!("the service {name} refuses the ticket of {entity}: {why}"))
+    }
+}

@@ -1,0 +1,539 @@
+//! Each call of the cluster's user to the part that carries it out, and each answer back.
+
+use fieldstone_crush::OsdId;
+use fieldstone_crush::osdmap::{OsdMap, PgId, PoolId};
+
+use super::links::{Heard, Peer};
+use super::{Action, Client, Phase};
+use crate::Nanos;
+use crate::auth::AuthErrorKind;
+use crate::cluster::{Answer, Call, CallId, ListCursor, Listing, PoolInfo, SnapId};
+use crate::encoding::{Addresses, EntityAddress, EntityKind, EntityName};
+use crate::errno::Errno;
+use crate::message::features::{REQUIRED, SUPPORTED};
+use crate::message::osd::{ObjectPosition, OsdBackoff, OsdOpReply, WatchNotify};
+use crate::message::{Message, MessageKind};
+use crate::monitors;
+use crate::msgr::{ConnectionError, ConnectionEvent};
+use crate::objecter::{self, Token};
+use crate::op::results::GroupListing;
+use crate::op::{ALL_NAMESPACES, ObjectOps, Reply};
+
+/// The most objects in one part of a list.
+const LIST_MAX: u64 = 1024;
+
+/// A call at the objecter.
+#[derive(Clone, Debug)]
+pub(super) enum Pending {
+    /// Its answer is the answer of the call.
+    Reply(CallId),
+    /// The answer has no content.
+    Done(CallId),
+    /// A part of a list of a pool's objects.
+    List(CallId),
+}
+
+/// A request to the monitors.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asked {
+    /// The answer to a command, or a new snapshot.
+    Call(CallId),
+    /// The newest epoch, for a call that wants this map.
+    NewestMap(CallId),
+    /// The newest epoch, for the objecter.
+    NewestEpoch,
+}
+
+impl Client {
+    pub(super) fn take_calls(&mut self, now: Nanos) -> bool {
+        let mut did = false;
+        while let Some((id, call)) = self.calls.take() {
+            did = true;
+            match self.phase {
+                Phase::Closed => self.calls.answer(id, Err(Errno::ECANCELED)),
+                Phase::Failed(_) => self.calls.answer(id, Err(Errno::EACCES)),
+                Phase::Connecting | Phase::Serving => self.carry_out(id, call, now),
+            }
+        }
+        did
+    }
+
+    fn token(&mut self, pending: Pending) -> Token {
+        Token(self.at_objecter.insert(pending) as u64)
+    }
+
+    fn carry_out(&mut self, id: CallId, call: Call, now: Nanos) {
+        match call {
+            Call::Operate(operation) => {
+                let token = self.token(Pending::Reply(id));
+                self.objecter.submit(token, operation, now);
+            }
+            Call::Watch(watch, object) => {
+                let token = self.token(Pending::Done(id));
+                self.objecter.watch(token, watch, object, now);
+            }
+            Call::Unwatch(watch) => {
+                let token = self.token(Pending::Done(id));
+                self.objecter.unwatch(token, watch, now);
+            }
+            Call::Acknowledge(watch, notify_id, payload) => {
+                let token = self.token(Pending::Done(id));
+                self.objecter.acknowledge(token, watch, notify_id, &payload, now);
+            }
+            Call::Notify(object, payload, timeout_ms) => {
+                let token = self.token(Pending::Done(id));
+                self.objecter.notify(token, object, payload, timeout_ms, now);
+            }
+            Call::Command(json, input) => {
+                let asked = self.monitors.command(json, input, now);
+                self.asked(id, Asked::Call(id), asked);
+            }
+            Call::Pools => match &self.map {
+                Some(map) => self.calls.answer(id, Ok(Answer::Pools(pools(map)))),
+                None => self.early.push(id),
+            },
+            Call::NewestMap => {
+                let asked = self.monitors.get_version("osdmap", now);
+                self.asked(id, Asked::NewestMap(id), asked);
+            }
+            Call::CreateSnap(pool) => {
+                let asked = self.monitors.create_snap(pool, now);
+                self.asked(id, Asked::Call(id), asked);
+            }
+            Call::RemoveSnap(pool, snap) => {
+                let asked = self.monitors.remove_snap(pool, snap, now);
+                self.asked(id, Asked::Call(id), asked);
+            }
+            Call::List(pool, namespace, cursor) => self.list(id, pool, namespace, &cursor, now),
+            Call::Identity => {
+                let client = self.options.credentials.global_id();
+                // Lists of blocked clients write addresses without the protocol.
+                let EntityAddress { socket, nonce, .. } = self.links.own_address();
+                let address = socket.map_or_else(String::new, |own| format!("{own}/{nonce}"));
+                self.calls.answer(id, Ok(Answer::Identity(client, address)));
+            }
+        }
+    }
+
+    fn asked(&mut self, id: CallId, asked: Asked, result: Result<monitors::RequestId, Errno>) {
+        match result {
+            Ok(request) => {
+                self.at_monitors.insert(request, asked);
+            }
+            Err(errno) => self.calls.answer(id, Err(errno)),
+        }
+    }
+
+    /// The next part of a list: of the group to which the cursor's position belongs.
+    fn list(
+        &mut self,
+        id: CallId,
+        pool: PoolId,
+        namespace: Option<String>,
+        cursor: &ListCursor,
+        now: Nanos,
+    ) {
+        let Some(known) = self.map.as_ref().and_then(|map| map.pools.get(&pool)) else {
+            let errno = if self.map.is_some() { Errno::ENXIO } else { Errno::EBUSY };
+            return self.calls.answer(id, Err(errno));
+        };
+        let group = PgId { pool, seed: known.fold(cursor.seed) };
+        let namespace = namespace.unwrap_or_else(|| ALL_NAMESPACES.to_owned());
+        let mut ops = ObjectOps::new();
+        ops.list_group(LIST_MAX, &cursor.position);
+        let token = self.token(Pending::List(id));
+        self.objecter.submit_to_group(token, group, &namespace, ops, now);
+    }
+
+    pub(super) fn run_objecter(&mut self, now: Nanos) -> bool {
+        let mut did = false;
+        while let Some(action) = self.objecter.poll_action() {
+            did = true;
+            match action {
+                objecter::Action::Open { osd, addresses } => self.open_osd(osd, &addresses, now),
+                objecter::Action::Close(osd) => self.close_link(Peer::Osd(osd)),
+                objecter::Action::Send(osd, op) => {
+                    self.links.send(Peer::Osd(osd), op.encode(SUPPORTED));
+                }
+                objecter::Action::SendBackoffAck(osd, backoff) => {
+                    self.links.send(Peer::Osd(osd), backoff.encode(SUPPORTED));
+                }
+                // The messenger's own signs of life find dead peers.
+                objecter::Action::Probe(_) => {}
+                objecter::Action::WantMap(epoch) => self.subscribe(u64::from(epoch)),
+                objecter::Action::WantNewestEpoch => self.ask_newest_epoch(now),
+            }
+        }
+        while let Some(event) = self.objecter.poll_event() {
+            did = true;
+            self.objecter_said(event);
+        }
+        did
+    }
+
+    fn objecter_said(&mut self, event: objecter::Event) {
+        match event {
+            objecter::Event::Done(token, result) => self.objecter_done(token, result),
+            objecter::Event::Watching(token, result) => {
+                self.objecter_done(token, result.map(|()| Reply::default()));
+            }
+            objecter::Event::Watch(watch, event) => self.calls.watch_event(watch, event),
+            objecter::Event::Notified(token, result) => {
+                if let Some(Pending::Done(id)) = self.at_objecter.try_remove(token.0 as usize) {
+                    self.calls.answer(id, result.map(Answer::Notified));
+                }
+            }
+        }
+    }
+
+    /// Asks the monitors for maps behind the newest one, from this epoch on.
+    pub(super) fn subscribe(&mut self, epoch: u64) {
+        let next = self.map.as_ref().map_or(0, |map| u64::from(map.epoch) + 1);
+        // Without a map, changes are of no use: the client takes the newest map in full.
+        let from = if next == 0 { 0 } else { epoch.max(next) };
+        self.monitors.subscribe_osdmap(from, false);
+    }
+
+    fn ask_newest_epoch(&mut self, now: Nanos) {
+        match self.monitors.get_version("osdmap", now) {
+            Ok(request) => {
+                self.at_monitors.insert(request, Asked::NewestEpoch);
+            }
+            Err(_) => self.objecter.newest_epoch_failed(),
+        }
+    }
+
+    fn objecter_done(&mut self, token: Token, result: Result<Reply, Errno>) {
+        match self.at_objecter.try_remove(token.0 as usize) {
+            Some(Pending::Reply(id)) => self.calls.answer(id, result.map(Answer::Reply)),
+            Some(Pending::Done(id)) => {
+                let done = result.and_then(|reply| Errno::check(reply.result));
+                self.calls.answer(id, done.map(|_| Answer::Done));
+            }
+            Some(Pending::List(id)) => {
+                self.calls.answer(id, result.and_then(listing).map(Answer::Listing));
+            }
+            None => {}
+        }
+    }
+
+    fn open_osd(&mut self, osd: OsdId, addresses: &Addresses, now: Nanos) {
+        let modes = &self.options.osd_modes;
+        let auth = match self.options.credentials.service_auth(EntityKind::Osd, modes) {
+            Ok(auth) => auth,
+            Err(error) => {
+                tracing::debug!("osd.{}: {error}", osd.0);
+                self.tickets_at = now;
+                return self.objecter.session_closed(osd, now);
+            }
+        };
+        let peer_name = EntityName { kind: EntityKind::Osd, number: i64::from(osd.0) };
+        let names = (peer_name, self.own_name());
+        self.close_link(Peer::Osd(osd));
+        match self.links.open(Peer::Osd(osd), names, addresses, auth, now) {
+            Some((link, socket)) => self.actions.push_back(Action::Connect(link, socket)),
+            None => {
+                tracing::warn!("osd.{} has no address for messenger 2: {addresses}", osd.0);
+                self.objecter.session_closed(osd, now);
+            }
+        }
+    }
+
+    fn own_name(&self) -> EntityName {
+        let number = match self.options.credentials.global_id() {
+            0 => -1,
+            id => i64::try_from(id).unwrap_or(-1),
+        };
+        EntityName { kind: EntityKind::Client, number }
+    }
+
+    fn close_link(&mut self, peer: Peer) {
+        if let Some(link) = self.links.close(peer) {
+            self.actions.push_back(Action::Close(link));
+        }
+    }
+
+    pub(super) fn run_monitors(&mut self, now: Nanos) -> bool {
+        let mut did = false;
+        while let Some(action) = self.monitors.poll_action() {
+            did = true;
+            match action {
+                monitors::Action::Open { attempt, peer, addresses } => {
+                    let auth = self.options.credentials.monitor_auth(&self.options.monitor_modes);
+                    let names = (peer, self.own_name());
+                    let peer = Peer::Monitor(attempt);
+                    match self.links.open(peer, names, &addresses, auth, now) {
+                        Some((link, socket)) => {
+                            self.actions.push_back(Action::Connect(link, socket));
+                        }
+                        None => self.monitors.closed(attempt, "too many links", false, now),
+                    }
+                }
+                monitors::Action::Close(session) => self.close_link(Peer::Monitor(session)),
+                monitors::Action::Send(session, message) => {
+                    self.links.send(Peer::Monitor(session), message);
+                }
+            }
+        }
+        while let Some(event) = self.monitors.poll_event() {
+            did = true;
+            self.monitors_said(event, now);
+        }
+        did
+    }
+
+    fn monitors_said(&mut self, event: monitors::Event, now: Nanos) {
+        use monitors::Event;
+        match event {
+            Event::Session(_) => {
+                self.objecter.set_identity(self.options.credentials.global_id(), SUPPORTED);
+            }
+            Event::SessionLost(_, why) => {
+                tracing::info!("the session with the monitor is lost: {why}");
+                self.options.credentials.abandon_renewal();
+            }
+            Event::OsdMaps(message) => {
+                if let Err(error) = self.maps_came(&message, now) {
+                    self.fail(format!("a map of the OSDs cannot be used: {error}"));
+                }
+            }
+            Event::AuthReply(reply) => self.tickets_came(reply, now),
+            Event::Trouble(trouble) => self.trouble(trouble),
+            Event::CommandReply { id, reply } => {
+                self.monitor_answered(id, Ok(Answer::Command(reply)));
+            }
+            Event::Version { id, newest, .. } => self.newest_version(id, newest, now),
+            Event::PoolOpReply { id, result, osdmap_epoch, snap } => {
+                self.pool_changed(id, result, osdmap_epoch, snap);
+            }
+            Event::Failed { id, errno } => self.monitor_answered(id, Err(errno)),
+            Event::MonMap(_)
+            | Event::Config(_)
+            | Event::StatFs { .. }
+            | Event::PoolStats { .. } => {}
+        }
+    }
+
+    fn monitor_answered(&mut self, id: monitors::RequestId, answer: Result<Answer, Errno>) {
+        match self.at_monitors.remove(&id) {
+            Some(Asked::Call(call) | Asked::NewestMap(call)) => self.calls.answer(call, answer),
+            Some(Asked::NewestEpoch) => self.objecter.newest_epoch_failed(),
+            None => {}
+        }
+    }
+
+    fn newest_version(&mut self, id: monitors::RequestId, newest: u64, now: Nanos) {
+        let newest = u32::try_from(newest).unwrap_or(u32::MAX);
+        match self.at_monitors.remove(&id) {
+            Some(Asked::NewestEpoch) => self.objecter.newest_epoch(newest, now),
+            Some(Asked::NewestMap(call) | Asked::Call(call)) => {
+                self.answer_at_epoch(newest, call, Answer::Done);
+            }
+            None => {}
+        }
+    }
+
+    /// A monitor answered a change of a pool. The map with the change has to come first, so that
+    /// later requests are not refused by an older one.
+    fn pool_changed(
+        &mut self,
+        id: monitors::RequestId,
+        result: i32,
+        epoch: u32,
+        snap: Option<SnapId>,
+    ) {
+        let Some(Asked::Call(call)) = self.at_monitors.remove(&id) else { return };
+        match Errno::check(result) {
+            Ok(_) => {
+                let answer = snap.map_or(Answer::Done, Answer::Snap);
+                self.answer_at_epoch(epoch, call, answer);
+            }
+            Err(errno) => self.calls.answer(call, Err(errno)),
+        }
+    }
+
+    /// Answers once the map has this epoch.
+    fn answer_at_epoch(&mut self, epoch: u32, call: CallId, answer: Answer) {
+        let present = self.map.as_ref().map_or(0, |map| map.epoch);
+        if present >= epoch {
+            return self.calls.answer(call, Ok(answer));
+        }
+        self.for_epoch.push((epoch, call, answer));
+        self.subscribe(0);
+    }
+
+    /// The map has a new epoch.
+    pub(super) fn answer_epoch(&mut self, epoch: u32) {
+        let is_ready = |entry: &mut (u32, CallId, Answer)| entry.0 <= epoch;
+        for (_, call, answer) in self.for_epoch.extract_if(.., is_ready) {
+            self.calls.answer(call, Ok(answer));
+        }
+        if !self.for_epoch.is_empty() {
+            // This map ended the subscription for one map.
+            self.subscribe(0);
+        }
+        if let Some(map) = &self.map {
+            for call in self.early.drain(..) {
+                self.calls.answer(call, Ok(Answer::Pools(pools(map))));
+            }
+        }
+    }
+
+    pub(super) fn hear_links(&mut self, now: Nanos) -> bool {
+        let mut did = false;
+        while let Some(Heard { peer, event }) = self.links.poll_event() {
+            did = true;
+            // What one event causes comes before the next event: it may close that one's link.
+            self.hear(peer, event, now);
+            self.run_objecter(now);
+        }
+        did
+    }
+
+    fn hear(&mut self, peer: Peer, event: ConnectionEvent, now: Nanos) {
+        match event {
+            ConnectionEvent::Ready { features, .. } if features & REQUIRED != REQUIRED => {
+                let text = "the peer is older than Ceph 14: it lacks features of messenger 2";
+                self.link_ended(peer, &ConnectionError::Peer(text.to_owned()), now);
+            }
+            ConnectionEvent::Ready { seen_as, .. } => {
+                if let Some(seen) = seen_as.and_then(|seen| seen.socket) {
+                    self.links.learn_address(seen.ip());
+                }
+                match peer {
+                    // Of several monitors that let the client in, only this one's tickets count.
+                    Peer::Monitor(session) => {
+                        if self.monitors.ready(session, now) {
+                            self.links.commit_auth(peer);
+                        }
+                    }
+                    Peer::Osd(osd) => self.objecter.session_ready(osd, now),
+                }
+            }
+            ConnectionEvent::Message(message) => match peer {
+                Peer::Monitor(session) => self.monitors.received(session, message, now),
+                Peer::Osd(osd) => self.osd_said(osd, &message, now),
+            },
+            ConnectionEvent::Closed(error) => self.link_ended(peer, &error, now),
+        }
+    }
+
+    fn link_ended(&mut self, peer: Peer, error: &ConnectionError, now: Nanos) {
+        self.close_link(peer);
+        let auth_error = match error {
+            ConnectionError::Auth(error) => Some(error.kind),
+            _ => None,
+        };
+        match peer {
+            Peer::Monitor(session) => {
+                let refused = auth_error == Some(AuthErrorKind::Refused);
+                self.monitors.closed(session, &error.to_string(), refused, now);
+            }
+            Peer::Osd(osd) => {
+                tracing::info!("the connection to osd.{} is lost: {error}", osd.0);
+                if auth_error.is_some() {
+                    // The authorizer has dropped a ticket that was refused: get another one.
+                    self.tickets_at = now;
+                }
+                self.objecter.session_closed(osd, now);
+            }
+        }
+    }
+
+    fn osd_said(&mut self, osd: OsdId, message: &Message, now: Nanos) {
+        const REPLY: u16 = MessageKind::OsdOpReply as u16;
+        const BACKOFF: u16 = MessageKind::OsdBackoff as u16;
+        const NOTIFY: u16 = MessageKind::WatchNotify as u16;
+        const MAPS: u16 = MessageKind::OsdMap as u16;
+        let heard = match message.kind {
+            REPLY => {
+                match OsdOpReply::decode(message) {
+                    Ok(reply) => self.objecter.reply(osd, message.tid, reply, now),
+                    Err(error) => {
+                        tracing::warn!("an answer of osd.{} cannot be read: {error}", osd.0);
+                        self.objecter.undecodable(osd, message.tid, now);
+                    }
+                }
+                Ok(())
+            }
+            BACKOFF => OsdBackoff::decode(message)
+                .map(|backoff| self.objecter.backoff(osd, backoff, now))
+                .map_err(|error| error.to_string()),
+            NOTIFY => WatchNotify::decode(message)
+                .map(|notify| self.objecter.notified(osd, notify, now))
+                .map_err(|error| error.to_string()),
+            MAPS => self.maps_came(message, now),
+            other => {
+                tracing::debug!("osd.{} sent a message of kind {other}", osd.0);
+                Ok(())
+            }
+        };
+        if let Err(error) = heard {
+            tracing::warn!("osd.{} breaks the protocol: {error}", osd.0);
+            self.close_link(Peer::Osd(osd));
+            self.objecter.session_closed(osd, now);
+        }
+    }
+
+    /// Fails all calls that are not answered, and ends all watches.
+    pub(super) fn fail_calls(&mut self, errno: Errno) {
+        self.objecter.shut_out(errno);
+        while let Some(event) = self.objecter.poll_event() {
+            self.objecter_said(event);
+        }
+        while self.objecter.poll_action().is_some() {}
+        while self.monitors.poll_action().is_some() {}
+        for (_, pending) in std::mem::take(&mut self.at_objecter) {
+            let (Pending::Reply(id) | Pending::Done(id) | Pending::List(id)) = pending;
+            self.calls.answer(id, Err(errno));
+        }
+        for asked in std::mem::take(&mut self.at_monitors).into_values() {
+            if let Asked::Call(id) | Asked::NewestMap(id) = asked {
+                self.calls.answer(id, Err(errno));
+            }
+        }
+        for (_, id, _) in std::mem::take(&mut self.for_epoch) {
+            self.calls.answer(id, Err(errno));
+        }
+        for id in std::mem::take(&mut self.early) {
+            self.calls.answer(id, Err(errno));
+        }
+        while let Some((id, _)) = self.calls.take() {
+            self.calls.answer(id, Err(errno));
+        }
+    }
+}
+
+/// The pools of a map.
+fn pools(map: &OsdMap) -> Vec<PoolInfo> {
+    map.pools
+        .iter()
+        .map(|(&id, pool)| PoolInfo {
+            id,
+            name: pool.name.clone(),
+            is_erasure_coded: pool.is_erasure_coded(),
+            takes_overwrites: pool.takes_overwrites(),
+            alignment_bytes: u64::from(pool.alignment_bytes()),
+            is_full: pool.is_full(),
+            pg_num: pool.pg_num,
+            applications: pool.applications.keys().cloned().collect(),
+        })
+        .collect()
+}
+
+/// A part of a list of objects, from the answer of an OSD.
+fn listing(reply: Reply) -> Result<Listing, Errno> {
+    Errno::check(reply.result)?;
+    let data = reply.ops.into_iter().next().map(|op| op.data).unwrap_or_default();
+    let part = GroupListing::decode(&data).map_err(|error| {
+        tracing::warn!("a list of objects cannot be read: {error}");
+        Errno::EIO
+    })?;
+    let next = (!is_end(&part.next))
+        .then_some(ListCursor { seed: part.next.hash, position: part.next_bytes });
+    Ok(Listing { objects: part.objects, next })
+}
+
+fn is_end(position: &ObjectPosition) -> bool {
+    position.is_max
+}
