@@ -1,0 +1,218 @@
+//! Notifications among the clients of an image, over the watchers of its header.
+//!
+//! A message is a section: u32 number of the message, then its fields. Version 2 added the sender,
+//! and version 3 a flag to [`Notice::RequestLock`]; older messages end before these fields.
+//!
+//! | No | Message | Who answers |
+//! |---|---|---|
+//! | 0, 1 | a client took, or gave up, the lock | nobody |
+//! | 2 | a client asks for the lock | the owner, with a [`response`]: 0, or `EROFS` to refuse |
+//! | 3 | the header changed | nobody |
+//! | 4, 5 | progress of, or the end of, a request | nobody |
+//! | 6.. | a request to the owner, e.g. a resize | the owner |
+//!
+//! (Ceph: `src/librbd/WatchNotifyTypes`.)
+
+use bytes::Bytes;
+use fieldstone_rados::encoding::{DecodeError, Decoder, Encoder};
+
+/// Names a client: its number, and the cookie of its watch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientId {
+    /// The client.
+    pub client: u64,
+    /// Its watch.
+    pub watch: u64,
+}
+
+/// Names a request to the owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId {
+    /// Who asked.
+    pub client: ClientId,
+    /// The number among the client's requests.
+    pub request: u64,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A client took the lock.
+    AcquiredLock(ClientId),
+    /// A client gave the lock up.
+    ReleasedLock(ClientId),
+    /// A client asks for the lock; `force` asks the owner to break off what it does.
+    RequestLock(ClientId, bool),
+    /// Size, snapshots, parent or settings changed.
+    HeaderUpdate,
+    /// How far a request is: done, of this many.
+    AsyncProgress(RequestId, u64, u64),
+    /// A request has ended, with a negative error number or 0.
+    AsyncComplete(RequestId, i32),
+    /// A request to the owner that this client does not serve.
+    OwnerRequest(u32),
+    /// Another message. It needs no answer.
+    Other(u32),
+}
+
+/// The version that this client writes.
+const VERSION: u8 = 3;
+/// Messages that ask the owner to do something: flatten (6) to sparsify (17). Of the later ones,
+/// 20 (a change of settings) is one too; 18 and 19 ask all clients to hold writes back.
+const OWNER_REQUESTS: std::ops::RangeInclusive<u32> = 6..=17;
+const METADATA_UPDATE: u32 = 20;
+
+impl ClientId {
+    fn encode(self, into: &mut Encoder) {
+        into.u64(self.client).u64(self.watch);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        Ok(Self { client: from.u64("a client")?, watch: from.u64("the watch of a client")? })
+    }
+}
+
+impl RequestId {
+    fn encode(self, into: &mut Encoder) {
+        self.client.encode(into);
+        into.u64(self.request);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        Ok(Self { client: ClientId::decode(from)?, request: from.u64("a request")? })
+    }
+}
+
+impl Notice {
+    /// The bytes of the message.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut into = Encoder::new();
+        into.section(VERSION, 1, |into| match self {
+            Notice::AcquiredLock(client) => client.encode(into.u32(0)),
+            Notice::ReleasedLock(client) => client.encode(into.u32(1)),
+            Notice::RequestLock(client, force) => {
+                client.encode(into.u32(2));
+                into.bool(*force);
+            }
+            Notice::HeaderUpdate => {
+                into.u32(3);
+            }
+            Notice::AsyncProgress(request, done, total) => {
+                request.encode(into.u32(4));
+                into.u64(*done).u64(*total);
+            }
+            Notice::AsyncComplete(request, result) => {
+                request.encode(into.u32(5));
+                into.i32(*result);
+            }
+            Notice::OwnerRequest(number) | Notice::Other(number) => {
+                into.u32(*number);
+            }
+        });
+        into.finish()
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// The bytes are no message.
+    pub fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
+        let section = Decoder::new(bytes.clone()).section(1, "a notification")?;
+        let version = section.version;
+        let mut from = section.fields;
+        let sender = |from: &mut Decoder| {
+            if version >= 2 { ClientId::decode(from) } else { Ok(ClientId::default()) }
+        };
+        Ok(match from.u32("the number of a notification")? {
+            0 => Notice::AcquiredLock(sender(&mut from)?),
+            1 => Notice::ReleasedLock(sender(&mut from)?),
+            2 => {
+                let client = sender(&mut from)?;
+                let force = version >= 3 && from.bool("the flag of a request for the lock")?;
+                Notice::RequestLock(client, force)
+            }
+            3 => Notice::HeaderUpdate,
+            4 => {
+                let request = RequestId::decode(&mut from)?;
+                Notice::AsyncProgress(request, from.u64("progress")?, from.u64("the total")?)
+            }
+            5 => Notice::AsyncComplete(RequestId::decode(&mut from)?, from.i32("a result")?),
+            number if OWNER_REQUESTS.contains(&number) || number == METADATA_UPDATE => {
+                Notice::OwnerRequest(number)
+            }
+            number => Notice::Other(number),
+        })
+    }
+}
+
+/// The owner's answer to a message: 0, or a negative error number.
+#[must_use]
+pub fn response(result: i32) -> Bytes {
+    let mut into = Encoder::new();
+    into.section(1, 1, |into| {
+        into.i32(result);
+    });
+    into.finish()
+}
+
+/// Reads the owner's answer. Watchers that do not own the lock answer with no bytes: `None`.
+///
+/// # Errors
+/// The bytes are no answer.
+pub fn decode_response(bytes: &Bytes) -> Result<Option<i32>, DecodeError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    Decoder::new(bytes.clone()).section(1, "a response")?.fields.i32("a result").map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notices() -> Vec<Notice> {
+        let client = ClientId { client: 1, watch: 2 };
+        let request = RequestId { client, request: 3 };
+        vec![
+            Notice::AcquiredLock(client),
+            Notice::ReleasedLock(client),
+            Notice::RequestLock(client, true),
+            Notice::HeaderUpdate,
+            Notice::AsyncProgress(request, 4, 5),
+            Notice::AsyncComplete(request, -2),
+            Notice::OwnerRequest(7),
+            Notice::Other(18),
+        ]
+    }
+
+    #[test]
+    fn the_header_update_is_ten_bytes() {
+        assert_eq!(Notice::HeaderUpdate.encode()[..], *b"\x03\x01\x04\0\0\0\x03\0\0\0");
+        assert_eq!(response(-95)[..], *b"\x01\x01\x04\0\0\0\xa1\xff\xff\xff");
+        assert_eq!(decode_response(&response(-30)), Ok(Some(-30)));
+        assert_eq!(decode_response(&Bytes::new()), Ok(None));
+    }
+
+    #[test]
+    fn messages_come_back_and_hostile_ones_give_errors() {
+        for notice in notices() {
+            let bytes = notice.encode();
+            assert_eq!(Notice::decode(&bytes), Ok(notice.clone()));
+            for len in 0..bytes.len() {
+                assert!(Notice::decode(&bytes.slice(..len)).is_err(), "{notice:?}: {len} bytes");
+            }
+            for index in 0..bytes.len() {
+                let mut flipped = bytes.to_vec();
+                flipped[index] ^= 0x11;
+                let _ = Notice::decode(&flipped.into());
+            }
+        }
+    }
+
+    #[test]
+    fn an_old_request_has_no_sender() {
+        let old = Bytes::from_static(b"\x01\x01\x04\0\0\0\x02\0\0\0");
+        assert_eq!(Notice::decode(&old), Ok(Notice::RequestLock(ClientId::default(), false)));
+    }
+}

@@ -1,0 +1,9 @@
+//! Images in a model of a cluster.
+
+mod basics;
+mod chaos;
+mod clones;
+mod faults;
+mod locks;
+mod oracle;
+mod world;
