@@ -42,6 +42,7 @@
 //! | [`strangers`] | how long unknown connections may stay, and how many |
 //! | [`notices`] | log lines that strangers can cause |
 
+pub mod ceph;
 pub mod control;
 pub mod device;
 pub mod disk;

@@ -131,7 +131,13 @@ impl StoreIo<'_> {
     /// same `index`.
     #[must_use]
     pub fn token(&self, index: u32) -> Token {
-        token(Kind::Store, self.device.0, index)
+        Self::token_of(self.device, index)
+    }
+
+    /// As [`StoreIo::token`], for a store that lends its reactor meanwhile.
+    #[must_use]
+    pub fn token_of(device: DeviceId, index: u32) -> Token {
+        token(Kind::Store, device.0, index)
     }
 
     /// A sender of messages to this store, for other threads.

@@ -6,6 +6,7 @@
 
 pub mod file;
 pub mod ram;
+pub mod rbd;
 pub mod volume;
 
 use std::str::FromStr;
@@ -16,10 +17,11 @@ use crate::store::StoreSpec;
 
 pub use file::{FileSpec, FileStatus};
 pub use ram::RamSpec;
+pub use rbd::{RbdSpec, RbdStatus};
 pub use volume::{NodePlace, VolumeCall, VolumeSpec, VolumeStatus};
 
 /// All kinds of stores that a target can name.
-pub const KINDS: &[&StoreKind] = &[&ram::KIND, &file::KIND];
+pub const KINDS: &[&StoreKind] = &[&ram::KIND, &file::KIND, &rbd::KIND];
 
 /// Makes a spec from an argument. An error says why the argument is refused.
 pub type MakeSpec = fn(argument: &str, StoreOptions) -> Result<Box<dyn StoreSpec>, String>;
@@ -33,8 +35,8 @@ pub struct StoreKind {
     pub argument: &'static str,
     /// A description of the kind, for the help.
     pub about: &'static str,
-    /// True if the data is in memory or in the page cache: a read cache would only keep second
-    /// copies.
+    /// True if no read cache shall stand in front: the data is in memory or in the page cache, and
+    /// the cache would only keep second copies; or others may change the data.
     pub is_cached: fn(StoreOptions) -> bool,
     /// The name of the export, for the target at this position of the command line.
     pub name: fn(argument: &str, place: usize) -> String,
@@ -73,7 +75,7 @@ impl StoreTarget {
         (self.kind.name)(&self.argument, place)
     }
 
-    /// True if a read cache in front of the store would only keep second copies.
+    /// True if no read cache shall stand in front of the store.
     #[must_use]
     pub fn is_cached(&self, options: StoreOptions) -> bool {
         (self.kind.is_cached)(options)

@@ -1,0 +1,119 @@
+//! A Ceph client in the real world: its sockets and timer, on a reactor.
+//!
+//! The client itself ([`fieldstone_rados::client`]) does no I/O. [`Carrier`] moves its bytes. A
+//! store has a carrier on its core; [`run`] has one in the calling thread, for commands.
+
+mod settings;
+pub(crate) mod sockets;
+
+pub mod run;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use fieldstone_block::Nanos;
+use fieldstone_rados::client::{Action, Client};
+use fieldstone_rados::encoding::Time;
+use fieldstone_uring::{Event, Reactor, Token};
+
+use sockets::{Heard, Name, Operation, Sockets};
+
+pub use run::Session;
+pub use settings::CephSettings;
+
+/// Moves the bytes of a client.
+pub(crate) struct Carrier {
+    pub(crate) client: Client,
+    sockets: Sockets,
+    /// When the timer is due; `None` without a timer.
+    armed: Option<Nanos>,
+    parts: Vec<Bytes>,
+}
+
+impl Carrier {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, sockets: Sockets::default(), armed: None, parts: Vec::new() }
+    }
+
+    /// Takes an event of an operation that [`Carrier::act`] or [`Carrier::flush`] started with the
+    /// token of `index`.
+    pub(crate) fn event(
+        &mut self,
+        index: u32,
+        event: Event,
+        reactor: &mut Reactor,
+        token: impl Fn(u32) -> Token,
+    ) {
+        let name = Name::of(index);
+        if name.operation == Operation::Timer {
+            self.armed = None;
+            return;
+        }
+        let heard = self.sockets.event(name, event);
+        self.hear(heard, reactor, token);
+    }
+
+    fn hear(&mut self, heard: Option<Heard>, reactor: &mut Reactor, token: impl Fn(u32) -> Token) {
+        match heard {
+            Some(Heard::Received(link, bytes)) => {
+                self.client.received(link, bytes, reactor.now());
+            }
+            Some(Heard::Broken(link, why)) => {
+                self.sockets.close(link, reactor, token);
+                self.client.broken(link, why, reactor.now());
+            }
+            None => {}
+        }
+    }
+
+    /// Runs the client, and opens and closes sockets. True if there was anything to do.
+    pub(crate) fn act(&mut self, reactor: &mut Reactor, token: impl Fn(u32) -> Token) -> bool {
+        let mut did = self.client.run(reactor.now(), wall_clock());
+        while let Some(action) = self.client.poll_action() {
+            did = true;
+            match action {
+                Action::Connect(link, address) => {
+                    self.sockets.open(link, address, reactor, &token);
+                }
+                Action::Close(link) => self.sockets.close(link, reactor, &token),
+            }
+        }
+        while let Some(heard) = self.sockets.refused() {
+            did = true;
+            self.hear(Some(heard), reactor, &token);
+        }
+        did
+    }
+
+    /// Starts the sends and receives of this turn, and sets the timer.
+    pub(crate) fn flush(&mut self, reactor: &mut Reactor, token: impl Fn(u32) -> Token) {
+        let Self { client, sockets, parts, .. } = self;
+        client.outgoing(parts, |link, parts| sockets.send(link, parts));
+        self.sockets.start(reactor, &token);
+        if let Some(due) = self.client.deadline()
+            && self.armed.is_none_or(|armed| due < armed)
+        {
+            reactor.timer(due, token(Name::TIMER.index()));
+            self.armed = Some(due);
+        }
+    }
+
+    /// True while bytes are on their way out.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.sockets.is_sending()
+    }
+
+    /// Closes all sockets, and the timer.
+    pub(crate) fn release(&mut self, reactor: &mut Reactor, token: impl Fn(u32) -> Token) {
+        self.sockets.close_all(reactor, &token);
+        if self.armed.take().is_some() {
+            reactor.cancel_timer(token(Name::TIMER.index()));
+        }
+    }
+}
+
+/// The time of day.
+pub(crate) fn wall_clock() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { seconds: since.as_secs() as u32, nanos: since.subsec_nanos() }
+}

@@ -1,0 +1,385 @@
+//! `ceph:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:OPTION=VALUE…]`: an image of a Ceph cluster as a store.
+//!
+//! ```text
+//! Opening: a thread reads ceph.conf and the keyring -> the client connects -> the image opens
+//! Serving: requests -> Image -> Cluster (calls) -> Client -> sockets, all on the store's core
+//! Closing: writes in flight end, the lock of the image is given up
+//! ```
+//!
+//! Options are those of Ceph's command line, `id`, `conf`, `keyring` and `mon-host`, and
+//! `exclusive`, which takes the lock of the image at once and keeps it. A colon or backslash in a
+//! name or value is written behind a backslash.
+//!
+//! A client that is blocked by the cluster, because another one took the image over, fails: the
+//! store says so, and has to be opened again.
+
+use std::fmt;
+
+use fieldstone_block::{Backend, BlockError, Completion, Info, Nanos, Request};
+use fieldstone_rados::client::{self, Client};
+use fieldstone_rbd::{Image, ImageSpec};
+use fieldstone_uring::Event;
+
+use super::{StoreKind, StoreOptions};
+use crate::ceph::{Carrier, CephSettings};
+use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
+use crate::timed_call;
+
+/// The kind `ceph:POOL/IMAGE`.
+pub const KIND: StoreKind = StoreKind {
+    scheme: "ceph",
+    argument: "POOL/IMAGE[@SNAP]",
+    about: "an RBD image of a Ceph cluster",
+    // Other clients may write to the image: a cache in front of it would keep old bytes.
+    is_cached: |_| true,
+    name: |argument, _| {
+        let parsed = RbdSpec::parse(argument);
+        parsed.map_or_else(|_| "ceph".to_owned(), |spec| spec.image.image)
+    },
+    spec: |argument, options| {
+        let StoreOptions { read_only, .. } = options;
+        let mut spec = RbdSpec::parse(argument)?;
+        spec.image.read_only = read_only;
+        Ok(Box::new(spec))
+    },
+};
+
+/// An image of a Ceph cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RbdSpec {
+    /// The image.
+    pub image: ImageSpec,
+    /// Words of a command line of Ceph: how to reach the cluster.
+    pub words: Vec<String>,
+}
+
+/// The status of an image's store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RbdStatus {
+    /// The image, as `pool/image@snapshot`.
+    pub image: String,
+    /// This server has the lock of the image.
+    pub owns_lock: bool,
+    /// The epoch of the newest map of the OSDs.
+    pub map_epoch: u32,
+}
+
+impl RbdSpec {
+    /// Reads `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:OPTION=VALUE…]`.
+    ///
+    /// # Errors
+    /// The reason why the text is refused.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = split(text);
+        let path = parts.remove(0);
+        let (path, snapshot) = match path.split_once('@') {
+            Some((path, snapshot)) if !snapshot.is_empty() => (path, Some(snapshot.to_owned())),
+            Some(_) => return Err("the name of the snapshot after @ is missing".to_owned()),
+            None => (path.as_str(), None),
+        };
+        let names: Vec<&str> = path.split('/').collect();
+        let (pool, namespace, image) = match names[..] {
+            [pool, image] => (pool, "", image),
+            [pool, namespace, image] => (pool, namespace, image),
+            _ => return Err(format!("{path:?} is not POOL/IMAGE or POOL/NAMESPACE/IMAGE")),
+        };
+        if pool.is_empty() || image.is_empty() {
+            return Err(format!("{path:?} is not POOL/IMAGE: a name is empty"));
+        }
+        let mut spec = Self {
+            image: ImageSpec {
+                pool: pool.to_owned(),
+                namespace: namespace.to_owned(),
+                image: image.to_owned(),
+                snapshot,
+                ..ImageSpec::default()
+            },
+            words: Vec::new(),
+        };
+        for option in parts {
+            spec.option(&option)?;
+        }
+        Ok(spec)
+    }
+
+    fn option(&mut self, option: &str) -> Result<(), String> {
+        match option.split_once('=') {
+            None if option == "exclusive" => self.image.exclusive = true,
+            Some((name @ ("id" | "conf" | "keyring" | "mon-host"), value)) => {
+                self.words.extend([format!("--{name}"), value.to_owned()]);
+            }
+            _ => {
+                return Err(format!(
+                    "{option:?} is no option; there are id=, conf=, keyring=, mon-host= and \
+                     exclusive"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for RbdSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.image.path())
+    }
+}
+
+/// Splits a text at colons. A backslash takes the meaning of the letter behind it.
+fn split(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        let part = parts.last_mut().expect("there is always a part");
+        match letter {
+            ':' => parts.push(String::new()),
+            '\\' => part.extend(letters.next()),
+            other => part.push(other),
+        }
+    }
+    parts
+}
+
+impl StoreSpec for RbdSpec {
+    fn open(self: Box<Self>, io: &mut StoreIo<'_>) -> Box<dyn Store> {
+        let (words, mailer) = (self.words.clone(), io.mailer());
+        let read = move || CephSettings::read(&words);
+        let answered = move |settings: Result<CephSettings, String>| {
+            mailer.send(Box::new(SettingsMail(settings)));
+        };
+        let state = match timed_call::begin("ceph.conf", read, answered) {
+            Ok(()) => State::Reading,
+            Err(error) => State::Failed(format!("ceph.conf cannot be read: {error}")),
+        };
+        Box::new(RbdStore { spec: *self, state, arrived: Vec::new(), refused: Vec::new() })
+    }
+}
+
+/// A message from the thread that reads the settings.
+struct SettingsMail(Result<CephSettings, String>);
+
+enum State {
+    /// A thread reads the settings.
+    Reading,
+    /// There is a client.
+    Running(Box<Running>),
+    Closed,
+    Failed(String),
+}
+
+struct Running {
+    carrier: Carrier,
+    image: Image,
+    closing: bool,
+    /// The phase and the size at the last turn: the host looks again when they change.
+    seen: (Phase, u64),
+}
+
+struct RbdStore {
+    spec: RbdSpec,
+    state: State,
+    /// Requests that came before there was a client.
+    arrived: Vec<Request>,
+    refused: Vec<Completion>,
+}
+
+impl Running {
+    fn phase(&self) -> Phase {
+        if let client::Phase::Failed(why) = self.carrier.client.phase() {
+            return Phase::Failed(why);
+        }
+        match self.image.phase() {
+            fieldstone_rbd::Phase::Failed(error) => Phase::Failed(error.to_string()),
+            fieldstone_rbd::Phase::Closed => Phase::Closed,
+            fieldstone_rbd::Phase::Closing => Phase::Closing,
+            _ if self.closing => Phase::Closing,
+            fieldstone_rbd::Phase::Opening => Phase::Opening,
+            fieldstone_rbd::Phase::Open => Phase::Serving,
+        }
+    }
+}
+
+impl RbdStore {
+    fn begin(&mut self, settings: &CephSettings, io: &StoreIo<'_>) {
+        let (client, cluster) = Client::new(settings.client_options(io.now), io.now);
+        let mut image = Image::open(cluster, self.spec.image.clone());
+        for request in self.arrived.drain(..) {
+            image.submit(request, io.now);
+        }
+        let carrier = Carrier::new(client);
+        let seen = (Phase::Opening, 0);
+        self.state = State::Running(Box::new(Running { carrier, image, closing: false, seen }));
+    }
+
+    fn refuse(&mut self, request: &Request) {
+        let error = match &self.state {
+            State::Failed(why) => BlockError::Io(why.clone()),
+            _ => BlockError::ShuttingDown,
+        };
+        self.refused.push(Completion::of(request, Err(error)));
+    }
+}
+
+impl Backend for RbdStore {
+    fn info(&self) -> Info {
+        match &self.state {
+            State::Running(running) => {
+                let info = running.image.info();
+                let image = &self.spec.image;
+                // What was read ahead may be old when it is used, if other clients write.
+                let alone = image.exclusive || image.snapshot.is_some();
+                Info { read_ahead_bytes: if alone { info.read_ahead_bytes } else { 0 }, ..info }
+            }
+            _ => Info {
+                size_bytes: 0,
+                block_bytes: 1,
+                preferred_bytes: 4096,
+                read_ahead_bytes: 0,
+                read_only: self.spec.image.is_read_only(),
+            },
+        }
+    }
+
+    fn submit(&mut self, request: Request, now: Nanos) {
+        match &mut self.state {
+            State::Running(running) => running.image.submit(request, now),
+            State::Reading => self.arrived.push(request),
+            State::Closed | State::Failed(_) => self.refuse(&request),
+        }
+    }
+
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        out.append(&mut self.refused);
+        if let State::Running(running) = &mut self.state {
+            running.image.poll(now, out);
+        }
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        match &self.state {
+            State::Running(running) => running.image.deadline(),
+            _ => None,
+        }
+    }
+}
+
+impl Store for RbdStore {
+    fn kind(&self) -> &'static str {
+        KIND.scheme
+    }
+
+    fn phase(&self) -> Phase {
+        match &self.state {
+            State::Reading => Phase::Opening,
+            State::Running(running) => running.phase(),
+            State::Closed => Phase::Closed,
+            State::Failed(why) => Phase::Failed(why.clone()),
+        }
+    }
+
+    fn close(&mut self) {
+        match &mut self.state {
+            State::Running(running) => {
+                running.closing = true;
+                running.image.close();
+            }
+            State::Reading => {
+                for request in std::mem::take(&mut self.arrived) {
+                    self.refuse(&request);
+                }
+                self.state = State::Closed;
+            }
+            State::Closed | State::Failed(_) => {}
+        }
+    }
+
+    fn release(&mut self, io: &mut StoreIo<'_>) {
+        if let State::Running(mut running) = std::mem::replace(&mut self.state, State::Closed) {
+            running.carrier.client.close();
+            let device = io.device;
+            running.carrier.release(io.reactor, |index| StoreIo::token_of(device, index));
+        }
+    }
+
+    fn event(&mut self, index: u32, event: Event, io: &mut StoreIo<'_>) {
+        if let State::Running(running) = &mut self.state {
+            let device = io.device;
+            let token = |index| StoreIo::token_of(device, index);
+            running.carrier.event(index, event, io.reactor, token);
+        }
+    }
+
+    fn mail(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
+        let Ok(mail) = mail.downcast::<SettingsMail>() else { return };
+        // The store may have been closed meanwhile.
+        if !matches!(self.state, State::Reading) {
+            return;
+        }
+        match mail.0 {
+            Ok(settings) => self.begin(&settings, io),
+            Err(why) => {
+                self.state = State::Failed(why);
+                for request in std::mem::take(&mut self.arrived) {
+                    self.refuse(&request);
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, io: &mut StoreIo<'_>) -> bool {
+        let State::Running(running) = &mut self.state else { return false };
+        let device = io.device;
+        running.image.run(io.now);
+        let mut did = running.carrier.act(io.reactor, |index| StoreIo::token_of(device, index));
+        if did {
+            running.image.run(io.now);
+        }
+        let seen = (running.phase(), running.image.info().size_bytes);
+        did |= seen != running.seen;
+        running.seen = seen;
+        did
+    }
+
+    fn flush(&mut self, io: &mut StoreIo<'_>) {
+        if let State::Running(running) = &mut self.state {
+            let device = io.device;
+            running.carrier.flush(io.reactor, |index| StoreIo::token_of(device, index));
+        }
+    }
+
+    fn waits_for(&self, now: Nanos) -> String {
+        match &self.state {
+            State::Reading => "ceph.conf and the keyring".to_owned(),
+            State::Running(running) => running.carrier.client.waits_for(now),
+            State::Closed | State::Failed(_) => String::new(),
+        }
+    }
+
+    fn status(&self, _now: Nanos) -> Option<Mail> {
+        let State::Running(running) = &self.state else { return None };
+        Some(Box::new(RbdStatus {
+            image: self.spec.image.path(),
+            owns_lock: running.image.owns_lock(),
+            map_epoch: running.carrier.client.map().map_or(0, |map| map.epoch),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read() {
+        let spec = RbdSpec::parse("rbd/tenant/disk@monday:id=backup:exclusive").unwrap();
+        assert_eq!(spec.image.path(), "rbd/tenant/disk@monday");
+        assert!(spec.image.exclusive);
+        assert_eq!(spec.words, ["--id", "backup"]);
+        let spec = RbdSpec::parse(r"rbd/a\:b:conf=/etc/c\:d.conf").unwrap();
+        assert_eq!(spec.image.image, "a:b");
+        assert_eq!(spec.words, ["--conf", "/etc/c:d.conf"]);
+        for bad in ["", "rbd", "rbd/", "/disk", "a/b/c/d", "a/b@", "a/b:fast", "a/b:id"] {
+            assert!(RbdSpec::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
