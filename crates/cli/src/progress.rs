@@ -92,3 +92,17 @@ pub fn show<'a>(bar: &ProgressBar, jobs: impl Iterator<Item = &'a ProgressReport
     let rate = units::rate(read, Duration::from_nanos(elapsed));
     bar.set_message(format!("read {} at {rate}", units::size(read)));
 }
+
+/// A bar that counts bytes; 0 if their number is not known.
+pub fn byte_bar(name: &str, total_bytes: u64) -> ProgressBar {
+    let template = match total_bytes {
+        0 => "{prefix} {binary_bytes}  {binary_bytes_per_sec}",
+        _ => {
+            "{prefix} [{bar:32}] {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  \
+             ETA {eta}"
+        }
+    };
+    let bar = styled_bar(name, template);
+    bar.set_length(total_bytes);
+    bar
+}

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 pub mod accelerator;
+pub mod ceph;
 pub mod code;
 pub mod crush;
 pub mod fpga;
@@ -10,6 +11,8 @@ pub mod node;
 pub mod nodes;
 pub mod pool;
 pub mod quickstart;
+pub mod rados;
+pub mod rbd;
 pub mod serve;
 pub mod sim;
 pub mod status;
@@ -64,6 +67,10 @@ pub enum Command {
     /// Use the placement on its own: CRUSH maps, in Ceph's formats.
     #[command(subcommand)]
     Crush(crush::Command),
+    /// Work with objects of a Ceph cluster.
+    Rados(rados::Args),
+    /// Work with images of a Ceph cluster.
+    Rbd(rbd::Args),
     /// Use the FPGA device on its own.
     #[command(subcommand)]
     Fpga(fpga::Command),
@@ -99,6 +106,8 @@ impl Command {
             Self::Sim(args) => sim::run(args),
             Self::Code(command) => code::run(command),
             Self::Crush(command) => crush::run(command),
+            Self::Rados(args) => rados::run(args),
+            Self::Rbd(args) => rbd::run(args),
             Self::Fpga(command) => fpga::run(command),
             Self::Gpu(command) => gpu::run(command),
             Self::Bench(args) => bench::run(args),

@@ -34,12 +34,12 @@ use fieldstone_units as units;
 /// Options of `serve`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The targets to serve: DIR/VOLUME, file:PATH for a file or block device, or ram:SIZE for a
-    /// device in memory. The NBD export has the name of the volume or file, or `ram` and the
-    /// target's place (ram2 for the third target, `ram` for the first). NAME=TARGET gives it
-    /// another name: two volumes of the same name need that. The first target is also the default
-    /// export.
-    #[arg(value_name = "[NAME=]DIR/VOLUME|file:PATH|ram:SIZE", required = true)]
+    /// The targets to serve: DIR/VOLUME, file:PATH for a file or block device, ram:SIZE for a
+    /// device in memory, or ceph:POOL/IMAGE[@SNAP][:id=NAME:conf=FILE:…] for an image of a Ceph
+    /// cluster. The NBD export has the name of the volume, file or image, or `ram` and the target's
+    /// place (ram2 for the third target, `ram` for the first). NAME=TARGET gives it another name:
+    /// two volumes of the same name need that. The first target is also the default export.
+    #[arg(value_name = "[NAME=]DIR/VOLUME|file:PATH|ram:SIZE|ceph:POOL/IMAGE", required = true)]
     targets: Vec<ServeTarget>,
     /// Where to listen: unix:PATH or tcp:HOST:PORT. May be repeated.
     #[arg(long, value_name = "ADDR", required = true)]
