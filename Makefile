@@ -18,8 +18,8 @@ SEEDS ?= 0..2000
 FUZZ_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test tools hdl-tools rtl lint unit bindings install-codes install-block simulate scenarios bench \
-	fuzz-smoke fuzz clean
+.PHONY: help quickstart build test tools hdl-tools rtl lint unit bindings install-codes install-block simulate scenarios \
+	test-ceph bench fuzz-smoke fuzz clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,7 +37,7 @@ test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real cli
 	@$(foreach stage,$(STAGES),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
 		echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
 
-tools: hdl-tools ## NBD clients and Ceph's map tools for the scenarios; asks apt for those that are missing
+tools: hdl-tools ## NBD clients and Ceph for the scenarios; asks apt for those that are missing
 	tests/install-tools
 
 hdl-tools: ## Verilator and Yosys (Python packages, beside the build's output), for the FPGA device
@@ -87,6 +87,12 @@ simulate: build ## Seeds SEEDS (0..2000) of the seeded world, and some with rege
 
 scenarios: build ## Scenarios with real clients; `tests/run NAME …` runs some of them
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run
+
+# One case at a time: each makes a cluster. The long ones take some minutes each.
+test-ceph: build ## Scenarios with real Ceph clusters, the long ones too; asks apt for Ceph where it is missing
+	tests/install-tools
+	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 \
+		$(basename $(notdir $(wildcard tests/ceph_*.py)))
 
 bench: build ## Our numbers beside those of nbdkit and qemu-nbd, one JSON line per row
 	$(FIELDSTONE) bench nbd

@@ -43,11 +43,12 @@ def _time_is_up(*_):
     raise Failure("the time limit of the case is reached")
 
 
-def main(run, cases, parser=None, waits=False):
+def main(run, cases, parser=None, waits=False, long=()):
     """Runs the script's cases; `parser` adds options, which `run` then gets as second argument.
 
     `waits`: the cases mostly wait, for time limits of the program say, and hardly use the CPU.
-    `tests/run` then runs them beside others.
+    `tests/run` then runs them beside others. `long` are cases that run only when they are named,
+    or with `tests/run --long`.
     """
     scenario = pathlib.Path(sys.argv[0]).stem
     given = parser is not None
@@ -56,7 +57,9 @@ def main(run, cases, parser=None, waits=False):
     parser.add_argument("--list", action="store_true", help="list the cases")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(f"{case} waits" if waits else str(case) for case in cases))
+        mark = " waits" if waits else ""
+        listed = [f"{case}{mark}" for case in cases] + [f"{case}{mark} long" for case in long]
+        print("\n".join(listed))
         return
     # The runner says so first and kills later: time to keep the evidence and end the servers.
     signal.signal(signal.SIGTERM, _time_is_up)

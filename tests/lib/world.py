@@ -118,10 +118,10 @@ def refused(*arguments, says, seconds=COMMAND_SECONDS):
     return result.stderr
 
 
-def _limit(open_files, die_with_parent):
+def _limit(open_files, die_with_parent, address_space):
     if die_with_parent:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
     if open_files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
@@ -169,7 +169,7 @@ ONE_CASE = [Case("rs:4+2", "inside")]
 class Process:
     """A process of ours that runs beside the scenario; its output goes to files."""
 
-    def __init__(self, world, name, command):
+    def __init__(self, world, name, command, address_space=ADDRESS_SPACE_MAX):
         self.name = name
         self.command = [str(part) for part in command]
         world.starts += 1
@@ -182,7 +182,7 @@ class Process:
                 stdout=out,
                 stderr=err,
                 env=ENVIRONMENT,
-                preexec_fn=lambda: _limit(world.open_files, world.die_with_parent),
+                preexec_fn=lambda: _limit(world.open_files, world.die_with_parent, address_space),
             )
         world.processes.append(self)
 
