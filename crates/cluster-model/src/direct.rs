@@ -2,14 +2,14 @@
 //!
 //! [`ModelCluster::client`] gives a [`Cluster`] for the code under test. Its calls wait until
 //! [`ModelCluster::step`]. Each call is carried out after a delay, and answered after another, both
-//! drawn from the seed. So calls of several clients interleave, and answers do not come in the order
-//! of the calls. As in a real cluster, requests of one client on one object stay in order, and so do
-//! the events of a client's watches. With [`Delays::NONE`] every call is carried out and answered in
-//! the next step: a cluster that costs nothing, for measurements.
+//! drawn from the seed. So calls of several clients interleave, and answers do not come in the
+//! order of the calls. As in a real cluster, requests of one client on one object stay in order,
+//! and so do the events of a client's watches. With [`Delays::NONE`] every call is carried out and
+//! answered in the next step: a cluster that costs nothing, for measurements.
 //!
-//! **What cannot happen here**: an answer that is lost, a request that is executed twice, an OSD that
-//! does not know the newest map. Below this level the client resends, and OSDs recognise a repeated
-//! request.
+//! **What cannot happen here**: an answer that is lost, a request that is executed twice, an OSD
+//! that does not know the newest map. Below this level the client resends, and OSDs recognise a
+//! repeated request.
 //!
 //! **A client that dies** ([`ClientHandle::kill`]) gets no answers any more. Of its requests in
 //! flight, some are still executed, for each object those that came first. Its watches end 30

@@ -1,12 +1,13 @@
-//! A model of a Ceph cluster in memory, for tests of its clients and for measurements without disks.
+//! A model of a Ceph cluster in memory, for tests of its clients and for measurements without
+//! disks.
 //!
 //! * [`objects`]: pools, objects and their snapshots, as an OSD keeps them;
 //! * [`classes`]: the classes `lock` and `rbd`, with the same stored keys and bytes as Ceph's;
 //! * [`watches`]: watches and notifications;
 //! * [`store`]: all of that as one cluster, with clients that are shut out, full pools, and errors
 //!   for chosen objects;
-//! * [`direct`]: a carrier of the calls of [`Cluster`](fieldstone_rados::cluster::Cluster)s, without
-//!   messages: it carries out the calls of several clients in an order drawn from a seed;
+//! * [`direct`]: a carrier of the calls of [`Cluster`](fieldstone_rados::cluster::Cluster)s,
+//!   without messages: it carries out the calls of several clients in an order drawn from a seed;
 //! * [`wire`]: monitors and OSDs that speak messages.
 //!
 //! What is modelled is what a client can see of a healthy cluster. There is no replication, no

@@ -9,8 +9,8 @@
 //! - Every rule of the map can be run.
 //!
 //! The cargo-fuzz targets in the repository's `fuzz/` folder and a seeded smoke test use
-//! [`binary`], [`text`], [`osdmap()`] and [`increment()`]. [`binary_seeds`] and [`text_seeds`] give valid maps to
-//! start from.
+//! [`binary`], [`text`], [`osdmap()`] and [`increment()`]. [`binary_seeds`] and [`text_seeds`] give
+//! valid maps to start from.
 
 use crate::binary::{self as format, Release};
 mod increment;

@@ -11,8 +11,8 @@ impl Errno {
     pub const EPERM: Errno = Errno(1);
     /// No such object, pool or key.
     pub const ENOENT: Errno = Errno(2);
-    /// The pool does not exist, or no longer. OSDs do not answer this: an object that does not exist
-    /// is [`Errno::ENOENT`].
+    /// The pool does not exist, or no longer. OSDs do not answer this: an object that does not
+    /// exist is [`Errno::ENOENT`].
     pub const ENXIO: Errno = Errno(6);
     /// A class, or a method of it, does not exist; or it failed to run.
     pub const ENOEXEC: Errno = Errno(8);

@@ -24,8 +24,8 @@
 //! differences between snapshots rely on it.
 //!
 //! **A request is a transaction.** Execution does not touch the object: it reads the state from
-//! before the request, and collects changes. So a later operation of a request does not see what
-//! an earlier one wrote, except for the object's existence and size — the same holds for a real OSD,
+//! before the request, and collects changes. So a later operation of a request does not see what an
+//! earlier one wrote, except for the object's existence and size — the same holds for a real OSD,
 //! and for the methods of classes. If all operations succeed the changes are made, else none.
 //!
 //! Sources: Ceph's `PrimaryLogPG` (`find_object_context`, `make_writeable`, `_rollback_to`,

@@ -7,14 +7,14 @@
 //! sends what [`WireCluster::poll_output`] gives.
 //!
 //! **Maps** come from the owner as encoded bytes ([`WireCluster::publish`]), because the model does
-//! not encode maps. What changes them — a client that is shut out, a new or removed snapshot — takes
-//! effect in the store at once, and is told with [`WireCluster::take_change`], so that the owner can
-//! publish the next map.
+//! not encode maps. What changes them — a client that is shut out, a new or removed snapshot —
+//! takes effect in the store at once, and is told with [`WireCluster::take_change`], so that the
+//! owner can publish the next map.
 //!
 //! **An OSD** executes a request if its placement group maps to the OSD by the newest map. It drops
 //! other requests without an answer, as a real OSD does, and tells a client with an older map the
-//! newer ones. A request of a newer map waits for that map. A write that was executed before gets the
-//! same answer again. A group can be blocked: then a client is asked to back off.
+//! newer ones. A request of a newer map waits for that map. A write that was executed before gets
+//! the same answer again. A group can be blocked: then a client is asked to back off.
 //!
 //! **Left out**: replication, recovery, restarts with loss of memory, capabilities, statistics.
 

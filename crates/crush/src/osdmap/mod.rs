@@ -20,14 +20,14 @@
 //! **From epoch to epoch.** Every change of the cluster makes a new map, with the next epoch. A
 //! client gets one full map, then [`Incremental`]s: [`OsdMap::apply`] makes the next map out of the
 //! present one, in place. Its cost follows the size of the change: tables that do not change are
-//! neither copied nor visited, and the CRUSH map is shared ([`Arc`]) with every clone of the map. An
-//! increment that does not fit is refused, and leaves the map as it was.
+//! neither copied nor visited, and the CRUSH map is shared ([`Arc`]) with every clone of the map.
+//! An increment that does not fit is refused, and leaves the map as it was.
 //!
-//! An increment carries two checksums: of itself, which [`Incremental::decode`] verifies, and of the
-//! full map that results. The second one cannot be verified here: it is the checksum of the bytes
-//! that the monitors would write, and those contain much that a client does not keep (addresses of
-//! heartbeats, removed snapshots, settings of caches). A client that suspects its map asks for a
-//! full one.
+//! An increment carries two checksums: of itself, which [`Incremental::decode`] verifies, and of
+//! the full map that results. The second one cannot be verified here: it is the checksum of the
+//! bytes that the monitors would write, and those contain much that a client does not keep
+//! (addresses of heartbeats, removed snapshots, settings of caches). A client that suspects its map
+//! asks for a full one.
 //!
 //! **When to send again.** A request is answered by the members of its group in one [`Interval`].
 //! If a new map starts another interval for the group, the request is sent again.

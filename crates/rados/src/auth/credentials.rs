@@ -8,9 +8,9 @@
 //! with the old ticket that it is the same client. Monitors refuse a client that names a global id
 //! without a ticket (`auth_allow_insecure_global_id_reclaim = false`).
 //!
-//! **Several monitors at once.** Each monitor gives a global id, tickets and a challenge of its own,
-//! and a renewal of the ticket for monitors needs the challenge of the session over which it goes.
-//! So what a monitor gave counts only once the client has chosen its connection
+//! **Several monitors at once.** Each monitor gives a global id, tickets and a challenge of its
+//! own, and a renewal of the ticket for monitors needs the challenge of the session over which it
+//! goes. So what a monitor gave counts only once the client has chosen its connection
 //! ([`ClientAuth::commit`]).
 //!
 //! **The clock.** Tickets age by a clock that only goes forwards: it adds up the steps of the wall

@@ -131,8 +131,8 @@ impl std::fmt::Debug for AuthDone {
 /// What a failure of authentication says about the next try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AuthErrorKind {
-    /// The client, as it is set up, is not let in: its key, its entity or its method is refused, and
-    /// it did not show an old ticket. Another try at this server ends in the same way.
+    /// The client, as it is set up, is not let in: its key, its entity or its method is refused,
+    /// and it did not show an old ticket. Another try at this server ends in the same way.
     Refused,
     /// A ticket is refused, because the secret that encrypts it has been replaced. The client has
     /// forgotten the ticket, so the next try may succeed.
@@ -167,8 +167,8 @@ impl AuthError {
         Self { kind: AuthErrorKind::OldTicket, text: text.into() }
     }
 
-    /// The refusal of a client by a server with this error number. Errors such as "busy" say nothing
-    /// about the client.
+    /// The refusal of a client by a server with this error number. Errors such as "busy" say
+    /// nothing about the client.
     fn of_number(number: i32, text: String) -> Self {
         match Errno(number.saturating_abs()) {
             Errno::EACCES | Errno::EPERM | Errno::EOPNOTSUPP => Self::refused(text),
@@ -190,9 +190,9 @@ pub trait ClientAuth {
     /// Nothing that other connections see changes before [`ClientAuth::commit`].
     fn done(&mut self, global_id: u64, mode: Mode, payload: Bytes) -> Result<AuthDone, AuthError>;
 
-    /// The connection is used from now on: what the server gave (global id, tickets) becomes what all
-    /// connections of the client share. A client that tries several monitors at once calls it for the
-    /// one that it chose, and for no other.
+    /// The connection is used from now on: what the server gave (global id, tickets) becomes what
+    /// all connections of the client share. A client that tries several monitors at once calls it
+    /// for the one that it chose, and for no other.
     fn commit(&mut self) {}
 
     /// The server refuses (the frame `AUTH_BAD_METHOD`): its result, negative or positive, and the

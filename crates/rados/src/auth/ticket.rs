@@ -4,8 +4,8 @@
 //! counts, from the moment when the ticket arrived, and clocks that differ do no harm. When three
 //! quarters of the time have passed, the ticket is due for renewal.
 //!
-//! The clock is that of the [credentials](super::credentials), which only goes forwards. If the wall
-//! clock jumps forwards, the ticket seems to have ended, and is renewed early.
+//! The clock is that of the [credentials](super::credentials), which only goes forwards. If the
+//! wall clock jumps forwards, the ticket seems to have ended, and is renewed early.
 
 use super::CryptoKey;
 use super::wire::{ServiceTicket, TicketBlob};

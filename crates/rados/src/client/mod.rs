@@ -310,8 +310,8 @@ impl Client {
         .min()
     }
 
-    /// Ends the client: calls that are not answered fail with `ECANCELED`, and the links are closed.
-    /// An owner that wants the end of a watch to arrive waits for its answer first.
+    /// Ends the client: calls that are not answered fail with `ECANCELED`, and the links are
+    /// closed. An owner that wants the end of a watch to arrive waits for its answer first.
     pub fn close(&mut self) {
         if !matches!(self.phase, Phase::Failed(_)) {
             self.phase = Phase::Closed;

@@ -162,8 +162,8 @@ impl Hunt {
 
     /// Begins an attempt to reach the next monitor, if one may be tried now.
     ///
-    /// Monitors of a higher rank wait until all of a lower one have failed. Otherwise a suspect that
-    /// accepts quickly and never answers would win each round.
+    /// Monitors of a higher rank wait until all of a lower one have failed. Otherwise a suspect
+    /// that accepts quickly and never answers would win each round.
     pub(super) fn choose(
         &mut self,
         session: MonitorSession,

@@ -305,8 +305,8 @@ impl Monitors {
 
     // Events of sessions.
 
-    /// The handshake of an attempt is over: messages can flow. True if this becomes the session that
-    /// is used; then what the monitor gave in authentication counts.
+    /// The handshake of an attempt is over: messages can flow. True if this becomes the session
+    /// that is used; then what the monitor gave in authentication counts.
     pub fn ready(&mut self, session: MonitorSession, now: Nanos) -> bool {
         let won = self.hunt.won(session);
         let is_used = won.is_some();

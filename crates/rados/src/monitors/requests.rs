@@ -159,7 +159,8 @@ impl Requests {
         self.all.remove(&id).is_some()
     }
 
-    /// Takes out one request whose time is over. All have the same time, so the oldest is the first.
+    /// Takes out one request whose time is over. All have the same time, so the oldest is the
+    /// first.
     pub(super) fn expire(&mut self, now: Nanos) -> Option<RequestId> {
         let (&id, request) = self.all.first_key_value()?;
         request.until.filter(|&until| until <= now)?;

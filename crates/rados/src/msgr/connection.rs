@@ -223,8 +223,9 @@ impl Connection {
         self.step == Step::Closed
     }
 
-    /// The client uses this connection from now on: what the peer gave in authentication becomes what
-    /// all its connections share ([`crate::auth::ClientAuth::commit`]). Once the connection is ready.
+    /// The client uses this connection from now on: what the peer gave in authentication becomes
+    /// what all its connections share ([`crate::auth::ClientAuth::commit`]). Once the connection is
+    /// ready.
     pub fn commit_auth(&mut self) {
         if let Role::Client(options) = &mut self.role {
             options.auth.commit();

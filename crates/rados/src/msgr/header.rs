@@ -9,9 +9,9 @@ pub(super) const HEADER_BYTES: usize = 41;
 /// The flag of a message that is whole.
 const COMPLETE: u8 = 1;
 
-/// A header: u64 sequence number, u64 tid, u16 kind, u16 priority, u16 version, u32 padding in front
-/// of the data, u16 offset of the data, u64 acknowledged sequence number, u8 flags, u16 lowest
-/// version of readers, u16 zero.
+/// A header: u64 sequence number, u64 tid, u16 kind, u16 priority, u16 version, u32 padding in
+/// front of the data, u16 offset of the data, u64 acknowledged sequence number, u8 flags, u16
+/// lowest version of readers, u16 zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) seq: u64,

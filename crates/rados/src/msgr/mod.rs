@@ -33,8 +33,8 @@
 //! ```
 //!
 //! The crc of the first segment is left away if it is empty, and the last part if there is one
-//! segment only. What stands in brackets is one block of AES-128-GCM; each segment is filled up with
-//! zeros to a multiple of 16 bytes there, and the first 48 bytes in any case.
+//! segment only. What stands in brackets is one block of AES-128-GCM; each segment is filled up
+//! with zeros to a multiple of 16 bytes there, and the first 48 bytes in any case.
 //!
 //! # Failures
 //!

@@ -7,7 +7,8 @@ use super::{ConnectionError, MAX_SEGMENTS};
 /// The length of a preamble.
 pub(super) const PREAMBLE_BYTES: usize = 32;
 
-/// The alignments that Ceph writes: of an object's bytes, and of all else. A reader may ignore them.
+/// The alignments that Ceph writes: of an object's bytes, and of all else. A reader may ignore
+/// them.
 const ALIGN: u16 = 8;
 const ALIGN_DATA: u16 = 4096;
 

@@ -2,17 +2,17 @@
 //!
 //! **A watch** is registered with a `watch` operation. The OSD knows it by client and cookie, and
 //! forgets it when it hears nothing for the watch's timeout; so a *ping* goes out each third of it,
-//! also while writes are paused or the pool is full.
-//! In each new interval of the group, and in each new session, the watch is *renewed* (`reconnect`).
-//! The OSD then delivers the notifications that the watch has not acknowledged, so none is missed.
-//! But if the OSD forgot it (`ENOTCONN` to a renewal or a ping, or a message "disconnected"),
-//! notifications may have been missed: the caller hears [`WatchEvent::Interrupted`], and the watch is
-//! registered afresh. If that fails too, it is [lost](WatchEvent::Lost).
+//! also while writes are paused or the pool is full. In each new interval of the group, and in each
+//! new session, the watch is *renewed* (`reconnect`). The OSD then delivers the notifications that
+//! the watch has not acknowledged, so none is missed. But if the OSD forgot it (`ENOTCONN` to a
+//! renewal or a ping, or a message "disconnected"), notifications may have been missed: the caller
+//! hears [`WatchEvent::Interrupted`], and the watch is registered afresh. If that fails too, it is
+//! [lost](WatchEvent::Lost).
 //!
-//! **A notification** is a `notify` operation. Its answer gives the number of the notification; when
-//! all watchers have answered, or time is over, a message *complete* follows, with the answers. After
-//! a change of interval or session the OSD has forgotten the notifier, so the operation is sent again:
-//! watchers may see a notification twice.
+//! **A notification** is a `notify` operation. Its answer gives the number of the notification;
+//! when all watchers have answered, or time is over, a message *complete* follows, with the
+//! answers. After a change of interval or session the OSD has forgotten the notifier, so the
+//! operation is sent again: watchers may see a notification twice.
 //!
 //! ```text
 //! watch:  register -> stands -> renew (new interval or session) -> stands

@@ -1,13 +1,13 @@
 //! What the objecter reads in a map of the cluster, and what it remembers of it.
 //!
-//! The objecter asks a map few questions; [`ClusterMap`] has them. So tests use maps that are quicker
-//! to make and to change than a real one.
+//! The objecter asks a map few questions; [`ClusterMap`] has them. So tests use maps that are
+//! quicker to make and to change than a real one.
 //!
-//! **When does a request have to be sent again?** The OSD throws away requests that it got before it
-//! became the primary, before the group was split, and before the pool's "force resend" epoch. So the
-//! client compares the group of each request in each epoch ([`Target::must_move`]). A change of the
-//! other members does not matter to requests: the primary keeps what it has. It matters to watches:
-//! they are renewed in each new *interval* ([`Interval`]).
+//! **When does a request have to be sent again?** The OSD throws away requests that it got before
+//! it became the primary, before the group was split, and before the pool's "force resend" epoch.
+//! So the client compares the group of each request in each epoch ([`Target::must_move`]). A change
+//! of the other members does not matter to requests: the primary keeps what it has. It matters to
+//! watches: they are renewed in each new *interval* ([`Interval`]).
 
 use std::rc::Rc;
 
@@ -126,8 +126,8 @@ pub(super) fn fold(seed: u32, n: u32) -> u32 {
     if seed & mask < n { seed & mask } else { seed & (mask >> 1) }
 }
 
-/// True if the group `seed` gives objects to new groups when the number of groups goes from `old` to
-/// `new`, or takes part in a merge.
+/// True if the group `seed` gives objects to new groups when the number of groups goes from `old`
+/// to `new`, or takes part in a merge.
 pub(super) fn splits_or_merges(seed: u32, old: u32, new: u32) -> bool {
     if old == new {
         return false;

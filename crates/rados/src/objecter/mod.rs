@@ -2,36 +2,38 @@
 //! until it is answered. A state machine without I/O; its owner has the connections.
 //!
 //! **A request's way.** [`Objecter::submit`] takes it. While too much is in flight it is *queued*.
-//! Then it gets its number (`tid`) and its *target*: object → seed → group → acting primary, from the
-//! newest map. It joins the target's *session*, or the *homeless* ones while no OSD can take it. In a
-//! ready session it is sent, unless the map *pauses* it or the OSD asked to *back off*. The answer
-//! ends it ([`Event::Done`]).
+//! Then it gets its number (`tid`) and its *target*: object → seed → group → acting primary, from
+//! the newest map. It joins the target's *session*, or the *homeless* ones while no OSD can take
+//! it. In a ready session it is sent, unless the map *pauses* it or the OSD asked to *back off*.
+//! The answer ends it ([`Event::Done`]).
 //!
 //! ```text
 //! submit -> queued -> [ homeless <-> session: waits <-> sent ] -> Done
 //!                          new maps, lost sessions, backoffs
 //! ```
 //!
-//! **When it is sent again.** The session broke; the primary changed; the group was split or merged;
-//! the pool demands it; a pause or the pool's fullness ended; an epoch was skipped; an unblock covers
-//! it. Each time with the next *attempt* number, by which late answers are recognised. OSDs remember
-//! the numbers of writes that they executed, so a repeated write has no second effect. For "try again"
-//! and redirects it gets a new number, because an OSD may remember the refusal too.
+//! **When it is sent again.** The session broke; the primary changed; the group was split or
+//! merged; the pool demands it; a pause or the pool's fullness ended; an epoch was skipped; an
+//! unblock covers it. Each time with the next *attempt* number, by which late answers are
+//! recognised. OSDs remember the numbers of writes that they executed, so a repeated write has no
+//! second effect. For "try again" and redirects it gets a new number, because an OSD may remember
+//! the refusal too.
 //!
 //! **Order.** Requests on one object leave in the order of their numbers, which is the order of
-//! submission: sessions hold them in that order, each pass over several sends them in that order, and
-//! sends of one session stay in order on its connection. As in Ceph, exceptions are requests with
-//! flags of their own (a read of any replica; a write that ignores fullness) and those that an OSD
-//! bounced.
+//! submission: sessions hold them in that order, each pass over several sends them in that order,
+//! and sends of one session stay in order on its connection. As in Ceph, exceptions are requests
+//! with flags of their own (a read of any replica; a write that ignores fullness) and those that an
+//! OSD bounced.
 //!
-//! **Maps.** The owner passes each epoch in order ([`Objecter::map_changed`]). It may skip epochs if
-//! the cluster has them no more; then every request is sent again, since the primary may have changed
-//! and changed back. [`Action::WantMap`] asks for newer maps whenever a request waits for one.
+//! **Maps.** The owner passes each epoch in order ([`Objecter::map_changed`]). It may skip epochs
+//! if the cluster has them no more; then every request is sent again, since the primary may have
+//! changed and changed back. [`Action::WantMap`] asks for newer maps whenever a request waits for
+//! one.
 //!
 //! **Watches and notifications** are in the module `linger`.
 //!
-//! **Contract with the owner.** Take all actions and events after each call. After `Close` of an OSD,
-//! deliver nothing of its old connection. On one connection, keep the order of `Send` and
+//! **Contract with the owner.** Take all actions and events after each call. After `Close` of an
+//! OSD, deliver nothing of its old connection. On one connection, keep the order of `Send` and
 //! `SendBackoffAck`. Report a connection that fails or cannot be made with
 //! [`Objecter::session_closed`]; the objecter decides when to open it again.
 

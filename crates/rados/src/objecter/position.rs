@@ -52,8 +52,8 @@ impl<'a> Position<'a> {
             .then_with(|| self.snapshot.cmp(&other.snapshot))
     }
 
-    /// True if the range from `begin` to before `end` has this position. A range whose ends are equal
-    /// has one position.
+    /// True if the range from `begin` to before `end` has this position. A range whose ends are
+    /// equal has one position.
     pub fn is_within(&self, begin: &ObjectPosition, end: &ObjectPosition) -> bool {
         match self.compare(&begin.into()) {
             Ordering::Less => false,

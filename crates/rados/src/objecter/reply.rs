@@ -16,8 +16,8 @@ const BLOCKLISTED: i32 = -Errno::ESHUTDOWN.0;
 const REDIRECTED_FLAGS: u32 = flag::REDIRECTED | flag::IGNORE_OVERLAY | 0x8000;
 
 impl<M: ClusterMap> Objecter<M> {
-    /// An answer to request `tid`. One that is not to the newest attempt, in the present session, is
-    /// ignored: the newest attempt will be answered too.
+    /// An answer to request `tid`. One that is not to the newest attempt, in the present session,
+    /// is ignored: the newest attempt will be answered too.
     pub fn reply(&mut self, osd: OsdId, tid: u64, reply: OsdOpReply, now: Nanos) {
         let Some(session) = self.sessions.get_mut(&osd).filter(|session| session.is_ready()) else {
             return;
@@ -43,8 +43,8 @@ impl<M: ClusterMap> Objecter<M> {
         }
     }
 
-    /// An answer to request `tid` came that cannot be read. The request fails with `EIO`: the OSD would
-    /// answer another attempt in the same way.
+    /// An answer to request `tid` came that cannot be read. The request fails with `EIO`: the OSD
+    /// would answer another attempt in the same way.
     pub fn undecodable(&mut self, osd: OsdId, tid: u64, now: Nanos) {
         let session = self.sessions.get(&osd).filter(|session| session.is_ready());
         let Some(&key) = session.and_then(|session| session.requests.get(&tid)) else { return };

@@ -9,13 +9,14 @@
 //! ```
 //!
 //! **Layout.** An operation is 38 bytes in the request: u16 code, u32 flags, 28 bytes of fields
-//! whose meaning depends on the code, u32 length of its data. The data of all operations follow each
-//! other in the data part of the message. [`ObjectOps`] writes the fields, [`Op::view`] reads them.
+//! whose meaning depends on the code, u32 length of its data. The data of all operations follow
+//! each other in the data part of the message. [`ObjectOps`] writes the fields, [`Op::view`] reads
+//! them.
 //!
-//! **Order.** Operations run in the order of the list. The first that fails ends the request, unless
-//! it has [`FAIL_OK`]. An operation that reads data, attributes or the omap sees what was stored
-//! before the request. Size and existence are those after the operations before it: a `stat` behind
-//! a `write` tells the new size.
+//! **Order.** Operations run in the order of the list. The first that fails ends the request,
+//! unless it has [`FAIL_OK`]. An operation that reads data, attributes or the omap sees what was
+//! stored before the request. Size and existence are those after the operations before it: a `stat`
+//! behind a `write` tells the new size.
 //!
 //! **What an OSD makes of odd inputs** (Ceph 16):
 //!

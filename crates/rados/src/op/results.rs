@@ -87,7 +87,8 @@ pub fn encode_keys<'a>(keys: impl ExactSizeIterator<Item = &'a Bytes>, more: boo
 }
 
 /// The values for given keys of an omap
-/// ([`ObjectOps::omap_get_by_keys`](super::ObjectOps::omap_get_by_keys)): a list of two byte strings.
+/// ([`ObjectOps::omap_get_by_keys`](super::ObjectOps::omap_get_by_keys)): a list of two byte
+/// strings.
 ///
 /// # Errors
 /// The bytes are no such result.
@@ -325,8 +326,8 @@ impl Watchers {
     }
 }
 
-/// Objects of a placement group ([`ObjectOps::list_group`](super::ObjectOps::list_group)): a section
-/// with a position, u32 count, and namespace, name and key of each object.
+/// Objects of a placement group ([`ObjectOps::list_group`](super::ObjectOps::list_group)): a
+/// section with a position, u32 count, and namespace, name and key of each object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupListing {
     /// Namespace, name and locator key (empty if there is none).
@@ -388,8 +389,8 @@ pub fn encode_notify_id(notify_id: u64) -> Bytes {
 }
 
 /// The answers of watchers, which come with the end of a notification
-/// ([`NotifyKind::Complete`](crate::message::osd::NotifyKind)): a list of u64 client, u64 cookie and
-/// bytes; a list of u64 client and u64 cookie for those that did not answer.
+/// ([`NotifyKind::Complete`](crate::message::osd::NotifyKind)): a list of u64 client, u64 cookie
+/// and bytes; a list of u64 client and u64 cookie for those that did not answer.
 ///
 /// # Errors
 /// The bytes are none.
@@ -423,8 +424,8 @@ pub fn encode_notify_reply(reply: &NotifyReply) -> Bytes {
 /// The result that a comparison of an extent gives for its first difference.
 const MISMATCH: i64 = -4095;
 
-/// Where a [`compare_extent`](super::ObjectOps::compare_extent) found the first difference, from the
-/// start of its data; `None` if its result is another.
+/// Where a [`compare_extent`](super::ObjectOps::compare_extent) found the first difference, from
+/// the start of its data; `None` if its result is another.
 #[must_use]
 pub fn mismatch_offset(result: i32) -> Option<u64> {
     u64::try_from(MISMATCH - i64::from(result)).ok()

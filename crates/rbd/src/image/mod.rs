@@ -2,8 +2,8 @@
 //!
 //! [`Image`] runs its procedures by itself: the owner calls [`Image::run`] with the time after it
 //! has delivered answers of the cluster, and carries out the calls that the cluster's queue has
-//! then. Each request is a task. Files, bottom up: [`view`] reads objects and parents, [`map`] keeps
-//! the object map, [`owner`] gets and gives the lock, [`watcher`] listens to other clients,
+//! then. Each request is a task. Files, bottom up: [`view`] reads objects and parents, [`map`]
+//! keeps the object map, [`owner`] gets and gives the lock, [`watcher`] listens to other clients,
 //! [`write`] changes objects.
 //!
 //! **Failure.** A request that fails says why. If the cluster has blocked this client, or the image

@@ -25,8 +25,8 @@
 //! Writes of several steps that are under way fail, and are begun again as a whole. The lock is not
 //! tried before they have ended: so a client that owns the lock has no writes of an earlier time.
 //!
-//! **The cookie** must be that of the present watch, or others take this client for dead. Steps that
-//! change the lock (taking, giving up, a new cookie) come one after another.
+//! **The cookie** must be that of the present watch, or others take this client for dead. Steps
+//! that change the lock (taking, giving up, a new cookie) come one after another.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

@@ -24,7 +24,8 @@ use crate::store::{Store, answer};
 
 /// The longest chain of parents.
 pub const PARENTS_MAX: usize = 64;
-/// Reads of this length and more ask for the holes of an object (Ceph: `rbd_sparse_read_threshold`).
+/// Reads of this length and more ask for the holes of an object (Ceph:
+/// `rbd_sparse_read_threshold`).
 const SPARSE_READ_BYTES: u64 = 64 << 10;
 
 /// The bytes of a read.

@@ -15,8 +15,8 @@
 //! bytes in a request of its own that keeps no snapshots: so the object looks as if it had existed
 //! before the snapshots, and they find the bytes there.
 //!
-//! **A lock that is lost.** A change of several steps asks before each step whether this client still
-//! has the lock. If not, it fails, and the whole write begins again when the lock is back.
+//! **A lock that is lost.** A change of several steps asks before each step whether this client
+//! still has the lock. If not, it fails, and the whole write begins again when the lock is back.
 //!
 //! **Order.** Requests for one object reach its OSD in the order in which they were sent. So only
 //! changes of several steps need turns, and a change of one step takes one while such a change is

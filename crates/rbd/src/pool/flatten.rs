@@ -1,8 +1,8 @@
 //! A clone becomes independent of its parent.
 //!
-//! Each object that only the parent has is copied up; with `deep-flatten`, so that the snapshots find
-//! it as well. Then the header forgets the parent, and the parent forgets the clone. If that is
-//! broken off, the clone is still a clone, of which less is missing; flattening again goes on.
+//! Each object that only the parent has is copied up; with `deep-flatten`, so that the snapshots
+//! find it as well. Then the header forgets the parent, and the parent forgets the clone. If that
+//! is broken off, the clone is still a clone, of which less is missing; flattening again goes on.
 //!
 //! Without `deep-flatten`, snapshots of the clone still need the parent. The clone stays on the
 //! parent's list until the last of them is removed.

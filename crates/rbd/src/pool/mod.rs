@@ -1,9 +1,9 @@
 //! The images of a pool: making, changing and removing them.
 //!
-//! All are procedures; a host runs them in an executor, and moves the [`Timer`] on. A procedure that
-//! changes an image opens it like any other client: it watches the header, gets the lock, and tells
-//! the other clients when it is done. While it runs it keeps the lock; a client that asks for it
-//! waits.
+//! All are procedures; a host runs them in an executor, and moves the [`Timer`] on. A procedure
+//! that changes an image opens it like any other client: it watches the header, gets the lock, and
+//! tells the other clients when it is done. While it runs it keeps the lock; a client that asks for
+//! it waits.
 
 mod clone;
 mod create;

@@ -29,7 +29,8 @@ impl Pool {
         let emptied = self
             .with_image(image, |core| async move {
                 self.check_unused(&core).await?;
-                // The map goes with the image. What it says meanwhile is too much, never too little.
+                // The map goes with the image. What it says meanwhile is too much, never too
+                // little.
                 *core.map.borrow_mut() = None;
                 let objects = core.header().objects();
                 each_object(&core, 0..objects, progress, |core, view, object| async move {

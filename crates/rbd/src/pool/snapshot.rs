@@ -134,8 +134,9 @@ impl Pool {
     /// Removes a snapshot. The caller has the lock.
     ///
     /// The header comes before the data: its class refuses if somebody has made a clone meanwhile,
-    /// and if this client dies, only space is lost. What changed before the snapshot is noted in the
-    /// next object map before that: too much is noted if the removal is refused, never too little.
+    /// and if this client dies, only space is lost. What changed before the snapshot is noted in
+    /// the next object map before that: too much is noted if the removal is refused, never too
+    /// little.
     pub(super) async fn remove_one(&self, core: &Rc<Core>, id: SnapId) -> Result<(), RbdError> {
         let header = core.header();
         let snapshot = header.snapshot(id).ok_or_else(|| RbdError::NoSnapshot {
@@ -188,8 +189,8 @@ impl Pool {
     /// Makes the present state of an image that of a snapshot. What was written since is lost.
     ///
     /// # Errors
-    /// There is no such snapshot, or the cluster answers with an error. Then the image may be rolled
-    /// back in parts.
+    /// There is no such snapshot, or the cluster answers with an error. Then the image may be
+    /// rolled back in parts.
     pub async fn rollback_snapshot(
         &self,
         image: &str,

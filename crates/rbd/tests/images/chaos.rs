@@ -311,8 +311,8 @@ impl Chaos {
         self.live.push(next);
     }
 
-    /// A client is cut off in the middle of what it does, another takes over, and the client goes on
-    /// as if nothing had happened.
+    /// A client is cut off in the middle of what it does, another takes over, and the client goes
+    /// on as if nothing had happened.
     fn freeze(&mut self) {
         let guest = self.any_guest();
         // Whoever waits for the lock may get it later, and write then.

@@ -124,8 +124,8 @@ impl<C: Cast> World<'_, C> {
         None
     }
 
-    /// Finds a node that keeps fewer slots for a thick volume than the volume's size takes. The data
-    /// of other volumes may leave fewer, where it came first to a node that came back empty.
+    /// Finds a node that keeps fewer slots for a thick volume than the volume's size takes. The
+    /// data of other volumes may leave fewer, where it came first to a node that came back empty.
     fn lacking_slots(&self) -> Option<String> {
         let thick =
             |(_, tenant): &(usize, &Tenant)| tenant.share.provisioning == Provisioning::Thick;

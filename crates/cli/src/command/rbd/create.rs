@@ -107,7 +107,8 @@ pub(super) fn parse_image_size(text: &str) -> Result<u64, String> {
 }
 
 impl LayoutArgs {
-    /// The options of an image of this size. What is not given is as in `parent`, or as Ceph has it.
+    /// The options of an image of this size. What is not given is as in `parent`, or as Ceph has
+    /// it.
     pub(super) fn options(
         &self,
         size_bytes: u64,

@@ -85,7 +85,8 @@ impl Source {
         })
     }
 
-    /// The next bytes to write, before `end_bytes`. `None` at that place, or at the end of the file.
+    /// The next bytes to write, before `end_bytes`. `None` at that place, or at the end of the
+    /// file.
     fn next(&mut self, end_bytes: u64) -> anyhow::Result<Option<Piece>> {
         loop {
             if let Some(part) = self.parts.pop() {

@@ -1,5 +1,5 @@
-//! Names of images on the command line: `[POOL/[NAMESPACE/]]IMAGE[@SNAPSHOT]`, and options that name
-//! the pool or the namespace instead.
+//! Names of images on the command line: `[POOL/[NAMESPACE/]]IMAGE[@SNAPSHOT]`, and options that
+//! name the pool or the namespace instead.
 
 use anyhow::bail;
 use fieldstone_rbd::ImageSpec;

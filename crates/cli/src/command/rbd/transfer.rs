@@ -135,7 +135,8 @@ where
     N: FnMut() -> anyhow::Result<Option<Piece>>,
     D: FnMut(&Piece, Payload) -> anyhow::Result<()>,
 {
-    /// Takes answers and sends requests, until that needs answers of the cluster. `Some` at the end.
+    /// Takes answers and sends requests, until that needs answers of the cluster. `Some` at the
+    /// end.
     fn step(&mut self, image: &mut Image, now: Nanos) -> anyhow::Result<Option<()>> {
         loop {
             let sent = self.send(image, now)?;

@@ -17,8 +17,8 @@
 //! Nautilus: one record `parent` for the image and all its snapshots, and in each snapshot only how
 //! much of the parent shows through it.
 //!
-//! Source of behaviour: Ceph's `cls_rbd.cc`. Left out: journals, groups, migration, the registration
-//! of mirrors, and the format 1.
+//! Source of behaviour: Ceph's `cls_rbd.cc`. Left out: journals, groups, migration, the
+//! registration of mirrors, and the format 1.
 
 mod directory;
 mod header;

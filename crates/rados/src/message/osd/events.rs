@@ -44,8 +44,9 @@ impl OsdBackoff {
 }
 
 impl WatchNotify {
-    /// The message: u8 1; u8 kind; u64 cookie; u64 version; u64 id; bytes; s32 result; u64 notifier.
-    /// The answers of the watchers ([`NotifyKind::Complete`]) are the data of the message.
+    /// The message: u8 1; u8 kind; u64 cookie; u64 version; u64 id; bytes; s32 result; u64
+    /// notifier. The answers of the watchers ([`NotifyKind::Complete`]) are the data of the
+    /// message.
     #[must_use]
     pub fn encode(&self, _features: u64) -> Message {
         let (bytes, data) = match self.kind {

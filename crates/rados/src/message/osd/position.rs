@@ -1,8 +1,8 @@
 //! The order of objects in a pool (Ceph: `hobject_t` and its bitwise order).
 //!
 //! A placement group has the objects whose hashes end with the same bits. In the order, the hash
-//! counts with its bits reversed, so the objects of a group stand together, and stay so when a group
-//! splits. The fields count in this order: behind all objects or not, pool, reversed hash,
+//! counts with its bits reversed, so the objects of a group stand together, and stay so when a
+//! group splits. The fields count in this order: behind all objects or not, pool, reversed hash,
 //! namespace, key (of an object without a key: its name), name, snapshot. Texts compare as bytes.
 
 use std::cmp::Ordering;

@@ -2,8 +2,8 @@
 //!
 //! Front of version 8: name of the object; group; s64 flags; s32 result; u32 epoch and u64 version
 //! for old readers; u32 epoch of the map; u32 count, and 38 bytes for each operation; s32 attempt;
-//! s32 result of each operation; u32 epoch and u64 version of the change; u64 user version; u8 1 and
-//! a redirection, or u8 0; a trace. The data of the operations are cut by the lengths in the
+//! s32 result of each operation; u32 epoch and u64 version of the change; u64 user version; u8 1
+//! and a redirection, or u8 0; a trace. The data of the operations are cut by the lengths in the
 //! operations.
 
 use std::sync::Arc;

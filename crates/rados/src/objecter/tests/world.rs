@@ -6,8 +6,8 @@
 //! Checked: nothing is sent to an OSD that the client's newest map does not name; each request is
 //! answered exactly once; the writes on an object are executed once each, in the order of their
 //! submission; no answer to an earlier attempt counts; and when the faults end, all requests are
-//! answered within a bound, although questions for maps may have got lost. Watches and notifications
-//! are in the module `lingers`.
+//! answered within a bound, although questions for maps may have got lost. Watches and
+//! notifications are in the module `lingers`.
 
 mod lingers;
 

@@ -1,12 +1,12 @@
 //! Watches and notifications in the world with faults.
 //!
 //! The OSDs of the model know watchers as real ones do: a watcher stays with its object when the
-//! group moves, but has to connect again; one of which nothing is heard for 30 s is forgotten, and so
-//! is one that the world picks. Notifications that are under way end with each new interval.
+//! group moves, but has to connect again; one of which nothing is heard for 30 s is forgotten, and
+//! so is one that the world picks. Notifications that are under way end with each new interval.
 //!
-//! Checked: no watch is lost; each one that the OSD forgot while the client relied on it is reported
-//! as interrupted, and none without a sign of the OSD; at the end each watch is connected where its
-//! object is; each notification and each other call is answered exactly once.
+//! Checked: no watch is lost; each one that the OSD forgot while the client relied on it is
+//! reported as interrupted, and none without a sign of the OSD; at the end each watch is connected
+//! where its object is; each notification and each other call is answered exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
