@@ -74,6 +74,7 @@ struct Watched {
 struct Notification {
     place: Place,
     to: Watcher,
+    payload: Bytes,
     deadline: Nanos,
     waiting: BTreeSet<Watcher>,
     answers: Vec<(Watcher, Bytes)>,
@@ -101,11 +102,17 @@ impl Watches {
         self.signals.pop_front()
     }
 
-    /// Begins a watch, or finds its client back.
+    /// Begins a watch, or finds its client back: then it hears again what it has not answered.
     pub fn watch(&mut self, place: Place, caller: &Caller, cookie: u64, timeout_s: u32) {
         let timeout_s = if timeout_s == 0 { WATCH_TIMEOUT_S } else { timeout_s };
         let watch = Watched { timeout_s, address: caller.address, ends: None };
         let watcher = Watcher { client: caller.client, cookie };
+        for (&notify_id, one) in &self.notifications {
+            if one.place == place && one.waiting.contains(&watcher) {
+                let (from, payload) = (one.to.client, one.payload.clone());
+                self.signals.push_back(Signal::Notify { to: watcher, notify_id, from, payload });
+            }
+        }
         self.objects.entry(place).or_default().insert(watcher, watch);
     }
 
@@ -191,9 +198,9 @@ impl Watches {
             self.signals.push_back(Signal::Notify { to: watcher, notify_id, from, payload });
         }
         let is_complete = waiting.is_empty();
-        let (place, answers) = (place.clone(), Vec::new());
-        self.notifications
-            .insert(notify_id, Notification { place, to, deadline, waiting, answers });
+        let (place, payload, answers) = (place.clone(), payload.clone(), Vec::new());
+        let notification = Notification { place, to, payload, deadline, waiting, answers };
+        self.notifications.insert(notify_id, notification);
         if is_complete {
             self.complete(notify_id);
         }

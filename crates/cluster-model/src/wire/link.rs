@@ -34,6 +34,7 @@ pub struct Links {
     links: BTreeMap<LinkId, Link>,
     of_session: BTreeMap<SessionId, LinkId>,
     newest: u64,
+    duplicates: u32,
 }
 
 impl Links {
@@ -41,12 +42,17 @@ impl Links {
     #[must_use]
     pub fn new(cluster: WireCluster, keys: KeyServer, features: u64) -> Self {
         let (links, of_session) = (BTreeMap::new(), BTreeMap::new());
-        Self { cluster, keys, features, links, of_session, newest: 0 }
+        Self { cluster, keys, features, links, of_session, newest: 0, duplicates: 0 }
     }
 
     /// The servers behind the connections. Call [`Links::flush`] after a change.
     pub fn cluster(&mut self) -> &mut WireCluster {
         &mut self.cluster
+    }
+
+    /// Sends the next answers of OSDs twice.
+    pub fn duplicate_replies(&mut self, count: u32) {
+        self.duplicates = count;
     }
 
     /// A client connects to a server at one of its addresses.
@@ -114,9 +120,12 @@ impl Links {
     pub fn flush(&mut self) {
         while let Some((session, message)) = self.cluster.poll_output() {
             let link = self.of_session.get(&session).and_then(|id| self.links.get_mut(id));
-            if let Some(link) = link {
-                link.connection.send(message);
+            let Some(link) = link else { continue };
+            if self.duplicates > 0 && message.kind == MessageKind::OsdOpReply as u16 {
+                self.duplicates -= 1;
+                link.connection.send(message.clone());
             }
+            link.connection.send(message);
         }
     }
 

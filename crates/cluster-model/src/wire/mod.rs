@@ -11,10 +11,11 @@
 //! takes effect in the store at once, and is told with [`WireCluster::take_change`], so that the
 //! owner can publish the next map.
 //!
-//! **An OSD** executes a request if its placement group maps to the OSD by the newest map. It drops
-//! other requests without an answer, as a real OSD does, and tells a client with an older map the
-//! newer ones. A request of a newer map waits for that map. A write that was executed before gets
-//! the same answer again. A group can be blocked: then a client is asked to back off.
+//! **An OSD** executes a request if its placement group maps to the OSD by the newest map, and the
+//! client knew a map in which the OSD was the primary already, without a break. It drops other
+//! requests without an answer, as a real OSD does, and tells a client with an older map the newer
+//! ones. A request of a newer map waits for that map. A write that was executed before gets the
+//! same answer again. A group can be blocked: then a client is asked to back off.
 //!
 //! **Left out**: replication, recovery, restarts with loss of memory, capabilities, statistics.
 
@@ -30,6 +31,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
+use fieldstone_crush::OsdId;
 use fieldstone_crush::osdmap::{OsdMap, PgId, PoolId};
 use fieldstone_rados::Nanos;
 use fieldstone_rados::cluster::{SnapId, Watcher};
@@ -86,6 +88,21 @@ struct Maps {
     full: BTreeMap<u32, Bytes>,
     incremental: BTreeMap<u32, Bytes>,
     newest: Option<OsdMap>,
+    /// The primary of each group, and the epoch since when it is.
+    primaries: BTreeMap<PgId, (Option<OsdId>, u32)>,
+}
+
+impl Maps {
+    /// Notes which primaries a new map changes.
+    fn note_primaries(&mut self, epoch: u32, map: &OsdMap) {
+        for pg in map.pools.iter().flat_map(|(&id, pool)| pool.pgs(id)) {
+            let primary = map.place(pg).ok().and_then(|placement| placement.acting_primary);
+            let known = self.primaries.entry(pg).or_insert((primary, epoch));
+            if known.0 != primary {
+                *known = (primary, epoch);
+            }
+        }
+    }
 }
 
 /// Monitors and OSDs.
@@ -151,12 +168,20 @@ impl WireCluster {
         if let Some(change) = change {
             self.maps.incremental.insert(epoch, change);
         }
+        self.maps.note_primaries(epoch, &map);
         self.maps.newest = Some(map);
         let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
         for session in sessions {
             self.tell_subscriber(session);
         }
         self.retry_waiting();
+    }
+
+    /// Forgets the maps before an epoch, as monitors do after a while. The newest one stays.
+    pub fn trim_maps(&mut self, oldest: u32) {
+        let oldest = oldest.min(self.epoch());
+        self.maps.full.retain(|&epoch, _| epoch >= oldest);
+        self.maps.incremental.retain(|&epoch, _| epoch > oldest);
     }
 
     /// A client has connected. Returns the session.
@@ -226,8 +251,8 @@ impl WireCluster {
         self.output.push_back((id, message));
     }
 
-    /// The maps from `start` to the newest; the newest in full if changes are missing or `start` is
-    /// 0.
+    /// The maps from `start` to the newest. The newest in full if `start` is 0. If the changes from
+    /// there on are forgotten: the oldest in full, and the changes since then.
     fn maps_since(&self, start: u32) -> OsdMaps {
         let newest = self.epoch();
         let wanted = start.max(1)..=newest;
@@ -235,6 +260,14 @@ impl WireCluster {
         let (mut incremental, mut full) = (Vec::new(), Vec::new());
         if start > 0 && wanted.clone().all(is_known) {
             let changes = self.maps.incremental.range(wanted).take(MAX_MAPS);
+            incremental.extend(changes.map(|(&epoch, bytes)| (epoch, bytes.clone())));
+        } else if let Some((&epoch, bytes)) = self.maps.full.first_key_value()
+            && start > 0
+            && start <= epoch
+            && (epoch + 1..=newest).all(is_known)
+        {
+            full.push((epoch, bytes.clone()));
+            let changes = self.maps.incremental.range(epoch + 1..).take(MAX_MAPS - 1);
             incremental.extend(changes.map(|(&epoch, bytes)| (epoch, bytes.clone())));
         } else if let Some((&epoch, bytes)) = self.maps.full.last_key_value() {
             full.push((epoch, bytes.clone()));

@@ -103,11 +103,13 @@ impl WireCluster {
             Ok(data) => (0, data),
             Err(error) => (-error.0, Bytes::new()),
         };
+        // The map with the change is the one that the owner publishes for it.
+        let ahead = u32::try_from(self.changes.len()).unwrap_or(0);
         let reply = PoolOpReply {
             tid: request.tid,
             fsid: self.fsid,
             result,
-            osdmap_epoch: self.epoch(),
+            osdmap_epoch: self.epoch() + ahead,
             data,
         };
         self.send(id, reply.encode());

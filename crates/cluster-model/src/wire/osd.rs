@@ -69,7 +69,16 @@ impl WireCluster {
         let is_group_right = op.flags & flag::PGOP != 0
             || map.locate(object.pool, &object.namespace, &object.key, &object.name)
                 == Ok(op.target.pg);
-        if is_group_right && is_here(map, osd, op) { Verdict::Execute } else { Verdict::Drop }
+        // The client sends a request again when the primary changes. The OSD relies on it.
+        let is_current =
+            self.maps.primaries.get(&op.target.pg).is_none_or(|&(primary, since)| {
+                primary != Some(OsdId(osd)) || op.map_epoch >= since
+            });
+        if is_group_right && is_current && is_here(map, osd, op) {
+            Verdict::Execute
+        } else {
+            Verdict::Drop
+        }
     }
 
     fn handle(&mut self, id: SessionId, osd: u32, op: OsdOp) {

@@ -11,7 +11,7 @@
 //! Each service keeps its last [`SECRETS_KEPT`] secrets, so a ticket outlives two rotations.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -33,6 +33,8 @@ use crate::errno::Errno;
 pub const SECRETS_KEPT: usize = 3;
 /// Sessions that are remembered for renewals. Beyond it, that of the lowest global id is forgotten.
 pub const SESSIONS_KEPT: usize = 1 << 16;
+/// Handshakes of one client that are kept for renewals.
+const SESSIONS_OF_CLIENT: usize = 8;
 /// Bytes of a connection's secret in mode secure, as Ceph sends them. 40 of them are used.
 pub const SECRET_LEN: usize = 64;
 
@@ -98,7 +100,8 @@ struct Inner {
     rng: ChaCha20Rng,
     entities: BTreeMap<Entity, CryptoKey>,
     services: BTreeMap<EntityKind, Secrets>,
-    sessions: BTreeMap<u64, Session>,
+    /// The newest handshakes of each client: it may try several monitors at once, and uses one.
+    sessions: BTreeMap<u64, VecDeque<Session>>,
     next_global_id: u64,
     auth_validity_s: u32,
     service_validity_s: u32,
@@ -332,15 +335,23 @@ impl KeyServer {
     #[must_use]
     pub fn renew(&self, global_id: u64, payload: Bytes) -> (i32, Bytes) {
         let mut inner = self.0.borrow_mut();
+        let body = payload.slice(payload.len().min(2)..);
         let mut from = Decoder::new(payload);
         let answer = match from.u16("the kind of a request") {
             Ok(GET_PRINCIPAL_SESSION_KEY) => inner.more_tickets(&mut from),
-            Ok(GET_AUTH_SESSION_KEY) => match inner.sessions.get(&global_id).cloned() {
-                Some(session) => inner
-                    .grant(&session, global_id, false, &mut from, None)
-                    .map(|(payload, _)| payload),
-                None => Err(Errno::EPERM),
-            },
+            Ok(GET_AUTH_SESSION_KEY) => {
+                let sessions = inner.sessions.get(&global_id).cloned().unwrap_or_default();
+                let mut answer = Err(Errno::EPERM);
+                for session in sessions {
+                    let mut from = Decoder::new(body.clone());
+                    let granted = inner.grant(&session, global_id, false, &mut from, None);
+                    answer = granted.map(|(payload, _)| payload);
+                    if answer.is_ok() {
+                        break;
+                    }
+                }
+                answer
+            }
             _ => Err(Errno::EINVAL),
         };
         match answer {
@@ -404,7 +415,9 @@ impl ServerAuth for MonitorServer {
         match inner.grant(&session, global_id, is_new, &mut from, Some(&secret)) {
             Err(errno) => inner.refuse(errno),
             Ok((payload, key)) => {
-                inner.sessions.insert(global_id, session);
+                let sessions = inner.sessions.entry(global_id).or_default();
+                sessions.push_front(session);
+                sessions.truncate(SESSIONS_OF_CLIENT);
                 if inner.sessions.len() > SESSIONS_KEPT {
                     inner.sessions.pop_first();
                 }

@@ -64,7 +64,7 @@ fn what_cannot_be_opened_says_why() {
     for (guest, text) in [
         (missing, "there is no image rbd/none"),
         (no_pool, "there is no pool x"),
-        (no_snapshot, "image vm has no snapshot s"),
+        (no_snapshot, "image rbd/vm has no snapshot s"),
     ] {
         world.run_until("opening", |world| world.guest(guest).image.phase() != Phase::Opening);
         let Phase::Failed(error) = world.guest(guest).image.phase() else { panic!("it opened") };
