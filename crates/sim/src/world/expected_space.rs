@@ -96,7 +96,11 @@ impl<C: Cast> World<'_, C> {
     /// The slots of a node that other volumes leave to a volume when they have collected their
     /// garbage, except the share that they may keep. A node that came back empty can grant a thick
     /// volume no more than that, if the other volumes came first.
+    /// While no fault has struck a node for good, nothing excuses fewer slots than promised.
     pub(super) fn slots_left_for(&self, tenant: usize) -> u64 {
+        if self.fault_model.struck() == 0 {
+            return u64::MAX;
+        }
         let scenario = &self.scenario;
         let alive = usize::from(scenario.nodes).saturating_sub(self.fault_model.struck()).max(1);
         let width = scenario.profile.shards().min(alive) as u64;
