@@ -1,13 +1,13 @@
-//! Increments of a real cluster. `data/osdmap/chain16` has consecutive increments of a Ceph 16
-//! cluster and full maps of some epochs; its README says what happens in them. Applying the
-//! increments must give the full maps.
+//! Increments of real clusters. `data/osdmap/chain16`, `chain18` and `chain20` have consecutive
+//! increments of clusters of Ceph 16, 18 and 20, and full maps of some epochs; their READMEs say
+//! what happens in them. Applying the increments must give the full maps.
 //!
-//! With `FIELDSTONE_OSDMAP_CHAIN=FOLDER` the tests take another folder, with `full.EPOCH` and
+//! With `FIELDSTONE_OSDMAP_CHAIN=FOLDER` the tests take that folder alone, with `full.EPOCH` and
 //! `inc.EPOCH` files.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -22,9 +22,25 @@ struct Chain {
     increments: BTreeMap<u32, Vec<u8>>,
 }
 
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/osdmap").join(name)
+}
+
 fn chain() -> Chain {
-    let stored = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/osdmap/chain16");
-    let folder = std::env::var_os("FIELDSTONE_OSDMAP_CHAIN").map_or(stored, PathBuf::from);
+    let folder = std::env::var_os("FIELDSTONE_OSDMAP_CHAIN").map(PathBuf::from);
+    read_chain(&folder.unwrap_or_else(|| self::folder("chain16")))
+}
+
+/// The chains of all releases, with the names of their folders.
+fn chains() -> Vec<(String, Chain)> {
+    if std::env::var_os("FIELDSTONE_OSDMAP_CHAIN").is_some() {
+        return vec![("the given folder".to_owned(), chain())];
+    }
+    let names = ["chain16", "chain18", "chain20"];
+    names.map(|name| (name.to_owned(), read_chain(&folder(name)))).into()
+}
+
+fn read_chain(folder: &Path) -> Chain {
     let mut chain = Chain { full: BTreeMap::new(), increments: BTreeMap::new() };
     for entry in std::fs::read_dir(folder).expect("the data are well-formed") {
         let path = entry.expect("the data are well-formed").path();
@@ -65,47 +81,50 @@ fn trimmed(map: &OsdMap) -> OsdMap {
 
 #[test]
 fn increments_lead_to_the_full_maps() {
-    let chain = chain();
-    let (mut map, increments) = start(&chain);
-    if let Some(first) = chain.increments.get(&1) {
-        // The first increment has a whole map inside.
-        let mut born = OsdMap::of_crush((*map.crush).clone(), BTreeMap::new());
-        born.apply(&Incremental::decode(first).unwrap()).unwrap();
-        assert_eq!(Some(born), chain.full.get(&1).map(|full| OsdMap::decode(full).unwrap()));
-    }
-    let mut compared = 0;
-    for increment in &increments {
-        let crush = map.crush.clone();
-        map.apply(increment).unwrap();
-        if increment.crush.is_none() && increment.full.is_none() {
-            assert!(Arc::ptr_eq(&crush, &map.crush), "the CRUSH map was copied");
+    for (name, chain) in chains() {
+        let (mut map, increments) = start(&chain);
+        if let Some(first) = chain.increments.get(&1) {
+            // The first increment has a whole map inside.
+            let mut born = OsdMap::of_crush((*map.crush).clone(), BTreeMap::new());
+            born.apply(&Incremental::decode(first).unwrap()).unwrap();
+            let full = chain.full.get(&1).map(|full| OsdMap::decode(full).unwrap());
+            assert_eq!(Some(born), full, "{name}");
         }
-        if let Some(full) = chain.full.get(&map.epoch) {
-            let full = OsdMap::decode(full).unwrap();
-            assert_eq!(trimmed(&map), trimmed(&full), "epoch {}", map.epoch);
-            compared += 1;
+        let mut compared = 0;
+        for increment in &increments {
+            let crush = map.crush.clone();
+            map.apply(increment).unwrap();
+            if increment.crush.is_none() && increment.full.is_none() {
+                assert!(Arc::ptr_eq(&crush, &map.crush), "the CRUSH map was copied");
+            }
+            if let Some(full) = chain.full.get(&map.epoch) {
+                let full = OsdMap::decode(full).unwrap();
+                assert_eq!(trimmed(&map), trimmed(&full), "{name}, epoch {}", map.epoch);
+                compared += 1;
+            }
         }
+        assert!(compared >= 2 && increments.len() >= 20, "{compared} of {}", increments.len());
     }
-    assert!(compared >= 2 && increments.len() >= 20, "{compared} of {}", increments.len());
 }
 
 #[test]
 fn maps_and_increments_survive_our_writer() {
-    let chain = chain();
-    for (epoch, full) in &chain.full {
-        let map = OsdMap::decode(full).unwrap();
-        assert_eq!(OsdMap::decode(&map.encode()).as_ref(), Ok(&map), "epoch {epoch}");
-    }
-    for (epoch, bytes) in &chain.increments {
-        let increment = Incremental::decode(bytes).unwrap();
-        let again = Incremental::decode(&increment.encode());
-        assert_eq!(again.as_ref(), Ok(&increment), "epoch {epoch}");
+    for (name, chain) in chains() {
+        for (epoch, full) in &chain.full {
+            let map = OsdMap::decode(full).unwrap();
+            assert_eq!(OsdMap::decode(&map.encode()).as_ref(), Ok(&map), "{name}, epoch {epoch}");
+        }
+        for (epoch, bytes) in &chain.increments {
+            let increment = Incremental::decode(bytes).unwrap();
+            let again = Incremental::decode(&increment.encode());
+            assert_eq!(again.as_ref(), Ok(&increment), "{name}, epoch {epoch}");
+        }
     }
 }
 
 #[test]
 fn damaged_increments_are_refused() {
-    for bytes in chain().increments.values() {
+    for bytes in chains().iter().flat_map(|(_, chain)| chain.increments.values()) {
         for len in 0..bytes.len() {
             assert!(Incremental::decode(&bytes[..len]).is_err(), "{len}");
         }
@@ -119,6 +138,36 @@ fn damaged_increments_are_refused() {
         *flipped.last_mut().unwrap() ^= 1;
         let error = Incremental::decode(&flipped).unwrap_err();
         assert!(matches!(error, DecodeError::BadIncrementChecksum { .. }), "{error}");
+    }
+}
+
+/// `places.EPOCH` is what osdmaptool of the same release prints of the full map.
+#[test]
+fn placements_are_those_of_newer_osdmaptools() {
+    let set = |items: &[ItemId], primary: Option<OsdId>| {
+        let items: Vec<String> = items.iter().map(|item| item.0.to_string()).collect();
+        let primary = primary.map_or("-1".to_owned(), |osd| osd.0.to_string());
+        format!("([{}], p{primary})", items.join(","))
+    };
+    for (name, least) in [("chain18", 200), ("chain20", 300)] {
+        let (chain, mut groups) = (read_chain(&folder(name)), 0);
+        for (epoch, full) in &chain.full {
+            let Ok(text) = std::fs::read_to_string(folder(name).join(format!("places.{epoch}")))
+            else {
+                continue;
+            };
+            let map = OsdMap::decode(full).unwrap();
+            for line in text.lines() {
+                let (pg, theirs) = line.split_once(" raw ").unwrap();
+                let place = map.place(pg.parse().unwrap()).unwrap();
+                let up = set(&place.up, place.up_primary);
+                let acting = set(&place.acting, place.acting_primary);
+                let (_, theirs) = theirs.split_once(" up ").unwrap();
+                assert_eq!(format!("{up} acting {acting}"), theirs, "{name}, {epoch}: {pg}");
+                groups += 1;
+            }
+        }
+        assert!(groups >= least, "{name}: {groups} groups");
     }
 }
 
