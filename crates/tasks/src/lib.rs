@@ -48,26 +48,24 @@ impl Wake for TaskWaker {
     }
 }
 
-struct Entry {
-    /// `None` while the task runs.
-    task: Option<Task>,
-    waker: Waker,
-}
-
 /// Runs tasks until all of them wait.
 #[derive(Default)]
 pub struct Executor {
-    tasks: Slab<Entry>,
+    /// `None` while the task runs.
+    tasks: Slab<Option<Task>>,
+    /// The waker of each key. It serves all tasks that ever have the key.
+    wakers: Vec<Waker>,
     ready: Arc<ReadyQueue>,
 }
 
 impl Executor {
     /// Adds a task; it first runs at the next [`Executor::run`].
     pub fn spawn(&mut self, task: Task) {
-        let entry = self.tasks.vacant_entry();
-        let key = entry.key();
-        let waker = Waker::from(Arc::new(TaskWaker { key, ready: Arc::clone(&self.ready) }));
-        entry.insert(Entry { task: Some(task), waker });
+        let key = self.tasks.insert(Some(task));
+        if key == self.wakers.len() {
+            let ready = Arc::clone(&self.ready);
+            self.wakers.push(Waker::from(Arc::new(TaskWaker { key, ready })));
+        }
         self.ready.push(key);
     }
 
@@ -77,17 +75,15 @@ impl Executor {
         while let Some(key) = self.ready.pop() {
             // A wake may arrive for a task that has ended, or for a key that a newer task has now.
             // One more poll of that task does no harm.
-            let Some(entry) = self.tasks.get_mut(key) else { continue };
-            let Some(mut task) = entry.task.take() else { continue };
-            let waker = entry.waker.clone();
+            let Some(mut task) = self.tasks.get_mut(key).and_then(Option::take) else { continue };
             ran = true;
-            match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            match task.as_mut().poll(&mut Context::from_waker(&self.wakers[key])) {
                 Poll::Ready(()) => {
                     self.tasks.remove(key);
                 }
                 Poll::Pending => {
-                    if let Some(entry) = self.tasks.get_mut(key) {
-                        entry.task = Some(task);
+                    if let Some(place) = self.tasks.get_mut(key) {
+                        *place = Some(task);
                     }
                 }
             }
