@@ -81,6 +81,10 @@ impl Complete for Polled {
             self.1.complete(told.arg.expose_provenance() as u64, answer.map(|_| Data::default()));
         }
     }
+
+    fn end_of_batch(&self) {
+        self.1.end_of_batch();
+    }
 }
 
 /// The asynchronous requests of a device.

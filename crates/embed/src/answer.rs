@@ -117,6 +117,12 @@ pub trait Complete: Send + Sync {
     /// Only the answer to a read into the caller's memory may come on another thread: the one that
     /// drops the last use of that memory. `complete` must not block, but it may submit.
     fn complete(&self, tag: u64, answer: Answer);
+
+    /// One or more answers have come by [`Complete::complete`], and no more come in this turn of
+    /// the core. A receiver that wakes a thread does it here: once for all answers of the turn. A
+    /// receiver that passes answers to another one passes this on, too. The rules of `complete`
+    /// hold.
+    fn end_of_batch(&self) {}
 }
 
 /// The receiver of a request's answer.
@@ -166,11 +172,22 @@ pub fn is_in_callback() -> bool {
 /// may be the last owner of the device. So it is dropped here, where closing the device does not
 /// wait.
 pub(crate) fn complete(on_complete: OnComplete, answer: Answer) {
-    let before = ON_CORE.replace(true);
-    let call = move || {
+    call_receiver(move || {
         on_complete.to.complete(on_complete.tag, answer);
         drop(on_complete);
-    };
+    });
+}
+
+/// Tells a receiver that it has all answers of this turn, as [`complete`] passes an answer.
+pub(crate) fn end_batch(receiver: Arc<dyn Complete>) {
+    call_receiver(move || {
+        receiver.end_of_batch();
+        drop(receiver);
+    });
+}
+
+fn call_receiver(call: impl FnOnce()) {
+    let before = ON_CORE.replace(true);
     // The closure holds only values of the caller, so a panic leaves nothing of this crate half
     // changed.
     let called = catch_unwind(AssertUnwindSafe(call));

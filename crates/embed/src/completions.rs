@@ -3,6 +3,10 @@
 //! Its eventfd is readable while the queue has answers. [`CompletionQueue::take`] resets the
 //! eventfd when the queue becomes empty. So an event loop polls the descriptor, level-triggered or
 //! edge-triggered. When the descriptor is readable, the loop calls `take` until the queue is empty.
+//!
+//! The core makes a system call only if a thread needs it: once for the answers of a turn if a
+//! thread waits that was not woken before, and if the queue was empty and the caller uses the
+//! descriptor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,6 +37,23 @@ struct State {
     done: VecDeque<Done>,
     /// Places in `done` that have an answer or are reserved for one.
     reserved: usize,
+    /// Threads that wait, without those that an answer has woken.
+    waiting: usize,
+    /// Threads that an answer has woken, and that have not noticed yet.
+    woken: usize,
+    /// The caller has asked for the eventfd.
+    polled: bool,
+}
+
+impl State {
+    /// A thread has stopped to wait, whatever the reason.
+    fn awake(&mut self) {
+        if self.woken > 0 {
+            self.woken -= 1;
+        } else {
+            self.waiting -= 1;
+        }
+    }
 }
 
 impl CompletionQueue {
@@ -51,7 +72,8 @@ impl CompletionQueue {
         }
         // SAFETY: the descriptor was just made and has no other owner.
         let eventfd = unsafe { OwnedFd::from_raw_fd(raw) };
-        let state = Mutex::new(State { done: VecDeque::new(), reserved: 0 });
+        let done = VecDeque::new();
+        let state = Mutex::new(State { done, reserved: 0, waiting: 0, woken: 0, polled: false });
         Ok(Arc::new(Self { state, filled: Condvar::new(), eventfd, capacity }))
     }
 
@@ -76,8 +98,10 @@ impl CompletionQueue {
             if rest.is_zero() {
                 return 0;
             }
+            state.waiting += 1;
             let waited = self.filled.wait_timeout(state, rest);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.awake();
         }
         self.take_from(&mut state, max, out)
     }
@@ -86,14 +110,22 @@ impl CompletionQueue {
         let count = state.done.len().min(max);
         out.extend(state.done.drain(..count));
         state.reserved -= count;
-        if count > 0 && state.done.is_empty() {
+        if count > 0 && state.done.is_empty() && state.polled {
             let mut sum = [0u8; 8];
-            // The read does not fail: the eventfd is readable, because `complete` wrote to it under
-            // the lock when the queue was empty.
+            // The read does not fail: the eventfd is readable, because it was written to under the
+            // lock when the queue got its first answer, or when the caller asked for it.
             // SAFETY: `sum` is eight writable bytes.
             unsafe { libc::read(self.eventfd.as_raw_fd(), sum.as_mut_ptr().cast(), sum.len()) };
         }
         count
+    }
+
+    /// Makes the eventfd readable. Its counter is zero.
+    fn raise(&self) {
+        let one = 1u64.to_ne_bytes();
+        // The write does not fail, because the counter does not overflow.
+        // SAFETY: `one` is eight readable bytes.
+        unsafe { libc::write(self.eventfd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -105,6 +137,11 @@ impl CompletionQueue {
 impl AsFd for CompletionQueue {
     /// The eventfd. The caller may only poll it.
     fn as_fd(&self) -> BorrowedFd<'_> {
+        let mut state = self.lock();
+        if !state.polled && !state.done.is_empty() {
+            self.raise();
+        }
+        state.polled = true;
         self.eventfd.as_fd()
     }
 }
@@ -121,13 +158,19 @@ impl Complete for CompletionQueue {
         let mut state = self.lock();
         let was_empty = state.done.is_empty();
         state.done.push_back(Done { tag, answer });
-        if was_empty {
-            let one = 1u64.to_ne_bytes();
-            // The counter is zero, so the write does not fail.
-            // SAFETY: `one` is eight readable bytes.
-            unsafe { libc::write(self.eventfd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        if was_empty && state.polled {
+            self.raise();
         }
-        drop(state);
-        self.filled.notify_one();
+    }
+
+    fn end_of_batch(&self) {
+        let mut state = self.lock();
+        // A thread that is awake already may take them all; one more is woken for what is left.
+        if state.waiting > 0 && state.woken < state.done.len() {
+            state.waiting -= 1;
+            state.woken += 1;
+            drop(state);
+            self.filled.notify_one();
+        }
     }
 }

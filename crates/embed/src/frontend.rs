@@ -100,10 +100,18 @@ impl Frontend for EmbedFrontend {
 
     /// Passes the answers to their receivers. A callback may submit, which wakes the core again.
     fn flush(&mut self, _: &mut FrontendIo<'_>) -> bool {
-        for (place, completion) in self.answered.drain(..) {
-            self.in_flight -= 1;
-            if let Some(Attached(queue)) = self.queues.get(&place) {
-                queue.answer(completion);
+        self.in_flight -= self.answered.len();
+        // The answers of one queue stay in their order.
+        if !self.answered.is_sorted_by_key(|&(place, _)| place) {
+            self.answered.sort_by_key(|&(place, _)| place);
+        }
+        let mut answered = self.answered.drain(..).peekable();
+        while let Some(&(place, _)) = answered.peek() {
+            let own = std::iter::from_fn(|| answered.next_if(|&(other, _)| other == place));
+            let own = own.map(|(_, completion)| completion);
+            match self.queues.get(&place) {
+                Some(Attached(queue)) => queue.answer(own),
+                None => own.for_each(drop),
             }
         }
         false

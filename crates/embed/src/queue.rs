@@ -22,8 +22,11 @@ use fieldstone_host::{
     DeviceId, FrontendId, FrontendMailer, Handle, NoFrontend, Submitter, WakeError,
 };
 use slab::Slab;
+use smallvec::SmallVec;
 
-use crate::answer::{Answer, Data, Error, OnComplete, complete, is_in_callback};
+use crate::answer::{
+    Answer, Complete, Data, Error, OnComplete, complete, end_batch, is_in_callback,
+};
 use crate::caller_buffer::{CallerBuffer, ReadInto};
 use crate::frontend::{KIND, Mail};
 
@@ -283,6 +286,15 @@ impl Queue {
         self.shared.submit(request, Entry { on_complete, held_bytes, read_into })
     }
 
+    /// Submits requests, as [`Queue::submit`] does one after the other, but wakes the core once for
+    /// all of them. Takes the accepted requests out of `batch`.
+    ///
+    /// # Errors
+    /// The first request that is left in `batch` is refused; see [`Queue::submit`] for the reasons.
+    pub fn submit_batch(&self, batch: &mut Vec<(Operation, OnComplete)>) -> Result<(), Error> {
+        self.shared.submit_batch(batch)
+    }
+
     /// Waits until the queue has room for a request that counts for `len_bytes`
     /// ([`Operation::held_bytes`]), at most for `timeout`. Another thread may take the room before
     /// the caller submits. This does not wait for a place in a
@@ -337,16 +349,36 @@ impl Shared {
         (fits && state.entries.len() < self.bounds.requests.max(1)).then_some(Ok(()))
     }
 
-    fn submit(&self, mut request: Request, entry: Entry) -> Result<(), Error> {
+    fn submit(&self, request: Request, entry: Entry) -> Result<(), Error> {
+        self.put(&mut self.lock(), request, entry)
+    }
+
+    fn submit_batch(&self, batch: &mut Vec<(Operation, OnComplete)>) -> Result<(), Error> {
+        // The core takes the requests only after this thread has released the lock.
+        let mut state = self.lock();
+        let mut accepted = 0;
+        let result = batch.iter().try_for_each(|(operation, on_complete)| {
+            let held_bytes = operation.held_bytes();
+            let (request, read_into) = operation.clone().request()?;
+            let on_complete = on_complete.clone();
+            self.put(&mut state, request, Entry { on_complete, held_bytes, read_into })?;
+            accepted += 1;
+            Ok(())
+        });
+        drop(state);
+        batch.drain(..accepted);
+        result
+    }
+
+    fn put(&self, state: &mut State, mut request: Request, entry: Entry) -> Result<(), Error> {
         let held_bytes = entry.held_bytes;
         if self.read_only && request.op.changes_data() {
             return Err(BlockError::ReadOnly.into());
         }
-        let mut state = self.lock();
         if state.closed {
             return Err(Error::Closed);
         }
-        self.room(&state, held_bytes).ok_or(Error::Full)??;
+        self.room(state, held_bytes).ok_or(Error::Full)??;
         if !state.woken {
             // The core takes the requests only after this thread has released the lock.
             self.mailer.wake(self.submitter.place).map_err(|error| match error {
@@ -409,36 +441,57 @@ impl Shared {
         into.append(&mut state.pending);
     }
 
-    /// The core has the answer to a request.
-    pub(crate) fn answer(self: &Arc<Self>, completion: Completion) {
-        let Ok(key) = usize::try_from(completion.id.0) else { return };
+    /// The core has answers to requests.
+    pub(crate) fn answer(self: &Arc<Self>, completions: impl Iterator<Item = Completion>) {
         let mut state = self.lock();
-        let Some(entry) = state.entries.try_remove(key) else { return };
-        state.held_bytes -= entry.held_bytes;
+        let mut answered: SmallVec<[_; 8]> = SmallVec::new();
+        for completion in completions {
+            let Ok(key) = usize::try_from(completion.id.0) else { continue };
+            let Some(entry) = state.entries.try_remove(key) else { continue };
+            state.held_bytes -= entry.held_bytes;
+            answered.push((entry, completion.result.map_err(Error::from)));
+        }
         self.notify(&state);
         drop(state);
-        self.deliver(entry, completion.result.map_err(Error::from));
+        self.deliver(answered);
     }
 
-    /// Passes the answer to the receiver: at once, or when the device no longer uses the caller's
+    /// Passes answers to their receivers: at once, or when the device no longer uses the caller's
     /// memory.
-    fn deliver(self: &Arc<Self>, entry: Entry, result: Result<Payload, Error>) {
-        let Entry { on_complete, read_into, .. } = entry;
-        let Some(read_into) = read_into else {
-            complete(on_complete, result.map(Data::of));
-            return self.delivered();
-        };
-        let shared = Arc::clone(self);
-        let report = move |answer: Answer| {
-            complete(on_complete, answer);
-            shared.delivered();
-        };
-        read_into.answer(result, Box::new(report));
+    fn deliver(
+        self: &Arc<Self>,
+        answered: impl IntoIterator<Item = (Entry, Result<Payload, Error>)>,
+    ) {
+        let mut receivers: SmallVec<[Arc<dyn Complete>; 2]> = SmallVec::new();
+        let mut delivered = 0;
+        for (Entry { on_complete, read_into, .. }, result) in answered {
+            let Some(read_into) = read_into else {
+                let receiver = &on_complete.to;
+                if !receivers.last().is_some_and(|last| Arc::ptr_eq(last, receiver)) {
+                    receivers.push(Arc::clone(receiver));
+                }
+                complete(on_complete, result.map(Data::of));
+                delivered += 1;
+                continue;
+            };
+            let shared = Arc::clone(self);
+            let report = move |answer: Answer| {
+                let receiver = Arc::clone(&on_complete.to);
+                complete(on_complete, answer);
+                end_batch(receiver);
+                shared.delivered(1);
+            };
+            read_into.answer(result, Box::new(report));
+        }
+        receivers.into_iter().for_each(end_batch);
+        if delivered > 0 {
+            self.delivered(delivered);
+        }
     }
 
-    fn delivered(&self) {
+    fn delivered(&self, count: usize) {
         let mut state = self.lock();
-        state.undelivered -= 1;
+        state.undelivered -= count;
         self.notify(&state);
     }
 
@@ -453,8 +506,6 @@ impl Shared {
         drop(state);
         // Memory of the caller may have code of its own that runs when it is dropped.
         drop(pending);
-        for (_, entry) in entries {
-            self.deliver(entry, Err(Error::Closed));
-        }
+        self.deliver(entries.into_iter().map(|(_, entry)| (entry, Err(Error::Closed))));
     }
 }

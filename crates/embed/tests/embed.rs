@@ -295,6 +295,82 @@ fn a_completion_queue_is_readable_while_answers_wait() {
     device.close().expect("closed");
 }
 
+#[test]
+fn a_descriptor_asked_for_late_tells_of_the_answers_that_wait() {
+    let device = ram(&Options::default());
+    let queue = CompletionQueue::new(4).expect("descriptors");
+    for tag in 0..2 {
+        device.submit(read(0, 1), queue.on_complete(tag)).expect("a place");
+    }
+    let began = Instant::now();
+    let mut done = Vec::new();
+    while done.len() < 2 {
+        assert!(began.elapsed() < TIMEOUT);
+        queue.wait(TIMEOUT, 4, &mut done);
+    }
+    device.submit(read(0, 1), queue.on_complete(2)).expect("a place");
+    device.flush().expect("all before it are answered");
+    let mut poll = libc::pollfd { fd: queue.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: `poll` is one entry, as the count says.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 30_000) }, 1);
+    assert_eq!(queue.take(4, &mut done), 1);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0, "it is empty now");
+    device.close().expect("closed");
+}
+
+#[test]
+fn every_thread_that_waits_gets_answers() {
+    let device = Arc::new(ram(&Options::default()));
+    let queue = CompletionQueue::new(64).expect("descriptors");
+    let taken = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let (queue, taken) = (Arc::clone(&queue), Arc::clone(&taken));
+            std::thread::spawn(move || {
+                let mut done = Vec::new();
+                while taken.load(Ordering::SeqCst) < 3_000 {
+                    done.clear();
+                    let count = queue.wait(Duration::from_millis(200), 1, &mut done);
+                    taken.fetch_add(count, Ordering::SeqCst);
+                }
+            })
+        })
+        .collect();
+    let began = Instant::now();
+    for tag in 0..3_000 {
+        while device.submit(read(0, 1), queue.on_complete(tag)).is_err() {
+            std::thread::yield_now();
+        }
+    }
+    threads.into_iter().for_each(|thread| thread.join().expect("ended"));
+    assert!(began.elapsed() < TIMEOUT, "no answer waited for the end of a wait");
+    assert_eq!(taken.load(Ordering::SeqCst), 3_000);
+}
+
+#[test]
+fn a_batch_is_accepted_up_to_the_first_refusal() {
+    let device =
+        ram(&Options { bounds: Bounds { requests: 3, ..Bounds::default() }, ..Options::default() });
+    let queue = CompletionQueue::new(16).expect("descriptors");
+    // The core may answer none of them while the batch holds the lock.
+    let mut batch: Vec<_> = (0..5).map(|tag| (read(0, 1), queue.on_complete(tag))).collect();
+    assert_eq!(device.submit_batch(&mut batch), Err(Error::Full));
+    assert_eq!(batch.len(), 2);
+    let mut done = Vec::new();
+    while done.len() < 3 {
+        assert!(queue.wait(TIMEOUT, 16, &mut done) > 0);
+    }
+    device.submit_batch(&mut batch).expect("there is room again");
+    while done.len() < 5 {
+        assert!(queue.wait(TIMEOUT, 16, &mut done) > 0);
+    }
+    assert!(batch.is_empty());
+    let tags: BTreeSet<u64> = done.iter().map(|done| done.tag).collect();
+    assert_eq!(tags, (0..5).collect());
+    device.close().expect("closed");
+}
+
 fn host(frontends: Vec<&'static FrontendKind>) -> Host {
     Host::start(HostConfig {
         cores: 2,
