@@ -29,7 +29,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 
 use crate::settings::{SettingError, Settings};
-use crate::{Completion, Info, Nanos, Request, RequestId};
+use crate::{BlockError, Completion, Info, Nanos, Request, RequestId};
 
 /// Bits of a [`RequestId`] that hold an index. The bits above hold the layer that made the request,
 /// counted from 1, or 0 for a request that entered the stack.
@@ -38,6 +38,9 @@ const INDEX_BITS: u32 = 56;
 /// The largest number of layers in one stack.
 pub(crate) const LAYERS_MAX: usize = (1 << (64 - INDEX_BITS)) - 1;
 
+/// Lines for the log that wait for the host.
+pub const REPORTS_MAX: usize = 16;
+
 /// A counter of a layer, for `status` and the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
@@ -45,6 +48,34 @@ pub struct Counter {
     pub name: &'static str,
     /// Its present value.
     pub value: u64,
+}
+
+/// What a layer has and the store has not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unwritten {
+    /// Bytes of writes that were answered.
+    pub bytes: u64,
+    /// Why the store refuses them, if it does and none of them is on its way.
+    pub failure: Option<BlockError>,
+}
+
+/// Work of a layer that takes too long for the device's thread: it reads a file, or computes for
+/// seconds. The world runs it in a thread of its own, and hands the result to [`Layer::worked`].
+pub type Work = Box<dyn FnOnce() -> WorkResult + Send>;
+
+/// The result of [`Work`], in the layer's own type; or why the work could not be done, as text for
+/// people.
+pub type WorkResult = Result<Box<dyn Any + Send>, String>;
+
+/// Whether a layer can serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It serves.
+    Ready,
+    /// It opens.
+    Opening,
+    /// It cannot serve, for this reason.
+    Failed(String),
 }
 
 /// An entry of a device's ordered list of layers.
@@ -96,8 +127,45 @@ pub trait Layer: Any + Send {
         None
     }
 
-    /// No more requests will come: the layer passes held requests on at once.
+    /// Whether the layer can serve. A device opens only when all of its layers are ready. A layer
+    /// that was ready once stays ready.
+    fn readiness(&self) -> Readiness {
+        Readiness::Ready
+    }
+
+    /// Work that has to be done before the layer is ready. The world asks after each turn in which
+    /// the device opens, and runs what it gets.
+    fn work(&mut self) -> Option<Work> {
+        None
+    }
+
+    /// Takes the result of the layer's work. The layer's [`Layer::info`] may change now.
+    fn worked(&mut self, result: WorkResult) {
+        drop(result);
+        debug_assert!(false, "{} had no work", self.name());
+    }
+
+    /// No more requests will come: the layer passes held requests on at once, and writes to the
+    /// store what the store does not have.
     fn drain(&mut self) {}
+
+    /// From now on others may read and change the store's data, for the reason `why`; or, with
+    /// `None`, nobody else does. A layer that keeps data drops what it has read, writes to the
+    /// store what the store does not have ([`Layer::unwritten`]), and keeps nothing new while the
+    /// store is shared.
+    fn share(&mut self, why: Option<&'static str>) {
+        let _ = why;
+    }
+
+    /// True if the layer keeps data when it may.
+    fn keeps_data(&self) -> bool {
+        false
+    }
+
+    /// What the layer has and the store has not; `None` if there is nothing.
+    fn unwritten(&self) -> Option<Unwritten> {
+        None
+    }
 
     /// The reason why requests wait here, as text for people; `None` if none wait.
     fn waits_for(&self) -> Option<String> {
@@ -139,6 +207,7 @@ pub struct Flow<'a> {
     pub(crate) layer: usize,
     pub(crate) size_bytes: u64,
     pub(crate) steps: &'a mut VecDeque<Step>,
+    pub(crate) reports: &'a mut Vec<String>,
 }
 
 impl Flow<'_> {
@@ -164,6 +233,14 @@ impl Flow<'_> {
     pub fn pass_own(&mut self, index: usize, mut request: Request) {
         request.id = own_id(self.layer, index);
         self.pass(request);
+    }
+
+    /// Leaves a line for the log. The host writes it with the device's name
+    /// ([`Stack::take_reports`](crate::Stack::take_reports)). At most [`REPORTS_MAX`] lines wait.
+    pub fn report(&mut self, line: String) {
+        if self.reports.len() < REPORTS_MAX {
+            self.reports.push(line);
+        }
     }
 
     /// Answers a request from above.

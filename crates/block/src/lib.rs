@@ -16,11 +16,11 @@ mod stack;
 mod stages;
 
 pub use destination::{Landed, ReadDestination, landed};
-pub use layer::{Counter, Flow, Layer};
+pub use layer::{Counter, Flow, Layer, Readiness, Unwritten, Work, WorkResult};
 pub use ram::Ram;
 pub use request::{
     Backend, BlockError, Completion, EXTENTS_MAX, Extent, ExtentKind, Info, Nanos, Op, Payload,
-    Piece, QueueId, Request, RequestFlags, RequestId, Stage, Stamps,
+    Piece, QueueId, Request, RequestFlags, RequestId, Sharing, Stage, Stamps,
 };
 pub use settings::{SettingError, Settings};
 pub use stack::{Stack, Unanswered};

@@ -174,6 +174,22 @@ pub struct Request {
 }
 
 impl Request {
+    /// A request without data that a part of the device makes itself.
+    #[must_use]
+    pub fn own(id: RequestId, op: Op, offset_bytes: u64, len_bytes: u32) -> Self {
+        Self {
+            id,
+            op,
+            offset_bytes,
+            len_bytes,
+            flags: RequestFlags::default(),
+            data: Bytes::new(),
+            destination: ReadDestination::default(),
+            queue: QueueId::default(),
+            stamps: Stamps::default(),
+        }
+    }
+
     /// The first byte behind the range. Cannot overflow for a request with a checked range.
     #[must_use]
     pub fn end_bytes(&self) -> u64 {
@@ -354,6 +370,15 @@ pub struct Info {
     pub read_only: bool,
 }
 
+/// Others may read and change the data of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// The reason, for people: a clause such as "another client has the lock".
+    pub why: &'static str,
+    /// It stays so as long as the backend is open.
+    pub for_good: bool,
+}
+
 /// A store of blocks: it takes requests, and gives completions in any order.
 ///
 /// Implementations do no I/O and read no clock. They state their needs to the world through their
@@ -376,6 +401,21 @@ pub trait Backend {
 
     /// When to call `poll` again even if nothing else happens; `None` if that is not necessary.
     fn deadline(&self) -> Option<Nanos>;
+
+    /// Why others may read and change the data; `None` if nobody else does.
+    ///
+    /// Layers above may keep data only while this is `None`: bytes that they have read, and bytes
+    /// that they have not written yet. The [`Stack`](crate::Stack) asks at each poll. A backend
+    /// that is about to share its data (to give a lock to another client, or for a snapshot that
+    /// another client makes) says so here, still takes requests, and goes on after
+    /// [`Backend::settled`].
+    fn shared(&self) -> Option<Sharing> {
+        None
+    }
+
+    /// The layers above keep nothing any more: each answered write is in the backend. The stack
+    /// calls this once after [`Backend::shared`] has begun to give a reason, or another one.
+    fn settled(&mut self) {}
 }
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -390,5 +430,11 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
     }
     fn deadline(&self) -> Option<Nanos> {
         (**self).deadline()
+    }
+    fn shared(&self) -> Option<Sharing> {
+        (**self).shared()
+    }
+    fn settled(&mut self) {
+        (**self).settled();
     }
 }

@@ -13,8 +13,10 @@ use std::collections::VecDeque;
 
 use slab::Slab;
 
-use crate::layer::{Flow, LAYERS_MAX, Layer, Step, owner_of};
-use crate::{Backend, Completion, Info, Nanos, Op, Request, RequestId, Stage};
+use crate::layer::{
+    Flow, LAYERS_MAX, Layer, Readiness, Step, Unwritten, Work, WorkResult, owner_of,
+};
+use crate::{Backend, Completion, Info, Nanos, Op, Request, RequestId, Sharing, Stage};
 
 /// A request that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,11 @@ pub struct Stack<B, T = ()> {
     answers: Vec<Completion>,
     /// The store got requests since its last poll.
     submitted: bool,
+    /// Why others may use the store's data, as the layers were told.
+    shared: Option<Sharing>,
+    /// The store does not know yet that the layers keep nothing.
+    settling: bool,
+    reports: Vec<String>,
 }
 
 impl<B: Backend, T> Stack<B, T> {
@@ -69,8 +76,12 @@ impl<B: Backend, T> Stack<B, T> {
             ready: Vec::new(),
             answers: Vec::new(),
             submitted: false,
+            shared: None,
+            settling: false,
+            reports: Vec::new(),
         };
         stack.note_info(below);
+        stack.look_whether_shared();
         stack
     }
 
@@ -122,6 +133,30 @@ impl<B: Backend, T> Stack<B, T> {
         self.layers.iter().find_map(|layer| (&**layer as &dyn Any).downcast_ref())
     }
 
+    /// Whether all layers can serve.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let states = self.layers.iter().map(|layer| layer.readiness());
+        states.fold(Readiness::Ready, |all, one| match (&all, &one) {
+            (Readiness::Failed(_), _) | (_, Readiness::Ready) => all,
+            _ => one,
+        })
+    }
+
+    /// Work of a layer, and the place of the layer: see [`Layer::work`].
+    pub fn take_work(&mut self) -> Option<(usize, Work)> {
+        let mut layers = self.layers.iter_mut().enumerate();
+        layers.find_map(|(place, layer)| layer.work().map(|work| (place, work)))
+    }
+
+    /// Hands the result of its work to the layer at this place. Poll the stack afterwards.
+    pub fn worked(&mut self, place: usize, result: WorkResult) {
+        if let Some(layer) = self.layers.get_mut(place) {
+            layer.worked(result);
+            self.note_info(self.below.clone());
+        }
+    }
+
     /// Number of requests without an answer.
     #[must_use]
     pub fn in_flight(&self) -> usize {
@@ -138,6 +173,47 @@ impl<B: Backend, T> Stack<B, T> {
     /// No more requests will come: layers hold none back.
     pub fn drain(&mut self) {
         self.layers.iter_mut().for_each(|layer| layer.drain());
+    }
+
+    /// What the layers have and the store has not; `None` if there is nothing. Poll the stack
+    /// after [`Stack::drain`] before you ask.
+    #[must_use]
+    pub fn unwritten(&self) -> Option<Unwritten> {
+        let layers = self.layers.iter().filter_map(|layer| layer.unwritten());
+        layers.reduce(|one, other| Unwritten {
+            bytes: one.bytes + other.bytes,
+            failure: one.failure.or(other.failure),
+        })
+    }
+
+    /// Why the layers keep no data, as the store says; `None` if they may.
+    #[must_use]
+    pub fn shared(&self) -> Option<Sharing> {
+        self.shared
+    }
+
+    /// Takes the lines that layers have left for the log.
+    pub fn take_reports(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.reports)
+    }
+
+    /// Tells the layers if the store has become shared, or is no longer.
+    fn look_whether_shared(&mut self) {
+        let shared = self.store.shared();
+        if shared != self.shared {
+            self.settling = shared.is_some();
+            self.shared = shared;
+            let why = shared.map(|shared| shared.why);
+            self.layers.iter_mut().for_each(|layer| layer.share(why));
+        }
+    }
+
+    /// Tells the store that the layers keep nothing, once for each reason to share it.
+    fn settle(&mut self) {
+        if self.settling && self.unwritten().is_none() {
+            self.settling = false;
+            self.store.settled();
+        }
     }
 
     /// Takes a request from `origin` at time `now`.
@@ -172,13 +248,16 @@ impl<B: Backend, T> Stack<B, T> {
             let from = self.layers.len();
             self.steps.extend(answers.drain(..).map(|completion| Step::Up { from, completion }));
             self.answers = answers;
+            self.look_whether_shared();
             self.run(now);
             for layer in 0..self.layers.len() {
                 let size_bytes = self.info.size_bytes;
-                let mut flow = Flow { now, layer, size_bytes, steps: &mut self.steps };
+                let (steps, reports) = (&mut self.steps, &mut self.reports);
+                let mut flow = Flow { now, layer, size_bytes, steps, reports };
                 self.layers[layer].turn(&mut flow);
                 self.run(now);
             }
+            self.settle();
             // The store may have answered at once, and no later call would collect the answer.
             if !self.submitted {
                 break;
@@ -208,7 +287,8 @@ impl<B: Backend, T> Stack<B, T> {
         let size_bytes = self.info.size_bytes;
         match self.layers.get_mut(to) {
             Some(layer) => {
-                let mut flow = Flow { now, layer: to, size_bytes, steps: &mut self.steps };
+                let (steps, reports) = (&mut self.steps, &mut self.reports);
+                let mut flow = Flow { now, layer: to, size_bytes, steps, reports };
                 layer.submit(request, &mut flow);
             }
             None => {
@@ -225,7 +305,8 @@ impl<B: Backend, T> Stack<B, T> {
             return self.leave(index, completion);
         };
         let size_bytes = self.info.size_bytes;
-        let mut flow = Flow { now, layer: to, size_bytes, steps: &mut self.steps };
+        let (steps, reports) = (&mut self.steps, &mut self.reports);
+        let mut flow = Flow { now, layer: to, size_bytes, steps, reports };
         match owner {
             Some(owner) if owner == to => {
                 self.layers[to].complete_own(index, completion, &mut flow);
@@ -261,5 +342,9 @@ impl<B: Backend> Backend for Stack<B> {
 
     fn deadline(&self) -> Option<Nanos> {
         self.next_deadline()
+    }
+
+    fn shared(&self) -> Option<Sharing> {
+        self.store.shared()
     }
 }

@@ -27,6 +27,10 @@
 //! no change of that line was in flight at any time since the read was sent. It keeps the lines of
 //! a write only if no other change was in flight at the same time (`versions`). After a change that
 //! fails, the cache keeps none of its lines.
+//!
+//! If others may change the store's data, the cache drops all lines, and keeps none until the store
+//! is this client's alone again. It follows changes in the meantime: a change may still be in
+//! flight when the cache begins to keep lines.
 
 use bytes::Bytes;
 use slab::Slab;
@@ -105,7 +109,7 @@ pub struct CacheStats {
     pub hit_bytes: u64,
     /// Bytes of the reads that missed.
     pub miss_bytes: u64,
-    /// Reads too long for a look-up.
+    /// Reads too long for a look-up, or while others may change the data.
     pub bypassed: u64,
     /// Lines inserted.
     pub inserted: u64,
@@ -174,6 +178,10 @@ pub struct Cache {
     lines: Lru,
     versions: Versions,
     flights: Slab<Flight>,
+    /// Others may change the store's data.
+    shared: bool,
+    /// Lines of requests that were sent before are not kept.
+    dropped: Moment,
     stats: CacheStats,
 }
 
@@ -188,6 +196,8 @@ impl Cache {
             lines: Lru::new(capacity),
             versions: Versions::new(),
             flights: Slab::new(),
+            shared: false,
+            dropped: Moment::default(),
             stats: CacheStats::default(),
         }
     }
@@ -226,7 +236,7 @@ impl Cache {
     }
 
     fn read(&mut self, mut request: Request, flow: &mut Flow<'_>) {
-        if request.len_bytes > self.options.bypass_bytes {
+        if request.len_bytes > self.options.bypass_bytes || self.shared {
             self.stats.bypassed += 1;
             return flow.pass(request);
         }
@@ -260,7 +270,8 @@ impl Cache {
     fn change_lines(&mut self, request: Request, flow: &mut Flow<'_>) {
         let (offset, len) = (request.offset_bytes, request.len_bytes);
         let whole = covered(offset, len);
-        let updates = request.op == Op::Write && len <= self.options.bypass_bytes;
+        let short = len <= self.options.bypass_bytes;
+        let updates = request.op == Op::Write && short && !self.shared;
         let mut keep = 0;
         if updates {
             for (bit, line) in whole.clone().enumerate() {
@@ -285,6 +296,10 @@ impl Cache {
     fn fill(&mut self, read: &ReadFlight, pieces: &Pieces) {
         let total: u32 = pieces.iter().map(Piece::len_bytes).sum();
         let lines = covered(read.offset, total);
+        if read.began < self.dropped {
+            self.stats.refused += lines.end - lines.start;
+            return;
+        }
         if let [Piece::Data(data)] = &pieces[..]
             && total == LINE_BYTES
         {
@@ -338,7 +353,7 @@ impl Cache {
 
     fn change_done(&mut self, change: &ChangeFlight, completion: &mut Completion) {
         completion.id = change.id;
-        if completion.result.is_ok() && change.keep != 0 {
+        if completion.result.is_ok() && change.keep != 0 && change.began >= self.dropped {
             self.update(change);
         }
         self.versions.end_change(&touched(change.offset, change.len));
@@ -369,6 +384,16 @@ impl Layer for Cache {
             Flight::Change(change) => self.change_done(&change, &mut completion),
         }
         flow.answer(completion);
+    }
+
+    fn share(&mut self, why: Option<&'static str>) {
+        self.shared = why.is_some();
+        self.stats.invalidated += self.lines.remove_range(0..u64::MAX) as u64;
+        self.dropped = self.versions.begin_read();
+    }
+
+    fn keeps_data(&self) -> bool {
+        self.options.capacity_bytes >= LINE
     }
 
     fn options(&self) -> Vec<(&'static str, String)> {

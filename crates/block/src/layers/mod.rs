@@ -12,6 +12,8 @@
 //!   cache       answers what was read before
 //!   readahead   reads ahead of sequential readers, for what the cache could not answer
 //!   align       whole blocks only below here; after merging, so that few edges are left to it
+//!   write-cache answers writes from memory; only where options or the store ask for it
+//!   luks        encrypts whole sectors; only where options ask for it
 //!   error       fails requests, for tests; only where options ask for it
 //!   delay       holds requests back, for tests; only where options ask for it
 //!      │ whole blocks
@@ -25,11 +27,13 @@ mod error;
 mod latency;
 mod limit;
 mod lru;
+mod luks;
 mod meter;
 mod readahead;
 mod scheduler;
 mod streams;
 mod versions;
+mod write_cache;
 
 pub use align::{Align, AlignStats};
 pub use cache::{Cache, CacheOptions, CacheStats, LINE_BYTES};
@@ -37,9 +41,11 @@ pub use delay::{Delay, DelayOptions};
 pub use error::{ErrorInject, ErrorOptions};
 pub use latency::{ROLLING_WINDOW, RollingLatency};
 pub use limit::{Limit, LimitOptions};
+pub use luks::{Luks, LuksOptions, TrimPolicy, ZEROES_BYTES, ZEROES_IN_FLIGHT};
 pub use meter::{Counts, Meter, OpCount};
 pub use readahead::{ReadAhead, ReadAheadOptions, ReadAheadStats};
 pub use scheduler::{Policy, Scheduler, SchedulerOptions, SchedulerStats};
+pub use write_cache::{WriteCache, WriteCacheOptions, WriteCacheStats, WritePolicy};
 
 use crate::layer::Layer;
 use crate::settings::{SettingError, Settings};
@@ -57,7 +63,7 @@ pub struct Kind {
 }
 
 /// The kinds, in the order of a device's list.
-pub const KINDS: [Kind; 8] = [
+pub const KINDS: [Kind; 10] = [
     Kind {
         name: "meter",
         summary: "counts requests, bytes and errors, and times the stages",
@@ -109,6 +115,26 @@ pub const KINDS: [Kind; 8] = [
         summary: "makes whole blocks of requests that start or end within one",
         default: true,
         make: |_| Ok(Box::new(Align::new())),
+    },
+    Kind {
+        name: "write-cache",
+        summary: "answers writes from memory, and writes them to the store later",
+        default: false,
+        make: |settings| {
+            let mut options = WriteCacheOptions::default();
+            options.set(settings)?;
+            Ok(Box::new(WriteCache::new(options)))
+        },
+    },
+    Kind {
+        name: "luks",
+        summary: "encrypts and decrypts a device that begins with a LUKS header",
+        default: false,
+        make: |settings| {
+            let mut options = LuksOptions::default();
+            options.set(settings)?;
+            Ok(Box::new(Luks::new(options)))
+        },
     },
     Kind {
         name: "error",

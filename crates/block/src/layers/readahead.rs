@@ -24,7 +24,8 @@
 //! a change in flight overlaps: the layer sends no window over such a range, and a change cuts the
 //! windows that it overlaps. A cut window keeps its larger part outside the change; requests take
 //! no more of the rest. The requests that wait for the window came before the change, so they may
-//! still get all of its bytes.
+//! still get all of its bytes. If others may change the store's data, that counts as a change of
+//! everything, and the layer sends no windows meanwhile.
 //!
 //! # Memory
 //!
@@ -236,6 +237,8 @@ pub struct ReadAhead {
     options: ReadAheadOptions,
     /// The length that the store asks for.
     store_bytes: u32,
+    /// Others may change the store's data.
+    shared: bool,
     streams: Streams<Ahead>,
     windows: Slab<Window>,
     joined: Slab<Joined>,
@@ -250,6 +253,7 @@ impl ReadAhead {
         ReadAhead {
             options,
             store_bytes: 0,
+            shared: false,
             // The cache widens reads to whole lines, so the next may start within the last line.
             streams: Streams::with_slack(LINE_BYTES - 1),
             windows: Slab::new(),
@@ -267,6 +271,9 @@ impl ReadAhead {
 
     /// The length of the longest window; 0 if the layer does not read ahead.
     fn window_bytes(&self) -> u64 {
+        if self.shared {
+            return 0;
+        }
         u64::from(self.options.window_bytes.unwrap_or(self.store_bytes).min(WINDOW_BYTES_MAX))
     }
 
@@ -551,6 +558,11 @@ impl Layer for ReadAhead {
     fn deadline(&self) -> Option<Nanos> {
         let ready = self.windows.iter().filter(|(_, window)| window.is_ready());
         ready.map(|(_, window)| window.expires_at()).min()
+    }
+
+    fn share(&mut self, why: Option<&'static str>) {
+        self.shared = why.is_some();
+        self.cut_windows(&(0..u64::MAX));
     }
 
     fn options(&self) -> Vec<(&'static str, String)> {

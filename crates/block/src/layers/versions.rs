@@ -18,7 +18,7 @@ use std::ops::Range;
 const BUCKETS: u64 = 2048;
 
 /// A moment of the clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
 #[derive(Clone, Copy)]

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use fieldstone_block::{
-    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Piece, Ram, Request, RequestId,
+    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Piece, QueueId, Ram,
+    ReadDestination, Request, RequestFlags, RequestId, Sharing, Stamps,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -36,6 +37,8 @@ struct Flight {
     /// Writes that had completed when this flush arrived.
     covers: Vec<u32>,
     fails: bool,
+    /// The content when this flush arrived.
+    content: Vec<u8>,
 }
 
 enum Event {
@@ -53,6 +56,14 @@ pub struct Chaos {
     next: u64,
     completed_tags: Vec<u32>,
     stable_tags: HashSet<u32>,
+    /// What is there after a loss of power.
+    stable: Vec<u8>,
+    /// Since when each block of it is so.
+    stable_since: Vec<u64>,
+    /// Why others may use the data, as the test says.
+    pub shared: Option<&'static str>,
+    /// The layers keep nothing any more.
+    pub is_settled: bool,
     /// The requests that arrived.
     pub seen: Vec<(Op, u64, u32)>,
 }
@@ -85,13 +96,75 @@ impl Chaos {
             next: 0,
             completed_tags: Vec::new(),
             stable_tags: HashSet::new(),
+            stable: vec![0; size_bytes as usize],
+            stable_since: vec![0; (size_bytes / u64::from(temper.block_bytes)) as usize],
+            shared: None,
+            is_settled: false,
             seen: Vec::new(),
+        }
+    }
+
+    /// The same with more bytes at the end.
+    pub fn grown(self, bytes: u64) -> Self {
+        let size_bytes = self.ram.info().size_bytes + bytes;
+        Self {
+            ram: Ram::new(size_bytes),
+            stable: vec![0; size_bytes as usize],
+            stable_since: vec![0; (size_bytes / u64::from(self.temper.block_bytes)) as usize],
+            ..self
         }
     }
 
     /// True when a crash now could not undo the write with this tag.
     pub fn is_stable(&self, tag: u32) -> bool {
         self.stable_tags.contains(&tag)
+    }
+
+    /// A range is stable as it was at this moment, unless a later state of it is already.
+    fn make_stable(&mut self, range: std::ops::Range<usize>, content: &[u8], moment: u64) {
+        let block = self.temper.block_bytes as usize;
+        for at in range.step_by(block) {
+            let since = &mut self.stable_since[at / block];
+            if *since <= moment {
+                *since = moment;
+                self.stable[at..at + block].copy_from_slice(&content[at..at + block]);
+            }
+        }
+    }
+
+    /// The content now.
+    pub fn content(&mut self) -> Vec<u8> {
+        let len_bytes = self.stable.len() as u32;
+        let request = Request {
+            id: RequestId(0),
+            op: Op::Read,
+            offset_bytes: 0,
+            len_bytes,
+            flags: RequestFlags::default(),
+            data: Bytes::new(),
+            destination: ReadDestination::default(),
+            queue: QueueId::default(),
+            stamps: Stamps::default(),
+        };
+        self.ram.submit(request, Nanos(0));
+        let mut out = Vec::new();
+        self.ram.poll(Nanos(0), &mut out);
+        match out.pop().unwrap().result {
+            Ok(Payload::Data(pieces)) => flat(&pieces),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The content after a loss of power now.
+    pub fn stable(&self) -> &[u8] {
+        &self.stable
+    }
+
+    /// Another client writes.
+    pub fn intrude(&mut self, request: Request) {
+        let now = Nanos(0);
+        self.ram.submit(request, now);
+        self.ram.poll(now, &mut Vec::new());
     }
 
     fn schedule(&mut self, at: u64, event: Event) {
@@ -144,6 +217,13 @@ impl Chaos {
         self.ids.remove(&request.id);
         if owner.fails {
             return Completion::of(request, Err(BlockError::Io("chaos".into())));
+        }
+        if request.op == Op::Flush {
+            self.make_stable(0..self.stable.len(), &owner.content, flight);
+        } else if request.flags.fua {
+            let range = request.offset_bytes as usize..request.end_bytes() as usize;
+            let content = self.content();
+            self.make_stable(range, &content, self.next);
         }
         let payload = match request.op {
             Op::Read => {
@@ -215,7 +295,8 @@ impl Backend for Chaos {
         let at = last + self.delay();
         self.schedule(at, Event::Complete { flight });
         let covers = if request.op == Op::Flush { self.completed_tags.clone() } else { Vec::new() };
-        self.flights.insert(flight, Flight { request, parts, covers, fails });
+        let content = if request.op == Op::Flush { self.content() } else { Vec::new() };
+        self.flights.insert(flight, Flight { request, parts, covers, fails, content });
     }
 
     fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
@@ -235,5 +316,14 @@ impl Backend for Chaos {
 
     fn deadline(&self) -> Option<Nanos> {
         self.events.first_key_value().map(|((at, _), _)| Nanos(*at))
+    }
+
+    fn shared(&self) -> Option<Sharing> {
+        let why = self.shared?;
+        Some(Sharing { why, for_good: false })
+    }
+
+    fn settled(&mut self) {
+        self.is_settled = true;
     }
 }

@@ -30,6 +30,9 @@ pub struct Shape {
     pub max_gap: u64,
 }
 
+/// Makes another client's write through the backend's store.
+pub type Intruder<B> = fn(&mut B, Request, now: &mut Nanos);
+
 struct Asked {
     request: Request,
     tag: Tag,
@@ -45,6 +48,13 @@ pub struct Harness<B> {
     oracle: Oracle,
     asked: BTreeMap<RequestId, Asked>,
     completed_tags: Vec<Tag>,
+    /// Gives what is there after a loss of power. Flushes are then checked by content, and not by
+    /// the writes that the store has seen: a write that was replaced need never reach the store.
+    pub stable: Option<fn(&B) -> &[u8]>,
+    /// Looks at the backend after each poll.
+    pub watch: Option<fn(&B)>,
+    /// Another client writes, at a moment without requests; see [`Harness::intrude`].
+    pub intruder: Option<Intruder<B>>,
     /// The ends of the last read and the last write, in cells.
     ends: [usize; 2],
     next_tag: Tag,
@@ -60,6 +70,9 @@ impl<B: Backend> Harness<B> {
             oracle: Oracle::new(shape.cells, shape.cell_bytes, shape.trim_bytes),
             asked: BTreeMap::new(),
             completed_tags: Vec::new(),
+            stable: None,
+            watch: None,
+            intruder: None,
             ends: [0; 2],
             next_tag: 1,
             now: Nanos(1),
@@ -128,7 +141,13 @@ impl<B: Backend> Harness<B> {
 
     fn submit(&mut self) {
         let (request, tag) = self.make();
-        self.oracle.submitted(&request, tag);
+        if request.op == Op::Flush && self.stable.is_some() {
+            let len_bytes = self.shape.cells as u32 * self.shape.cell_bytes;
+            let everything = Request { op: Op::Read, len_bytes, ..request.clone() };
+            self.oracle.submitted(&everything, tag);
+        } else {
+            self.oracle.submitted(&request, tag);
+        }
         let completed_before =
             if request.op == Op::Flush { self.completed_tags.clone() } else { Vec::new() };
         self.asked.insert(request.id, Asked { request: request.clone(), tag, completed_before });
@@ -163,6 +182,10 @@ impl<B: Backend> Harness<B> {
                     Self::check_extents(request, payload)?;
                 }
             }
+            (Op::Flush, Ok(Payload::None) | Err(_)) if self.stable.is_some() => {
+                let stable = self.stable.filter(|_| ok).map(|stable| stable(&self.backend));
+                self.oracle.flushed(id, stable)?;
+            }
             (Op::Flush, Ok(Payload::None)) => {
                 self.oracle.other(id);
                 let lost = asked.completed_before.iter().find(|t| !is_stable(&self.backend, **t));
@@ -173,6 +196,12 @@ impl<B: Backend> Harness<B> {
             (Op::Flush, Err(_)) => self.oracle.other(id),
             (Op::Write | Op::Trim | Op::WriteZeroes, Ok(Payload::None) | Err(_)) => {
                 self.oracle.changed(id, ok);
+                if let Some(stable) = self.stable {
+                    if ok && request.flags.fua {
+                        self.oracle.forced(request, stable(&self.backend))?;
+                    }
+                    return Ok(());
+                }
                 if ok && request.op == Op::Write && request.len_bytes > 0 {
                     if request.flags.fua && !is_stable(&self.backend, asked.tag) {
                         return Err(format!("write {} with FUA is not stable", asked.tag));
@@ -213,8 +242,35 @@ impl<B: Backend> Harness<B> {
             for completion in out.drain(..) {
                 self.check(&completion, &is_stable)?;
             }
+            if let Some(watch) = self.watch {
+                watch(&self.backend);
+            }
+            if let Some(intruder) = self.intruder
+                && self.asked.is_empty()
+                && self.random.random_bool(0.25)
+            {
+                self.intrude(intruder);
+            }
         }
         self.read_everything(is_stable)
+    }
+
+    /// Another client writes some cells. From then on all reads must show them.
+    fn intrude(&mut self, intruder: Intruder<B>) {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        let (first, len) = self.range(Op::Write);
+        let (mut request, _) = self.make();
+        let len_bytes = len as u32 * self.shape.cell_bytes;
+        request.op = Op::Write;
+        request.offset_bytes = first as u64 * u64::from(self.shape.cell_bytes);
+        request.len_bytes = len_bytes;
+        request.data = Bytes::from(tag.to_le_bytes().repeat(len_bytes as usize / 4));
+        request.flags = RequestFlags::default();
+        self.oracle.submitted(&request, tag);
+        let id = request.id;
+        intruder(&mut self.backend, request, &mut self.now);
+        self.oracle.changed(id, true);
     }
 
     /// Reads the whole device twice. Its content is settled by now.

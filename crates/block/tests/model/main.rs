@@ -10,15 +10,19 @@ mod chaos;
 mod harness;
 #[cfg(test)]
 mod oracle;
+#[cfg(test)]
+mod writes;
 
 use std::num::NonZeroU64;
 
 use chaos::{Chaos, Temper};
 use fieldstone_block::layers::{
     Align, Cache, CacheOptions, Delay, DelayOptions, ErrorInject, ErrorOptions, Limit,
-    LimitOptions, Policy, ReadAhead, ReadAheadOptions, Scheduler, SchedulerOptions,
+    LimitOptions, Luks, LuksOptions, Policy, ReadAhead, ReadAheadOptions, Scheduler,
+    SchedulerOptions, TrimPolicy,
 };
-use fieldstone_block::{Backend, Layer, Nanos, Ram, Stack};
+use fieldstone_block::{Backend, Layer, Nanos, Op, Ram, Stack};
+use fieldstone_luks::{SectorCipher, Segment, Unlocked};
 use harness::{Harness, Shape};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -168,6 +172,43 @@ fn readahead_keeps_the_contract() {
     }
     let fewest = hits.min(waited).min(cut);
     assert!(fewest > SEEDS / 4 && failed > 0, "{hits}, {waited}, {cut}, {failed}");
+}
+
+/// Sectors that are smaller and larger than the blocks of the store, and requests of parts of
+/// sectors. The backend sees encrypted bytes, so it cannot say which writes are stable.
+#[test]
+fn luks_keeps_the_contract() {
+    const DATA_BYTES: u64 = 16 << 10;
+    for seed in 0..SEEDS {
+        let (shape, temper) = draw(seed, Wants::default());
+        let block_bytes = [256, 512, 4096][seed as usize % 3];
+        let sector_bytes = [512, 4096][seed as usize / 3 % 2];
+        let trim_bytes = block_bytes.max(sector_bytes);
+        let shape = Shape { cell_bytes: 256, cells: 64, trim_bytes, ..shape };
+        let trim = [TrimPolicy::Zeroes, TrimPolicy::Pass][seed as usize / 6 % 2];
+        let cipher = SectorCipher::new(&[seed as u8; 64], sector_bytes, 0).unwrap();
+        let segment =
+            Segment { offset_bytes: DATA_BYTES, len_bytes: None, sector_bytes, first_sector: 0 };
+        let unlocked = Unlocked { cipher, segment, slot: 0 };
+        let luks = Luks::unlocked(LuksOptions { passphrase_file: None, trim }, unlocked);
+        // A write that fails in the middle of a sector leaves noise there.
+        let failing = if block_bytes < sector_bytes { 0 } else { temper.failing };
+        let temper = Temper { block_bytes, failing, ..temper };
+        let chaos = Chaos::new(64 * 256, temper, seed ^ 0xc4a0).grown(DATA_BYTES);
+        let layers: Vec<Box<dyn Layer>> = vec![Box::new(Align::new()), Box::new(luks)];
+        let mut harness = Harness::new(Stack::new(chaos, layers), shape, seed);
+        if let Err(error) = harness.run(|_, _| true) {
+            panic!("seed {seed}: {error}\n{shape:?}\n{temper:?}");
+        }
+        assert!(
+            harness
+                .backend
+                .store()
+                .seen
+                .iter()
+                .all(|(op, offset_bytes, _)| { *op == Op::Flush || *offset_bytes >= DATA_BYTES })
+        );
+    }
 }
 
 #[test]

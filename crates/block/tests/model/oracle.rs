@@ -38,6 +38,12 @@ pub struct Oracle {
     trim_cells: usize,
 }
 
+/// The tag of a cell.
+fn tag_at(bytes: &[u8], cell: usize, cell_bytes: u32) -> Tag {
+    let at = cell * cell_bytes as usize;
+    Tag::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
 fn add(values: &mut Vec<Tag>, value: Tag) {
     if !values.contains(&value) {
         values.push(value);
@@ -136,6 +142,41 @@ impl Oracle {
             if !interfered {
                 cell.may_hold.clear();
                 cell.may_hold.push(tag);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what is there after a loss of power, as a flush has left it. The flush was submitted
+    /// as a read of everything: so the bytes may be what such a read may give. `None` if the flush
+    /// has failed.
+    pub fn flushed(&mut self, id: RequestId, stable: Option<&[u8]>) -> Result<(), String> {
+        self.ranges.remove(&id).unwrap();
+        for (at, cell) in self.cells.iter_mut().enumerate() {
+            let slot = cell.reads.iter().position(|(other, ..)| *other == id).unwrap();
+            let (_, allowed, _) = cell.reads.swap_remove(slot);
+            let Some(stable) = stable else { continue };
+            let tag = tag_at(stable, at, self.cell_bytes);
+            if !allowed.contains(&tag) {
+                return Err(format!("flushed cell {at} holds {tag}, none of {allowed:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what is there after a loss of power, as a change with FUA has left its range.
+    pub fn forced(&self, request: &Request, stable: &[u8]) -> Result<(), String> {
+        let (op, block) = (request.op, self.trim_cells);
+        let first = (request.offset_bytes / u64::from(self.cell_bytes)) as usize;
+        let end = first + (request.len_bytes / self.cell_bytes) as usize;
+        let whole = first.next_multiple_of(block)..end - end % block;
+        for at in first..end {
+            let cell = &self.cells[at];
+            let tag = tag_at(stable, at, self.cell_bytes);
+            let later = cell.in_flight.iter().any(|(_, value)| *value == tag);
+            let edge = op == Op::Trim && !whole.contains(&at);
+            if !edge && !later && !cell.may_hold.contains(&tag) {
+                return Err(format!("cell {at} is {tag} after FUA, not {:?}", cell.may_hold));
             }
         }
         Ok(())

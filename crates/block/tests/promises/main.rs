@@ -15,3 +15,5 @@ mod readahead;
 mod scheduler;
 #[cfg(test)]
 mod stack;
+#[cfg(test)]
+mod write_cache;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use fieldstone_block::{
     Backend, BlockError, Completion, Info, Layer, Nanos, Op, Payload, Piece, QueueId,
-    ReadDestination, Request, RequestFlags, RequestId, Stack, Stamps,
+    ReadDestination, Request, RequestFlags, RequestId, Sharing, Stack, Stamps,
 };
 
 /// The state that the test and the backend share.
@@ -15,6 +15,8 @@ pub struct Desk {
     /// Requests that arrived and have no answer yet, in order.
     pub pending: Vec<Request>,
     ready: Vec<Completion>,
+    shared: Option<&'static str>,
+    settled: usize,
 }
 
 /// A handle to the desk, for the test.
@@ -45,6 +47,23 @@ impl Hand {
             _ => Payload::None,
         };
         desk.ready.push(Completion::of(&request, Ok(payload)));
+    }
+
+    /// Answers the waiting request at `index` with this payload.
+    pub fn answer_with(&self, index: usize, payload: Payload) {
+        let mut desk = self.0.borrow_mut();
+        let request = desk.pending.remove(index);
+        desk.ready.push(Completion::of(&request, Ok(payload)));
+    }
+
+    /// Others may use the data from now on, or no longer.
+    pub fn share(&self, why: Option<&'static str>) {
+        self.0.borrow_mut().shared = why;
+    }
+
+    /// How often the layers have told that they keep nothing.
+    pub fn settled(&self) -> usize {
+        self.0.borrow().settled
     }
 
     /// Fails the waiting request at `index`.
@@ -90,6 +109,15 @@ impl Backend for Manual {
 
     fn deadline(&self) -> Option<Nanos> {
         None
+    }
+
+    fn shared(&self) -> Option<Sharing> {
+        let why = self.hand.0.borrow().shared?;
+        Some(Sharing { why, for_good: false })
+    }
+
+    fn settled(&mut self) {
+        self.hand.0.borrow_mut().settled += 1;
     }
 }
 

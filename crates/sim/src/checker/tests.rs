@@ -418,7 +418,7 @@ fn only_cells_that_are_not_clean_are_visited() {
     bench.write(1);
     assert_eq!(bench.checker.unclean, [3]);
     bench.flush();
-    assert_eq!(bench.checker.unclean, []);
+    assert!(bench.checker.unclean.is_empty());
     bench.checker.process_died(A);
     bench.checker.power_lost();
     bench.read(1).expect("it was flushed");
@@ -431,5 +431,5 @@ fn only_cells_that_are_not_clean_are_visited() {
     bench.checker.process_died(A);
     bench.read(1).expect("the failed write has not happened");
     bench.flush();
-    assert_eq!(bench.checker.unclean, []);
+    assert!(bench.checker.unclean.is_empty());
 }
