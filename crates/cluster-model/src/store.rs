@@ -20,10 +20,14 @@ const SECOND: u64 = 1_000_000_000;
 /// `mon_osd_blocklist_default_expire`).
 const BLOCKLIST_S: u64 = 3600;
 
-/// The time of day.
+/// The time of day, unless a store has another: see [`Store::set_start`].
 #[must_use]
 pub fn time_of_day(now: Nanos) -> Time {
-    let seconds = START_S + now.0 / SECOND;
+    time_after(START_S, now)
+}
+
+fn time_after(start_s: u64, now: Nanos) -> Time {
+    let seconds = start_s + now.0 / SECOND;
     Time { seconds: seconds as u32, nanos: (now.0 % SECOND) as u32 }
 }
 
@@ -43,6 +47,8 @@ pub struct Store {
     /// each with the end of its time.
     shut_out: BTreeMap<String, Nanos>,
     faults: BTreeMap<(PoolId, String), Fault>,
+    /// The time of day at time 0, if it is not the model's, in seconds since 1970.
+    start_s: Option<u64>,
 }
 
 /// Operations that need to know the watchers.
@@ -59,6 +65,17 @@ fn without_protocol(address: &str) -> &str {
 }
 
 impl Store {
+    /// Sets the time of day at time 0, in seconds since 1970.
+    pub fn set_start(&mut self, start_s: u64) {
+        self.start_s = Some(start_s);
+    }
+
+    /// The time of day.
+    #[must_use]
+    pub fn time_of_day(&self, now: Nanos) -> Time {
+        time_after(self.start_s.unwrap_or(START_S), now)
+    }
+
     /// Adds a pool.
     pub fn add_pool(&mut self, info: PoolInfo) {
         self.pools.insert(info.id, Pool::new(info));
@@ -89,6 +106,11 @@ impl Store {
     /// The next requests on an object get an error.
     pub fn inject(&mut self, pool: PoolId, name: &str, error: Errno, times: u32) {
         self.faults.insert((pool, name.to_owned()), Fault { error, left: times });
+    }
+
+    /// True if no client is shut out, and no error waits for a request.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.shut_out.is_empty() && self.faults.is_empty()
     }
 
     fn fault(&mut self, object: &ObjectName) -> Result<(), Errno> {
@@ -129,6 +151,7 @@ impl Store {
         self.fault(&operation.object)?;
         let name = &operation.object;
         let key = key_of(name);
+        let time = self.time_of_day(now);
         let pool = self.pools.get_mut(&name.pool).ok_or(Errno::ENOENT)?;
         let ops = operation.ops.ops();
         if pool.info.is_full && !operation.flags.full_force && may_write(ops) {
@@ -143,7 +166,7 @@ impl Store {
             snapshot: operation.snapshot,
             snap_context: &operation.snap_context,
             wants_data: operation.flags.wants_data,
-            now: time_of_day(now),
+            now: time,
             watchers: &watchers,
         };
         let mut outcome = pool.execute(&key, &request);

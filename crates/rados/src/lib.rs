@@ -33,6 +33,7 @@ pub mod client;
 pub mod cluster;
 pub mod encoding;
 pub mod errno;
+pub mod fuzz;
 pub mod message;
 pub mod monitors;
 pub mod msgr;

@@ -1,39 +1,108 @@
 //! The bytes of an object: pages that clones share, with the blocks of them that were written.
+//!
+//! A page has memory up to its last written block, so a small object takes little. It keeps a
+//! checksum of each block: see [`sums`](super::sums). A page that somebody else holds — a clone, or
+//! an answer on its way to a client — is copied before it is changed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::sums;
 
 /// Bytes of a page. A write copies a page that a clone shares.
-const PAGE_BYTES: u64 = 16 << 10;
+const PAGE_BYTES: u64 = 64 << 10;
 /// Bytes of a block: what a sparse read sees as data or as a hole.
-const BLOCK_BYTES: u64 = 4 << 10;
-/// Every block of a page.
-const ALL_BLOCKS: u8 = (1 << (PAGE_BYTES / BLOCK_BYTES)) - 1;
+pub(super) const BLOCK_BYTES: usize = 4 << 10;
+const BLOCKS: usize = PAGE_BYTES as usize / BLOCK_BYTES;
 
-#[derive(Clone, Debug)]
+static ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
+
+#[derive(Clone, Debug, Default)]
 struct Page {
-    bytes: Box<[u8]>,
+    /// Whole blocks. What is behind them is zero.
+    bytes: Vec<u8>,
     /// Bit n: block n was written.
-    written: u8,
+    written: u16,
+    /// The bare sums of all blocks.
+    sums: [u32; BLOCKS],
 }
 
 impl Page {
-    fn empty() -> Self {
-        Self { bytes: vec![0; PAGE_BYTES as usize].into(), written: 0 }
+    /// Makes the page reach up to `end`.
+    fn reach(&mut self, end: usize) {
+        let needed = end.max(self.bytes.len()).next_multiple_of(BLOCK_BYTES);
+        self.bytes.resize(needed, 0);
+    }
+
+    fn write(&mut self, start: usize, bytes: &[u8]) {
+        let end = start + bytes.len();
+        if self.bytes.len() == start {
+            self.bytes.extend_from_slice(bytes);
+            self.reach(end);
+        } else {
+            self.reach(end);
+            self.bytes[start..end].copy_from_slice(bytes);
+        }
+        self.written |= touched(start, end);
+    }
+
+    /// Computes the sums of the blocks that a range touches.
+    fn sum(&mut self, start: usize, end: usize) {
+        for block in start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) {
+            let at = block * BLOCK_BYTES;
+            self.sums[block] = sums::of_block(&self.bytes[at..at + BLOCK_BYTES]);
+        }
+    }
+
+    fn clear(&mut self, start: usize, end: usize) {
+        let known = end.min(self.bytes.len());
+        if start < known {
+            self.bytes[start..known].fill(0);
+            self.sum(start, known);
+        }
+        self.written &= !covered(start, end);
     }
 }
 
 /// The bytes of an object. A copy shares the pages.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
-    pages: BTreeMap<u64, Arc<Page>>,
+    pages: Vec<Option<Arc<Page>>>,
     len: u64,
 }
 
+/// A part of an object's bytes as they were when it was read. It shares their memory.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// None for zeroes.
+    page: Option<Arc<Page>>,
+    start: usize,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        let bytes = self.page.as_ref().map_or(ZEROS.as_slice(), |page| page.bytes.as_slice());
+        &bytes[self.start..self.start + self.len]
+    }
+}
+
+impl From<Part> for Bytes {
+    fn from(part: Part) -> Bytes {
+        match part.page {
+            Some(_) => Bytes::from_owner(part),
+            None => Bytes::from_static(&ZEROS[..part.len]),
+        }
+    }
+}
+
+/// Parts, one behind the other.
+pub type Parts = SmallVec<[Part; 2]>;
+
 /// The pieces of a range of bytes: number of the page, start and end in it.
-fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (usize, usize, usize)> {
     let end = offset + len;
     let mut at = offset;
     std::iter::from_fn(move || {
@@ -43,20 +112,23 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
         let (number, start) = (at / PAGE_BYTES, at % PAGE_BYTES);
         let stop = PAGE_BYTES.min(start + end - at);
         at += stop - start;
-        Some((number, start as usize, stop as usize))
+        Some((number as usize, start as usize, stop as usize))
     })
 }
 
+/// Bits of the blocks from `first` up to `end`.
+fn bits(first: usize, end: usize) -> u16 {
+    if first >= end { 0 } else { (u16::MAX >> (BLOCKS - (end - first))) << first }
+}
+
 /// Bits of the blocks that a range of a page touches.
-fn touched(start: usize, end: usize) -> u8 {
-    let block = BLOCK_BYTES as usize;
-    (start / block..end.div_ceil(block)).fold(0, |bits, number| bits | 1 << number)
+fn touched(start: usize, end: usize) -> u16 {
+    bits(start / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))
 }
 
 /// Bits of the blocks that lie in a range of a page as a whole.
-fn covered(start: usize, end: usize) -> u8 {
-    let block = BLOCK_BYTES as usize;
-    (start.div_ceil(block)..end / block).fold(0, |bits, number| bits | 1 << number)
+fn covered(start: usize, end: usize) -> u16 {
+    bits(start.div_ceil(BLOCK_BYTES), end / BLOCK_BYTES)
 }
 
 impl Data {
@@ -75,12 +147,14 @@ impl Data {
     /// Bytes of memory that pages take. Pages that clones share count for each.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
-        self.pages.len() as u64 * PAGE_BYTES
+        self.pages.iter().flatten().map(|page| page.bytes.len() as u64).sum()
     }
 
-    fn page(&mut self, number: u64) -> &mut Page {
-        let page = self.pages.entry(number).or_insert_with(|| Arc::new(Page::empty()));
-        Arc::make_mut(page)
+    fn page(&mut self, number: usize) -> &mut Page {
+        if self.pages.len() <= number {
+            self.pages.resize(number + 1, None);
+        }
+        Arc::make_mut(self.pages[number].get_or_insert_default())
     }
 
     /// Writes, and grows the object where the bytes end behind its end.
@@ -89,9 +163,23 @@ impl Data {
         for (number, start, end) in pieces(offset, bytes.len() as u64) {
             let (now, later) = rest.split_at(end - start);
             let page = self.page(number);
-            page.bytes[start..end].copy_from_slice(now);
-            page.written |= touched(start, end);
+            page.write(start, now);
+            page.sum(start, end);
             rest = later;
+        }
+        self.len = self.len.max(offset + bytes.len() as u64);
+    }
+
+    /// Writes whole blocks, whose [sums](BlockSums) are known.
+    pub(super) fn write_blocks(&mut self, offset: u64, bytes: &[u8], sums: &[u32]) {
+        let (mut rest, mut sums) = (bytes, sums);
+        for (number, start, end) in pieces(offset, bytes.len() as u64) {
+            let (now, later) = rest.split_at(end - start);
+            let (these, others) = sums.split_at((end - start) / BLOCK_BYTES);
+            let page = self.page(number);
+            page.write(start, now);
+            page.sums[start / BLOCK_BYTES..end / BLOCK_BYTES].copy_from_slice(these);
+            (rest, sums) = (later, others);
         }
         self.len = self.len.max(offset + bytes.len() as u64);
     }
@@ -104,22 +192,20 @@ impl Data {
 
     fn clear(&mut self, offset: u64, len: u64) {
         for (number, start, end) in pieces(offset, len) {
-            let Some(page) = self.pages.get_mut(&number) else { continue };
-            let written = page.written & !covered(start, end);
-            if written == 0 {
-                self.pages.remove(&number);
-                continue;
+            let Some(place) = self.pages.get_mut(number) else { return };
+            let Some(page) = place else { continue };
+            if page.written & !covered(start, end) == 0 {
+                *place = None;
+            } else {
+                Arc::make_mut(page).clear(start, end);
             }
-            let page = Arc::make_mut(page);
-            page.bytes[start..end].fill(0);
-            page.written = written;
         }
     }
 
     /// Cuts the object, or makes it longer with zeros.
     pub fn truncate(&mut self, len: u64) {
         if len < self.len {
-            drop(self.pages.split_off(&len.div_ceil(PAGE_BYTES)));
+            self.pages.truncate(len.div_ceil(PAGE_BYTES) as usize);
             let last_end = len.next_multiple_of(PAGE_BYTES);
             // The rest of the last block becomes zero, and the blocks behind it become holes.
             self.clear(len, last_end - len);
@@ -132,13 +218,38 @@ impl Data {
     pub fn read(&self, offset: u64, len: u64) -> Bytes {
         let len = len.min(self.len.saturating_sub(offset));
         let mut bytes = Vec::with_capacity(len as usize);
+        self.read_parts(offset, len, |part| bytes.extend_from_slice(part.as_ref()));
+        bytes.into()
+    }
+
+    /// The parts of a range within the object.
+    pub(super) fn read_parts(&self, offset: u64, len: u64, mut each: impl FnMut(Part)) {
         for (number, start, end) in pieces(offset, len) {
-            match self.pages.get(&number) {
-                Some(page) => bytes.extend_from_slice(&page.bytes[start..end]),
-                None => bytes.resize(bytes.len() + end - start, 0),
+            let page = self.pages.get(number).and_then(Option::as_ref);
+            let known = page.map_or(0, |page| page.bytes.len()).clamp(start, end);
+            if start < known {
+                each(Part { page: page.cloned(), start, len: known - start });
+            }
+            if known < end {
+                each(Part { page: None, start: 0, len: end - known });
             }
         }
-        bytes.into()
+    }
+
+    /// A sum, as a frame has it, that goes on over a range within the object, if the range is of
+    /// whole blocks.
+    pub(super) fn sum(&self, mut sum: u32, offset: u64, len: u64) -> Option<u32> {
+        const BLOCK: u64 = BLOCK_BYTES as u64;
+        if !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK) {
+            return None;
+        }
+        for (number, start, end) in pieces(offset, len) {
+            let page = self.pages.get(number).and_then(Option::as_ref);
+            for block in start / BLOCK_BYTES..end / BLOCK_BYTES {
+                sum = sums::append_block(sum, page.map_or(0, |page| page.sums[block]));
+            }
+        }
+        Some(sum)
     }
 
     /// The ranges in a range that were written, as (offset, length), in whole blocks but for the
@@ -147,16 +258,15 @@ impl Data {
     pub fn extents(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {
         let end = offset.saturating_add(len).min(self.len);
         let mut extents: Vec<(u64, u64)> = Vec::new();
-        if end <= offset {
-            return extents;
-        }
-        for (&number, page) in self.pages.range(offset / PAGE_BYTES..=(end - 1) / PAGE_BYTES) {
-            for block in 0..PAGE_BYTES / BLOCK_BYTES {
-                let start = number * PAGE_BYTES + block * BLOCK_BYTES;
-                let (from, to) = (start.max(offset), (start + BLOCK_BYTES).min(end));
-                if page.written & 1 << block == 0 || from >= to {
+        for (number, start, stop) in pieces(offset, end.saturating_sub(offset)) {
+            let Some(Some(page)) = self.pages.get(number) else { continue };
+            for block in start / BLOCK_BYTES..stop.div_ceil(BLOCK_BYTES) {
+                if page.written & 1 << block == 0 {
                     continue;
                 }
+                let at = number as u64 * PAGE_BYTES;
+                let from = at + (block * BLOCK_BYTES).max(start) as u64;
+                let to = at + ((block + 1) * BLOCK_BYTES).min(stop) as u64;
                 match extents.last_mut() {
                     Some(last) if last.0 + last.1 == from => last.1 += to - from,
                     _ => extents.push((from, to - from)),
@@ -167,14 +277,33 @@ impl Data {
     }
 }
 
-const _: () = assert!(ALL_BLOCKS.count_ones() as u64 == PAGE_BYTES / BLOCK_BYTES);
+/// The bare sums of the blocks of some bytes, and the sum of them all as a frame has it.
+#[derive(Debug, Default)]
+pub struct BlockSums {
+    pub(super) blocks: SmallVec<[u32; 32]>,
+    /// The sum of the whole.
+    pub whole: u32,
+}
+
+impl BlockSums {
+    /// The sums of bytes; those of the blocks only if the bytes are whole blocks.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        if bytes.is_empty() || !bytes.len().is_multiple_of(BLOCK_BYTES) {
+            return Self { blocks: SmallVec::new(), whole: sums::of_bytes(bytes) };
+        }
+        let blocks: SmallVec<[u32; 32]> = bytes.chunks(BLOCK_BYTES).map(sums::of_block).collect();
+        let whole = blocks.iter().fold(u32::MAX, |sum, &block| sums::append_block(sum, block));
+        Self { blocks, whole }
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::Data;
     use proptest::prelude::*;
 
-    const SPACE: usize = 100_000;
+    const SPACE: usize = 200_000;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
@@ -210,6 +339,9 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(&data.read(0, u64::MAX)[..], &model[..]);
+                let len = model.len() as u64 / 4096 * 4096;
+                let whole = super::sums::of_bytes(&model[..len as usize]);
+                prop_assert_eq!(data.sum(u32::MAX, 0, len), Some(whole));
                 let mut sparse = vec![0; model.len()];
                 for (offset, len) in data.extents(0, u64::MAX) {
                     let range = offset as usize..(offset + len) as usize;

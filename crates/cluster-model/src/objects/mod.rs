@@ -35,20 +35,25 @@ mod data;
 mod execution;
 #[cfg(test)]
 mod hostile;
+mod index;
 mod intervals;
 mod object;
+mod plain;
 mod pool;
 mod reads;
 mod request;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod writes;
 
-pub use data::Data;
+pub use data::{BlockSums, Data, Part, Parts};
 pub(crate) use execution::may_write;
 pub use execution::{Caller, Effect, Execution, Outcome, Request};
 pub use intervals::Intervals;
 pub use object::{Clone, Content, Object, SnapSet};
+pub use plain::PlainData;
+pub(crate) use plain::{PlainName, PlainRead, PlainWrite, Unusual};
 pub(crate) use pool::key_of;
 pub use pool::{ObjectKey, Pool};
 pub(crate) use reads::client_name;

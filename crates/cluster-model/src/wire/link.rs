@@ -26,6 +26,9 @@ struct Link {
     session: Option<SessionId>,
 }
 
+/// Changes messages of servers before they are sent.
+pub type Tamper = Box<dyn FnMut(&mut Message)>;
+
 /// All connections of a cluster.
 pub struct Links {
     cluster: WireCluster,
@@ -35,6 +38,7 @@ pub struct Links {
     of_session: BTreeMap<SessionId, LinkId>,
     newest: u64,
     duplicates: u32,
+    tamper: Option<Tamper>,
 }
 
 impl Links {
@@ -42,7 +46,7 @@ impl Links {
     #[must_use]
     pub fn new(cluster: WireCluster, keys: KeyServer, features: u64) -> Self {
         let (links, of_session) = (BTreeMap::new(), BTreeMap::new());
-        Self { cluster, keys, features, links, of_session, newest: 0, duplicates: 0 }
+        Self { cluster, keys, features, links, of_session, newest: 0, duplicates: 0, tamper: None }
     }
 
     /// The servers behind the connections. Call [`Links::flush`] after a change.
@@ -53,6 +57,12 @@ impl Links {
     /// Sends the next answers of OSDs twice.
     pub fn duplicate_replies(&mut self, count: u32) {
         self.duplicates = count;
+    }
+
+    /// From now on the servers are hostile: `tamper` may change each message that they send,
+    /// renewed tickets left out.
+    pub fn tamper_with(&mut self, tamper: Tamper) {
+        self.tamper = Some(tamper);
     }
 
     /// A client connects to a server at one of its addresses.
@@ -118,7 +128,10 @@ impl Links {
 
     /// Hands the servers' messages to the connections.
     pub fn flush(&mut self) {
-        while let Some((session, message)) = self.cluster.poll_output() {
+        while let Some((session, mut message)) = self.cluster.poll_output() {
+            if let Some(tamper) = &mut self.tamper {
+                tamper(&mut message);
+            }
             let link = self.of_session.get(&session).and_then(|id| self.links.get_mut(id));
             let Some(link) = link else { continue };
             if self.duplicates > 0 && message.kind == MessageKind::OsdOpReply as u16 {

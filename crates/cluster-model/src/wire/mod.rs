@@ -25,6 +25,9 @@ mod link_tests;
 mod list;
 mod monitor;
 mod osd;
+mod plain;
+#[cfg(test)]
+mod plain_tests;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use fieldstone_crush::OsdId;
-use fieldstone_crush::osdmap::{OsdMap, PgId, PoolId};
+use fieldstone_crush::osdmap::{OsdMap, PgId, Pool, PoolId};
 use fieldstone_rados::Nanos;
 use fieldstone_rados::cluster::{SnapId, Watcher};
 use fieldstone_rados::message::Message;
@@ -43,6 +46,7 @@ use crate::objects::Caller;
 use crate::store::Store;
 
 pub use link::{LinkId, Links};
+pub use plain::{PlainAnswer, PlainRequest};
 
 /// Maps that one message has at most (Ceph: `osd_map_message_max`).
 const MAX_MAPS: usize = 40;
@@ -90,6 +94,20 @@ struct Maps {
     newest: Option<OsdMap>,
     /// The primary of each group, and the epoch since when it is.
     primaries: BTreeMap<PgId, (Option<OsdId>, u32)>,
+    /// The replicated pools of the newest map, for the short way.
+    places: BTreeMap<PoolId, Places>,
+}
+
+/// A pool of the newest map, with the primary of each of its groups.
+struct Places {
+    pool: Pool,
+    primaries: Vec<Option<OsdId>>,
+}
+
+impl Places {
+    fn primary(&self, seed: u32) -> Option<OsdId> {
+        self.primaries.get(seed as usize).copied().flatten()
+    }
 }
 
 impl Maps {
@@ -102,6 +120,12 @@ impl Maps {
                 *known = (primary, epoch);
             }
         }
+        self.places.clear();
+        for (&id, pool) in map.pools.iter().filter(|(_, pool)| pool.can_shift()) {
+            let primary = |pg| self.primaries.get(&pg).and_then(|&(primary, _)| primary);
+            let primaries = pool.pgs(id).map(primary).collect();
+            self.places.insert(id, Places { pool: pool.clone(), primaries });
+        }
     }
 }
 
@@ -111,6 +135,9 @@ pub struct WireCluster {
     fsid: [u8; 16],
     monitors: MonMap,
     maps: Maps,
+    newest_epoch: u32,
+    /// Monitors tell a new map only to who asks.
+    keeps_maps_quiet: bool,
     sessions: BTreeMap<SessionId, Session>,
     newest_session: u64,
     output: VecDeque<(SessionId, Message)>,
@@ -119,6 +146,8 @@ pub struct WireCluster {
     routes: BTreeMap<Watcher, SessionId>,
     answers: BTreeMap<(u64, u64), OsdOpReply>,
     answer_order: VecDeque<(u64, u64)>,
+    /// Writes of the short way, the oldest first.
+    done_writes: VecDeque<plain::DoneWrite>,
     /// Requests for a newer map, or for a pool with space.
     waiting: Vec<(SessionId, OsdOp)>,
     blocked: BTreeMap<PgId, u64>,
@@ -136,6 +165,8 @@ impl WireCluster {
             fsid: monitors.fsid,
             monitors,
             maps: Maps::default(),
+            newest_epoch: 0,
+            keeps_maps_quiet: false,
             sessions: BTreeMap::new(),
             newest_session: 0,
             output: VecDeque::new(),
@@ -143,6 +174,7 @@ impl WireCluster {
             routes: BTreeMap::new(),
             answers: BTreeMap::new(),
             answer_order: VecDeque::new(),
+            done_writes: VecDeque::new(),
             waiting: Vec::new(),
             blocked: BTreeMap::new(),
             told_to_back_off: BTreeSet::new(),
@@ -159,7 +191,13 @@ impl WireCluster {
     /// The newest epoch of the map of OSDs.
     #[must_use]
     pub fn epoch(&self) -> u32 {
-        self.maps.full.last_key_value().map_or(0, |(&epoch, _)| epoch)
+        self.newest_epoch
+    }
+
+    /// From now on, monitors tell a new map only to a client that asks; or to all subscribers
+    /// again.
+    pub fn keep_maps_quiet(&mut self, is_quiet: bool) {
+        self.keeps_maps_quiet = is_quiet;
     }
 
     /// A new map of OSDs: its epoch, its bytes, and the bytes of its change, if there are any.
@@ -169,10 +207,18 @@ impl WireCluster {
             self.maps.incremental.insert(epoch, change);
         }
         self.maps.note_primaries(epoch, &map);
+        for (&id, pool) in &map.pools {
+            if let Some(stored) = self.store.pool_mut(id) {
+                stored.index_by(pool.object_hash);
+            }
+        }
+        self.newest_epoch = self.newest_epoch.max(epoch);
         self.maps.newest = Some(map);
-        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
-        for session in sessions {
-            self.tell_subscriber(session);
+        if !self.keeps_maps_quiet {
+            let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+            for session in sessions {
+                self.tell_subscriber(session);
+            }
         }
         self.retry_waiting();
     }

@@ -13,12 +13,17 @@ use fieldstone_rados::message::{Message, MessageKind};
 use fieldstone_rados::op::{OpResult, Reply};
 use smallvec::SmallVec;
 
+use super::plain::DoneWrite;
 use super::{MAX_ANSWERS, SessionId, WireCluster, list};
 use crate::objects::may_write;
 use crate::watches::Signal;
 
 /// The number of the operation that lists a placement group.
 const LIST_GROUP: u16 = 0x1505;
+
+fn lists_group(op: &OsdOp) -> bool {
+    op.ops.ops().iter().any(|op| op.code == LIST_GROUP)
+}
 
 /// Whether a request may be executed at an OSD.
 enum Verdict {
@@ -66,7 +71,9 @@ impl WireCluster {
         }
         let Some(map) = &self.maps.newest else { return Verdict::Wait };
         let object = &op.object;
-        let is_group_right = op.flags & flag::PGOP != 0
+        // librados sets the flag only in some of its lists.
+        let is_of_group = op.flags & flag::PGOP != 0 || lists_group(op);
+        let is_group_right = is_of_group
             || map.locate(object.pool, &object.namespace, &object.key, &object.name)
                 == Ok(op.target.pg);
         // The client sends a request again when the primary changes. The OSD relies on it.
@@ -94,6 +101,9 @@ impl WireCluster {
             known.attempt = op.attempt;
             return self.answer(id, op.tid, &known);
         }
+        if let Some(known) = self.done_write(&op) {
+            return self.answer(id, op.tid, &known);
+        }
         let operation = operation_of(&op);
         if self.store.must_wait(&operation) {
             return self.waiting.push((id, op));
@@ -101,7 +111,7 @@ impl WireCluster {
         let reply = self.execute(id, &op, &operation);
         let answer = OsdOpReply {
             pg: op.target.pg,
-            object: op.object.name.as_ref().to_owned(),
+            object: Bytes::copy_from_slice(op.object.name.as_bytes()),
             flags: op.flags | flag::ACK | flag::ONDISK,
             map_epoch: self.epoch(),
             attempt: op.attempt,
@@ -117,7 +127,7 @@ impl WireCluster {
     fn execute(&mut self, id: SessionId, op: &OsdOp, operation: &Operation) -> Reply {
         let Some(session) = self.sessions.get(&id) else { return Reply::default() };
         let caller = session.caller.clone();
-        if op.ops.ops().iter().any(|op| op.code == LIST_GROUP) {
+        if lists_group(op) {
             return list::execute(&self.store, self.maps.newest.as_ref(), op);
         }
         for one in op.ops.ops() {
@@ -133,6 +143,26 @@ impl WireCluster {
             result: -error.0,
             user_version: 0,
             ops: op.ops.ops().iter().map(|_| OpResult::default()).collect::<SmallVec<_>>(),
+        })
+    }
+
+    /// The answer to a write that was carried out on the short way. A client that sends a request
+    /// again says so.
+    fn done_write(&self, op: &OsdOp) -> Option<OsdOpReply> {
+        if op.attempt == 0 {
+            return None;
+        }
+        let is_it = |done: &&DoneWrite| (done.client, done.tid) == (op.client, op.tid);
+        let done = self.done_writes.iter().rev().find(is_it)?;
+        let ops = op.ops.ops().iter().map(|_| OpResult::default()).collect();
+        Some(OsdOpReply {
+            pg: op.target.pg,
+            object: Bytes::copy_from_slice(op.object.name.as_bytes()),
+            flags: op.flags | flag::ACK | flag::ONDISK,
+            map_epoch: done.map_epoch,
+            attempt: op.attempt,
+            reply: Reply { result: 0, user_version: done.user_version, ops },
+            redirect: None,
         })
     }
 

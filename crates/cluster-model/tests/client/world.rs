@@ -200,6 +200,7 @@ impl World {
                 connect_timeout: Nanos(0),
                 unix_nanos_at_zero: START_S as u64 * 1_000_000_000,
                 hostname: "host".to_owned(),
+                crush_location: Vec::new(),
                 note: String::new(),
             };
             let (client, cluster) = Client::new(options, Nanos(0));

@@ -30,6 +30,7 @@ pub struct Session {
     cluster: Cluster,
     timer: Timer,
     events: Vec<Event>,
+    longest_sleep: Nanos,
 }
 
 impl Session {
@@ -46,7 +47,9 @@ impl Session {
         let (executor, timer) = (Executor::default(), Timer::new());
         timer.advance(now);
         let events = Vec::new();
-        let mut session = Self { reactor, carrier, executor, cluster, timer, events };
+        let longest_sleep = Nanos::from_ms(SLEEP_MS);
+        let mut session =
+            Self { reactor, carrier, executor, cluster, timer, events, longest_sleep };
         loop {
             session.advance(None);
             match session.carrier.client.phase() {
@@ -67,6 +70,12 @@ impl Session {
     #[must_use]
     pub fn timer(&self) -> Timer {
         self.timer.clone()
+    }
+
+    /// The thread looks again after this time even if nothing has happened: for the `step` of
+    /// [`Session::drive`] that waits for something else than this client. 500 ms until it is set.
+    pub fn sleep_at_most(&mut self, time: Nanos) {
+        self.longest_sleep = time;
     }
 
     /// The newest map of the OSDs that the client has.
@@ -170,7 +179,7 @@ impl Session {
     /// Sleeps until something happens.
     fn sleep(&mut self, image: Option<&Image>) -> Result<(), String> {
         self.carrier.flush(&mut self.reactor, token);
-        let longest = self.reactor.fresh_now().plus(Nanos::from_ms(SLEEP_MS));
+        let longest = self.reactor.fresh_now().plus(self.longest_sleep);
         let due = [self.timer.deadline(), image.and_then(Image::deadline)];
         let limit = due.into_iter().flatten().fold(longest, Nanos::min);
         let mut events = std::mem::take(&mut self.events);

@@ -40,21 +40,28 @@ impl CephSettings {
     /// # Errors
     /// A file cannot be read, or a setting is missing or wrong. The text says which.
     pub fn read(words: &[String]) -> Result<Self, String> {
-        let hostname = hostname();
+        let settings = Self::read_options(words)?;
+        let (key, note) = read_key(&settings)?;
+        let monitors = resolve(&settings.monitors)?;
+        Ok(Self { settings, key, note, monitors, hostname: hostname() })
+    }
+
+    /// Reads the options only: no key is looked for, and no name resolved.
+    ///
+    /// # Errors
+    /// As [`CephSettings::read`].
+    pub fn read_options(words: &[String]) -> Result<Settings, String> {
         let mut sources = Sources {
             command_line: Arguments::parse(words, "the command line")
                 .map_err(|error| error.to_string())?,
             environment: Environment::read(|name| std::env::var(name).ok())
                 .map_err(|error| error.to_string())?,
-            host: hostname.clone(),
+            host: hostname(),
             pid: std::process::id(),
             ..Sources::default()
         };
         sources.conf = read_conf(&sources)?;
-        let settings = Settings::new(&sources).map_err(|error| error.to_string())?;
-        let (key, note) = read_key(&settings)?;
-        let monitors = resolve(&settings.monitors)?;
-        Ok(Self { settings, key, note, monitors, hostname })
+        Settings::new(&sources).map_err(|error| error.to_string())
     }
 
     /// The value of an option of ceph.conf or of Ceph's defaults.
@@ -97,6 +104,7 @@ impl CephSettings {
             connect_timeout: Nanos::from_ms(self.connect_seconds() * 1_000),
             unix_nanos_at_zero: unix_nanos.saturating_sub(now.0),
             hostname: self.hostname.clone(),
+            crush_location: self.settings.crush_location.clone(),
             note: self.note.clone(),
         }
     }

@@ -95,6 +95,8 @@ struct Link {
 #[derive(Default)]
 pub(crate) struct Sockets {
     links: BTreeMap<LinkId, Link>,
+    /// Links that may have something to start. So a turn costs nothing for the others.
+    stirred: Vec<LinkId>,
     attempts: u16,
     /// Links that could not even begin to connect.
     refused: Vec<(LinkId, String)>,
@@ -137,14 +139,18 @@ impl Sockets {
     /// Queues bytes.
     pub(crate) fn send(&mut self, link: LinkId, parts: &mut Vec<Bytes>) {
         match self.links.get_mut(&link) {
-            Some(state) => state.out.append(parts),
+            Some(state) => {
+                state.out.append(parts);
+                self.stirred.push(link);
+            }
             None => parts.clear(),
         }
     }
 
     /// Starts sends and receives, as far as possible.
     pub(crate) fn start(&mut self, reactor: &mut Reactor, token: impl Fn(u32) -> Token) {
-        for (&link, state) in &mut self.links {
+        for link in self.stirred.drain(..) {
+            let Some(state) = self.links.get_mut(&link) else { continue };
             let Some(socket) = &state.socket else { continue };
             let named = |operation| {
                 let name = Name { operation, attempt: state.attempt, link };
@@ -168,6 +174,7 @@ impl Sockets {
     pub(crate) fn event(&mut self, name: Name, event: Event) -> Option<Heard> {
         let link = name.link;
         let state = self.links.get_mut(&link).filter(|state| state.attempt == name.attempt)?;
+        self.stirred.push(link);
         let broken = |why: String| Some(Heard::Broken(link, why));
         match (name.operation, event.result, event.payload) {
             (Operation::Connect, Ok(_), Payload::Socket(socket)) => {

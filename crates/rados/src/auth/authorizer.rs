@@ -13,6 +13,7 @@
 
 use bytes::Bytes;
 
+use super::aes256::Usage;
 use super::monitor::damaged;
 use super::ticket::Ticket;
 use super::wire::{Authorize, AuthorizeReply, Authorizer, decode_challenge, open_blob};
@@ -51,11 +52,12 @@ impl AuthorizerAuth {
     }
 
     fn authorizer(&self, challenge_plus_one: Option<u64>) -> Bytes {
-        let global_id = self.credentials.global_id();
+        let shared = &mut *self.credentials.0.borrow_mut();
         let (kind, blob) = (self.kind as u32, self.ticket.blob.clone());
-        let mut into = Encoder::new();
+        let authorizer = Authorizer { global_id: shared.global_id, kind, blob };
         let authorize = Authorize { nonce: self.nonce, challenge_plus_one };
-        Authorizer { global_id, kind, blob }.encode(&self.ticket.session_key, authorize, &mut into);
+        let mut into = Encoder::new();
+        authorizer.encode(&self.ticket.session_key, authorize, &mut shared.rng, &mut into);
         into.finish()
     }
 }
@@ -75,9 +77,10 @@ impl ClientAuth for AuthorizerAuth {
         if std::mem::replace(&mut self.state, State::Over) != State::Shown {
             return Err(AuthError::other("a service sent a challenge at the wrong time"));
         }
-        let mut plain = self.ticket.session_key.open(&payload).map_err(|error| {
-            AuthError::other(format!("the challenge of a service cannot be read: {error}"))
-        })?;
+        let mut plain =
+            self.ticket.session_key.open(Usage::Challenge, &payload).map_err(|error| {
+                AuthError::other(format!("the challenge of a service cannot be read: {error}"))
+            })?;
         let challenge = decode_challenge(&mut plain).map_err(|error| damaged(&error))?;
         self.state = State::Answered;
         Ok(self.authorizer(Some(challenge.wrapping_add(1))))
@@ -90,9 +93,10 @@ impl ClientAuth for AuthorizerAuth {
         }
         let key = &self.ticket.session_key;
         let what = "a service's reply to an authorizer";
-        let mut plain = open_blob(&mut Decoder::new(payload), key, what).map_err(|error| {
-            AuthError::other(format!("the service does not prove itself: {error}"))
-        })?;
+        let mut plain = open_blob(&mut Decoder::new(payload), key, Usage::AuthorizeReply, what)
+            .map_err(|error| {
+                AuthError::other(format!("the service does not prove itself: {error}"))
+            })?;
         let reply = AuthorizeReply::decode(&mut plain).map_err(|error| damaged(&error))?;
         if reply.nonce_plus_one != self.nonce.wrapping_add(1) {
             let name = self.kind.name();

@@ -27,7 +27,7 @@
 //! [`Credentials`] is what all connections of a client share. It makes the [`ClientAuth`] of each
 //! connection: [`monitor`] and [`authorizer`] are the two sides of cephx, [`none`] is the method
 //! without keys. [`server`] is the other side, for models of clusters. [`secret`] has keys,
-//! [`ticket`] has tickets, [`wire`] has the encodings.
+//! [`aes256`] the encryption by the newer ones, [`ticket`] has tickets, [`wire`] has the encodings.
 //!
 //! # Failure rules
 //!
@@ -41,8 +41,9 @@
 //! * A client may shake hands with several monitors at once. What each of them gave stays with its
 //!   connection until the client says which one it uses ([`ClientAuth::commit`]).
 //! * Bytes of a peer never cause a panic. Encrypted parts carry a magic number, so bytes of another
-//!   key are recognised; the encryption has no checksum beyond that.
+//!   key are recognised. Keys of 256 bits also authenticate them; those of 128 bits do not.
 
+pub mod aes256;
 pub mod authorizer;
 mod base64;
 pub mod credentials;
@@ -63,7 +64,7 @@ use crate::errno::Errno;
 pub use credentials::{Credentials, Renewal};
 pub use entity::Entity;
 pub use none::NoneAuth;
-pub use secret::CryptoKey;
+pub use secret::{CryptoKey, KeyKind};
 
 /// The number of the method without keys.
 pub const METHOD_NONE: u32 = 1;

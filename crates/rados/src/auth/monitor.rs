@@ -15,6 +15,7 @@
 
 use bytes::Bytes;
 
+use super::aes256::Usage;
 use super::credentials::{SERVICES, Shared};
 use super::wire::{
     Authenticate, GET_AUTH_SESSION_KEY, MODE_MONITOR, NamedTicket, TicketBlob, WireError,
@@ -111,9 +112,9 @@ pub(super) fn read_grant(
         let secret = from.blob("the secret of a connection")?;
         let extra = from.blob("more tickets")?;
         if !secret.is_empty() {
-            let mut secret = Decoder::new(secret);
-            let mut plain = open_blob(&mut secret, &session_key, "the secret of a connection")?;
-            connection_secret = plain.blob("the secret of a connection")?.to_vec();
+            let (mut secret, what) = (Decoder::new(secret), "the secret of a connection");
+            let mut plain = open_blob(&mut secret, &session_key, Usage::ConnectionSecret, what)?;
+            connection_secret = plain.blob(what)?.to_vec();
         }
         if !extra.is_empty() {
             let more = decode_tickets(&mut Decoder::new(extra), &session_key, None)?;

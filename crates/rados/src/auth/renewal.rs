@@ -43,7 +43,12 @@ pub(super) fn request(shared: &mut Shared, due: &[EntityKind]) -> Option<Bytes> 
     let mut into = Encoder::new();
     into.u16(GET_PRINCIPAL_SESSION_KEY);
     let authorize = Authorize { nonce, challenge_plus_one: None };
-    Authorizer { global_id, kind, blob }.encode(&session_key, authorize, &mut into);
+    Authorizer { global_id, kind, blob }.encode(
+        &session_key,
+        authorize,
+        &mut shared.rng,
+        &mut into,
+    );
     into.u8(1).u32(kinds_bits(kinds));
     Some(into.finish())
 }

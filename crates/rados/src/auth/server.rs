@@ -18,13 +18,14 @@ use bytes::Bytes;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
+use super::aes256::Usage;
 use super::wire::{
     Authenticate, Authorize, AuthorizeReply, Authorizer, GET_AUTH_SESSION_KEY,
     GET_PRINCIPAL_SESSION_KEY, MODE_MONITOR, NamedTicket, ServiceTicket, TicketBlob,
     encode_challenge, encode_tickets, open_blob,
 };
 use super::{
-    AuthDone, AuthRequest, CryptoKey, Entity, METHOD_CEPHX, Mode, ServerAnswer, ServerAuth,
+    AuthDone, AuthRequest, CryptoKey, Entity, KeyKind, METHOD_CEPHX, Mode, ServerAnswer, ServerAuth,
 };
 use crate::encoding::{DecodeError, Decoder, Encoder, EntityKind, Time};
 use crate::errno::Errno;
@@ -106,6 +107,8 @@ struct Inner {
     auth_validity_s: u32,
     service_validity_s: u32,
     modes: Vec<Mode>,
+    /// The kind of all keys that this server makes.
+    key_kind: KeyKind,
 }
 
 /// What the monitors of a model know. Copies are the same object.
@@ -129,7 +132,7 @@ impl Inner {
     }
 
     fn rotate(&mut self, kind: EntityKind) {
-        let key = CryptoKey::generate(&mut self.rng);
+        let key = CryptoKey::generate_kind(self.key_kind, &mut self.rng);
         let secrets = self.services.entry(kind).or_default();
         secrets.newest += 1;
         secrets.keys.insert(secrets.newest, key);
@@ -145,7 +148,7 @@ impl Inner {
         entity: &Entity,
         global_id: u64,
     ) -> Option<(NamedTicket, CryptoKey)> {
-        let session_key = CryptoKey::generate(&mut self.rng);
+        let session_key = CryptoKey::generate_kind(self.key_kind, &mut self.rng);
         let secrets = self.services.get(&kind)?;
         let seconds = match kind {
             EntityKind::Auth => self.auth_validity_s,
@@ -153,7 +156,8 @@ impl Inner {
         };
         let content =
             TicketContent { entity: entity.clone(), global_id, session_key: session_key.clone() };
-        let sealed = secrets.keys.get(&secrets.newest)?.seal(|into| content.encode(into));
+        let secret = secrets.keys.get(&secrets.newest)?;
+        let sealed = secret.seal(Usage::TicketContent, &mut self.rng, |into| content.encode(into));
         let blob = TicketBlob { secret_id: secrets.newest, bytes: sealed.into() };
         let validity = Time { seconds, nanos: 0 };
         let service = ServiceTicket { session_key: session_key.clone(), validity };
@@ -171,7 +175,7 @@ impl Inner {
     /// Reads a ticket.
     fn read_ticket(&self, kind: EntityKind, blob: &TicketBlob) -> Option<TicketContent> {
         let key = self.services.get(&kind)?.keys.get(&blob.secret_id)?;
-        TicketContent::decode(&mut key.open(&blob.bytes).ok()?).ok()
+        TicketContent::decode(&mut key.open(Usage::TicketContent, &blob.bytes).ok()?).ok()
     }
 
     /// Reads an authorizer for a service.
@@ -185,7 +189,8 @@ impl Inner {
         if authorizer.kind != kind as u32 || content.global_id != authorizer.global_id {
             return None;
         }
-        let mut sealed = open_blob(from, &content.session_key, "an authorizer").ok()?;
+        let key = &content.session_key;
+        let mut sealed = open_blob(from, key, Usage::Authorize, "an authorizer").ok()?;
         Some((content, Authorize::decode(&mut sealed).ok()?))
     }
 
@@ -218,11 +223,11 @@ impl Inner {
         let (ticket, session_key) = ours.ok_or(Errno::EIO)?;
         let mut into = Encoder::new();
         into.u16(GET_AUTH_SESSION_KEY).i32(0);
-        encode_tickets(&[ticket], &key, old_key.as_ref(), &mut into);
+        encode_tickets(&[ticket], &key, old_key.as_ref(), &mut self.rng, &mut into);
         if request.other_kinds != 0 {
             let mut blob = Encoder::new();
             if let Some(secret) = secret {
-                blob.blob(&session_key.seal(|into| {
+                blob.blob(&session_key.seal(Usage::ConnectionSecret, &mut self.rng, |into| {
                     into.blob(secret);
                 }));
             }
@@ -230,7 +235,7 @@ impl Inner {
             let tickets = self.tickets(request.other_kinds, entity, global_id);
             let mut extra = Encoder::new();
             if !tickets.is_empty() {
-                encode_tickets(&tickets, &session_key, None, &mut extra);
+                encode_tickets(&tickets, &session_key, None, &mut self.rng, &mut extra);
             }
             into.blob(&extra.into_vec());
         }
@@ -252,16 +257,22 @@ impl Inner {
         }
         let mut into = Encoder::new();
         into.u16(GET_PRINCIPAL_SESSION_KEY).i32(0);
-        encode_tickets(&tickets, &session_key, None, &mut into);
+        encode_tickets(&tickets, &session_key, None, &mut self.rng, &mut into);
         Ok(into.finish())
     }
 }
 
 impl KeyServer {
     /// A server that knows no entity yet, and has secrets of the services `auth`, `osd` and `mgr`.
-    /// All random numbers come from the seed.
+    /// All keys are for AES-128. All random numbers come from the seed.
     #[must_use]
     pub fn new(seed: [u8; 32]) -> Self {
+        Self::with_keys(seed, KeyKind::Aes128)
+    }
+
+    /// As [`new`](Self::new), with keys of this kind.
+    #[must_use]
+    pub fn with_keys(seed: [u8; 32], key_kind: KeyKind) -> Self {
         let mut inner = Inner {
             rng: ChaCha20Rng::from_seed(seed),
             entities: BTreeMap::new(),
@@ -271,6 +282,7 @@ impl KeyServer {
             auth_validity_s: 72 * 3600,
             service_validity_s: 3600,
             modes: vec![Mode::Secure, Mode::Crc],
+            key_kind,
         };
         for kind in [EntityKind::Auth, EntityKind::Osd, EntityKind::Manager] {
             inner.rotate(kind);
@@ -287,7 +299,8 @@ impl KeyServer {
     #[must_use]
     pub fn create_entity(&self, entity: Entity) -> CryptoKey {
         let mut inner = self.0.borrow_mut();
-        let key = CryptoKey::generate(&mut inner.rng);
+        let inner = &mut *inner;
+        let key = CryptoKey::generate_kind(inner.key_kind, &mut inner.rng);
         inner.entities.insert(entity, key.clone());
         key
     }
@@ -448,7 +461,9 @@ impl ServerAuth for ServiceServer {
         };
         let challenge = inner.rng.next_u64();
         self.state = Some((challenge, mode));
-        let sealed = content.session_key.seal(|into| encode_challenge(challenge, into));
+        let sealed = content.session_key.seal(Usage::Challenge, &mut inner.rng, |into| {
+            encode_challenge(challenge, into);
+        });
         ServerAnswer::More(sealed.into())
     }
 
@@ -469,7 +484,10 @@ impl ServerAuth for ServiceServer {
         let nonce_plus_one = authorize.nonce.wrapping_add(1);
         let reply = AuthorizeReply { nonce_plus_one, connection_secret: connection_secret.clone() };
         let mut into = Encoder::new();
-        into.blob(&content.session_key.seal(|into| reply.encode(into)));
+        let sealed = content.session_key.seal(Usage::AuthorizeReply, &mut inner.rng, |into| {
+            reply.encode(into);
+        });
+        into.blob(&sealed);
         let session_key = content.session_key.secret().to_vec();
         ServerAnswer::Done {
             global_id: content.global_id,

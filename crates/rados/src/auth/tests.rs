@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
 
 use super::server::KeyServer;
 use super::*;
@@ -15,7 +17,12 @@ fn at(seconds: u32) -> Time {
 
 /// A cluster that knows client.admin, and the client's credentials.
 fn cluster() -> (KeyServer, Credentials) {
-    let server = KeyServer::new([1; 32]);
+    cluster_with(KeyKind::Aes128)
+}
+
+/// The same, with keys of this kind.
+fn cluster_with(kind: KeyKind) -> (KeyServer, Credentials) {
+    let server = KeyServer::with_keys([1; 32], kind);
     let key = server.create_entity(Entity::client("admin"));
     let credentials = Credentials::new(Entity::client("admin"), Some(key), [2; 32]);
     credentials.set_wall_clock(at(1_000_000));
@@ -86,20 +93,44 @@ fn error(result: Result<AuthDone, AuthError>) -> String {
 
 #[test]
 fn a_client_reaches_monitor_and_services() {
-    let (server, credentials) = cluster();
+    for (kind, key_len) in [(KeyKind::Aes128, 16), (KeyKind::Aes256, 32)] {
+        reach_all(kind, key_len);
+    }
+}
+
+fn reach_all(kind: KeyKind, key_len: usize) {
+    let (server, credentials) = cluster_with(kind);
     assert!(!credentials.has_ticket(EntityKind::Osd));
     let no_ticket = credentials.service_auth(EntityKind::Osd, &BOTH).err().expect("no ticket");
     assert_eq!(no_ticket.text, "client.admin has no ticket for the service osd");
     let done = log_in(&server, &credentials).expect("admin may");
-    assert_eq!((done.session_key.len(), done.connection_secret.len()), (16, 64));
+    assert_eq!((done.session_key.len(), done.connection_secret.len()), (key_len, 64));
     assert_eq!(credentials.global_id(), 4100);
     assert!(credentials.has_ticket(EntityKind::Osd) && credentials.has_ticket(EntityKind::Manager));
     let osd = reach_osd(&server, &credentials).expect("admin may");
-    assert_eq!((osd.session_key.len(), osd.connection_secret.len()), (16, 64));
+    assert_eq!((osd.session_key.len(), osd.connection_secret.len()), (key_len, 64));
     assert_ne!(osd.session_key, done.session_key);
     let other = reach_osd(&server, &credentials).expect("admin may");
     assert_eq!(osd.session_key, other.session_key);
     assert_ne!(osd.connection_secret, other.connection_secret);
+}
+
+#[test]
+fn old_keys_and_new_keys_in_one_cluster() {
+    // While a cluster's keys are replaced, the client's key and those of tickets have other kinds.
+    for (theirs, ours) in [(KeyKind::Aes256, KeyKind::Aes128), (KeyKind::Aes128, KeyKind::Aes256)] {
+        let server = KeyServer::with_keys([1; 32], theirs);
+        let key = CryptoKey::generate_kind(ours, &mut ChaCha20Rng::from_seed([6; 32]));
+        let entity = Entity::client("admin");
+        server.add_entity(entity.clone(), key.clone());
+        let credentials = Credentials::new(entity, Some(key), [2; 32]);
+        credentials.set_wall_clock(at(1_000_000));
+        for _ in 0..2 {
+            log_in(&server, &credentials).expect("admin may");
+            reach_osd(&server, &credentials).expect("admin may");
+            renew(&server, &credentials).expect("renewed");
+        }
+    }
 }
 
 #[test]
@@ -335,7 +366,12 @@ fn a_ticket_outlives_two_rotations() {
 
 #[test]
 fn tickets_are_renewed_before_they_end() {
-    let (server, credentials) = cluster();
+    renew_in_time(KeyKind::Aes128);
+    renew_in_time(KeyKind::Aes256);
+}
+
+fn renew_in_time(keys: KeyKind) {
+    let (server, credentials) = cluster_with(keys);
     assert_eq!(credentials.renewal_due(at(1_000_000)), None);
     assert_eq!(credentials.begin_renewal(), None);
     log_in(&server, &credentials).expect("new");
@@ -494,11 +530,11 @@ fn messages_at_the_wrong_time() {
 }
 
 /// Changes one byte of one payload of a handshake, and cuts the payload at that byte.
-fn damage_everything(kind: EntityKind) {
+fn damage_everything(kind: EntityKind, keys: KeyKind) {
     // (payload, length) of each payload of a sound handshake.
     let mut lengths = Vec::new();
     let run = |damage: &mut dyn FnMut(usize, Bytes) -> Bytes| {
-        let (server, credentials) = cluster();
+        let (server, credentials) = cluster_with(keys);
         let (mut client, mut other) = if kind == EntityKind::Osd {
             log_in(&server, &credentials).expect("new");
             let client = credentials.service_auth(kind, &BOTH).expect("a ticket");
@@ -543,12 +579,14 @@ fn damage_everything(kind: EntityKind) {
 
 #[test]
 fn damaged_bytes_of_monitors() {
-    damage_everything(EntityKind::Monitor);
+    damage_everything(EntityKind::Monitor, KeyKind::Aes128);
+    damage_everything(EntityKind::Monitor, KeyKind::Aes256);
 }
 
 #[test]
 fn damaged_bytes_of_services() {
-    damage_everything(EntityKind::Osd);
+    damage_everything(EntityKind::Osd, KeyKind::Aes128);
+    damage_everything(EntityKind::Osd, KeyKind::Aes256);
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! The encodings of cephx.
 //!
 //! Most structures begin with u8 version, and have no length. `sealed(x)` is u32 length and x
-//! encrypted behind the magic number ([`CryptoKey::seal`]).
+//! encrypted behind the magic number, for its usage ([`CryptoKey::seal`]).
 //!
 //! | Structure | Fields |
 //! |---|---|
@@ -22,7 +22,10 @@
 
 use bytes::Bytes;
 
+use rand_chacha::rand_core::RngCore;
+
 use super::CryptoKey;
+use super::aes256::Usage;
 use super::secret::OpenError;
 use crate::encoding::{DecodeError, Decoder, Encoder, EntityKind, Time};
 
@@ -56,10 +59,11 @@ pub enum WireError {
 pub fn open_blob(
     from: &mut Decoder,
     key: &CryptoKey,
+    usage: Usage,
     what: &'static str,
 ) -> Result<Decoder, WireError> {
     let blob = from.blob(what)?;
-    key.open(&blob).map_err(|cause| WireError::Sealed { what, cause })
+    key.open(usage, &blob).map_err(|cause| WireError::Sealed { what, cause })
 }
 
 /// A set of kinds of services, as a number with one bit each.
@@ -142,7 +146,7 @@ fn decode_ticket(
 ) -> Result<NamedTicket, WireError> {
     let kind = from.u32("the kind of a ticket")?;
     from.u8("the version of a ticket")?;
-    let mut half = open_blob(from, key, "a ticket")?;
+    let mut half = open_blob(from, key, Usage::TicketKey, "a ticket")?;
     half.u8("the version of a ticket")?;
     let session_key = CryptoKey::decode(&mut half)?;
     let service = ServiceTicket { session_key, validity: Time::decode(&mut half)? };
@@ -152,7 +156,7 @@ fn decode_ticket(
     let mut blob = match (from.u8(what)?, old_key) {
         (0, _) => Decoder::new(from.blob("a ticket's blob")?),
         (_, Some(old_key)) => {
-            let mut plain = open_blob(from, old_key, "a ticket's blob")?;
+            let mut plain = open_blob(from, old_key, Usage::TicketBlob, "a ticket's blob")?;
             Decoder::new(plain.blob("a ticket's blob")?)
         }
         (sealed, None) => return Err(Decoder::refused(offset, sealed.into(), what).into()),
@@ -165,10 +169,11 @@ pub fn encode_tickets(
     tickets: &[NamedTicket],
     key: &CryptoKey,
     old_key: Option<&CryptoKey>,
+    rng: &mut impl RngCore,
     into: &mut Encoder,
 ) {
     into.u8(1).list(tickets.iter(), |into, (kind, service, blob)| {
-        let half = key.seal(|half| {
+        let half = key.seal(Usage::TicketKey, rng, |half| {
             half.u8(1);
             service.session_key.encode(half);
             service.validity.encode(half);
@@ -179,7 +184,7 @@ pub fn encode_tickets(
         let plain = plain.into_vec();
         match old_key {
             None => into.u8(0).blob(&plain),
-            Some(old_key) => into.u8(1).blob(&old_key.seal(|sealed| {
+            Some(old_key) => into.u8(1).blob(&old_key.seal(Usage::TicketBlob, rng, |sealed| {
                 sealed.blob(&plain);
             })),
         };
@@ -278,10 +283,16 @@ impl Authorizer {
     }
 
     /// Writes the open part, and the sealed part behind it.
-    pub fn encode(&self, key: &CryptoKey, authorize: Authorize, into: &mut Encoder) {
+    pub fn encode(
+        &self,
+        key: &CryptoKey,
+        authorize: Authorize,
+        rng: &mut impl RngCore,
+        into: &mut Encoder,
+    ) {
         into.u8(1).u64(self.global_id).u32(self.kind);
         self.blob.encode(into);
-        into.blob(&key.seal(|sealed| authorize.encode(sealed)));
+        into.blob(&key.seal(Usage::Authorize, rng, |sealed| authorize.encode(sealed)));
     }
 }
 
@@ -329,7 +340,11 @@ pub fn decode_reply_header(from: &mut Decoder) -> Result<(u16, i32), DecodeError
 
 #[cfg(test)]
 mod tests {
+    use rand_chacha::ChaCha20Rng;
+    use rand_chacha::rand_core::SeedableRng;
+
     use super::*;
+    use crate::auth::KeyKind;
 
     fn bytes(encode: impl FnOnce(&mut Encoder)) -> Vec<u8> {
         let mut into = Encoder::new();
@@ -396,13 +411,22 @@ mod tests {
 
     #[test]
     fn tickets_there_and_back() {
-        let at = |seconds| Time { seconds, nanos: 0 };
-        let [key, old_key, session] = [1, 2, 3].map(|byte| CryptoKey::new([byte; 16], at(7)));
-        let service = ServiceTicket { session_key: session, validity: at(3600) };
+        for kind in [KeyKind::Aes128, KeyKind::Aes256] {
+            tickets_of(kind);
+        }
+    }
+
+    fn tickets_of(kind: KeyKind) {
+        let validity = Time { seconds: 3600, nanos: 0 };
+        let mut rng = ChaCha20Rng::from_seed([4; 32]);
+        let [key, old_key, session_key] =
+            [1, 2, 3].map(|_| CryptoKey::generate_kind(kind, &mut rng));
+        let service = ServiceTicket { session_key, validity };
         let blob = TicketBlob { secret_id: 9, bytes: Bytes::from_static(b"for the service") };
         let tickets = vec![(4, service, blob)];
         for old in [None, Some(&old_key)] {
-            let encoded = Bytes::from(bytes(|into| encode_tickets(&tickets, &key, old, into)));
+            let encoded =
+                Bytes::from(bytes(|into| encode_tickets(&tickets, &key, old, &mut rng, into)));
             let read = |bytes: Bytes, old| decode_tickets(&mut Decoder::new(bytes), &key, old);
             assert_eq!(read(encoded.clone(), Some(&old_key)), Ok(tickets.clone()));
             assert_eq!(read(encoded.clone(), None).is_ok(), old.is_none());

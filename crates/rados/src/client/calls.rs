@@ -10,7 +10,7 @@ use crate::auth::AuthErrorKind;
 use crate::cluster::{Answer, Call, CallId, ListCursor, Listing, PoolInfo, SnapId};
 use crate::encoding::{Addresses, EntityAddress, EntityKind, EntityName};
 use crate::errno::Errno;
-use crate::message::features::{REQUIRED, SUPPORTED};
+use crate::message::features::{SUPPORTED, lacking, names};
 use crate::message::osd::{ObjectPosition, OsdBackoff, OsdOpReply, WatchNotify};
 use crate::message::{Message, MessageKind};
 use crate::monitors;
@@ -42,6 +42,15 @@ pub(super) enum Asked {
     NewestMap(CallId),
     /// The newest epoch, for the objecter.
     NewestEpoch,
+}
+
+/// An answer that waits for a map of the OSDs.
+pub(super) struct ForEpoch {
+    epoch: u32,
+    call: CallId,
+    answer: Answer,
+    /// The call fails then (`rados_mon_op_timeout`): it was the monitor that named the epoch.
+    pub(super) until: Option<Nanos>,
 }
 
 impl Client {
@@ -153,10 +162,12 @@ impl Client {
                 objecter::Action::Open { osd, addresses } => self.open_osd(osd, &addresses, now),
                 objecter::Action::Close(osd) => self.close_link(Peer::Osd(osd)),
                 objecter::Action::Send(osd, op) => {
-                    self.links.send(Peer::Osd(osd), op.encode(SUPPORTED));
+                    let peer = Peer::Osd(osd);
+                    self.links.send(peer, op.encode(self.links.features(peer)));
                 }
                 objecter::Action::SendBackoffAck(osd, backoff) => {
-                    self.links.send(Peer::Osd(osd), backoff.encode(SUPPORTED));
+                    let peer = Peer::Osd(osd);
+                    self.links.send(peer, backoff.encode(self.links.features(peer)));
                 }
                 // The messenger's own signs of life find dead peers.
                 objecter::Action::Probe(_) => {}
@@ -304,7 +315,7 @@ impl Client {
             }
             Event::Version { id, newest, .. } => self.newest_version(id, newest, now),
             Event::PoolOpReply { id, result, osdmap_epoch, snap } => {
-                self.pool_changed(id, result, osdmap_epoch, snap);
+                self.pool_changed(id, (result, osdmap_epoch), snap, now);
             }
             Event::Failed { id, errno } => self.monitor_answered(id, Err(errno)),
             Event::MonMap(_)
@@ -327,7 +338,7 @@ impl Client {
         match self.at_monitors.remove(&id) {
             Some(Asked::NewestEpoch) => self.objecter.newest_epoch(newest, now),
             Some(Asked::NewestMap(call) | Asked::Call(call)) => {
-                self.answer_at_epoch(newest, call, Answer::Done);
+                self.answer_at_epoch(newest, call, Answer::Done, now);
             }
             None => {}
         }
@@ -338,34 +349,46 @@ impl Client {
     fn pool_changed(
         &mut self,
         id: monitors::RequestId,
-        result: i32,
-        epoch: u32,
+        (result, epoch): (i32, u32),
         snap: Option<SnapId>,
+        now: Nanos,
     ) {
         let Some(Asked::Call(call)) = self.at_monitors.remove(&id) else { return };
         match Errno::check(result) {
             Ok(_) => {
                 let answer = snap.map_or(Answer::Done, Answer::Snap);
-                self.answer_at_epoch(epoch, call, answer);
+                self.answer_at_epoch(epoch, call, answer, now);
             }
             Err(errno) => self.calls.answer(call, Err(errno)),
         }
     }
 
     /// Answers once the map has this epoch.
-    fn answer_at_epoch(&mut self, epoch: u32, call: CallId, answer: Answer) {
+    fn answer_at_epoch(&mut self, epoch: u32, call: CallId, answer: Answer, now: Nanos) {
         let present = self.map.as_ref().map_or(0, |map| map.epoch);
         if present >= epoch {
             return self.calls.answer(call, Ok(answer));
         }
-        self.for_epoch.push((epoch, call, answer));
+        let limit = self.options.monitor_timeout;
+        let until = (limit.0 > 0).then(|| now.plus(limit));
+        self.for_epoch.push(ForEpoch { epoch, call, answer, until });
         self.subscribe(0);
+    }
+
+    /// Fails calls whose map did not come in time. True if there were any.
+    pub(super) fn end_waits_for_epoch(&mut self, now: Nanos) -> bool {
+        let is_late = |waiting: &mut ForEpoch| waiting.until.is_some_and(|until| until <= now);
+        let late: Vec<_> = self.for_epoch.extract_if(.., is_late).collect();
+        for waiting in &late {
+            self.calls.answer(waiting.call, Err(Errno::ETIMEDOUT));
+        }
+        !late.is_empty()
     }
 
     /// The map has a new epoch.
     pub(super) fn answer_epoch(&mut self, epoch: u32) {
-        let is_ready = |entry: &mut (u32, CallId, Answer)| entry.0 <= epoch;
-        for (_, call, answer) in self.for_epoch.extract_if(.., is_ready) {
+        let is_ready = |waiting: &mut ForEpoch| waiting.epoch <= epoch;
+        for ForEpoch { call, answer, .. } in self.for_epoch.extract_if(.., is_ready) {
             self.calls.answer(call, Ok(answer));
         }
         if !self.for_epoch.is_empty() {
@@ -392,11 +415,16 @@ impl Client {
 
     fn hear(&mut self, peer: Peer, event: ConnectionEvent, now: Nanos) {
         match event {
-            ConnectionEvent::Ready { features, .. } if features & REQUIRED != REQUIRED => {
-                let text = "the peer is older than Ceph 14: it lacks features of messenger 2";
-                self.link_ended(peer, &ConnectionError::Peer(text.to_owned()), now);
+            ConnectionEvent::Ready { peer: name, features, .. } if lacking(features) != 0 => {
+                let text = format!(
+                    "{name} is older than Ceph 14, the oldest that this client works with: it \
+                     lacks the features {}",
+                    names(lacking(features)),
+                );
+                self.link_ended(peer, &ConnectionError::Peer(text), now);
             }
-            ConnectionEvent::Ready { seen_as, .. } => {
+            ConnectionEvent::Ready { seen_as, features, .. } => {
+                self.links.ready(peer, features);
                 if let Some(seen) = seen_as.and_then(|seen| seen.socket) {
                     self.links.learn_address(seen.ip());
                 }
@@ -405,6 +433,7 @@ impl Client {
                     Peer::Monitor(session) => {
                         if self.monitors.ready(session, now) {
                             self.links.commit_auth(peer);
+                            self.tickets_at = now;
                         }
                     }
                     Peer::Osd(osd) => self.objecter.session_ready(osd, now),
@@ -492,8 +521,8 @@ impl Client {
                 self.calls.answer(id, Err(errno));
             }
         }
-        for (_, id, _) in std::mem::take(&mut self.for_epoch) {
-            self.calls.answer(id, Err(errno));
+        for waiting in std::mem::take(&mut self.for_epoch) {
+            self.calls.answer(waiting.call, Err(errno));
         }
         for id in std::mem::take(&mut self.early) {
             self.calls.answer(id, Err(errno));

@@ -41,6 +41,8 @@ pub(super) struct Heard {
 struct Link {
     peer: Peer,
     connection: Connection,
+    /// The features that both parties have; 0 before the connection is ready.
+    features: u64,
     /// The owner has closed the transport.
     is_broken: bool,
 }
@@ -98,7 +100,7 @@ impl Links {
             auth,
         };
         let connection = Connection::client(options, now);
-        let key = self.links.insert(Link { peer, connection, is_broken: false });
+        let key = self.links.insert(Link { peer, connection, features: 0, is_broken: false });
         let link = LinkId(u16::try_from(key).expect("links are bounded"));
         self.by_peer.insert(peer, link);
         self.with_output.insert(link);
@@ -142,6 +144,22 @@ impl Links {
             state.connection.transport_lost(why);
             self.with_events.insert(link);
         }
+    }
+
+    /// The connection to a peer is ready, and both parties have these features.
+    pub(super) fn ready(&mut self, peer: Peer, features: u64) {
+        if let Some(&link) = self.by_peer.get(&peer)
+            && let Some(state) = self.links.get_mut(link.0.into())
+        {
+            state.features = features;
+        }
+    }
+
+    /// The features of the connection to a peer; 0 without a ready connection. Messages are encoded
+    /// for them: Ceph 18 drops a request in the encoding of Ceph 19.
+    pub(super) fn features(&self, peer: Peer) -> u64 {
+        let link = self.by_peer.get(&peer).and_then(|link| self.links.get(link.0.into()));
+        link.map_or(0, |link| link.features)
     }
 
     /// Queues a message. It is lost if there is no link.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fieldstone_crush::osdmap::{Address, Incremental, OsdMap};
 
+use super::location;
 use super::{Client, Phase};
 use crate::Nanos;
 use crate::encoding::EntityAddress;
@@ -38,6 +39,12 @@ impl Client {
 
     fn take_map(&mut self, map: Arc<OsdMap>, now: Nanos) {
         let epoch = map.epoch;
+        // Most maps leave the tree as it is, and then share it with the map before.
+        let is_same = self.map.as_ref().is_some_and(|old| Arc::ptr_eq(&old.crush, &map.crush));
+        if !is_same {
+            let place = &self.options.crush_location;
+            self.objecter.set_distance(location::distances(&map, place));
+        }
         self.map = Some(Arc::clone(&map));
         self.monitors.have_osdmap(u64::from(epoch));
         if self.is_blocklisted(&map) {

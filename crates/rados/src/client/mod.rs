@@ -34,6 +34,7 @@
 
 mod calls;
 mod links;
+mod location;
 mod maps;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -46,7 +47,7 @@ use slab::Slab;
 
 use crate::Nanos;
 use crate::auth::{Credentials, Mode};
-use crate::cluster::{Answer, CallId, Calls, Cluster};
+use crate::cluster::{CallId, Calls, Cluster};
 use crate::encoding::{Addresses, EntityAddress, Time};
 use crate::errno::Errno;
 use crate::message::features::SUPPORTED;
@@ -85,6 +86,9 @@ pub struct ClientOptions {
     pub unix_nanos_at_zero: u64,
     /// The name of this host.
     pub hostname: String,
+    /// The place of this client in the CRUSH map, as types and names of buckets: for reads of the
+    /// nearest replica. If it is empty, the place is the host, below the root `default`.
+    pub crush_location: Vec<(String, String)>,
     /// A fault of the settings that may be the reason if the monitors refuse the client; or empty.
     pub note: String,
 }
@@ -125,8 +129,8 @@ pub struct Client {
     at_objecter: Slab<calls::Pending>,
     /// Calls at the monitors.
     at_monitors: BTreeMap<monitors::RequestId, calls::Asked>,
-    /// Answers that wait for a map of this epoch.
-    for_epoch: Vec<(u32, CallId, Answer)>,
+    /// Answers that wait for a map.
+    for_epoch: Vec<calls::ForEpoch>,
     /// Calls that wait for the first map.
     early: Vec<CallId>,
     actions: VecDeque<Action>,
@@ -134,13 +138,20 @@ pub struct Client {
     tickets_at: Nanos,
 }
 
-/// The time between two looks at tickets.
-const TICKETS_PERIOD: Nanos = Nanos::from_ms(1_000);
+/// The time between two looks at tickets, if none is due before: the clock may be set meanwhile.
+const TICKETS_PERIOD_MAX: Nanos = Nanos::from_ms(10_000);
+/// The shortest time between two looks at tickets.
+const TICKETS_PERIOD_MIN: Nanos = Nanos::from_ms(1_000);
 
 impl Client {
     /// A client that begins to connect, and the cluster that it serves.
     #[must_use]
-    pub fn new(options: ClientOptions, now: Nanos) -> (Self, Cluster) {
+    pub fn new(mut options: ClientOptions, now: Nanos) -> (Self, Cluster) {
+        if options.crush_location.is_empty() {
+            let host = options.hostname.split('.').next().unwrap_or_default();
+            let bucket = |kind: &str, name: &str| (kind.to_owned(), name.to_owned());
+            options.crush_location = vec![bucket("host", host), bucket("root", "default")];
+        }
         let (cluster, calls) = Cluster::new();
         let monitor_options = monitors::Options {
             hostname: options.hostname.clone(),
@@ -244,9 +255,10 @@ impl Client {
             self.links.tick(now);
             did = true;
         }
+        did |= self.end_waits_for_epoch(now);
         if now >= self.tickets_at {
-            self.tickets_at = now.plus(TICKETS_PERIOD);
             self.renew_tickets(wall);
+            self.tickets_at = now.plus(self.tickets_wait(wall));
         }
         let timeout = self.options.connect_timeout;
         if self.phase == Phase::Connecting && timeout.0 > 0 && now >= self.began.plus(timeout) {
@@ -270,7 +282,15 @@ impl Client {
         }
     }
 
+    /// The time until the next look at tickets.
+    fn tickets_wait(&self, wall: Time) -> Nanos {
+        let Some(at) = self.options.credentials.renewal_at() else { return TICKETS_PERIOD_MAX };
+        let seconds = at.seconds.saturating_sub(wall.seconds);
+        Nanos::from_ms(u64::from(seconds) * 1_000).clamp(TICKETS_PERIOD_MIN, TICKETS_PERIOD_MAX)
+    }
+
     fn tickets_came(&mut self, reply: AuthReply, now: Nanos) {
+        self.tickets_at = now;
         let result = self.options.credentials.finish_renewal(reply.result, reply.payload);
         if let Err(error) = result {
             tracing::warn!("tickets could not be renewed: {error}");
@@ -303,6 +323,7 @@ impl Client {
             self.objecter.deadline(),
             self.links.deadline(),
             Some(self.tickets_at),
+            self.for_epoch.iter().filter_map(|waiting| waiting.until).min(),
             connect,
         ]
         .into_iter()

@@ -19,13 +19,14 @@
 //! | `NEW_OSDOPREPLY_ENCODING` | a reply has a redirection only where there is one |
 //! | `SERVER_MIMIC`, `SERVER_NAUTILUS`, `SERVER_OCTOPUS` | newer parts of maps |
 //! | `SERVER_REEF` | a cluster with `pg_upmap_primaries` talks to such clients only |
+//! | `SERVER_SQUID` | requests have version 9, with room for a trace |
+//! | `SERVER_TENTACLE` | a pool tells which of its shards are never primary |
+//! | `CRUSH_MSR` | placement by rules that choose several OSDs under each of several nodes |
 //! | `CEPHX_V2` | proof of a session key with a challenge |
 //! | `CRUSH_*`, `OSDHASHPSPOOL`, `OSD_CACHEPOOL`, `OSD_PRIMARY_AFFINITY` | a cluster that places by these refuses clients without |
 //! | `MONENC`, `OSDMAP_ENC`, `PGID64`, `PGPOOL3`, `OSDENC` | encodings since 2013, which all parties have |
 //!
-//! Not announced: `SERVER_SQUID` and `SERVER_TENTACLE` (no maps and messages of Ceph 19 and 20 were
-//! at hand to compare with; a server without them speaks as Ceph 18 does), `CRUSH_MSR` (a rule type
-//! of Ceph 19), and what only metadata servers and OSDs use among themselves.
+//! Not announced: what only metadata servers, gateways and OSDs use among themselves.
 //!
 //! A map comes in the encoding of the features of its reader, so a monitor and an OSD may send
 //! different bytes of one epoch to different clients. Monitors require no feature of a client, and
@@ -51,6 +52,9 @@ const THIRD: u64 = SECOND | 1 << 28;
 macro_rules! features {
     ($($name:ident = $bit:literal $(+ $marker:ident)?, $doc:literal;)*) => {
         $(#[doc = $doc] pub const $name: Feature = Feature(1 << $bit $(| $marker)?);)*
+
+        /// The bit of each feature that stands for it alone, and the feature's name.
+        const NAMES: &[(u32, &str)] = &[$(($bit, stringify!($name)),)*];
     };
 }
 
@@ -82,6 +86,7 @@ features! {
     OSD_CACHEPOOL = 35, "A pool may be the cache of another.";
     CRUSH_V2 = 36, "Rules for erasure-coded pools.";
     EXPORT_PEER = 37, "Of metadata servers; Ceph's clients announce it.";
+    CRUSH_MSR = 38 + SECOND, "Rules that choose several OSDs under each of several nodes; Ceph 19.";
     OSDMAP_ENC = 39, "Maps have a part for clients and a part for OSDs.";
     CRUSH_TUNABLES3 = 41, "Placement with one tunable more; primary affinity.";
     MSGR_KEEPALIVE2 = 42, "Signs of life have a time.";
@@ -127,12 +132,15 @@ pub const SUPPORTED: u64 = UID.0
     | OSD_CACHEPOOL.0
     | CRUSH_V2.0
     | EXPORT_PEER.0
+    | CRUSH_MSR.0
     | OSDMAP_ENC.0
     | CRUSH_TUNABLES3.0
     | MSGR_KEEPALIVE2.0
     | OSD_POOLRESEND.0
     | OSD_FADVISE_FLAGS.0
     | CRUSH_V4.0
+    | SERVER_SQUID.0
+    | SERVER_TENTACLE.0
     | NEW_OSDOP_ENCODING.0
     | SERVER_JEWEL.0
     | CRUSH_TUNABLES5.0
@@ -142,13 +150,37 @@ pub const SUPPORTED: u64 = UID.0
     | CEPHX_V2.0;
 
 /// The features that a server must have for a connection to be of use. Ceph 14 and newer have them.
-pub const REQUIRED: u64 = SERVER_NAUTILUS.0
-    | SERVER_LUMINOUS.0
-    | MSG_ADDR2.0
-    | NEW_OSDOP_ENCODING.0
-    | NEW_OSDOPREPLY_ENCODING.0
-    | OSDMAP_ENC.0
-    | CEPHX_V2.0;
+pub const REQUIRED: [Feature; 7] = [
+    SERVER_NAUTILUS,
+    SERVER_LUMINOUS,
+    MSG_ADDR2,
+    NEW_OSDOP_ENCODING,
+    NEW_OSDOPREPLY_ENCODING,
+    OSDMAP_ENC,
+    CEPHX_V2,
+];
+
+/// Of [`REQUIRED`], what a server with these features lacks. 0 if it has all.
+#[must_use]
+pub fn lacking(features: u64) -> u64 {
+    let lacking = REQUIRED.into_iter().filter(|feature| !feature.is_in(features));
+    lacking.fold(0, |bits, feature| bits | feature.0 & !features)
+}
+
+/// The names of features, for a person: `CRUSH_MSR (bit 38), bit 62`. A bit with several meanings
+/// has all their names.
+#[must_use]
+pub fn names(features: u64) -> String {
+    let name = |bit: u32| {
+        let names = NAMES.iter().filter(|(of, _)| *of == bit).map(|(_, name)| *name);
+        match names.collect::<Vec<_>>().join(" or ") {
+            unknown if unknown.is_empty() => format!("bit {bit}"),
+            names => format!("{names} (bit {bit})"),
+        }
+    };
+    let bits = (0..u64::BITS).filter(|bit| features >> bit & 1 != 0);
+    bits.map(name).collect::<Vec<_>>().join(", ")
+}
 
 #[cfg(test)]
 mod tests {
@@ -164,13 +196,37 @@ mod tests {
     }
 
     #[test]
-    fn a_client_announces_what_it_writes() {
-        assert!(!SERVER_SQUID.is_in(SUPPORTED));
-        assert!(!SERVER_TENTACLE.is_in(SUPPORTED));
-        // The second meanings of these bits belong to Ceph 19, and the first are long gone.
-        for bit in [38, 44, 45, 49, 50, 62, 63] {
+    fn a_client_announces_what_it_knows() {
+        for feature in [SERVER_REEF, SERVER_SQUID, SERVER_TENTACLE, CRUSH_MSR] {
+            assert!(feature.is_in(SUPPORTED));
+        }
+        // The second meanings of these bits belong to metadata servers, gateways and whatever
+        // comes after Ceph 20.
+        for bit in [44, 45, 62, 63] {
             assert_eq!(SUPPORTED >> bit & 1, 0, "bit {bit}");
         }
-        assert_eq!(SUPPORTED & REQUIRED, REQUIRED);
+        assert_eq!(lacking(SUPPORTED), 0);
+    }
+
+    #[test]
+    fn an_old_server_lacks_features_by_name() {
+        // What Ceph 12 has: no messenger 2.1, and only the first marker.
+        let luminous = SUPPORTED & !(1 << 2 | 1 << 28 | 1 << 61);
+        assert_eq!(
+            names(lacking(luminous)),
+            "SERVER_NAUTILUS (bit 2), SERVER_MIMIC (bit 28), \
+             CEPHX_V2 (bit 61)"
+        );
+        for feature in REQUIRED {
+            let without = SUPPORTED & !feature.0;
+            assert_ne!(lacking(without), 0, "{feature:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_bits() {
+        assert_eq!(names(0), "");
+        assert_eq!(names(1 << 62 | 1 << 38), "CRUSH_MSR (bit 38), bit 62");
+        assert_eq!(names(1 << 58), "CRUSH_TUNABLES5 or NEW_OSDOPREPLY_ENCODING (bit 58)");
     }
 }

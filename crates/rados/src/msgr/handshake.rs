@@ -15,6 +15,7 @@ use super::{
 use crate::Nanos;
 use crate::auth::{AuthDone, AuthError, AuthRequest, Mode, ServerAnswer};
 use crate::encoding::{AddressKind, Addresses, DecodeError, EntityAddress, EntityKind, EntityName};
+use crate::message::features;
 
 /// The length of a signature.
 const SIGNATURE_BYTES: usize = 32;
@@ -68,8 +69,7 @@ impl Connection {
             (Step::Ident, Tag::ServerIdent, true) => self.server_ident(payload, now),
             (Step::Ident, Tag::IdentMissingFeatures, true) => {
                 let missing = payload::decode_number(payload, "missing features")?;
-                let what = format!("the peer demands features {missing:#x}");
-                Err(ConnectionError::Peer(what))
+                Err(ConnectionError::Peer(unknown_features("the peer", missing)))
             }
             (Step::Ident, Tag::SessionReset, true) => Err(ConnectionError::Reset),
             (Step::Ident, Tag::Wait, true) => {
@@ -267,9 +267,13 @@ impl Connection {
             let what = format!("{} should answer, and {peer} did", options.peer);
             return Err(ConnectionError::Peer(what));
         }
-        let missing = (ident.required & !options.features) | (FEATURE_MSG_ADDR2 & !ident.supported);
-        if missing != 0 {
-            let what = format!("features {missing:#x} are missing between {peer} and this client");
+        let unknown = ident.required & !options.features;
+        if unknown != 0 {
+            return Err(ConnectionError::Peer(unknown_features(&peer.to_string(), unknown)));
+        }
+        if ident.supported & FEATURE_MSG_ADDR2 == 0 {
+            let lacks = features::names(FEATURE_MSG_ADDR2);
+            let what = format!("{peer} lacks the feature {lacks}, which Ceph 14 and newer have");
             return Err(ConnectionError::Peer(what));
         }
         let features = options.features & ident.supported;
@@ -320,6 +324,12 @@ impl Connection {
         let seen_as = self.auth.seen_as;
         self.events.push_back(ConnectionEvent::Ready { peer, features, seen_as });
     }
+}
+
+/// Why a peer cannot be used that demands features that this client does not announce.
+fn unknown_features(peer: &str, features: u64) -> String {
+    let names = features::names(features);
+    format!("{peer} demands features that this client does not know: {names}")
 }
 
 /// The signature's state after `bytes`; none without a key: then signatures are zeros.

@@ -4,8 +4,11 @@
 //! [`KEEPALIVE_PERIOD`], which the server answers. Any byte of the peer is a sign of life. The
 //! client gives up when there was none for [`SILENCE_LIMIT`], and a keepalive frame has waited for
 //! [`KEEPALIVE_PERIOD`] too: so a client that was itself stopped for a while asks before it judges.
+//!
+//! Keepalive frames leave at whole multiples of [`KEEPALIVE_GRAIN`]. So a client with a thousand
+//! connections wakes up a few times in a second for them, and not for each of them alone.
 
-use super::{HANDSHAKE_LIMIT, KEEPALIVE_PERIOD, SILENCE_LIMIT};
+use super::{HANDSHAKE_LIMIT, KEEPALIVE_GRAIN, KEEPALIVE_PERIOD, SILENCE_LIMIT};
 use crate::Nanos;
 
 /// The clock of one connection.
@@ -54,7 +57,7 @@ impl Life {
     /// The handshake is over.
     pub(super) fn ready(&mut self, now: Nanos, client: bool) {
         self.phase = if client {
-            Phase::Watching { next_keepalive: now.plus(KEEPALIVE_PERIOD), asked: None }
+            Phase::Watching { next_keepalive: next_keepalive(now), asked: None }
         } else {
             Phase::Patient
         };
@@ -90,14 +93,20 @@ impl Life {
             return Due::Dead(now.since(since).0 / 1_000_000);
         }
         match &mut self.phase {
-            Phase::Watching { next_keepalive, asked } if *next_keepalive <= now => {
-                *next_keepalive = now.plus(KEEPALIVE_PERIOD);
+            Phase::Watching { next_keepalive: next, asked } if *next <= now => {
+                *next = next_keepalive(now);
                 asked.get_or_insert(now);
                 Due::Keepalive
             }
             _ => Due::Nothing,
         }
     }
+}
+
+/// One period later, or less than a grain earlier.
+fn next_keepalive(now: Nanos) -> Nanos {
+    let at = now.plus(KEEPALIVE_PERIOD).0;
+    Nanos(at - at % KEEPALIVE_GRAIN.0)
 }
 
 #[cfg(test)]
@@ -128,6 +137,25 @@ mod tests {
         }
         assert_eq!(life.deadline(), Some(s(32)));
         assert_eq!(life.tick(s(32)), Due::Dead(30_000));
+    }
+
+    #[test]
+    fn connections_send_keepalives_together() {
+        let mut due: Vec<Nanos> = Vec::new();
+        for number in 0..1_000_u64 {
+            let mut life = Life::new(s(0));
+            life.ready(Nanos(number * 7_000_001), true);
+            let first = life.deadline().expect("a ready client has a deadline");
+            // A timer is late by a little, and the phase stays.
+            assert_eq!(life.tick(Nanos(first.0 + 90_000)), Due::Keepalive);
+            life.received(Nanos(first.0 + 500_000));
+            let second = life.deadline().expect("a ready client has a deadline");
+            assert_eq!(second, first.plus(KEEPALIVE_PERIOD));
+            due.push(second);
+        }
+        due.dedup();
+        // The connections were made within 7 s.
+        assert_eq!(due.len(), 28);
     }
 
     #[test]

@@ -54,6 +54,7 @@ mod banner;
 mod checksum;
 mod cipher;
 mod connection;
+pub(crate) mod fuzz;
 mod handshake;
 mod header;
 mod input;
@@ -86,6 +87,8 @@ pub const MAX_AUTH_ROUNDS: usize = 16;
 pub const HANDSHAKE_LIMIT: Nanos = Nanos::from_ms(15_000);
 /// The time between a client's keepalive frames.
 pub const KEEPALIVE_PERIOD: Nanos = Nanos::from_ms(10_000);
+/// Keepalive frames of all connections leave at multiples of this time.
+pub const KEEPALIVE_GRAIN: Nanos = Nanos::from_ms(250);
 /// How long a client's peer may be silent.
 pub const SILENCE_LIMIT: Nanos = Nanos::from_ms(30_000);
 /// The feature that messenger 2 demands: addresses in their form with a section. It has to be among

@@ -29,3 +29,6 @@ pub const MAX_REOPEN_DELAY: Nanos = Nanos::from_ms(5_000);
 pub const SETTLED: Nanos = Nanos::from_ms(5_000);
 /// OSDs forget a watch of which they hear nothing for so long, in seconds.
 pub const WATCH_TIMEOUT_S: u32 = 30;
+/// The end of a notification has to come so long after the time that its watchers had. An OSD that
+/// dies or hangs meanwhile is noticed earlier: the notification is then sent again.
+pub const NOTIFY_GRACE: Nanos = Nanos::from_ms(60_000);

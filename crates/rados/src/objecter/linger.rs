@@ -12,7 +12,9 @@
 //! **A notification** is a `notify` operation. Its answer gives the number of the notification;
 //! when all watchers have answered, or time is over, a message *complete* follows, with the
 //! answers. After a change of interval or session the OSD has forgotten the notifier, so the
-//! operation is sent again: watchers may see a notification twice.
+//! operation is sent again: watchers may see a notification twice. If *complete* does not come
+//! [`NOTIFY_GRACE`] after it is due, the notification fails with `ETIMEDOUT`; so does, with a time
+//! limit for requests, one that cannot be registered, and a new watch.
 //!
 //! ```text
 //! watch:  register -> stands -> renew (new interval or session) -> stands
@@ -29,7 +31,7 @@ use fieldstone_crush::OsdId;
 
 use super::map::Group;
 use super::request::{Party, Place};
-use super::{ClusterMap, Event, MAX_LINGERS, Objecter, RequestId, Token};
+use super::{ClusterMap, Event, MAX_LINGERS, NOTIFY_GRACE, Objecter, RequestId, Token};
 use crate::cluster::{NotifyReply, ObjectName, Operation, WatchEvent, WatchId, Watcher};
 use crate::encoding::{DecodeError, Decoder};
 use crate::errno::Errno;
@@ -40,6 +42,10 @@ use crate::op::{ObjectOps, Reply, WatchStep};
 const NOTIFY_COOKIES: u64 = 1 << 63;
 /// "Some watchers did not answer in time": the reply names them.
 const SOME_MISSED: i32 = -Errno::ETIMEDOUT.0;
+
+fn seconds(seconds: u32) -> Nanos {
+    Nanos(u64::from(seconds) * 1_000_000_000)
+}
 
 #[derive(Debug)]
 enum Purpose {
@@ -65,6 +71,10 @@ pub(super) struct Linger {
     ping: Option<RequestId>,
     next_ping: Nanos,
     pool_seen: bool,
+    /// The time limit of requests ends the wait for a first answer then.
+    limit: Option<Nanos>,
+    /// When *complete* has to have come.
+    complete_by: Option<Nanos>,
 }
 
 impl Linger {
@@ -72,6 +82,11 @@ impl Linger {
     #[cfg(test)]
     pub fn is_registered(&self) -> bool {
         self.registered
+    }
+
+    /// When the caller gets an error, if nothing happens.
+    fn fails_at(&self) -> Option<Nanos> {
+        [self.limit, self.complete_by].into_iter().flatten().min()
     }
 
     /// The OSD that knows it.
@@ -142,6 +157,13 @@ impl<M: ClusterMap> Objecter<M> {
         purpose: Purpose,
         now: Nanos,
     ) {
+        let answered_in = match &purpose {
+            Purpose::Watch => Nanos(0),
+            Purpose::Notify { timeout_s, .. } => seconds(*timeout_s),
+        };
+        let limit = self.options.timeout_ms.saturating_mul(1_000_000);
+        let limit = (limit > 0).then(|| now.plus(Nanos(limit)).plus(answered_in));
+        self.fail_lingers_at(limit);
         let linger = Linger {
             object,
             purpose,
@@ -154,6 +176,8 @@ impl<M: ClusterMap> Objecter<M> {
             ping: None,
             next_ping: now,
             pool_seen: false,
+            limit,
+            complete_by: None,
         };
         self.lingers.insert(cookie, linger);
         self.register(cookie, now);
@@ -194,6 +218,7 @@ impl<M: ClusterMap> Objecter<M> {
         self.silence(cookie);
         let timeout_s = self.options.watch_timeout_s;
         let Some(linger) = self.lingers.get_mut(&cookie) else { return };
+        linger.complete_by = None;
         let renews = linger.registered;
         let mut ops = ObjectOps::new();
         match &mut linger.purpose {
@@ -255,7 +280,7 @@ impl<M: ClusterMap> Objecter<M> {
         self.silence(cookie);
         let removed = self.lingers.remove(&cookie);
         if self.lingers.is_empty() {
-            self.next_ping = None;
+            (self.next_ping, self.next_failure) = (None, None);
         }
         removed
     }
@@ -342,12 +367,16 @@ impl<M: ClusterMap> Objecter<M> {
         let Some(linger) = self.lingers.get_mut(&cookie) else { return };
         linger.request = None;
         match (result, &mut linger.purpose) {
-            (Ok(reply), Purpose::Notify { notify_id, .. }) => {
+            (Ok(reply), Purpose::Notify { notify_id, timeout_s, .. }) => {
                 let data = reply.ops.first().map(|op| op.data.clone()).unwrap_or_default();
                 *notify_id = Decoder::new(data).u64("the number of a notification").ok();
+                linger.complete_by = Some(now.plus(seconds(*timeout_s)).plus(NOTIFY_GRACE));
+                let at = linger.fails_at();
+                self.fail_lingers_at(at);
             }
             (Ok(_), Purpose::Watch) => {
                 linger.registered = true;
+                linger.limit = None;
                 linger.next_ping = now.plus(period);
                 let (at, token) = (linger.next_ping, linger.token);
                 let was_told = std::mem::replace(&mut linger.told, true);
@@ -381,11 +410,28 @@ impl<M: ClusterMap> Objecter<M> {
         });
     }
 
+    /// Notes when the next linger may fail for want of an answer.
+    fn fail_lingers_at(&mut self, at: Option<Nanos>) {
+        self.next_failure = [self.next_failure, at].into_iter().flatten().min();
+    }
+
+    /// Fails lingers whose answers have not come in time.
+    pub(super) fn fail_late_lingers(&mut self, now: Nanos) {
+        if self.next_failure.is_none_or(|at| at > now) {
+            return;
+        }
+        let is_late = |linger: &Linger| linger.fails_at().is_some_and(|at| at <= now);
+        let late = self.lingers.iter().filter(|(_, linger)| is_late(linger));
+        let late: Vec<u64> = late.map(|(&cookie, _)| cookie).collect();
+        late.into_iter().for_each(|cookie| self.failed(cookie, Errno::ETIMEDOUT));
+        self.next_failure = self.lingers.values().filter_map(Linger::fails_at).min();
+    }
+
     /// Ends all watches and notifications.
     pub(super) fn end_lingers(&mut self, errno: Errno) {
         let cookies: Vec<u64> = self.lingers.keys().copied().collect();
         cookies.into_iter().for_each(|cookie| self.failed(cookie, errno));
-        self.next_ping = None;
+        (self.next_ping, self.next_failure) = (None, None);
     }
 
     /// A message about a watch or a notification.
@@ -424,7 +470,7 @@ impl<M: ClusterMap> Objecter<M> {
     }
 
     fn ping_period(&self) -> Nanos {
-        Nanos(u64::from(self.options.watch_timeout_s.max(3)) * 1_000_000_000 / 3)
+        Nanos(seconds(self.options.watch_timeout_s.max(3)).0 / 3)
     }
 
     /// Sends the pings that are due.

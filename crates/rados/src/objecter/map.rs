@@ -43,7 +43,7 @@ pub trait ClusterMap {
 pub struct PoolRules {
     /// The number of groups.
     pub pg_num: u32,
-    /// Members of a group are interchangeable, so reads may go to any.
+    /// All members of a group have the same bytes, and any of them may answer a read.
     pub is_replicated: bool,
     /// Writes have to wait, or fail.
     pub is_full: bool,

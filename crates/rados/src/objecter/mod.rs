@@ -197,6 +197,8 @@ pub struct Objecter<M> {
     reopenings: BTreeSet<(Nanos, OsdId)>,
     next_tick: Nanos,
     next_ping: Option<Nanos>,
+    /// When a watch or notification fails for want of an answer.
+    next_failure: Option<Nanos>,
     asked_map: Option<u32>,
     asks: EpochQuestion,
 }
@@ -248,6 +250,7 @@ impl<M: ClusterMap> Objecter<M> {
             reopenings: BTreeSet::new(),
             next_tick: now.plus(TICK),
             next_ping: None,
+            next_failure: None,
             asked_map: None,
             asks: EpochQuestion::default(),
         }
@@ -257,6 +260,11 @@ impl<M: ClusterMap> Objecter<M> {
     pub fn set_identity(&mut self, client: u64, features: u64) {
         self.options.client = client;
         self.options.features = features;
+    }
+
+    /// Sets how far OSDs are, for the requests that come.
+    pub fn set_distance(&mut self, distance: Option<Distance>) {
+        self.options.distance = distance;
     }
 
     /// The newest map.

@@ -7,6 +7,9 @@ use super::map::{ClusterMap, Interval, PoolRules};
 use crate::cluster::ObjectName;
 use crate::encoding::{AddressKind, Addresses, EntityAddress};
 
+/// The release from which on a replica does not answer with bytes that may be taken back (Ceph 15).
+const REPLICAS_ANSWER: u8 = 15;
+
 impl ClusterMap for OsdMap {
     fn epoch(&self) -> u32 {
         self.epoch
@@ -28,7 +31,8 @@ impl ClusterMap for OsdMap {
         let pool = self.pools.get(&pool)?;
         Some(PoolRules {
             pg_num: pool.pg_num,
-            is_replicated: pool.kind == PoolKind::Replicated,
+            is_replicated: pool.kind == PoolKind::Replicated
+                && self.require_osd_release >= REPLICAS_ANSWER,
             is_full: pool.is_full(),
             fails: pool.has(Pool::EIO),
             resend_epoch: pool.last_force_op_resend,

@@ -17,7 +17,7 @@ impl<M: ClusterMap> Objecter<M> {
         let timeout = self.oldest_deadline();
         let busy = self.requests.len() > 0 || !self.asks.now.is_empty();
         let tick = busy.then_some(self.next_tick);
-        [reopening, timeout, tick, self.next_ping].into_iter().flatten().min()
+        [reopening, timeout, tick, self.next_ping, self.next_failure].into_iter().flatten().min()
     }
 
     /// When the oldest request of a caller fails.
@@ -35,6 +35,7 @@ impl<M: ClusterMap> Objecter<M> {
             let Some(oldest) = self.requests.oldest() else { break };
             self.finish(oldest, Err(Errno::ETIMEDOUT), now);
         }
+        self.fail_late_lingers(now);
         self.ping_due(now);
         if now >= self.next_tick {
             self.next_tick = now.plus(TICK);

@@ -81,7 +81,7 @@ pub struct OsdOpReply {
     /// The group.
     pub pg: PgId,
     /// The object's name.
-    pub object: String,
+    pub object: Bytes,
     /// The flags of the request, with [`flag::ACK`] and [`flag::ONDISK`] of the reply.
     pub flags: u32,
     /// The epoch of the OSD's map.

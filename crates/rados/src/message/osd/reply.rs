@@ -30,7 +30,7 @@ impl OsdOpReply {
     #[must_use]
     pub fn encode(&self, _features: u64) -> Message {
         let mut front = Encoder::with_capacity(160 + self.object.len() + 42 * self.reply.ops.len());
-        front.string(&self.object);
+        front.blob(&self.object);
         encode_pg(self.pg, &mut front);
         front.u64(self.flags.into()).i32(self.reply.result);
         let encode_version = |front: &mut Encoder| {
@@ -68,7 +68,7 @@ impl OsdOpReply {
             return Err(Decoder::refused(0, message.version.into(), "the version of an answer"));
         }
         let mut front = Decoder::new(message.front.clone());
-        let object = text(&mut front, "the name of an object")?;
+        let object = front.blob("the name of an object")?;
         let pg = decode_pg(&mut front)?;
         let flags = front.u64("the flags of an answer")? as u32;
         let result = front.i32("the result of a request")?;

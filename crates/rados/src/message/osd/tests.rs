@@ -11,6 +11,9 @@ use crate::message::Message;
 use crate::message::features::{SERVER_SQUID, SUPPORTED};
 use crate::op::OpResult;
 
+/// What a connection to Ceph 18 has.
+const REEF: u64 = SUPPORTED & !(1 << 49 | 1 << 50);
+
 fn hex(text: &str) -> Bytes {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
@@ -51,7 +54,7 @@ fn request() -> OsdOp {
         client: 4153,
         tid: 12,
         attempt: 0,
-        features: SUPPORTED,
+        features: REEF,
         ops,
     }
 }
@@ -73,8 +76,8 @@ fn a_request_has_the_layout_of_version_8() {
         feffffffffffffff 0500000000000000 02000000 0500000000000000 0200000000000000
         00000000")
     .to_vec();
-    expected.extend_from_slice(&SUPPORTED.to_le_bytes());
-    let message = request().encode(SUPPORTED);
+    expected.extend_from_slice(&REEF.to_le_bytes());
+    let message = request().encode(REEF);
     assert_eq!(message.front, expected);
     assert_eq!((message.kind, message.version, message.compat_version), (42, 8, 3));
     assert_eq!((message.tid, message.data_bytes()), (12, 7));
@@ -89,13 +92,13 @@ fn a_listing_of_a_group_has_the_known_lengths() {
     let object = ObjectName::new(PoolId(3), "", "");
     let snap_context = SnapContext::default();
     let request = OsdOp { object, ops, snap_context, ..request() };
-    assert_eq!(request.encode(SUPPORTED).front.len(), 209);
-    let newer = SUPPORTED | SERVER_SQUID.0;
+    assert_eq!(request.encode(REEF).front.len(), 209);
+    let newer = REEF | SERVER_SQUID.0;
     assert_eq!(request.encode(newer).front.len(), 216);
     // The hash takes the place of a name.
     assert!(
         request
-            .encode(SUPPORTED)
+            .encode(REEF)
             .front
             .windows(8)
             .any(|bytes| { bytes == 0xb706_399e_u64.to_le_bytes() })
@@ -105,14 +108,14 @@ fn a_listing_of_a_group_has_the_known_lengths() {
 #[test]
 fn a_request_of_version_9_goes_to_readers_of_ceph_19_only() {
     // Bit 57 belongs to all of them.
-    assert_eq!(request().encode(SUPPORTED).version, 8);
-    assert_eq!(request().encode(SUPPORTED | 1 << 49).version, 9);
+    assert_eq!(request().encode(REEF).version, 8);
+    assert_eq!(request().encode(REEF | 1 << 49).version, 9);
     assert_eq!(request().encode(1 << 49).version, 8);
 }
 
 #[test]
 fn a_request_survives_a_round_trip_and_attacks() {
-    for features in [SUPPORTED, SUPPORTED | SERVER_SQUID.0] {
+    for features in [REEF, REEF | SERVER_SQUID.0] {
         let request = OsdOp { features, attempt: 2, ..request() };
         let message = request.encode(features);
         let data = message.data[0].as_ptr();
@@ -121,16 +124,16 @@ fn a_request_survives_a_round_trip_and_attacks() {
         assert_eq!(read.ops.ops()[1].data.as_ptr(), data, "data are not copied");
         attack(&message, OsdOp::decode);
     }
-    let repeated = OsdOp { attempt: 1, ..request() }.encode(SUPPORTED);
+    let repeated = OsdOp { attempt: 1, ..request() }.encode(REEF);
     assert_eq!(repeated.front[32] & 0x08, 0x08, "the mark of a repetition");
-    let old = Message { version: 7, ..request().encode(SUPPORTED) };
+    let old = Message { version: 7, ..request().encode(REEF) };
     assert!(OsdOp::decode(&old).is_err());
 }
 
 #[test]
 fn data_are_cut_across_pieces() {
     let request = request();
-    let whole = request.encode(SUPPORTED);
+    let whole = request.encode(REEF);
     for cut in 0..=7 {
         let joined: Bytes = whole.data.concat().into();
         let data = smallvec![joined.slice(..cut), joined.slice(cut..)];
@@ -144,11 +147,11 @@ fn a_call_that_only_reads_stays_one() {
     let mut ops = ObjectOps::new();
     ops.query("rbd", "get_size", Bytes::new());
     let query = OsdOp { ops: ops.clone(), flags: flag::ALWAYS | flag::READ, ..request() };
-    assert!(!OsdOp::decode(&query.encode(SUPPORTED)).unwrap().ops.is_write());
+    assert!(!OsdOp::decode(&query.encode(REEF)).unwrap().ops.is_write());
     let mut ops = ObjectOps::new();
     ops.call("rbd", "set_size", Bytes::new());
     let call = OsdOp { ops, ..request() };
-    assert_eq!(OsdOp::decode(&call.encode(SUPPORTED)).unwrap().ops, call.ops);
+    assert_eq!(OsdOp::decode(&call.encode(REEF)).unwrap().ops, call.ops);
 }
 
 fn answer() -> OsdOpReply {
@@ -176,7 +179,7 @@ fn answer() -> OsdOpReply {
 fn an_answer_has_the_layout_of_version_8() {
     let mut answer = answer();
     answer.reply.ops.truncate(1);
-    let message = answer.encode(SUPPORTED);
+    let message = answer.encode(REEF);
     let op = "0000 00000000 00000000000000000000000000000000000000000000000000000000 03000000";
     let expected = hex(&format!(
         "03000000 6f626a 01 0300000000000000 9e3906b7 ffffffff 1400000000000000 feffffff
@@ -198,7 +201,7 @@ fn an_answer_survives_a_round_trip_and_attacks() {
     };
     for redirect in [None, Some(redirect)] {
         let answer = OsdOpReply { redirect, ..answer() };
-        let message = answer.encode(SUPPORTED);
+        let message = answer.encode(REEF);
         let read = OsdOpReply::decode(&message).unwrap();
         assert_eq!(read, answer);
         assert_eq!(read.reply.ops[2].data.as_ptr(), message.data[1].as_ptr());
@@ -212,10 +215,10 @@ fn an_answer_survives_a_round_trip_and_attacks() {
 
 #[test]
 fn an_answer_commands_no_memory() {
-    let mut front = answer().encode(SUPPORTED).front.to_vec();
+    let mut front = answer().encode(REEF).front.to_vec();
     let at = 4 + 3 + 17 + 8 + 4 + 12 + 4;
     front[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
-    let message = Message { front: front.into(), ..answer().encode(SUPPORTED) };
+    let message = Message { front: front.into(), ..answer().encode(REEF) };
     assert!(OsdOpReply::decode(&message).is_err());
 }
 
@@ -233,7 +236,7 @@ fn a_backoff_survives_a_round_trip_and_attacks() {
         begin: position(1, "a"),
         end: ObjectPosition::last(),
     };
-    let message = backoff.encode(SUPPORTED);
+    let message = backoff.encode(REEF);
     assert_eq!(OsdBackoff::decode(&message), Ok(backoff.clone()));
     attack(&message, OsdBackoff::decode);
     assert!(backoff.holds(&position(1, "a")));
@@ -255,7 +258,7 @@ fn a_notification_survives_a_round_trip_and_attacks() {
         result: -110,
         from: 4153,
     };
-    let message = notify.encode(SUPPORTED);
+    let message = notify.encode(REEF);
     let expected = hex("
         01 02 0100000000000000 0200000000000000 0300000000000000 00000000
         92ffffff 3910000000000000");
@@ -265,7 +268,7 @@ fn a_notification_survives_a_round_trip_and_attacks() {
     assert_eq!(WatchNotify::decode(&message).as_ref(), Ok(&notify));
     attack(&Message { data: smallvec![], ..message }, WatchNotify::decode);
     let begun = WatchNotify { kind: NotifyKind::Notify, ..notify };
-    let message = begun.encode(SUPPORTED);
+    let message = begun.encode(REEF);
     assert_eq!(message.front.slice(26..32), hex("02000000 7879"));
     assert_eq!(WatchNotify::decode(&message), Ok(begun));
     let old = Message { version: 1, front: message.front.slice(..32), ..message };
@@ -281,7 +284,7 @@ fn maps_survive_a_round_trip_and_attacks() {
         oldest: 1,
         newest: 5,
     };
-    let message = maps.encode(SUPPORTED);
+    let message = maps.encode(REEF);
     let expected = hex("
         30313233343536373839616263646566
         01000000 05000000 03000000 696e63 01000000 04000000 04000000 66756c6c

@@ -201,7 +201,7 @@ pub(super) fn read(object: &ObjectName) -> Operation {
 pub(super) fn answer(op: &OsdOp, result: i32) -> OsdOpReply {
     OsdOpReply {
         pg: op.target.pg,
-        object: op.object.name.to_string(),
+        object: Bytes::copy_from_slice(op.object.name.as_bytes()),
         flags: op.flags,
         map_epoch: op.map_epoch,
         attempt: op.attempt,

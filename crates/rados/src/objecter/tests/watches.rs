@@ -73,6 +73,43 @@ fn a_watch_gets_notifications_and_acknowledges() {
 }
 
 #[test]
+fn a_notification_whose_end_never_comes_fails() {
+    let mut bench = Bench::new();
+    bench.objecter.notify(Token(1), object("a"), Bytes::new(), 5_000, bench.now);
+    bench.drain();
+    let (osd, op) = bench.only();
+    bench.advance(100_000);
+    assert!(events(&mut bench).is_empty(), "without a limit it waits for the OSD");
+    bench.reply(osd, &op, 0);
+    bench.advance(64_999);
+    assert!(events(&mut bench).is_empty());
+    bench.advance(1);
+    assert_eq!(events(&mut bench), [Event::Notified(Token(1), Err(Errno::ETIMEDOUT))]);
+    assert_eq!(bench.objecter.deadline(), None);
+}
+
+#[test]
+fn a_limit_ends_what_cannot_be_registered() {
+    let mut bench = Bench::with(Options { timeout_ms: 20_000, ..Options::default() });
+    bench.objecter.notify(Token(1), object("a"), Bytes::new(), 5_000, bench.now);
+    bench.objecter.watch(Token(2), WatchId(7), object("b"), bench.now);
+    bench.drain();
+    bench.advance(19_999);
+    assert!(events(&mut bench).is_empty());
+    bench.advance(5_001);
+    let late = Err(Errno::ETIMEDOUT);
+    let expected = [
+        Event::Watching(Token(2), late),
+        Event::Notified(Token(1), late.map(|()| NotifyReply::default())),
+    ];
+    assert_eq!(events(&mut bench), expected);
+    // A watch that stands is not ended.
+    let (mut bench, _) = watching();
+    bench.advance(1_000_000);
+    assert!(events(&mut bench).is_empty());
+}
+
+#[test]
 fn a_watch_of_nothing_fails() {
     let mut bench = Bench::new();
     bench.objecter.watch(Token(1), WatchId(7), object("a"), bench.now);
