@@ -3,6 +3,7 @@
 mod attributes;
 mod data;
 mod list;
+mod null_cluster;
 mod watch;
 
 use std::rc::Rc;
@@ -68,6 +69,8 @@ enum Command {
     Notify(watch::NotifyArgs),
     /// List the watchers of an object.
     Listwatchers(attributes::ObjectArgs),
+    /// Run a cluster in memory, to measure and to test clients.
+    NullCluster(null_cluster::Args),
 }
 
 /// The pool and namespace of objects.
@@ -106,6 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Command::Watch(args) => watch::watch(ceph, args),
         Command::Notify(args) => watch::notify(ceph, args),
         Command::Listwatchers(args) => attributes::list_watchers(ceph, args),
+        Command::NullCluster(args) => null_cluster::run(args),
     }
 }
 
