@@ -105,16 +105,14 @@ impl Device {
         for target in targets {
             parsed.push(Target::parse(target, &mut pools)?);
         }
-        let layers = |is_cached: bool| {
+        // As `serve` does: the store says which layers it should have.
+        let layers = |of_store: &[String]| {
             let mut layers = LayerOptions::default();
-            // As `serve` does: if the data are in memory already, a cache would only copy them.
-            if is_cached {
-                layers.add("cache:off")?;
-            }
+            of_store.iter().try_for_each(|text| layers.add(text))?;
             options.layers.iter().try_for_each(|text| layers.add(text))?;
             Ok::<LayerOptions, SettingError>(layers)
         };
-        layers(true)?;
+        layers(&[])?;
         let running = Arc::new(Running::start(pools, options)?);
         let mut names: Vec<DeviceName> = Vec::new();
         for (at, (target, parsed)) in targets.iter().zip(&parsed).enumerate() {
@@ -133,9 +131,11 @@ impl Device {
         running.runtime.set_served(served);
         let mut devices = Vec::new();
         for ((target, parsed), name) in targets.iter().zip(parsed).zip(names) {
-            let is_cached = parsed.is_cached(options);
+            let of_store = parsed
+                .layers(options)
+                .map_err(|reason| OpenError::Target { target: (*target).to_owned(), reason })?;
             let open = running
-                .open(&name, parsed, options, layers(is_cached)?)
+                .open(&name, parsed, options, layers(&of_store)?)
                 .map_err(|reason| OpenError::Store { target: (*target).to_owned(), reason })?;
             running.runtime.set_state(&name, DeviceState::Serving(open.clone()));
             let mut info = open.info.clone();
@@ -229,10 +229,10 @@ impl Target {
         Ok(Self::Volume(path, place))
     }
 
-    fn is_cached(&self, options: &Options) -> bool {
+    fn layers(&self, options: &Options) -> Result<Vec<String>, String> {
         match self {
-            Self::Store(store) => store.is_cached(store_options(options)),
-            Self::Volume(..) => false,
+            Self::Store(store) => store.layers(store_options(options)),
+            Self::Volume(..) => Ok(Vec::new()),
         }
     }
 }

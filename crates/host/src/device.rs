@@ -9,14 +9,15 @@ use fieldstone_block::layers::{
     Cache, CacheStats, Counts, LayerOptions, Meter, Scheduler, SchedulerStats,
 };
 use fieldstone_block::{
-    Backend, Completion, Counter, Info, Interval, Nanos, Op, QueueId, Request, Settings, Stack,
-    Summary, Unanswered,
+    Completion, Counter, Info, Interval, Nanos, Op, QueueId, Readiness, Request, Settings, Stack,
+    Summary, Unanswered, WorkResult,
 };
 
 use crate::control::DeviceSnapshot;
 use crate::message::{DeviceId, Message, Origin, Router};
 use crate::overdue::{LOOK_MS, Overdue, Report, is_overdue};
 use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
+use crate::timed_call;
 use crate::token::{Kind, token};
 use fieldstone_uring::Reactor;
 
@@ -75,6 +76,26 @@ fn queue_of(origin: Origin) -> QueueId {
     QueueId(core << 20 | frontend << 16 | origin.submitter.place & 0xffff)
 }
 
+/// How long a device that closes tries to give the store what layers have, if the store refuses it.
+const LAST_TRIES: Nanos = Nanos::from_ms(10_000);
+
+/// A device is being closed.
+struct Closing {
+    reply: mpsc::Sender<Result<(), String>>,
+    /// When it began, once that is known.
+    since: Option<Nanos>,
+    /// The store has been told.
+    told: bool,
+    /// What of the layers' data the store has not got, and why.
+    lost: Option<String>,
+}
+
+/// The result of the work of the layer at a place, from the thread that did the work.
+struct LayerMail {
+    place: usize,
+    result: WorkResult,
+}
+
 /// A device of this core.
 pub struct Device {
     id: DeviceId,
@@ -83,7 +104,7 @@ pub struct Device {
     overdue: Overdue,
     completions: Vec<(Origin, Completion)>,
     opening: Option<mpsc::Sender<Result<Info, String>>>,
-    closing: Option<mpsc::Sender<Result<(), String>>>,
+    closing: Option<Closing>,
     timer: Option<Nanos>,
     dirty: bool,
 }
@@ -98,8 +119,12 @@ impl Device {
         router: &mut Router,
         reactor: &mut Reactor,
     ) -> Self {
+        let mut layers = spec.layers;
+        for settings in spec.store.layers() {
+            layers.add_settings(settings).expect("options were tried when they were read");
+        }
         let store = spec.store.open(&mut StoreIo { device: id, now, reactor, router });
-        let layers = spec.layers.make().expect("options were tried when they were read");
+        let layers = layers.make().expect("options were tried when they were read");
         Self {
             id,
             name: spec.name,
@@ -134,9 +159,13 @@ impl Device {
         self.stack.store_mut().event(index, event, &mut io);
     }
 
-    /// Passes a message from a part or a thread to the store.
+    /// Passes a message from a part or a thread to the store, or to the layer that it is for.
     pub fn mail(&mut self, mail: Mail, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
         self.dirty = true;
+        let mail = match mail.downcast::<LayerMail>() {
+            Ok(mail) => return self.stack.worked(mail.place, mail.result),
+            Err(mail) => mail,
+        };
         let mut io = StoreIo { device: self.id, now, reactor, router };
         self.stack.store_mut().mail(mail, &mut io);
     }
@@ -166,11 +195,35 @@ impl Device {
         self.stack.drain();
     }
 
-    /// Begins to close. The device answers `reply` when everything is stable.
+    /// Begins to close: the layers give the store what it has not, then the store closes. The
+    /// device answers `reply` when everything is stable.
     pub fn close(&mut self, reply: mpsc::Sender<Result<(), String>>) {
-        self.dirty = true;
-        self.closing = Some(reply);
+        self.drain();
+        self.closing = Some(Closing { reply, since: None, told: false, lost: None });
+    }
+
+    /// Closes the store if the layers have nothing any more that it should have.
+    fn close_store(&mut self, now: Nanos) -> bool {
+        let Some(closing) = &mut self.closing else { return false };
+        let since = *closing.since.get_or_insert(now);
+        if closing.told {
+            return false;
+        }
+        if let Some(unwritten) = self.stack.unwritten() {
+            let has_failed = matches!(self.stack.store().phase(), Phase::Failed(_));
+            let gives_up = has_failed || now >= since.plus(LAST_TRIES);
+            let Some(failure) = unwritten.failure.filter(|_| gives_up) else { return false };
+            let bytes = unwritten.bytes;
+            let lost = format!(
+                "{bytes} bytes of writes that no flush has covered are lost, because the store \
+                 refused them: {failure}"
+            );
+            tracing::error!("{}: {lost}", self.name);
+            closing.lost = Some(lost);
+        }
+        closing.told = true;
         self.stack.store_mut().close();
+        true
     }
 
     /// The status of the device.
@@ -181,7 +234,7 @@ impl Device {
             name: self.name.clone(),
             info: self.stack.info().clone(),
             kind: self.stack.store().kind(),
-            phase: self.stack.store().phase(),
+            phase: self.phase(),
             status: self.stack.store().status(now),
             calls: self.stack.store().calls(),
             stats: if with_stats { self.stats(now) } else { DeviceStats::default() },
@@ -232,9 +285,16 @@ impl Device {
             self.stack.refresh_info();
             self.stack.poll_into(now, &mut self.completions);
             let mut busy = !self.completions.is_empty();
+            if self.opening.is_some() {
+                busy |= self.open_layers(now, router, reactor);
+            }
             for (origin, completion) in self.completions.drain(..) {
                 router.send(origin.core, Message::Complete { origin, completion });
             }
+            for line in self.stack.take_reports() {
+                tracing::warn!("{}: {line}", self.name);
+            }
+            busy |= self.close_store(now);
             let mut io = StoreIo { device: self.id, now, reactor, router };
             busy |= self.stack.store_mut().act(&mut io);
             if !busy {
@@ -247,25 +307,73 @@ impl Device {
         true
     }
 
+    /// Starts the work of layers that open. Closes the store if a layer has failed. True if there
+    /// was anything to do.
+    fn open_layers(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
+        let mut busy = false;
+        while let Some((place, work)) = self.stack.take_work() {
+            busy = true;
+            let mailer = StoreIo { device: self.id, now, reactor, router }.mailer();
+            let answered = move |result| mailer.send(Box::new(LayerMail { place, result }));
+            if let Err(error) = timed_call::begin(&format!("open {}", self.name), work, answered) {
+                self.stack.worked(place, Err(format!("no thread can open it: {error}")));
+            }
+        }
+        let failed = matches!(self.stack.readiness(), Readiness::Failed(_));
+        if failed && self.stack.store().phase() == Phase::Serving {
+            self.stack.store_mut().close();
+            busy = true;
+        }
+        busy
+    }
+
+    /// The phase of the store and its layers together.
+    fn phase(&self) -> Phase {
+        match (self.stack.readiness(), self.stack.store().phase()) {
+            (Readiness::Opening, Phase::Serving) => Phase::Opening,
+            (Readiness::Failed(_), Phase::Serving) => Phase::Closing,
+            (Readiness::Failed(reason), Phase::Closed) => Phase::Failed(reason),
+            (_, phase) => phase,
+        }
+    }
+
     /// Answers the calls that wait until the device has opened or closed.
     fn answer_calls(&mut self) {
         if self.opening.is_none() && self.closing.is_none() {
             return;
         }
-        let (opened, closed) = match self.stack.store().phase() {
+        let (opened, closed) = match self.phase() {
             Phase::Opening | Phase::Closing => return,
-            Phase::Serving => (Ok(self.stack.store().info()), None),
+            Phase::Serving => (Ok(self.stack.info().clone()), None),
             Phase::Closed => (Err("it was closed".to_owned()), Some(Ok(()))),
             Phase::Failed(reason) => (Err(reason.clone()), Some(Err(reason))),
         };
         // The caller may no longer wait.
         if let Some(reply) = self.opening.take() {
+            self.say_what_is_kept();
             drop(reply.send(opened));
         }
         if let Some(closed) = closed
-            && let Some(reply) = self.closing.take()
+            && let Some(closing) = self.closing.take_if(|closing| closing.told)
         {
-            drop(reply.send(closed));
+            let lost = closing.lost.map_or(Ok(()), Err);
+            drop(closing.reply.send(closed.and(lost)));
+        }
+    }
+
+    /// Tells why layers keep nothing, if they were meant to.
+    fn say_what_is_kept(&self) {
+        let layers = self.stack.layers().iter().filter(|layer| layer.keeps_data());
+        let names: Vec<&str> = layers.map(|layer| layer.name()).collect();
+        let names = names.join(" and ");
+        match self.stack.shared() {
+            Some(shared) if !names.is_empty() && shared.for_good => {
+                tracing::warn!("{}: the caches ({names}) keep nothing: {}", self.name, shared.why);
+            }
+            Some(shared) if !names.is_empty() => {
+                tracing::debug!("{}: {names} keep nothing yet: {}", self.name, shared.why);
+            }
+            _ => {}
         }
     }
 

@@ -3,6 +3,7 @@
 pub mod error;
 pub mod find;
 pub mod format;
+pub mod fuzz;
 pub mod header;
 pub mod image;
 pub mod pool;

@@ -9,6 +9,7 @@ use fieldstone_rados::cluster::{Cluster, ObjectName, Operation, PoolInfo, SnapCo
 use fieldstone_rados::encoding::DecodeError;
 use fieldstone_rados::errno::Errno;
 use fieldstone_rados::op::{ObjectOps, Reply};
+use fieldstone_rados::settings::ReadPolicy;
 
 use crate::error::RbdError;
 
@@ -21,9 +22,18 @@ pub struct Store {
     pub pool: PoolId,
     /// The namespace; empty for the default one.
     pub namespace: Arc<str>,
+    /// The members of a placement group that may answer reads of data.
+    pub reads: ReadPolicy,
 }
 
 impl Store {
+    /// A namespace of a pool, whose reads go to the primaries.
+    #[must_use]
+    pub fn new(cluster: &Cluster, pool: PoolId, namespace: &str) -> Self {
+        let cluster = cluster.clone();
+        Self { cluster, pool, namespace: namespace.into(), reads: ReadPolicy::Primary }
+    }
+
     /// The name of an object.
     #[must_use]
     pub fn object(&self, name: &str) -> ObjectName {

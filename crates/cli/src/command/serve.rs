@@ -61,9 +61,10 @@ pub struct Args {
     /// Serve metrics for Prometheus at http://ADDR/metrics, for example 127.0.0.1:9100.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
-    /// Size of the read cache of each volume, and of file:PATH with --direct; 0 for none.
-    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = units::parse_size)]
-    cache: u64,
+    /// Size of the read cache of each volume, of file:PATH with --direct, and of images that have
+    /// one; 0 for none. Without this option it is 32 MiB, and what ceph.conf says for images.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    cache: Option<u64>,
     /// Memory for payloads that clients announce and send, and for answers that they have not taken
     /// yet, all clients together. When it is used up, connections wait. A connection that keeps
     /// memory for which others wait, and is silent for up to ten seconds, is closed. Each
@@ -327,8 +328,9 @@ fn layer(text: &str) -> Result<String, SettingError> {
     Ok(text.to_owned())
 }
 
-/// The layers of a device. `--layer` overrides the other options.
-fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
+/// The layers of a device. `--layer` overrides the other options, and these what the store asks
+/// for.
+fn layers(args: &Args, of_store: &[String]) -> anyhow::Result<LayerOptions> {
     let mut layers = LayerOptions::default();
     let policy = match args.scheduler {
         Scheduling::Mean => "mean",
@@ -336,13 +338,17 @@ fn layers(args: &Args, is_cached: bool) -> anyhow::Result<LayerOptions> {
         Scheduling::Off => "off",
     };
     layers.add(&format!("scheduler:policy={policy}"))?;
-    // The store's contents are in memory already, so a read cache would only copy them. The
-    // scheduler stays: its cost is not measurable there, and so the device uses the same layers as
-    // volumes.
-    if is_cached || args.cache == 0 {
-        layers.add("cache:off")?;
-    } else {
-        layers.add(&format!("cache:capacity={}", args.cache))?;
+    // If the store's contents are in memory already, it asks for no read cache. The scheduler
+    // stays: its cost is not measurable there, and so the device uses the same layers as volumes.
+    for text in of_store {
+        layers.add(text)?;
+    }
+    match args.cache {
+        Some(0) => layers.add("cache:off")?,
+        Some(bytes) if !of_store.iter().any(|text| text == "cache:off") => {
+            layers.add(&format!("cache:capacity={bytes}"))?;
+        }
+        _ => {}
     }
     if let Some(limit) = &args.limit {
         layers.add_settings(limit.clone())?;
@@ -363,7 +369,8 @@ fn devices(
     let devices = args.targets.iter().zip(exports).map(|(target, export)| match &target.serving {
         Serving::Store(target) => {
             let options = StoreOptions { caching: caching(args), read_only: args.read_only };
-            let layers = layers(args, target.is_cached(options))?;
+            let of_store = target.layers(options).map_err(anyhow::Error::msg)?;
+            let layers = layers(args, &of_store)?;
             Ok(ExportSpec::Store(export, target.clone(), options, layers))
         }
         Serving::Volume(_) => {
@@ -373,7 +380,7 @@ fn devices(
                 takeover: args.takeover,
                 auto_rebuild: !args.no_auto_rebuild,
                 rebuild_limit: args.rebuild_limit,
-                layers: layers(args, false)?,
+                layers: layers(args, &[])?,
             };
             Ok(ExportSpec::Volume { pool, name, export, options })
         }

@@ -55,7 +55,10 @@ pub const KIND: StoreKind = StoreKind {
     scheme: "file",
     argument: "PATH",
     about: "a file or a block device",
-    is_cached: |options| options.caching == Caching::Buffered,
+    layers: |_, options| {
+        let is_cached = options.caching == Caching::Buffered;
+        Ok(is_cached.then(|| "cache:off".to_owned()).into_iter().collect())
+    },
     name: |argument, _| {
         let name = Path::new(argument).file_name();
         name.map_or_else(|| "file".to_owned(), |name| name.to_string_lossy().into_owned())

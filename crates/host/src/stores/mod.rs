@@ -35,9 +35,10 @@ pub struct StoreKind {
     pub argument: &'static str,
     /// A description of the kind, for the help.
     pub about: &'static str,
-    /// True if no read cache shall stand in front: the data is in memory or in the page cache, and
-    /// the cache would only keep second copies; or others may change the data.
-    pub is_cached: fn(StoreOptions) -> bool,
+    /// The layers that shall stand in front, as `--layer` takes them; options of the user come
+    /// after them. `cache:off` if the data is in memory or in the page cache, and a cache would
+    /// only keep second copies. May read files. An error says why the argument is refused.
+    pub layers: fn(argument: &str, StoreOptions) -> Result<Vec<String>, String>,
     /// The name of the export, for the target at this position of the command line.
     pub name: fn(argument: &str, place: usize) -> String,
     /// Makes the spec from the argument.
@@ -75,10 +76,12 @@ impl StoreTarget {
         (self.kind.name)(&self.argument, place)
     }
 
-    /// True if no read cache shall stand in front of the store.
-    #[must_use]
-    pub fn is_cached(&self, options: StoreOptions) -> bool {
-        (self.kind.is_cached)(options)
+    /// The layers that shall stand in front of the store: [`StoreKind::layers`].
+    ///
+    /// # Errors
+    /// The reason why the target is refused.
+    pub fn layers(&self, options: StoreOptions) -> Result<Vec<String>, String> {
+        (self.kind.layers)(&self.argument, options)
     }
 }
 

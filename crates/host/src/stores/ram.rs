@@ -10,7 +10,7 @@ pub const KIND: StoreKind = StoreKind {
     scheme: "ram",
     argument: "SIZE",
     about: "memory, which goes with the process",
-    is_cached: |_| true,
+    layers: |_, _| Ok(vec!["cache:off".to_owned()]),
     name: |_, place| if place == 0 { "ram".to_owned() } else { format!("ram{place}") },
     spec: |argument, _| {
         let size_bytes = fieldstone_units::parse_size(argument)?;

@@ -6,19 +6,38 @@
 //! Closing: writes in flight end, the lock of the image is given up
 //! ```
 //!
-//! Options are those of Ceph's command line, `id`, `conf`, `keyring` and `mon-host`, and
-//! `exclusive`, which takes the lock of the image at once and keeps it. A colon or backslash in a
-//! name or value is written behind a backslash.
+//! Options are those of Ceph's command line, `id`, `conf`, `keyring` and `mon-host`; `exclusive`,
+//! which takes the lock of the image at once and keeps it; `reads`, which lets other members of a
+//! placement group than the primary answer reads (`balance`, `localize`); `cache`, the caches in
+//! front of the image (module `cache`); and `luks`, the file with the passphrase of an encrypted
+//! image, for the layer of that name. A colon or backslash in a name or value is written behind a
+//! backslash.
+//!
+//! Layers may keep data of the image while this client has its lock: see
+//! [`Backend::shared`](fieldstone_block::Backend::shared).
+//!
+//! An image that begins with a LUKS header, and is opened without `luks`, is served as the bytes
+//! that are stored. The store looks at the first bytes, and says so in the log.
 //!
 //! A client that is blocked by the cluster, because another one took the image over, fails: the
 //! store says so, and has to be opened again.
 
+mod cache;
+
 use std::fmt;
 
-use fieldstone_block::{Backend, BlockError, Completion, Info, Nanos, Request};
+use fieldstone_block::layers::LayerOptions;
+use fieldstone_block::{
+    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Piece, Request, RequestId, Settings,
+    Sharing,
+};
+use fieldstone_luks::{PREFIX_BYTES, Probe};
 use fieldstone_rados::client::{self, Client};
+use fieldstone_rados::settings::ReadPolicy;
 use fieldstone_rbd::{Image, ImageSpec};
 use fieldstone_uring::Event;
+
+pub use cache::ImageCache;
 
 use super::{StoreKind, StoreOptions};
 use crate::ceph::{Carrier, CephSettings};
@@ -30,8 +49,12 @@ pub const KIND: StoreKind = StoreKind {
     scheme: "ceph",
     argument: "POOL/IMAGE[@SNAP]",
     about: "an RBD image of a Ceph cluster",
-    // Other clients may write to the image: a cache in front of it would keep old bytes.
-    is_cached: |_| true,
+    layers: |argument, _| {
+        let spec = RbdSpec::parse(argument)?;
+        // If ceph.conf cannot be read, the opening says so.
+        let settings = CephSettings::read_options(&spec.words).ok();
+        cache::layers(spec.cache, settings.as_ref())
+    },
     name: |argument, _| {
         let parsed = RbdSpec::parse(argument);
         parsed.map_or_else(|_| "ceph".to_owned(), |spec| spec.image.image)
@@ -40,6 +63,7 @@ pub const KIND: StoreKind = StoreKind {
         let StoreOptions { read_only, .. } = options;
         let mut spec = RbdSpec::parse(argument)?;
         spec.image.read_only = read_only;
+        spec.image.has_layers = true;
         Ok(Box::new(spec))
     },
 };
@@ -51,6 +75,13 @@ pub struct RbdSpec {
     pub image: ImageSpec,
     /// Words of a command line of Ceph: how to reach the cluster.
     pub words: Vec<String>,
+    /// The members of a placement group that may answer reads; `None` for what ceph.conf says
+    /// (`rbd_read_from_replica_policy`).
+    pub reads: Option<ReadPolicy>,
+    /// The caches in front of the image; `None` for what ceph.conf says.
+    pub cache: Option<ImageCache>,
+    /// The file with the passphrase of an encrypted image.
+    pub luks: Option<String>,
 }
 
 /// The status of an image's store.
@@ -95,6 +126,9 @@ impl RbdSpec {
                 ..ImageSpec::default()
             },
             words: Vec::new(),
+            reads: None,
+            cache: None,
+            luks: None,
         };
         for option in parts {
             spec.option(&option)?;
@@ -108,14 +142,32 @@ impl RbdSpec {
             Some((name @ ("id" | "conf" | "keyring" | "mon-host"), value)) => {
                 self.words.extend([format!("--{name}"), value.to_owned()]);
             }
+            Some(("reads", value)) => self.reads = Some(policy(value)?),
+            Some(("cache", mode)) => self.cache = Some(ImageCache::parse(mode)?),
+            Some(("luks", file)) => {
+                self.luks = Some(file.to_owned());
+                for settings in self.layers() {
+                    let tried = LayerOptions::default().add_settings(settings);
+                    tried.map_err(|error| error.to_string())?;
+                }
+            }
             _ => {
                 return Err(format!(
-                    "{option:?} is no option; there are id=, conf=, keyring=, mon-host= and \
-                     exclusive"
+                    "{option:?} is no option; there are id=, conf=, keyring=, mon-host=, reads=, \
+                     cache=, luks= and exclusive"
                 ));
             }
         }
         Ok(())
+    }
+}
+
+fn policy(text: &str) -> Result<ReadPolicy, String> {
+    match text {
+        "primary" => Ok(ReadPolicy::Primary),
+        "balance" => Ok(ReadPolicy::Balance),
+        "localize" => Ok(ReadPolicy::Localize),
+        _ => Err(format!("reads={text}: it is primary, balance or localize")),
     }
 }
 
@@ -153,6 +205,27 @@ impl StoreSpec for RbdSpec {
         };
         Box::new(RbdStore { spec: *self, state, arrived: Vec::new(), refused: Vec::new() })
     }
+
+    fn layers(&self) -> Vec<Settings> {
+        let settings = self.luks.iter().map(|file| {
+            let mut settings = Settings::none("luks");
+            settings.set("passphrase-file", file);
+            settings
+        });
+        settings.collect()
+    }
+}
+
+/// The name of the store's own read of an image's first bytes.
+const LOOK: RequestId = RequestId(u64::MAX);
+
+/// The store's look at the first bytes of an image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// When the image is open.
+    Due,
+    Begun,
+    Over,
 }
 
 /// A message from the thread that reads the settings.
@@ -171,8 +244,10 @@ struct Running {
     carrier: Carrier,
     image: Image,
     closing: bool,
-    /// The phase and the size at the last turn: the host looks again when they change.
-    seen: (Phase, u64),
+    /// The phase, the size and who shares the image at the last turn: the host looks again when
+    /// they change.
+    seen: (Phase, u64, Option<Sharing>),
+    look: Look,
 }
 
 struct RbdStore {
@@ -184,6 +259,34 @@ struct RbdStore {
 }
 
 impl Running {
+    /// Reads the first bytes of the image.
+    fn begin_look(&mut self, now: Nanos) {
+        let first = PREFIX_BYTES as u32;
+        self.look = Look::Over;
+        if self.image.info().size_bytes >= u64::from(first) {
+            self.look = Look::Begun;
+            self.image.submit(Request::own(LOOK, Op::Read, 0, first), now);
+        }
+    }
+
+    /// Takes the first bytes out of the completions, and says what they are.
+    fn end_look(&mut self, out: &mut Vec<Completion>, image: &str) {
+        let Some(at) = out.iter().position(|completion| completion.id == LOOK) else { return };
+        self.look = Look::Over;
+        let first = match out.swap_remove(at).result {
+            Ok(Payload::Data(pieces)) => pieces.into_iter().next(),
+            _ => None,
+        };
+        if let Some(Piece::Data(first)) = first
+            && fieldstone_luks::probe(&first) != Probe::Nothing
+        {
+            tracing::warn!(
+                "{image}: the image begins with a LUKS header, and its stored bytes are served; \
+                 serve it with the option luks=PASSPHRASE-FILE"
+            );
+        }
+    }
+
     fn phase(&self) -> Phase {
         if let client::Phase::Failed(why) = self.carrier.client.phase() {
             return Phase::Failed(why);
@@ -202,13 +305,16 @@ impl Running {
 impl RbdStore {
     fn begin(&mut self, settings: &CephSettings, io: &StoreIo<'_>) {
         let (client, cluster) = Client::new(settings.client_options(io.now), io.now);
-        let mut image = Image::open(cluster, self.spec.image.clone());
+        let reads = self.spec.reads.unwrap_or(settings.settings().read_policy);
+        let mut image = Image::open(cluster, ImageSpec { reads, ..self.spec.image.clone() });
         for request in self.arrived.drain(..) {
             image.submit(request, io.now);
         }
         let carrier = Carrier::new(client);
-        let seen = (Phase::Opening, 0);
-        self.state = State::Running(Box::new(Running { carrier, image, closing: false, seen }));
+        let seen = (Phase::Opening, 0, None);
+        let look = if self.spec.luks.is_some() { Look::Over } else { Look::Due };
+        let running = Running { carrier, image, closing: false, look, seen };
+        self.state = State::Running(Box::new(running));
     }
 
     fn refuse(&mut self, request: &Request) {
@@ -223,13 +329,7 @@ impl RbdStore {
 impl Backend for RbdStore {
     fn info(&self) -> Info {
         match &self.state {
-            State::Running(running) => {
-                let info = running.image.info();
-                let image = &self.spec.image;
-                // What was read ahead may be old when it is used, if other clients write.
-                let alone = image.exclusive || image.snapshot.is_some();
-                Info { read_ahead_bytes: if alone { info.read_ahead_bytes } else { 0 }, ..info }
-            }
+            State::Running(running) => running.image.info(),
             _ => Info {
                 size_bytes: 0,
                 block_bytes: 1,
@@ -252,6 +352,9 @@ impl Backend for RbdStore {
         out.append(&mut self.refused);
         if let State::Running(running) = &mut self.state {
             running.image.poll(now, out);
+            if running.look == Look::Begun {
+                running.end_look(out, &self.spec.image.path());
+            }
         }
     }
 
@@ -259,6 +362,19 @@ impl Backend for RbdStore {
         match &self.state {
             State::Running(running) => running.image.deadline(),
             _ => None,
+        }
+    }
+
+    fn shared(&self) -> Option<Sharing> {
+        match &self.state {
+            State::Running(running) => running.image.shared(),
+            _ => Some(Sharing { why: "the image is not open", for_good: false }),
+        }
+    }
+
+    fn settled(&mut self) {
+        if let State::Running(running) = &mut self.state {
+            running.image.settled();
         }
     }
 }
@@ -334,7 +450,12 @@ impl Store for RbdStore {
         if did {
             running.image.run(io.now);
         }
-        let seen = (running.phase(), running.image.info().size_bytes);
+        if running.look == Look::Due && running.phase() == Phase::Serving {
+            running.begin_look(io.now);
+            did = true;
+        }
+        let image = &running.image;
+        let seen = (running.phase(), image.info().size_bytes, image.shared());
         did |= seen != running.seen;
         running.seen = seen;
         did
@@ -378,7 +499,15 @@ mod tests {
         let spec = RbdSpec::parse(r"rbd/a\:b:conf=/etc/c\:d.conf").unwrap();
         assert_eq!(spec.image.image, "a:b");
         assert_eq!(spec.words, ["--conf", "/etc/c:d.conf"]);
-        for bad in ["", "rbd", "rbd/", "/disk", "a/b/c/d", "a/b@", "a/b:fast", "a/b:id"] {
+        assert_eq!(RbdSpec::parse("a/b:reads=balance").unwrap().reads, Some(ReadPolicy::Balance));
+        assert!(RbdSpec::parse("a/b:reads=x").is_err());
+        let spec = RbdSpec::parse("rbd/disk:cache=writeback").unwrap();
+        assert_eq!(spec.cache, Some(ImageCache::Writeback));
+        let spec = RbdSpec::parse(r"rbd/disk:luks=/etc/a\:b,c=d").unwrap();
+        assert_eq!(spec.layers()[0].to_string(), "luks:passphrase-file=/etc/a:b,c=d");
+        let mut bad = vec!["", "rbd", "rbd/", "/disk", "a/b/c/d", "a/b@", "a/b:fast", "a/b:id"];
+        bad.extend(["a/b:luks=", "a/b:cache=x"]);
+        for bad in bad {
             assert!(RbdSpec::parse(bad).is_err(), "{bad}");
         }
     }

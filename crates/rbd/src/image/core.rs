@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use fieldstone_block::Nanos;
 use fieldstone_rados::cluster::{Cluster, SnapId, Watch};
 use fieldstone_rados::errno::Errno;
+use fieldstone_rados::settings::ReadPolicy;
 use fieldstone_tasks::Lock;
 
 use super::owner::Ownership;
@@ -34,6 +34,11 @@ pub struct ImageSpec {
     pub read_only: bool,
     /// Takes the lock at once, and keeps it: other clients cannot write.
     pub exclusive: bool,
+    /// The members of a placement group that may answer reads of data.
+    pub reads: ReadPolicy,
+    /// Layers above may keep data while the image is this client's alone. So before the image
+    /// gives the lock up, it waits for `Backend::settled`.
+    pub has_layers: bool,
 }
 
 impl ImageSpec {
@@ -237,6 +242,11 @@ impl Core {
         self.fault.borrow().clone()
     }
 
+    /// True if the header may have changed since it was read.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.changes_read.get() != self.changes.get()
+    }
+
     /// Says that the header may have changed. The next request waits until it is read again.
     pub(crate) fn mark_stale(&self) {
         self.changes.set(self.changes.get() + 1);
@@ -245,7 +255,7 @@ impl Core {
     /// Reads the header again if it may have changed. Waits for the new header even if another
     /// procedure reads it.
     pub(crate) async fn refresh(&self) -> Result<(), RbdError> {
-        if self.changes_read.get() == self.changes.get() {
+        if !self.is_stale() {
             return Ok(());
         }
         let _guard = self.refreshing.acquire().await;
@@ -328,14 +338,4 @@ impl Core {
             self.write_done.next().await;
         }
     }
-}
-
-/// A store of a pool and namespace.
-pub(crate) fn store_of(
-    cluster: &Cluster,
-    pool: fieldstone_crush::osdmap::PoolId,
-    namespace: &str,
-) -> Store {
-    let namespace: Arc<str> = namespace.into();
-    Store { cluster: cluster.clone(), pool, namespace }
 }

@@ -17,6 +17,11 @@
 //! of ours that reaches an OSD brings the map along. A lock of this same client is never broken
 //! that way, because it cannot shut itself out: only a lock that this open image left behind is.
 //!
+//! **Leaving.** Layers above the image may keep data while this client has the lock. So before the
+//! lock is given up, the image says that it is shared, and waits until the layers have written out
+//! what they have. Writes go on meanwhile. If the layers cannot write it out, the lock stays here:
+//! nothing that was answered is lost, and an operator can shut this client out.
+//!
 //! **Releasing.** The gate is closed for writes, those inside end, the object map's lock and the
 //! lock are given up, and all are told. If another client has asked for the lock, this client does
 //! not take it again before the other has it, or [`HOLD_BACK`] has passed.
@@ -90,6 +95,10 @@ pub(crate) struct Ownership {
     steps: Lock,
     /// How many such steps have begun or ended.
     step_changes: Cell<u64>,
+    /// The lock will be given up when the layers above keep nothing any more.
+    leaving: Cell<bool>,
+    /// They keep nothing any more.
+    settled: Cell<bool>,
     /// Another client has asked for the lock, and it is left to that client until then.
     held_back_until: Cell<Option<Nanos>>,
     /// The possession has changed, or the image has stopped.
@@ -112,6 +121,19 @@ impl Ownership {
     /// Another client has the lock now. Nothing holds this one back any more.
     pub(crate) fn taken_by_another(&self) {
         if self.held_back_until.take().is_some() {
+            self.changed.happen();
+        }
+    }
+
+    /// The lock will be given up soon.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.get()
+    }
+
+    /// The layers above keep nothing any more.
+    pub(crate) fn layers_settled(&self) {
+        if self.leaving.get() {
+            self.settled.set(true);
             self.changed.happen();
         }
     }
@@ -171,6 +193,14 @@ impl Core {
     /// True if this client may write.
     pub(crate) fn owns_lock(&self) -> bool {
         !self.needs_lock() || self.ownership.possession() == Possession::Owned
+    }
+
+    /// True if this client has the lock, does not give it up soon, and is not taken for dead:
+    /// without a watch, others may break the lock.
+    pub(crate) fn owns_lock_alone(&self) -> bool {
+        let owned = self.ownership.possession() == Possession::Owned;
+        let is_watching = self.watch.borrow().is_some();
+        self.needs_lock() && owned && is_watching && !self.ownership.is_leaving()
     }
 
     /// Adds to a write of the header the condition that this client has the lock.
@@ -471,7 +501,11 @@ impl Core {
         if !self.needs_lock() || self.ownership.possession() != Possession::Owned {
             return;
         }
+        if self.spec.has_layers && !self.closing.get() && !self.layers_leave().await {
+            return;
+        }
         self.ownership.set(Possession::Releasing);
+        self.ownership.leaving.set(false);
         self.close_gate().await;
         self.close_map().await;
         if asked {
@@ -489,6 +523,25 @@ impl Core {
         }
         self.ownership.set(Possession::Unlocked);
         self.open_gate();
+    }
+
+    /// Waits until the layers above keep nothing any more. False if the lock is not to be given up
+    /// by the caller: another procedure does it, or it is lost, or the image has ended.
+    async fn layers_leave(&self) -> bool {
+        let ownership = &self.ownership;
+        if ownership.leaving.replace(true) {
+            return false;
+        }
+        ownership.settled.set(false);
+        ownership.changed.happen();
+        let is_owner = || ownership.possession() == Possession::Owned && self.check().is_ok();
+        while is_owner() && !ownership.settled.get() {
+            ownership.changed.next().await;
+        }
+        if !is_owner() {
+            ownership.leaving.set(false);
+        }
+        is_owner()
     }
 
     async fn unlock(&self) {

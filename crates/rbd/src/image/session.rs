@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use fieldstone_rados::cluster::{Cluster, SnapId};
 
-use super::core::{Core, ImageSpec, Opened, store_of};
+use super::core::{Core, ImageSpec, Opened};
 use super::sync::{Spawner, Timer};
 use super::view::View;
 use crate::error::RbdError;
 use crate::find;
 use crate::header::Header;
-use crate::store::find_pool;
+use crate::store::{Store, find_pool};
 
 /// Opens an image: finds it, reads its header and those of its parents, and watches it. The tasks
 /// of the watch go to `spawner`. `begun` gets the image before it is watched: to break opening off,
@@ -24,7 +24,7 @@ pub(crate) async fn open(
 ) -> Result<Rc<Core>, RbdError> {
     let path = ImageSpec { snapshot: None, ..spec.clone() }.path();
     let pool = find_pool(&cluster, &spec.pool).await?;
-    let store = store_of(&cluster, pool.id, &spec.namespace);
+    let store = Store { reads: spec.reads, ..Store::new(&cluster, pool.id, &spec.namespace) };
     let id = find::id_of(&store, &spec.image).await.map_err(|error| error.with_path(&path))?;
     let header = Header::load(&store, &id, &spec.image).await;
     let header = header.map_err(|error| error.with_path(&path))?;

@@ -14,6 +14,7 @@ use fieldstone_rados::cluster::{Operation, SnapContext, SnapId};
 use fieldstone_rados::errno::Errno;
 use fieldstone_rados::op::results::SparseData;
 use fieldstone_rados::op::{ObjectOps, Reply};
+use fieldstone_rados::settings::ReadPolicy;
 use smallvec::SmallVec;
 
 use crate::error::RbdError;
@@ -162,6 +163,8 @@ impl View {
         }
         let mut operation = Operation::new(self.data.object(&self.object(extent.object)), ops);
         operation.snapshot = self.snapshot;
+        operation.flags.balance_reads = self.data.reads == ReadPolicy::Balance;
+        operation.flags.localize_reads = self.data.reads == ReadPolicy::Localize;
         let sent = self.data.cluster.operate(operation);
         let offset = extent.offset_bytes;
         async move { object_data(sent.await, is_sparse, offset) }
@@ -245,7 +248,7 @@ fn object_data(
 impl ObjectData {
     /// Appends exactly `len_bytes` bytes, with zeroes for what the object does not have. False if
     /// there is no object; then nothing is appended.
-    fn append_to(self, pieces: &mut Pieces, len_bytes: u64) -> Result<bool, Errno> {
+    pub(super) fn append_to(self, pieces: &mut Pieces, len_bytes: u64) -> Result<bool, Errno> {
         match self {
             ObjectData::Missing => return Ok(false),
             ObjectData::Bytes(bytes) => {

@@ -25,7 +25,7 @@ use crate::error::RbdError;
 use crate::find;
 use crate::format::notice::Notice;
 use crate::header::Header;
-use crate::image::{Core, ImageSpec, Spawner, Timer, View, open, store_of};
+use crate::image::{Core, ImageSpec, Spawner, Timer, View, open};
 use crate::store::{Store, find_pool};
 
 pub use create::CreateOptions;
@@ -60,7 +60,7 @@ impl Pool {
         seed: u64,
     ) -> Result<Self, RbdError> {
         let info = find_pool(&cluster, pool).await?;
-        let store = store_of(&cluster, info.id, namespace);
+        let store = Store::new(&cluster, info.id, namespace);
         Ok(Self { cluster, timer, info, store, seed: Cell::new(seed) })
     }
 

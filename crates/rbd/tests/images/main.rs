@@ -6,4 +6,6 @@ mod clones;
 mod faults;
 mod locks;
 mod oracle;
+mod sharing;
+mod torture;
 mod world;

@@ -27,6 +27,7 @@ const PATIENCE: Nanos = Nanos::from_ms(300_000);
 /// A client with an image.
 pub struct Guest {
     pub image: Image,
+    cluster: Cluster,
     pub handle: ClientHandle,
     pub done: Vec<Completion>,
     next_id: u64,
@@ -40,13 +41,30 @@ pub struct World {
     pub guests: Vec<Option<Guest>>,
     tasks: Executor,
     timer: Timer,
+    /// Clients that have nothing to do, if clients are used again.
+    idle: Option<Idle>,
+    procedures: u64,
 }
+
+type Idle = Rc<RefCell<Vec<(Cluster, ClientHandle)>>>;
 
 impl World {
     pub fn new(seed: u64, delays: Delays) -> Self {
         let model = ModelCluster::new(seed, delays);
         model.add_pool("rbd");
-        Self { model, guests: Vec::new(), tasks: Executor::default(), timer: Timer::new() }
+        let (tasks, timer) = (Executor::default(), Timer::new());
+        Self { model, guests: Vec::new(), tasks, timer, idle: None, procedures: 0 }
+    }
+
+    /// From now on, a client whose image is closed or whose procedure has ended gets more to do.
+    /// The time of a step grows with the number of clients, so long runs need this.
+    pub fn uses_clients_again(&mut self) {
+        self.idle = Some(Idle::default());
+    }
+
+    fn client(&mut self) -> (Cluster, ClientHandle) {
+        let idle = self.idle.as_ref().and_then(|idle| idle.borrow_mut().pop());
+        idle.unwrap_or_else(|| self.model.client())
     }
 
     /// Lets everybody go on at the present time, then moves the time to the next event. False if
@@ -93,15 +111,16 @@ impl World {
 
     /// Opens an image with a client of its own. Gives the number of the guest.
     pub fn begin_open(&mut self, spec: ImageSpec) -> usize {
-        let (cluster, handle) = self.model.client();
-        let image = Image::open(cluster, spec);
-        self.guests.push(Some(Guest {
-            image,
-            handle,
-            done: Vec::new(),
-            next_id: 0,
-            is_frozen: false,
-        }));
+        let (cluster, handle) = self.client();
+        let image = Image::open(cluster.clone(), spec);
+        let done = Vec::new();
+        let guest = Guest { image, cluster, handle, done, next_id: 0, is_frozen: false };
+        let free = self.guests.iter().position(Option::is_none).filter(|_| self.idle.is_some());
+        if let Some(free) = free {
+            self.guests[free] = Some(guest);
+            return free;
+        }
+        self.guests.push(Some(guest));
         self.guests.len() - 1
     }
 
@@ -133,6 +152,19 @@ impl World {
         len: u64,
         data: Bytes,
     ) -> RequestId {
+        self.submit_flagged(guest, op, offset, len, data, false)
+    }
+
+    /// Submits a request; `no_hole`: zeroes keep their space.
+    pub fn submit_flagged(
+        &mut self,
+        guest: usize,
+        op: Op,
+        offset: u64,
+        len: u64,
+        data: Bytes,
+        no_hole: bool,
+    ) -> RequestId {
         let now = self.model.now();
         let guest = self.guest(guest);
         guest.next_id += 1;
@@ -142,7 +174,7 @@ impl World {
             op,
             offset_bytes: offset,
             len_bytes: len as u32,
-            flags: RequestFlags::default(),
+            flags: RequestFlags { no_hole, ..RequestFlags::default() },
             data,
             destination: Default::default(),
             queue: QueueId(0),
@@ -191,7 +223,10 @@ impl World {
     pub fn close(&mut self, guest: usize) {
         self.guest(guest).image.close();
         self.run_until("closing", |world| world.guest(guest).image.phase() == Phase::Closed);
-        self.guests[guest] = None;
+        let closed = self.guests[guest].take();
+        if let (Some(idle), Some(Guest { cluster, handle, .. })) = (&self.idle, closed) {
+            idle.borrow_mut().push((cluster, handle));
+        }
     }
 
     /// A client is not run any more, and its watches are not renewed. It does not know.
@@ -243,14 +278,22 @@ impl World {
     where
         F: Future<Output = T> + 'static,
     {
-        let (cluster, handle): (Cluster, _) = self.model.client();
+        let (cluster, handle) = self.client();
+        let idle = self.idle.clone();
+        // A client that is used again makes other ids than the first time.
+        self.procedures += u64::from(idle.is_some());
+        let seed = handle.client() + (self.procedures << 20);
         let timer = self.timer.clone();
         let result = Rc::new(RefCell::new(None));
         let place = Rc::clone(&result);
         self.tasks.spawn(Box::pin(async move {
-            let pool = Pool::open(cluster, timer, "rbd", namespace, handle.client()).await;
+            let again = (cluster.clone(), handle.clone());
+            let pool = Pool::open(cluster, timer, "rbd", namespace, seed).await;
             let done = work(Rc::new(pool.expect("the pool exists"))).await;
             *place.borrow_mut() = Some(done);
+            if let Some(idle) = idle {
+                idle.borrow_mut().push(again);
+            }
         }));
         result
     }

@@ -59,11 +59,7 @@ impl ParentName {
         let Some(spec) = header.parent.clone() else { return Ok(None) };
         let pools = context.cluster.pools().await?;
         let pool = pools.iter().find(|pool| pool.id == spec.pool);
-        let store = Store {
-            cluster: context.cluster.clone(),
-            pool: spec.pool,
-            namespace: spec.namespace.as_str().into(),
-        };
+        let store = Store::new(&context.cluster, spec.pool, &spec.namespace);
         let pool = pool.map_or_else(|| format!("(pool {})", spec.pool.0), |pool| pool.name.clone());
         let missing = |error: &RbdError| matches!(error, RbdError::NoImage(_));
         let (image, is_in_trash) = match find::name_of(&store, &spec.image).await {

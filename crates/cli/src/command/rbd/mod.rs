@@ -6,6 +6,7 @@
 
 mod create;
 mod diff;
+mod encryption;
 mod export;
 mod flight;
 mod images;
@@ -78,6 +79,9 @@ enum Command {
     Import(import::Args),
     /// Write what changed since a snapshot to a file, in the format of `rbd import-diff`.
     ExportDiff(diff::Args),
+    /// Make encrypted images.
+    #[command(subcommand)]
+    Encryption(encryption::Command),
     /// Show the placement group and the OSDs of each object of an image.
     MapTable(placement::Args),
 }
@@ -103,6 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Command::Export(args) => export::run(ceph, args),
         Command::Import(args) => import::run(ceph, args),
         Command::ExportDiff(args) => diff::run(ceph, args),
+        Command::Encryption(command) => encryption::run(ceph, command),
         Command::MapTable(args) => placement::run(ceph, args),
     }
 }
@@ -127,11 +132,7 @@ impl Context {
 
     /// The objects of a place: headers and object maps.
     fn store(&self, pool: &Pool, place: &Place) -> Store {
-        Store {
-            cluster: self.cluster.clone(),
-            pool: pool.pool().id,
-            namespace: place.namespace.as_str().into(),
-        }
+        Store::new(&self.cluster, pool.pool().id, &place.namespace)
     }
 }
 

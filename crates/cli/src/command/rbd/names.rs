@@ -152,7 +152,7 @@ impl Name {
             image: self.image.clone(),
             snapshot: self.snapshot.clone(),
             read_only: true,
-            exclusive: false,
+            ..ImageSpec::default()
         }
     }
 
