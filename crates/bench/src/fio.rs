@@ -10,9 +10,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+
+use crate::usage::Usage;
 
 /// Order and direction of the accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,8 +72,17 @@ pub struct Load {
 pub enum FioTarget {
     /// The default export of an NBD server on a unix socket.
     Nbd(PathBuf),
-    /// A file, with O_DIRECT.
+    /// A file or block device, with O_DIRECT.
     File(PathBuf),
+    /// An image of a Ceph cluster, through librbd.
+    Rbd {
+        /// The pool.
+        pool: String,
+        /// The image.
+        image: String,
+        /// The client's name without its type.
+        id: String,
+    },
 }
 
 /// The results of one run of fio.
@@ -96,6 +108,14 @@ pub struct Measured {
     pub seconds: f64,
 }
 
+/// True if fio has this engine.
+pub fn has_engine(name: &str) -> bool {
+    let output = Command::new("fio").arg("--enghelp").stderr(Stdio::null()).output();
+    output.is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout).lines().any(|line| line.trim() == name)
+    })
+}
+
 /// The version of fio. Fails if fio is not installed or lacks the nbd engine.
 pub fn version() -> anyhow::Result<String> {
     let run = |argument: &str| {
@@ -103,8 +123,7 @@ pub fn version() -> anyhow::Result<String> {
         output.context("cannot run fio, the client of this benchmark; install the package fio")
     };
     let version = run("--version")?;
-    let engines = run("--enghelp")?;
-    if !String::from_utf8_lossy(&engines.stdout).lines().any(|line| line.trim() == "nbd") {
+    if !has_engine("nbd") {
         bail!("this fio was built without its nbd engine; Debian's package fio has it");
     }
     Ok(String::from_utf8_lossy(&version.stdout).trim().to_owned())
@@ -140,6 +159,13 @@ pub fn fill(target: &FioTarget, size_bytes: u64) -> Vec<String> {
     arguments
 }
 
+/// Arguments of a run that opens the target, makes one small access, and ends: what fio and the
+/// opening cost.
+pub fn start_up(target: &FioTarget) -> Vec<String> {
+    let load = Load { pattern: Pattern::SequentialRead, block_bytes: 4096, depth: 1 };
+    common(target, load, 4096)
+}
+
 fn common(target: &FioTarget, load: Load, size_bytes: u64) -> Vec<String> {
     let mut arguments = match target {
         FioTarget::Nbd(socket) => {
@@ -150,6 +176,12 @@ fn common(target: &FioTarget, load: Load, size_bytes: u64) -> Vec<String> {
             "--direct=1".to_owned(),
             // An unescaped colon separates several files.
             format!("--filename={}", path.display().to_string().replace(':', "\\:")),
+        ],
+        FioTarget::Rbd { pool, image, id } => vec![
+            "--ioengine=rbd".to_owned(),
+            format!("--clientname={id}"),
+            format!("--pool={pool}"),
+            format!("--rbdname={image}"),
         ],
     };
     arguments.extend([
@@ -179,6 +211,22 @@ pub fn uri(socket: &Path) -> String {
         }
     }
     format!("nbd+unix:///?socket={encoded}")
+}
+
+/// Runs fio, reads its results, and measures the whole process: an engine such as `rbd` has threads
+/// that fio's own accounting misses. `command` is fio with its environment.
+pub fn run_counted(
+    mut command: Command,
+    arguments: &[String],
+    pattern: Pattern,
+    limit: Duration,
+) -> anyhow::Result<(Measured, Usage)> {
+    command.args(arguments);
+    let ended = crate::usage::run_counted(command, limit)?;
+    if !ended.status.success() {
+        bail!("fio ended with {}: {}", ended.status, last_line(&ended.stderr, &ended.stdout));
+    }
+    Ok((parse(&ended.stdout, pattern)?, ended.usage))
 }
 
 /// Runs fio and reads its results.

@@ -1,8 +1,8 @@
 //! The load of the contenders without a server: on a device inside this process.
 //!
-//! `fieldstone bench nbd` starts this program once more for each cell of such a contender:
-//! `fieldstone bench generate --load JSON`. The new process opens the device with `embed`, as a
-//! program would, keeps as many requests under way as the load says, and closes the device. It
+//! A benchmark starts this program once more for each cell of such a contender: `fieldstone bench
+//! generate --load JSON`. The JSON is a [`Job`]. The new process opens the device with `embed`, as
+//! a program would, keeps as many requests under way as the load says, and closes the device. It
 //! prints the same numbers that the benchmark reads from fio.
 //!
 //! A second thread of the process is the core that runs the store. The CPU time is that of all
@@ -13,22 +13,25 @@
 
 use std::io::IoSliceMut;
 use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::process::Command;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
-use fieldstone_embed::{CallerBuffer, CompletionQueue, Device, Done, Operation, Options};
-use hdrhistogram::Histogram;
+use fieldstone_embed::{
+    CallerBuffer, CompletionQueue, Device, Done, OnComplete, Operation, Options,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use crate::course::Course;
 use crate::fio::{Load, Measured, Pattern};
-
-/// The longest latency that the histogram keeps apart from longer ones.
-const LATENCY_MAX: Duration = Duration::from_secs(60);
+use crate::rbd::{objects, open};
+use crate::usage::Usage;
 
 /// The longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -52,12 +55,38 @@ pub struct InProcess {
     pub seed: u64,
 }
 
-/// Runs a load, given as JSON, and prints the results as JSON.
-pub fn run(load: Option<&str>) -> anyhow::Result<()> {
-    let load = load.context("`bench generate` is for `bench nbd`, which passes a load")?;
-    let load: InProcess = serde_json::from_str(load).context("the load is not as expected")?;
-    let measured = measure(&load)?;
-    print_line!("{}", serde_json::to_string(&measured)?);
+/// What a process that a benchmark starts does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Job {
+    /// A load on a device. Prints [`Measured`].
+    Device(InProcess),
+    /// A load on objects of a Ceph cluster. Prints [`Measured`].
+    Objects(objects::ObjectLoad),
+    /// Opens an image of a Ceph cluster, and closes it. Prints [`Usage`].
+    Open(open::OpenJob),
+}
+
+impl Job {
+    /// The command that does the job in a new process. `program` is the path of this program.
+    ///
+    /// # Errors
+    /// The job cannot be written as JSON.
+    pub fn command(&self, program: &Path) -> anyhow::Result<Command> {
+        let mut command = Command::new(program);
+        command.args(["bench", crate::GENERATE, "--load", &serde_json::to_string(self)?]);
+        Ok(command)
+    }
+}
+
+/// Runs a job, given as JSON, and prints the results as JSON.
+pub fn run(job: Option<&str>) -> anyhow::Result<()> {
+    let job = job.context("`bench generate` is for the other benchmarks, which pass a job")?;
+    let result = match serde_json::from_str(job).context("the job is not as expected")? {
+        Job::Device(load) => serde_json::to_string(&measure(&load)?),
+        Job::Objects(load) => serde_json::to_string(&objects::measure(&load)?),
+        Job::Open(job) => serde_json::to_string(&open::measure(&job)?),
+    };
+    print_line!("{}", result?);
     Ok(())
 }
 
@@ -76,9 +105,9 @@ fn measure(job: &InProcess) -> anyhow::Result<Measured> {
         device.flush()?;
     }
     device.close()?;
-    let after = Usage::now();
-    measured.cpu_s = after.cpu_s - before.cpu_s;
-    measured.switches = after.switches - before.switches;
+    let used = Usage::now().without(&before);
+    measured.cpu_s = used.cpu_s();
+    measured.switches = used.switches as u64;
     Ok(measured)
 }
 
@@ -90,92 +119,69 @@ struct Client<'a> {
     device: &'a Device,
     job: &'a InProcess,
     completions: std::sync::Arc<CompletionQueue>,
-    random: SmallRng,
-    blocks: u64,
-    /// Blocks of a sequential load that were submitted.
-    next: u64,
+    course: Course,
     data: Bytes,
     buffer: Vec<u8>,
     /// Memory for the reads of a file, one for each request under way. Never freed: if the run ends
     /// early, the device may still read into it. The process ends soon after.
     destinations: Vec<CallerBuffer>,
+    /// Requests that are submitted together.
+    batch: Vec<(Operation, OnComplete)>,
     /// When each request under way was submitted.
     submitted: Vec<Instant>,
-    latencies_ns: Histogram<u64>,
 }
 
 impl<'a> Client<'a> {
     fn new(device: &'a Device, job: &'a InProcess) -> anyhow::Result<Self> {
         let Load { block_bytes, depth, .. } = job.load;
-        let mut random = SmallRng::seed_from_u64(job.seed);
         let len = usize::try_from(block_bytes)?;
-        let mut data = vec![0; len];
-        random.fill(&mut data[..]);
+        let data = random_bytes(len, job.seed);
         let destinations = match job.target.starts_with("file:") && job.load.pattern.reads() {
             true => (0..depth).map(|_| leaked(len)).collect(),
             false => Vec::new(),
         };
-        let longest_ns = u64::try_from(LATENCY_MAX.as_nanos())?;
         Ok(Self {
             device,
             job,
             completions: CompletionQueue::new(depth as usize)?,
-            random,
-            blocks: job.size_bytes / block_bytes,
-            next: 0,
-            data: data.into(),
+            course: Course::new(job.load, job.size_bytes, job.seconds, job.seed)?,
+            data,
             buffer: vec![0; len],
             destinations,
+            batch: Vec::new(),
             submitted: vec![Instant::now(); depth as usize],
-            latencies_ns: Histogram::new_with_max(longest_ns, 3)?,
         })
     }
 
     fn run(mut self) -> anyhow::Result<Measured> {
-        let start = Instant::now();
-        let deadline = self.job.seconds.map(|seconds| start + Duration::from_secs_f64(seconds));
         let mut under_way = 0;
         for slot in 0..self.submitted.len() {
-            under_way += usize::from(self.submit(slot, deadline)?);
+            under_way += usize::from(self.prepare(slot)?);
         }
+        self.device.submit_batch(&mut self.batch)?;
         let mut done: Vec<Done> = Vec::new();
-        let mut last = start;
         while under_way > 0 {
             if self.completions.wait(ANSWER_MAX, self.submitted.len(), &mut done) == 0 {
                 bail!("no request was answered for {ANSWER_MAX:?}");
             }
-            last = Instant::now();
+            let now = Instant::now();
             for Done { tag, answer } in done.drain(..) {
                 under_way -= 1;
                 let slot = usize::try_from(tag)?;
                 answer?.scatter(&mut [IoSliceMut::new(&mut self.buffer)]);
-                let latency = last.duration_since(self.submitted[slot]).as_nanos();
-                self.latencies_ns.saturating_record(u64::try_from(latency)?);
-                under_way += usize::from(self.submit(slot, deadline)?);
+                self.course.done(self.submitted[slot], now);
+                under_way += usize::from(self.prepare(slot)?);
             }
+            self.device.submit_batch(&mut self.batch)?;
         }
-        Ok(self.measured(last.duration_since(start)))
+        Ok(self.course.measured())
     }
 
-    /// Submits the next request. False if there is none: the time is up, or the whole device was
-    /// accessed once.
-    fn submit(&mut self, slot: usize, deadline: Option<Instant>) -> anyhow::Result<bool> {
+    /// Puts the next request into the batch. False if there is none.
+    fn prepare(&mut self, slot: usize) -> anyhow::Result<bool> {
         let now = Instant::now();
-        let over = match deadline {
-            Some(deadline) => now >= deadline,
-            None => self.next >= self.blocks,
-        };
-        if over {
-            return Ok(false);
-        }
-        let Load { pattern, block_bytes, .. } = self.job.load;
-        let block = match pattern.is_sequential() {
-            true => self.next % self.blocks,
-            false => self.random.random_range(0..self.blocks),
-        };
-        self.next += 1;
-        let offset_bytes = block * block_bytes;
-        let operation = match pattern.reads() {
+        let Some(offset_bytes) = self.course.next(now) else { return Ok(false) };
+        let operation = match self.job.load.pattern.reads() {
             true => match self.destinations.get(slot) {
                 Some(buffer) => Operation::ReadInto { offset_bytes, buffer: *buffer },
                 None => Operation::Read { offset_bytes, len_bytes: self.buffer.len() },
@@ -183,26 +189,16 @@ impl<'a> Client<'a> {
             false => Operation::Write { offset_bytes, data: self.data.clone(), fua: false },
         };
         self.submitted[slot] = now;
-        self.device.submit(operation, self.completions.on_complete(slot as u64))?;
+        self.batch.push((operation, self.completions.on_complete(slot as u64)));
         Ok(true)
     }
+}
 
-    fn measured(&self, elapsed: Duration) -> Measured {
-        let seconds = elapsed.as_secs_f64();
-        let ios = self.latencies_ns.len();
-        let iops = ios as f64 / seconds.max(f64::MIN_POSITIVE);
-        let quantile_us = |q: f64| self.latencies_ns.value_at_quantile(q) as f64 / 1e3;
-        Measured {
-            ios,
-            iops,
-            bytes_per_second: iops * self.job.load.block_bytes as f64,
-            mean_us: self.latencies_ns.mean() / 1e3,
-            p50_us: quantile_us(0.5),
-            p99_us: quantile_us(0.99),
-            seconds,
-            ..Measured::default()
-        }
-    }
+/// Bytes that do not compress. The same seed makes the same bytes.
+pub fn random_bytes(len_bytes: usize, seed: u64) -> Bytes {
+    let mut data = vec![0; len_bytes];
+    SmallRng::seed_from_u64(seed).fill(&mut data[..]);
+    data.into()
 }
 
 /// Memory for a read that is never freed.
@@ -211,30 +207,6 @@ fn leaked(len_bytes: usize) -> CallerBuffer {
     let start = NonNull::from(&mut memory[..]).cast();
     // SAFETY: nothing frees the memory, and only the request of one slot uses it at a time.
     unsafe { CallerBuffer::new(start, len_bytes) }
-}
-
-/// CPU time and context switches of all threads of this process.
-#[derive(Clone, Copy)]
-struct Usage {
-    cpu_s: f64,
-    switches: u64,
-}
-
-impl Usage {
-    fn now() -> Self {
-        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: `usage` has room for the result, and all zeroes are a valid value of it.
-        let usage = unsafe {
-            libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
-            usage.assume_init()
-        };
-        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-        let switches = usage.ru_nvcsw.saturating_add(usage.ru_nivcsw);
-        Self {
-            cpu_s: seconds(usage.ru_utime) + seconds(usage.ru_stime),
-            switches: u64::try_from(switches).unwrap_or(0),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! All benchmarks: the list behind `fieldstone bench`, and the helpers that the benchmarks share.
 //!
-//! Each benchmark is one folder. `nbd/` runs as `fieldstone bench nbd`. Other commands call the
-//! others, for example `fieldstone code bench` calls `code/`. Each benchmark prints tables on
-//! stdout and writes rows as JSON lines (`row`). Contenders take turns within one run. Comparisons
-//! have medians and ratios, or means where the papers have them. A peer that is not installed is
-//! reported as missing.
+//! Each benchmark is one folder. `nbd/` and `rbd/` run as `fieldstone bench nbd` and `bench rbd`.
+//! Other commands call the others, for example `fieldstone code bench` calls `code/`. Each
+//! benchmark prints tables on stdout and writes rows as JSON lines (`row`). Contenders take turns
+//! within one run. Comparisons have medians and ratios, or means where the papers have them. A peer
+//! that is not installed is reported as missing.
 //!
 //! A benchmark of whole programs starts this program again, like a user. `generator` is the client
 //! in such a program that has a device inside its own process.
@@ -14,11 +14,14 @@
 #[macro_use]
 extern crate fieldstone_console;
 
+mod case;
 pub mod chart;
 mod choice;
 pub mod code;
+mod course;
 pub mod crush;
 mod fio;
+mod folder;
 pub mod fpga;
 mod generator;
 pub mod gpu;
@@ -26,10 +29,13 @@ mod library;
 mod machine;
 mod msr;
 mod nbd;
+mod options;
 mod process;
+mod rbd;
 mod row;
 mod stats;
 pub mod table;
+mod usage;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -48,11 +54,15 @@ pub struct Args {
     /// Draw the results as an HTML page in this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// The load of `bench generate`, which `bench nbd` starts.
+    /// The job of `bench generate`, which other benchmarks start.
     #[arg(long, value_name = "JSON", hide = true)]
     load: Option<String>,
     #[command(flatten)]
+    shared: options::LoadOptions,
+    #[command(flatten)]
     nbd: nbd::Options,
+    #[command(flatten)]
+    rbd: rbd::Options,
 }
 
 /// One benchmark: its name, a description and its function.
@@ -71,6 +81,12 @@ const BENCHES: &[Benchmark] = &[
         run: nbd::run,
     },
     Benchmark {
+        name: "rbd",
+        about: "our client of Ceph against librbd, librados and rbd-nbd, on your cluster and on \
+                one without storage",
+        run: rbd::run,
+    },
+    Benchmark {
         name: "msr-throughput",
         about: "Zigzag {6,4,8} by CPU, GPU and FPGA over the size of objects, \
                 beside the MSR paper's numbers",
@@ -78,7 +94,7 @@ const BENCHES: &[Benchmark] = &[
     },
 ];
 
-/// The name under which `bench nbd` starts this program as the client of a device in the process.
+/// The name under which a benchmark starts this program as a client of its own.
 const GENERATE: &str = "generate";
 
 /// Lists the benchmarks or runs one.
@@ -115,4 +131,17 @@ fn case_bar(name: &str, cases: usize) -> ProgressBar {
         bar.set_style(style.progress_chars("=> "));
     }
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_options_of_all_benchmarks_fit_together() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            _options: super::Args,
+        }
+        <Program as clap::CommandFactory>::command().debug_assert();
+    }
 }

@@ -40,20 +40,31 @@ impl Server {
     /// Starts a program and waits until it accepts connections on `socket`.
     pub fn start(words: &[String], socket: &Path, log: &Path) -> anyhow::Result<Self> {
         let (program, arguments) = words.split_first().context("a command has a program")?;
-        let output = fs::File::create(log).with_context(|| format!("{}", log.display()))?;
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null());
-        command.stdout(output.try_clone()?).stderr(output);
+        command.args(arguments);
+        Self::spawn(command, log, |_| UnixStream::connect(socket).is_ok())
+    }
+
+    /// Starts a program and waits until it is ready, which `is_ready` sees, perhaps in what the
+    /// program has printed.
+    pub fn spawn(
+        mut command: Command,
+        log: &Path,
+        is_ready: impl Fn(&str) -> bool,
+    ) -> anyhow::Result<Self> {
+        let output = fs::File::create(log).with_context(|| format!("{}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         end_with_parent(&mut command);
+        let program = command.get_program().to_string_lossy().into_owned();
         let child = command.spawn().with_context(|| format!("cannot run {program}"))?;
         let mut server = Self { child, log: log.to_path_buf() };
-        server.wait_ready(socket)?;
+        server.wait_ready(is_ready)?;
         Ok(server)
     }
 
-    fn wait_ready(&mut self, socket: &Path) -> anyhow::Result<()> {
+    fn wait_ready(&mut self, is_ready: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         let start = Instant::now();
-        while UnixStream::connect(socket).is_err() {
+        while !is_ready(&fs::read_to_string(&self.log).unwrap_or_default()) {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended with {status}: {}", self.last_line());
             }
@@ -68,6 +79,22 @@ impl Server {
     fn last_line(&self) -> String {
         let said = fs::read_to_string(&self.log).unwrap_or_default();
         said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
+    }
+
+    /// Asks the process to end, and waits until it has.
+    pub fn end(&mut self) -> anyhow::Result<()> {
+        let pid = libc::pid_t::try_from(self.pid())?;
+        // SAFETY: the call touches no memory. The process is a child that nobody has waited for, so
+        // the number is still its own.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+        let start = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if start.elapsed() > PATIENCE {
+                bail!("it does not end within {} s: {}", PATIENCE.as_secs(), self.last_line());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// The process id.
@@ -85,20 +112,12 @@ impl Server {
 
     /// CPU time so far, including threads that have ended.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
-        let path = format!("/proc/{}/stat", self.pid());
-        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-        cpu_ticks(&text).map(ticks).with_context(|| format!("{path} is not as expected"))
+        cpu_of(self.pid())
     }
 
     /// CPU time so far of the threads that run now.
     pub fn cpu_of_threads(&self) -> anyhow::Result<Duration> {
-        let mut sum_ns = 0;
-        for thread in threads(self.pid())? {
-            // A thread may end between the two calls.
-            let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
-            sum_ns += first_number(&text).unwrap_or(0);
-        }
-        Ok(Duration::from_nanos(sum_ns))
+        cpu_of_threads(self.pid())
     }
 
     /// Waits until the server is idle: it has done the work that it deferred during a run. Waits at
@@ -127,6 +146,67 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// CPU time so far of the threads of a process that run now.
+pub fn cpu_of_threads(pid: u32) -> anyhow::Result<Duration> {
+    let mut sum_ns = 0;
+    for thread in threads(pid)? {
+        // A thread may end between the two calls.
+        let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+        sum_ns += first_number(&text).unwrap_or(0);
+    }
+    Ok(Duration::from_nanos(sum_ns))
+}
+
+/// CPU time of a process so far in user mode and in the kernel, in seconds, including threads that
+/// have ended.
+pub fn cpu_by_mode(pid: u32) -> anyhow::Result<(f64, f64)> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    let (user, system) =
+        ticks_by_mode(&text).with_context(|| format!("{path} is not as expected"))?;
+    Ok((ticks(user).as_secs_f64(), ticks(system).as_secs_f64()))
+}
+
+/// CPU time of a process so far, including threads that have ended.
+pub fn cpu_of(pid: u32) -> anyhow::Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    cpu_ticks(&text).map(ticks).with_context(|| format!("{path} is not as expected"))
+}
+
+/// Lets a child, and all its threads, run only on these CPUs.
+pub fn pin(command: &mut Command, cpus: &[usize]) {
+    // SAFETY: all zeroes are an empty set of CPUs.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
+        // SAFETY: the number is below the size of the set.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    // SAFETY: between fork and exec, the child makes only this system call, which allocates nothing
+    // and takes no lock.
+    unsafe {
+        command.pre_exec(move || {
+            match libc::sched_setaffinity(0, std::mem::size_of_val(&set), &raw const set) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+}
+
+/// The CPUs on which this process may run.
+pub fn own_cpus() -> Vec<usize> {
+    // SAFETY: all zeroes are an empty set of CPUs, and the call fills it.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, std::mem::size_of_val(&set), &raw mut set);
+        set
+    };
+    // SAFETY: the number is below the size of the set.
+    let has = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    (0..libc::CPU_SETSIZE as usize).filter(has).collect()
 }
 
 /// Makes a child end with this process. Keeps the terminal's signals from the child, because this
@@ -210,14 +290,19 @@ fn threads(pid: u32) -> anyhow::Result<Vec<PathBuf>> {
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// utime + stime of a `/proc/PID/stat`. The second field is the name in brackets, which may contain
-/// any character. So fields are counted from the last bracket.
+/// utime + stime of a `/proc/PID/stat`.
 fn cpu_ticks(stat: &str) -> Option<u64> {
+    ticks_by_mode(stat).map(|(user, system)| user + system)
+}
+
+/// utime and stime of a `/proc/PID/stat`. The second field is the name in brackets, which may
+/// contain any character. So fields are counted from the last bracket.
+fn ticks_by_mode(stat: &str) -> Option<(u64, u64)> {
     let after = &stat[stat.rfind(')')? + 1..];
     let mut fields = after.split_ascii_whitespace().skip(11);
     let utime: u64 = fields.next()?.parse().ok()?;
     let stime: u64 = fields.next()?.parse().ok()?;
-    Some(utime + stime)
+    Some((utime, stime))
 }
 
 fn ticks(count: u64) -> Duration {

@@ -1,6 +1,7 @@
 //! The cases: the standard ones and the papers' grid.
 
-use crate::fio::{Load, Pattern};
+pub use crate::case::Case;
+use crate::fio::Pattern;
 
 /// Accesses in flight in sequential cases: enough to hide the round trip, but so few that they
 /// reach the disk in order.
@@ -8,30 +9,6 @@ const SEQUENTIAL_DEPTH: u32 = 8;
 
 /// Accesses in flight in every case of the grid.
 const GRID_DEPTH: u32 = 32;
-
-/// One load, with a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Case {
-    /// The load of fio.
-    pub load: Load,
-}
-
-impl Case {
-    const fn new(pattern: Pattern, block_bytes: u64, depth: u32) -> Self {
-        Self { load: Load { pattern, block_bytes, depth } }
-    }
-
-    /// The name, for example `4k-randread-qd32`.
-    pub fn name(&self) -> String {
-        let Load { pattern, block_bytes, depth } = self.load;
-        format!("{}k-{}-qd{depth}", block_bytes >> 10, pattern.name())
-    }
-
-    /// True if the case is about bandwidth, false if it is about I/Os per second.
-    pub fn is_bandwidth(&self) -> bool {
-        self.load.pattern.is_sequential()
-    }
-}
 
 /// The cases of a standard run, in the order in which they run. The sequential ones are first, so
 /// that they read the data in the order of the filling. Random writes are last, because they leave

@@ -1,13 +1,12 @@
 //! The client of a contender: fio, or this program with the device inside its process.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, bail};
 
-use crate::GENERATE;
 use crate::fio::{self, FioTarget, Load, Measured, Pattern};
-use crate::generator::{FILL, InProcess};
+use crate::generator::{FILL, InProcess, Job};
 use crate::process::end_with_parent;
 
 /// Makes the accesses of the cells.
@@ -65,8 +64,7 @@ impl Client {
         let Self::InProcess { program, target } = self else { bail!("fio makes these accesses") };
         let (target, fill) = (target.clone(), is_memory(target));
         let load = InProcess { target, direct: false, size_bytes, load, seconds, fill, seed };
-        let mut command = Command::new(program);
-        command.args(["bench", GENERATE, "--load", &serde_json::to_string(&load)?]);
+        let mut command = Job::Device(load).command(program)?;
         command.stdin(Stdio::null());
         end_with_parent(&mut command);
         let output = command.output().context("cannot run this program")?;
