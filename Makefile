@@ -12,13 +12,20 @@ FEATURES = $(shell $(VERILATOR) --getenv VERILATOR_ROOT >/dev/null 2>&1 && echo 
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Where `make install-codes` and `install-block` install; DESTDIR stands before it, for packagers.
 PREFIX ?= /usr/local
+# The release of Ceph that the plug-in is for, and the folder where its daemons look for plug-ins.
+CEPH_VERSION ?= $(shell ceph --version 2>/dev/null | sed -n 's/^ceph version \([^ ]*\).*/\1/p')
+CEPH_PLUGINS ?= $(firstword $(wildcard /usr/lib/*/ceph/erasure-code /usr/lib64/ceph/erasure-code) \
+	$(PREFIX)/lib/ceph/erasure-code)
+CXX ?= g++
 # Seeds of the seeded world that `make test` runs.
 SEEDS ?= 0..2000
 # Seconds that `make fuzz` searches, per target.
 FUZZ_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test tools hdl-tools rtl lint unit bindings install-codes install-block simulate scenarios \
+.PHONY: help quickstart build test tools hdl-tools rtl lint unit bindings install-codes install-block \
+	ceph-plugin install-ceph-plugin ceph-plugin-harness ceph-plugin-for-tests \
+	bench-ceph-plugin simulate scenarios \
 	test-ceph bench fuzz-smoke fuzz clean
 
 help: ## This list
@@ -64,6 +71,51 @@ install-codes: ## The codes as a C library, with header and pkg-config file, int
 install-block: ## Block devices inside the caller's process as a C library, into PREFIX (/usr/local)
 	$(call install-library,embed-c,fieldstone_block)
 
+CEPH_PLUGIN := $(TARGET)/ceph-plugin
+CEPH_PLUGIN_SOURCES := crates/ceph-plugin/cxx
+CEPH_PLUGIN_FLAGS = -std=c++17 -O2 -Wall -Wextra -DFIELDSTONE_CEPH_VERSION='"$(CEPH_VERSION)"' \
+	-DFIELDSTONE_CEPH_MAJOR=$(firstword $(subst ., ,$(CEPH_VERSION)))
+
+ceph-plugin: ## libec_fieldstone.so for the OSDs of Ceph CEPH_VERSION (default: the one installed here)
+	@test -n "$(CEPH_VERSION)" || { echo "No Ceph is installed here: name the release that your \
+	cluster has, for example CEPH_VERSION=16.2.15 (ceph --version shows it there)" >&2; exit 1; }
+	@echo '#include <rados/buffer.h>' | $(CXX) -std=c++17 -x c++ -fsyntax-only - || { echo "The \
+	plug-in needs a C++ compiler and <rados/buffer.h> of Ceph $(CEPH_VERSION): install g++ and \
+	libradospp-dev" >&2; exit 1; }
+	$(CARGO) rustc --release --locked -p fieldstone-ceph-plugin --crate-type staticlib
+	mkdir -p $(CEPH_PLUGIN)
+	$(CXX) $(CEPH_PLUGIN_FLAGS) -fPIC -fvisibility=hidden -shared -s \
+		-o $(CEPH_PLUGIN)/libec_fieldstone.so $(CEPH_PLUGIN_SOURCES)/plugin.cc \
+		$(TARGET)/release/libfieldstone_ceph_plugin.a \
+		-Wl,--version-script=$(CEPH_PLUGIN_SOURCES)/plugin.map -Wl,--gc-sections
+	@echo "$(CEPH_PLUGIN)/libec_fieldstone.so is for Ceph $(CEPH_VERSION)."
+	@echo "Every monitor and OSD needs it in $(CEPH_PLUGINS)"
+	@echo "(make install-ceph-plugin copies it there on this machine)."
+
+install-ceph-plugin: ceph-plugin ## The plug-in, into CEPH_PLUGINS (the folder of Ceph's own plug-ins)
+	install -d $(DESTDIR)$(CEPH_PLUGINS)
+	install -m 644 $(CEPH_PLUGIN)/libec_fieldstone.so $(DESTDIR)$(CEPH_PLUGINS)
+
+# What tests/ceph_plugin.py needs, where it can be built.
+ceph-plugin-for-tests:
+	@if command -v ceph >/dev/null && command -v $(CXX) >/dev/null && \
+		echo '#include <rados/buffer.h>' | $(CXX) -std=c++17 -x c++ -fsyntax-only - 2>/dev/null; \
+	then $(MAKE) --no-print-directory ceph-plugin-harness; \
+	else echo "ceph-plugin: skipped, without Ceph, a C++ compiler or <rados/buffer.h>"; fi
+
+# Programs that load plug-ins as an OSD does. Ceph's plug-ins need symbols of libceph-common.
+ceph-plugin-harness: ceph-plugin
+	for name in compare bench; do $(CXX) $(CEPH_PLUGIN_FLAGS) -rdynamic -o $(CEPH_PLUGIN)/$$name \
+		crates/ceph-plugin/harness/$$name.cc crates/ceph-plugin/harness/host.cc \
+		$(CEPH_PLUGINS)/../libceph-common.so.2 -lrados -ldl \
+		-Wl,-rpath,$(abspath $(CEPH_PLUGINS)/..) || exit 1; done
+	rm -rf $(CEPH_PLUGIN)/own && mkdir $(CEPH_PLUGIN)/own
+	for name in fieldstone jerasure isa clay; do \
+		cp $(CEPH_PLUGIN)/libec_fieldstone.so $(CEPH_PLUGIN)/own/libec_$$name.so || exit 1; done
+
+bench-ceph-plugin: ceph-plugin-harness ## The plug-in's rates beside those of Ceph's, in JSON lines
+	$(CEPH_PLUGIN)/bench $(CEPH_PLUGINS) $(CEPH_PLUGIN)/own
+
 # Builds the library $(2) of the crate $(1), and installs it.
 define install-library
 	$(CARGO) rustc --release --locked -p fieldstone-$(1) --crate-type cdylib,staticlib \
@@ -85,12 +137,17 @@ simulate: build ## Seeds SEEDS (0..2000) of the seeded world, and some with rege
 	$(FIELDSTONE) sim --seeds 0..50 --code zigzag:2+2
 	$(FIELDSTONE) sim --seeds 0..50 --code clay:2+2
 
-scenarios: build ## Scenarios with real clients; `tests/run NAME …` runs some of them
+# What scenarios run beside the command.
+FSX = $(CARGO) build --release --locked -p fieldstone-host --example rbd_fsx
+
+scenarios: build ceph-plugin-for-tests ## Scenarios with real clients; `tests/run NAME …` runs some of them
+	$(FSX)
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run
 
 # One case at a time: each makes a cluster. The long ones take some minutes each.
-test-ceph: build ## Scenarios with real Ceph clusters, the long ones too; asks apt for Ceph where it is missing
+test-ceph: build ceph-plugin-for-tests ## Scenarios with real Ceph clusters, the long ones too; asks apt for Ceph where it is missing
 	tests/install-tools
+	$(FSX)
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 \
 		$(basename $(notdir $(wildcard tests/ceph_*.py)))
 
@@ -102,6 +159,9 @@ fuzz-smoke: ## A bounded, seeded run of the properties that the fuzz targets che
 	$(CARGO) test --locked -p fieldstone-proto fuzz
 	$(CARGO) test --locked -p fieldstone-crush --test smoke
 	$(CARGO) test --locked -p fieldstone-files --test smoke
+	$(CARGO) test --locked -p fieldstone-rados --test smoke
+	$(CARGO) test --locked -p fieldstone-rbd --test smoke
+	$(CARGO) test --locked -p fieldstone-cluster-model --test hostile
 
 fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and a nightly toolchain
 	$(CARGO) run --manifest-path fuzz/Cargo.toml --bin nbd_seeds fuzz/corpus/nbd_session
@@ -122,6 +182,11 @@ fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and 
 	$(CARGO) run --manifest-path fuzz/Cargo.toml --bin code_seeds fuzz/corpus/code_folder
 	$(CARGO) +nightly fuzz run code_folder -- -max_len=2048 -dict=fuzz/code_folder.dict \
 		-max_total_time=$(FUZZ_SECONDS)
+	$(CARGO) run --manifest-path fuzz/Cargo.toml --bin ceph_seeds fuzz/corpus
+	$(CARGO) +nightly fuzz run ceph_frames -- -max_len=8192 -max_total_time=$(FUZZ_SECONDS)
+	$(CARGO) +nightly fuzz run ceph_payload -- -max_len=2048 -max_total_time=$(FUZZ_SECONDS)
+	$(CARGO) +nightly fuzz run ceph_text -- -max_len=4096 -max_total_time=$(FUZZ_SECONDS)
+	$(CARGO) +nightly fuzz run rbd_answer -- -max_len=1024 -max_total_time=$(FUZZ_SECONDS)
 
 clean: ## Remove what was built
 	$(CARGO) clean
