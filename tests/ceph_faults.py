@@ -15,6 +15,7 @@ No request fails, none waits longer than a bound, nothing that was acknowledged 
 import argparse
 import pathlib
 import random
+import subprocess
 import sys
 import time
 
@@ -23,7 +24,7 @@ from ceph import Cluster, Load, need_ceph, settle
 from device import BLOCK, need_libnbd
 from ledger import Ledger, Mix, read_version
 from scenario import main
-from world import MIB, Case, Failure, check, wait_until
+from world import ENVIRONMENT, MIB, Case, Failure, check, need, wait_until
 
 IMAGES = {"plain": [], "coded": ["--data-pool", "ec"]}
 SIZE_MIB = 16
@@ -92,6 +93,45 @@ def upmap(cluster, loads):
             words = [group["up"][0], spare[0]]
             cluster.command("osd pg-upmap-items", pgid=group["pgid"], id=words)
     go_on(loads)
+
+
+def balancer(cluster, loads):
+    """The manager's balancer moves placement groups, one after the other, under fio as well."""
+    cluster.rbd("create", "rep/fio", "--size", "64M")
+    server = cluster.serve("rep/fio", name="fio")
+    job = [
+        "fio", "--name=balancer", "--ioengine=nbd", f"--uri={server.uri()}", "--rw=randwrite",
+        "--bs=16k", "--iodepth=8", "--size=64M", "--verify=crc32c", "--verify_backlog=256",
+        "--time_based", "--runtime=20", "--output-format=terse", "--verify_state_save=0",
+    ]
+    fio = subprocess.Popen(
+        job, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )
+    cluster.command("osd set-require-min-compat-client", version="luminous")
+    for name, value in (("upmap_max_deviation", "1"), ("sleep_interval", "1")):
+        cluster.command("config set", who="mgr", name=f"mgr/balancer/{name}", value=value)
+    cluster.command("balancer mode", True, mode="upmap")
+    # All groups of the replicated pool leave one OSD, and the balancer wants some of them back.
+    for group in cluster.command("pg dump", True, dumpcontents=["pgs"])["pg_stats"]:
+        spare = sorted(set(range(cluster.count)) - set(group["up"]))
+        if spare and 0 in group["up"]:
+            cluster.command("osd pg-upmap-items", pgid=group["pgid"], id=[0, spare[0]])
+    before = upmaps(cluster)
+    cluster.command("balancer on", True)
+    wait_until("the balancer has moved something", lambda: upmaps(cluster) != before, 120)
+    go_on(loads)
+    output, _ = fio.communicate(timeout=LATE_SECONDS + 60)
+    check(fio.returncode == 0, f"fio ended with {fio.returncode}:\n{output}")
+    cluster.command("balancer off", True)
+    cluster.wait_until_clean()
+    server.stop()
+    cluster.rbd("rm", "--no-progress", "rep/fio")
+
+
+def upmaps(cluster):
+    """Where the placement groups were put by name."""
+    return cluster.command("osd dump")["pg_upmap_items"]
 
 
 def split(cluster, loads):
@@ -206,8 +246,8 @@ def all_osds(cluster, loads):
 
 QUICK = [pause, out_and_in, kill_some, restart_monitor, split, full_pool, mark_down]
 LONG = [
-    kill_all, stall_osd, mark_down, out_and_in, affinity, upmap, split, merge, restart_monitor,
-    monitor_and_osd, pause, full_pool, full_cluster, restart_manager, all_osds,
+    kill_all, stall_osd, mark_down, out_and_in, affinity, upmap, balancer, split, merge,
+    restart_monitor, monitor_and_osd, pause, full_pool, full_cluster, restart_manager, all_osds,
 ]
 # Rounds of the long cases.
 ROUNDS = {"memstore": 2, "bluestore": 1}
@@ -247,6 +287,7 @@ def compare(cluster, image, ledger):
 def scenario(world, options):
     need_ceph()
     need_libnbd()
+    need("fio")
     long, store = world.case.code == "long", world.case.nodes
     cluster = Cluster(world, store=store)
     cluster.make_pool("rep")

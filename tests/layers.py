@@ -2,11 +2,13 @@
 """The layers of a device: chosen by options, shown by `status`, limits changed while it serves."""
 
 import pathlib
+import signal
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, error_of, noise
+from ledger import Ledger, Mix
 from scenario import main
 from world import EVERY_CODE, MIB, check, fieldstone, refused
 
@@ -97,12 +99,84 @@ def read_ahead(pool):
         server.stop()
 
 
+def write_cache(pool):
+    """Writes are answered from memory, leave merged, and are in the store after a flush or the
+    end."""
+    keeps = ["--layer", "write-cache:policy=back,until-flush=off,max-age=600s", "--cache", "0"]
+    server = pool.serve("v", options=keeps)
+    handle = connect(server.uri("v"))
+    data = noise(MIB, 5)
+    for at in range(0, MIB, BLOCK):
+        handle.pwrite(data[at : at + BLOCK], at)
+    handle.pwrite(data[:BLOCK], 0)
+    check(counter_of(pool, "write-cache", "kept") == 257, f"{layer_of(pool, 'write-cache')}")
+    check(counter_of(pool, "write-cache", "write_outs") == 0, f"{layer_of(pool, 'write-cache')}")
+    check(counter_of(pool, "write-cache", "overwritten_bytes") == BLOCK, "nothing is overwritten")
+    check(handle.pread(MIB, 0) == data, "a client does not read what it wrote")
+    handle.flush()
+    check(counter_of(pool, "write-cache", "write_outs") == 1, f"{layer_of(pool, 'write-cache')}")
+    check(counter_of(pool, "write-cache", "dirty_bytes") == 0, f"{layer_of(pool, 'write-cache')}")
+    handle.pwrite(data[:BLOCK], 8 * MIB + 1)
+    handle.shutdown()
+    server.stop()
+    server = pool.serve("v")
+    handle = connect(server.uri("v"))
+    check(handle.pread(MIB, 0) == data, "a flush was lost")
+    check(handle.pread(BLOCK, 8 * MIB + 1) == data[:BLOCK], "the end of a server loses a write")
+    handle.shutdown()
+    server.stop()
+
+
+def write_cache_killed(pool):
+    """kill -9 is to the clients what a loss of power is: what was flushed is there."""
+    mix = Mix(flush=0.05, read=0.2, trim=0.04, zero=0.04, fua=0.05)
+    pool.create_volume("w", "16M")
+    ledger = Ledger(1024, seed=8)
+    for policy in ("back", "around"):
+        small = f"write-cache:policy={policy},max-dirty=1M,target-dirty=256K,max-age=50ms"
+        server = pool.serve("w", options=["--layer", small])
+        ledger.verify(server.uri("w"))
+        wanted = ledger.writes + 500
+        killed = []
+
+        def stop():
+            if ledger.writes >= wanted and not killed:
+                killed.append(server.kill())
+            return False
+
+        check(ledger.load(server.uri("w"), 16, stop, mix), "the server did not die")
+        check(ledger.reads > 0, "the load did not read")
+        ledger.power_failed()
+    server = pool.serve("w")
+    ledger.verify(server.uri("w"))
+    server.stop()
+
+
+def refusing_store(pool):
+    """Bytes that the store refuses stay, a flush fails, and the end says what is lost."""
+    layers = ["write-cache:policy=back,until-flush=off,max-age=10ms", "error:writes=1"]
+    server = pool.serve("v", options=[part for text in layers for part in ("--layer", text)])
+    handle = connect(server.uri("v"))
+    handle.pwrite(noise(BLOCK, 6), 12 * MIB)
+    check(error_of(handle.flush) == "EIO", "a flush succeeds, and the store has nothing")
+    check(error_of(handle.flush) == "EIO", "the second flush forgets the bytes")
+    check(handle.pread(BLOCK, 12 * MIB) == noise(BLOCK, 6), "the bytes are gone")
+    check(error_of(handle.pwrite, noise(BLOCK, 7), 13 * MIB) == "EIO", "errors are hidden")
+    server.wait_until_logged("refuses bytes")
+    handle.shutdown()
+    server.process.send_signal(signal.SIGTERM)
+    server.process.wait(60)
+    said = server.errors()
+    check("4096 bytes" in said and "are lost" in said, f"what is lost is not named: {said}")
+
+
 def wrong(pool):
     """A wrong option is named, with those that there are, and nothing is served."""
     for option, says in [
         (["--layer", "crypt"], ["crypt", "meter, limit, scheduler"]),
         (["--layer", "cache:size=1M"], ["cache", "size", "capacity"]),
         (["--layer", "cache:bypass=512K"], ["bypass", "512K", "256 KiB"]),
+        (["--layer", "write-cache:policy=fast"], ["policy", "fast", "through, around, back"]),
         (["--limit", "iops=many"], ["iops", "many"]),
     ]:
         socket = pool.path / "s.sock"
@@ -119,6 +193,9 @@ def scenario(world):
     limits(pool)
     chosen(pool)
     read_ahead(pool)
+    write_cache(pool)
+    write_cache_killed(pool)
+    refusing_store(pool)
     wrong(pool)
 
 

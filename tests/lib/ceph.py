@@ -1,4 +1,4 @@
-"""A Ceph cluster of the scenario's own: one monitor, one manager, some OSDs, all on 127.0.0.1.
+"""A Ceph cluster of the scenario's own: monitors, one manager, some OSDs, all on 127.0.0.1.
 
     cluster = Cluster(world, osds=4)
     cluster.make_pool("rep")
@@ -11,18 +11,17 @@ It is made from nothing in some seconds: all keys are in one keyring that the mo
 store is made, and the OSDs keep their data in memory. An OSD that is killed therefore comes back
 empty. `store="bluestore"` keeps the data in files: a killed OSD comes back with it. All daemons are
 processes of the scenario, log into the world's log folder, and end with it. They speak only msgr2,
-with cephx. The monitor has a free port, the OSDs take free ports from PORTS.
+with cephx. The monitors have free ports, the OSDs take free ports from PORTS.
 
-Ceph 16 or newer, root, and Debian's python3-rados and python3-rbd are needed.
+Ceph 16 or newer, root, and Debian's python3-rados and python3-rbd are needed. `tests/ceph-chroot`
+runs scenarios with another Ceph than the machine's.
 """
 
-import base64
+import glob
 import json
 import os
 import random
-import secrets
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -45,7 +44,7 @@ except ImportError:
 MONITOR_PORTS = range(31000, 32700)
 PORTS = (20000, 30900)
 # A cluster is healthy within this time, also after a fault.
-HEALTHY_SECONDS = 120
+HEALTHY_SECONDS = 180
 # A command to the cluster is answered within this time.
 ANSWERED_SECONDS = 60
 DAEMON_ADDRESS_SPACE_MAX = 8 << 30
@@ -60,9 +59,12 @@ ERASURE_PROFILES = {
 # What ends a step of a scenario.
 FAILURES = (Failure, *(module.Error for module in (nbd, rados) if module is not None))
 
+# The classes of the OSDs. Debian's Ceph 20 would look for them below the current folder.
+CLASSES = next(iter(glob.glob("/usr/lib/*/rados-classes")), "")
+
 CONF = """[global]
 fsid = {fsid}
-mon_host = [v2:127.0.0.1:{port}/0]
+mon_host = {monitors}
 public_addr = 127.0.0.1
 cluster_addr = 127.0.0.1
 ms_bind_msgr1 = false
@@ -80,7 +82,7 @@ osd_pool_default_min_size = 2
 osd_pool_default_pg_autoscale_mode = off
 {more}
 [mon]
-mon_data = {folder}/mon
+mon_data = {folder}/mon.$id
 osd_crush_chooseleaf_type = 0
 paxos_propose_interval = 0.1
 mon_tick_interval = 1
@@ -96,6 +98,7 @@ mgr_initial_modules =
 mgr_tick_period = 1
 mgr_stats_period = 1
 [osd]
+osd_class_dir = """ + CLASSES + """
 osd_data = {folder}/osd$id
 osd_objectstore = {store}
 osd_crush_initial_weight = 1
@@ -118,7 +121,7 @@ log_file =
 
 def need_ceph():
     """Skips the case unless a cluster can be made here."""
-    need("ceph-mon", "ceph-mgr", "ceph-osd", "monmaptool", "rbd", "rados")
+    need("ceph-mon", "ceph-mgr", "ceph-osd", "ceph-authtool", "monmaptool", "rbd", "rados")
     if rados is None:
         raise Skip("this Python has no module rados (package python3-rados)")
     if os.geteuid() != 0:
@@ -126,8 +129,9 @@ def need_ceph():
 
 
 def new_key():
-    """A random key, as a keyring has it: type AES, time, length and 16 bytes."""
-    return base64.b64encode(struct.pack("<HIIH", 1, 0, 0, 16) + secrets.token_bytes(16)).decode()
+    """A random key, as a keyring has it, of the kind that this Ceph makes: for AES-128, or for
+    AES-256 since Ceph 20.2.4."""
+    return run("ceph-authtool", "--gen-print-key").stdout.strip()
 
 
 def free_port(ports):
@@ -143,10 +147,10 @@ def free_port(ports):
 
 
 class Daemon(Process):
-    """A daemon of Ceph in the foreground."""
+    """A daemon of Ceph in the foreground. `before`: words in front of the command."""
 
-    def __init__(self, cluster, kind, name):
-        command = [f"ceph-{kind}", "-f", "-i", name, "-c", cluster.conf]
+    def __init__(self, cluster, kind, name, before=()):
+        command = [*before, f"ceph-{kind}", "-f", "-i", name, "-c", cluster.conf]
         world = cluster.world
         was = world.die_with_parent
         world.die_with_parent = True
@@ -155,14 +159,17 @@ class Daemon(Process):
 
 
 class ImageServer(Process):
-    """`fieldstone serve` for images of the cluster. `conf`: another configuration file."""
+    """`fieldstone serve` for images of the cluster. `conf`: another configuration file. `before`:
+    words in front of the command."""
 
-    def __init__(self, cluster, images, options=(), conf=None, wait=True, name="serve"):
+    def __init__(
+        self, cluster, images, options=(), conf=None, wait=True, name="serve", before=()
+    ):
         world = cluster.world
         world.sockets += 1
         self.socket = world.folder / f"nbd{world.sockets}.sock"
         targets = [f"ceph:{image}:conf={conf or cluster.conf}" for image in images]
-        command = [FIELDSTONE, "serve", *targets, "--nbd", f"unix:{self.socket}", *options]
+        command = [*before, FIELDSTONE, "serve", *targets, "--nbd", f"unix:{self.socket}", *options]
         super().__init__(world, name, command)
         if wait:
             self.wait_for_output("serving ", times=len(images))
@@ -174,7 +181,7 @@ class ImageServer(Process):
 class Cluster:
     """The cluster. `more` are lines for the configuration of all daemons and clients."""
 
-    def __init__(self, world, osds=4, store="memstore", more=()):
+    def __init__(self, world, osds=4, store="memstore", more=(), monitors=1):
         need_ceph()
         self.world, self.count = world, osds
         self.folder = world.file("ceph")
@@ -183,15 +190,20 @@ class Cluster:
         self.environment.pop("CEPH_ARGS", None)
         (self.folder / "run").mkdir(parents=True)
         (self.folder / "mgr").mkdir()
-        self.fsid, self.port = str(uuid.uuid4()), free_port(MONITOR_PORTS)
+        self.fsid, self.addresses = str(uuid.uuid4()), {}
+        for name in "abcdefg"[:monitors]:
+            self.addresses[name] = f"[v2:127.0.0.1:{self._monitor_port()}/0]"
         self.text = CONF.format(
-            fsid=self.fsid, port=self.port, ports=PORTS, folder=self.folder,
+            fsid=self.fsid, monitors=",".join(self.addresses.values()), ports=PORTS,
+            folder=self.folder,
             logs=world.folder / "log", store=store, osd_bytes=OSD_BYTES, more="\n".join(more),
         )
         self.conf.write_text(self.text)
         self._write_keyring()
-        self._make_monitor()
-        self.start_monitor()
+        self._make_monitors()
+        self.monitors = {}
+        for name in self.addresses:
+            self.start_monitor(name)
         self.start_manager()
         self.handle = rados.Rados(
             conffile=str(self.conf), name="client.admin",
@@ -221,14 +233,22 @@ class Cluster:
                 for kind, right in rights.items():
                     file.write(f'\tcaps {kind} = "{right}"\n')
 
-    def _make_monitor(self):
-        address = f"[v2:127.0.0.1:{self.port}/0]"
+    def _monitor_port(self):
+        taken = "".join(self.addresses.values())
+        while True:
+            port = free_port(MONITOR_PORTS)
+            if f":{port}/" not in taken:
+                return port
+
+    def _make_monitors(self):
         monmap = self.folder / "monmap"
-        run("monmaptool", "--create", "--fsid", self.fsid, "--addv", "a", address, monmap)
-        run(
-            "ceph-mon", "-c", self.conf, "-i", "a", "--mkfs", "--monmap", monmap,
-            "--keyring", self.folder / "keyring",
-        )
+        words = [word for name, at in self.addresses.items() for word in ("--addv", name, at)]
+        run("monmaptool", "--create", "--fsid", self.fsid, *words, monmap)
+        for name in self.addresses:
+            run(
+                "ceph-mon", "-c", self.conf, "-i", name, "--mkfs", "--monmap", monmap,
+                "--keyring", self.folder / "keyring",
+            )
 
     def _make_osds(self):
         making = []
@@ -254,14 +274,23 @@ class Cluster:
 
     # Daemons.
 
-    def start_monitor(self):
-        self.monitor = Daemon(self, "mon", "a")
+    def start_monitor(self, name="a"):
+        self.monitors[name] = Daemon(self, "mon", name)
+
+    @property
+    def monitor(self):
+        """The first monitor."""
+        return self.monitors["a"]
+
+    def quorum(self):
+        """The names of the monitors that agree with each other."""
+        return self.command("quorum_status")["quorum_names"]
 
     def start_manager(self):
         self.manager = Daemon(self, "mgr", "x")
 
-    def start_osd(self, index):
-        self.osds[index] = Daemon(self, "osd", str(index))
+    def start_osd(self, index, before=()):
+        self.osds[index] = Daemon(self, "osd", str(index), before)
 
     def kill_osd(self, index):
         """kill -9, and waits until the monitors know."""
@@ -269,7 +298,7 @@ class Cluster:
         wait_until(f"osd.{index} is down", lambda: index not in self.osds_up(), HEALTHY_SECONDS)
 
     def daemons(self):
-        return [self.monitor, self.manager, *self.osds.values()]
+        return [*self.monitors.values(), self.manager, *self.osds.values()]
 
     # Commands.
 
@@ -294,8 +323,15 @@ class Cluster:
             up = self.osds_up()
             if len(up) < self.count:
                 return False
-            groups = self.command("pg dump", True, dumpcontents=["pgs"])["pg_stats"]
-            wanted = sum(pool["pg_num"] for pool in self.command("osd dump")["pools"])
+            try:
+                groups = self.command("pg dump", True, dumpcontents=["pgs"])["pg_stats"]
+            except Failure:
+                # On a busy machine, a manager needs a minute until it answers.
+                return False
+            pools = self.command("osd dump").get("pools")
+            if pools is None:
+                return False
+            wanted = sum(pool["pg_num"] for pool in pools)
             return len(groups) == wanted and all(
                 group["state"].split("+")[:2] == ["active", "clean"]
                 and all(up.get(osd, 1 << 32) <= group["reported_epoch"] for osd in group["acting"])

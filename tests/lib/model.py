@@ -26,15 +26,18 @@ def read_all(handle):
 
 
 class Model:
-    """What a device of `size` bytes must hold."""
+    """What a device of `size` bytes must hold.
 
-    def __init__(self, size, seed):
-        self.data, self.rng = bytearray(size), random.Random(seed)
+    Requests have whole multiples of `grain` bytes: of parts of a block, a trim zeroes nothing.
+    """
+
+    def __init__(self, size, seed, grain=512):
+        self.data, self.rng, self.grain = bytearray(size), random.Random(seed), grain
 
     def work(self, uri, count):
         """Sends `count` requests, some at a time, and checks what is read; flushes at the end."""
         handle = connect(uri, seconds=ANSWER_SECONDS)
-        grain = max(512, handle.get_block_size(nbd.SIZE_MINIMUM))
+        grain = max(self.grain, handle.get_block_size(nbd.SIZE_MINIMUM))
         while count > 0:
             batch, ranges = [], []
             for _ in range(min(count, self.rng.choice([1, 2, TOGETHER]))):
@@ -48,7 +51,10 @@ class Model:
                 finish(handle, cookie, ANSWER_SECONDS, what)
                 check(expected is None or bytes(buffer) == expected, f"{what} gives other bytes")
         finish(handle, handle.aio_flush(), ANSWER_SECONDS, "a flush")
-        check(read_all(handle) == bytes(self.data), "the device is not as the model")
+        found = read_all(handle)
+        same = found == bytes(self.data)
+        at = None if same else next(i for i, byte in enumerate(found) if byte != self.data[i])
+        check(same, f"the device is not as the model, first at {at}")
         handle.shutdown()
 
     def _place(self, kind, grain):
