@@ -2,7 +2,7 @@
 //!
 //! The image is written completely before the first measurement, by the client here. An image that
 //! the benchmark made goes away at the end, unless the user gave it a name. The benchmark does not
-//! write over an image that somebody else made, unless the user says so.
+//! write over an image that it has not made, unless the user says so.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
