@@ -50,7 +50,7 @@ use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{JournalGen, NodeIndex, VolumeId};
 
 use fieldstone_uring::open_regular;
-use fieldstone_uring::{Address, Holder, LockError, LockFile, sync_directory};
+use fieldstone_uring::{Address, Holder, Life, LockError, LockFile, sync_directory};
 
 pub use attempt::{Attempt, OpeningState};
 pub use error::FolderError;
@@ -256,7 +256,9 @@ impl Opening {
     }
 
     /// Takes the lock. Waits up to half a second if a node process, or a process of unknown kind,
-    /// holds it and has announced no address.
+    /// holds it and has announced no address. It waits as long if the process that the lock names
+    /// does not run: that process has ended just now, or its successor has the lock already and has
+    /// not written its own number and kind yet.
     fn lock(&self) -> Result<LockFile, FolderError> {
         const TRIES: u32 = 20;
         const PAUSE: Duration = Duration::from_millis(25);
@@ -275,7 +277,8 @@ impl Opening {
             }
             tries += 1;
             let announces = matches!(holder, None | Some(Holder::Node));
-            if tries == TRIES || !announces || pid == Some(std::process::id()) {
+            let may_change = announces || life != Life::Runs;
+            if tries == TRIES || !may_change || pid == Some(std::process::id()) {
                 let path = self.path.clone();
                 return Err(FolderError::InUse { path, pid, holder, life });
             }

@@ -156,6 +156,34 @@ fn a_predecessors_operations_are_waited_for() {
     release.join().expect("no panic");
 }
 
+/// A process that has taken the lock writes its number and kind a moment later. Until then the lock
+/// names the process before it.
+#[test]
+fn the_name_of_the_locks_last_holder_is_not_believed() {
+    let temp = tempfile::tempdir().expect("temp");
+    let path = temp.path().join("node.0");
+    create(&path, &superblock(0)).expect("made");
+    let lock = LockFile::acquire(&path.join(LOCK), Holder::Command).expect("free");
+    let command = fs::read(path.join(LOCK)).expect("readable");
+    // This is beyond the largest process number.
+    fs::write(path.join(LOCK), format!("{}\nserver\n", 1 << 30)).expect("writable");
+    let writer = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(60));
+            fs::write(path.join(LOCK), command).expect("writable");
+        }
+    });
+    let refused = opening(&path, 0, false).run().expect_err("held");
+    assert!(
+        matches!(refused, FolderError::InUse { holder: Some(Holder::Command), .. }),
+        "{refused}"
+    );
+    writer.join().expect("no panic");
+    drop(lock);
+    opening(&path, 0, false).run().expect("free");
+}
+
 #[test]
 fn a_replaced_folder_is_noticed() {
     let temp = tempfile::tempdir().expect("temp");
