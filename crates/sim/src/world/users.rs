@@ -41,6 +41,8 @@ pub(super) struct InFlight {
     /// The most requests to the volume, one after another, until the answer: the request's own, and
     /// those of the requests in flight that it waits for in the layers.
     steps: u64,
+    /// The requests of the same process that were in flight when this one was made.
+    queued: u64,
     span: Span,
     pub(super) since: Nanos,
     /// Number of freed blocks when the request was made.
@@ -62,9 +64,9 @@ impl<C: Cast> World<'_, C> {
             return;
         }
         let Some(client) = self.choose_process(tenant) else { return };
-        let depth = self.in_flight.values().filter(|request| request.client == client).count();
+        let depth = self.count_in_flight(client);
         let seat = &mut self.tenants[tenant];
-        if depth >= seat.workload.plan().depth {
+        if depth >= seat.workload.plan().depth as u64 {
             return;
         }
         let draft = seat.workload.draw();
@@ -145,6 +147,7 @@ impl<C: Cast> World<'_, C> {
             reserves,
             is_unaligned,
             steps: 1,
+            queued: self.count_in_flight(client),
             span,
             since: now,
             freed_before,
@@ -357,11 +360,13 @@ impl<C: Cast> World<'_, C> {
             let waits = slow && request.op.changes_data();
             return if waits { longest_ns.max(SLOW_NS_MAX) } else { longest_ns };
         }
-        // About as many requests were under way when it arrived.
-        let others = |other: &&InFlight| other.client == request.client;
-        let queued = self.in_flight.values().filter(others).count() as u64;
+        let queued = self.count_in_flight(request.client).max(request.queued);
         let (factor, queued_ns) = if slow { (4, SLOW_QUEUED_NS_MAX) } else { (2, QUEUED_NS_MAX) };
         factor * longest_ns + queued * queued_ns
+    }
+
+    fn count_in_flight(&self, client: ClientId) -> u64 {
+        self.in_flight.values().filter(|request| request.client == client).count() as u64
     }
 
     /// Checks that every request gets an answer in time, and every volume opens in time.
