@@ -29,6 +29,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use fieldstone_block::{Info, Settings};
 use fieldstone_buf::Budget;
 
+use crate::connection_table::Bounds;
 use crate::control::{Control, CoreSnapshot};
 use crate::device::DeviceSpec;
 use crate::disk::{Disk, start_blocking_thread};
@@ -39,7 +40,6 @@ use crate::frontend::{
 use crate::message::{Core, Destination, DeviceId, Link, LocalNodeId, Message, Router};
 use crate::node_local::LocalNode;
 use crate::store::Mail;
-use crate::strangers::Bounds;
 use crate::token::{Kind, token};
 use crate::worker::{FINISH_TIMEOUT_MS, Worker};
 use fieldstone_uring::reactor::DRAIN_LIMIT_MS;

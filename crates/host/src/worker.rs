@@ -43,7 +43,8 @@ const LOOK_AFTER_MS: u64 = 2_000;
 const RETRY_MAIL_MS: u64 = 1;
 /// How soon the core accepts again after a failure, for example for lack of descriptors.
 const RETRY_ACCEPT_MS: u64 = 100;
-/// After such a failure, each front-end and the node server close up to this many strangers.
+/// After such a failure, each front-end and the node server close up to this many pending
+/// connections.
 const EVICT_COUNT: usize = 32;
 /// How soon connections that wait for room look again, because another core may have given room
 /// back.
