@@ -26,7 +26,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fieldstone_block::{Info, Settings};
+use fieldstone_block::{Info, OpenFailure, Settings};
 use fieldstone_buf::Budget;
 
 use crate::connection_table::Bounds;
@@ -350,7 +350,7 @@ impl Handle {
     /// Begins to open a device. The channel gives the device's properties, or the reason of the
     /// failure.
     #[must_use]
-    pub fn open_device(&self, spec: DeviceSpec) -> (DeviceId, Receiver<Result<Info, String>>) {
+    pub fn open_device(&self, spec: DeviceSpec) -> (DeviceId, Receiver<Result<Info, OpenFailure>>) {
         let device = DeviceId(self.next_device.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = mpsc::channel();
         let control = Control::OpenDevice { device, spec: Box::new(spec), reply };

@@ -53,7 +53,9 @@ pub const KIND: StoreKind = StoreKind {
         let spec = RbdSpec::parse(argument)?;
         // If ceph.conf cannot be read, the opening says so.
         let settings = CephSettings::read_options(&spec.words).ok();
-        cache::layers(spec.cache, settings.as_ref())
+        let mut layers = cache::layers(spec.cache, settings.as_ref())?;
+        layers.merge(&spec.luks_layer()?);
+        Ok(layers)
     },
     name: |argument, _| {
         let parsed = RbdSpec::parse(argument);
@@ -146,10 +148,7 @@ impl RbdSpec {
             Some(("cache", mode)) => self.cache = Some(ImageCache::parse(mode)?),
             Some(("luks", file)) => {
                 self.luks = Some(file.to_owned());
-                for settings in self.layers() {
-                    let tried = LayerOptions::default().add_settings(settings);
-                    tried.map_err(|error| error.to_string())?;
-                }
+                self.luks_layer()?;
             }
             _ => {
                 return Err(format!(
@@ -159,6 +158,18 @@ impl RbdSpec {
             }
         }
         Ok(())
+    }
+
+    /// The layer that the option `luks` asks for. The file's name is no text of `--layer`, where
+    /// commas divide options.
+    fn luks_layer(&self) -> Result<LayerOptions, String> {
+        let mut layers = LayerOptions::default();
+        if let Some(file) = &self.luks {
+            let mut settings = Settings::none("luks");
+            settings.set("passphrase-file", file);
+            layers.add_settings(settings).map_err(|error| error.to_string())?;
+        }
+        Ok(layers)
     }
 }
 
@@ -204,15 +215,6 @@ impl StoreSpec for RbdSpec {
             Err(error) => State::Failed(format!("ceph.conf cannot be read: {error}")),
         };
         Box::new(RbdStore { spec: *self, state, arrived: Vec::new(), refused: Vec::new() })
-    }
-
-    fn layers(&self) -> Vec<Settings> {
-        let settings = self.luks.iter().map(|file| {
-            let mut settings = Settings::none("luks");
-            settings.set("passphrase-file", file);
-            settings
-        });
-        settings.collect()
     }
 }
 
@@ -504,7 +506,9 @@ mod tests {
         let spec = RbdSpec::parse("rbd/disk:cache=writeback").unwrap();
         assert_eq!(spec.cache, Some(ImageCache::Writeback));
         let spec = RbdSpec::parse(r"rbd/disk:luks=/etc/a\:b,c=d").unwrap();
-        assert_eq!(spec.layers()[0].to_string(), "luks:passphrase-file=/etc/a:b,c=d");
+        let luks = spec.luks_layer().unwrap().make().unwrap().pop().unwrap();
+        assert_eq!(luks.name(), "luks");
+        assert_eq!(luks.options()[0], ("passphrase-file", "/etc/a:b,c=d".to_owned()));
         let mut bad = vec!["", "rbd", "rbd/", "/disk", "a/b/c/d", "a/b@", "a/b:fast", "a/b:id"];
         bad.extend(["a/b:luks=", "a/b:cache=x"]);
         for bad in bad {
