@@ -465,7 +465,8 @@ impl Core {
             return Ok(Attempt::OwnClient);
         }
         if !is_self {
-            tracing::warn!(image = %self.name, owner = %name, "the lock's owner is gone; it is shut out");
+            let image = &self.name;
+            tracing::warn!(%image, owner = %name, "the lock's owner is gone; it is shut out");
             let Some(address) = owner.blocklist_address() else {
                 return Err(self.locked_by(&name, "it is gone, and its address is not known"));
             };
