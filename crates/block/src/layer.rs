@@ -172,7 +172,7 @@ pub trait Layer: Any + Send {
     fn drain(&mut self) {}
 
     /// From now on others may read and change the store's data, for the reason `why`; or, with
-    /// `None`, nobody else does. A layer that keeps data drops what it has read, writes to the
+    /// `None`, no other client does. A layer that keeps data drops what it has read, writes to the
     /// store what the store does not have ([`Layer::unwritten`]), and keeps nothing new while the
     /// store is shared.
     fn share(&mut self, why: Option<&'static str>) {

@@ -15,7 +15,7 @@ use fieldstone_block::{
 
 use crate::control::DeviceSnapshot;
 use crate::message::{DeviceId, Message, Origin, Router};
-use crate::overdue::{LOOK_MS, Overdue, Report, is_overdue};
+use crate::overdue::{CHECK_MS, Overdue, Report, is_overdue};
 use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
 use crate::timed_call;
 use crate::token::{Kind, token};
@@ -433,7 +433,7 @@ impl Device {
     /// When to call [`Device::watch`]; `None` if no request is in flight.
     #[must_use]
     pub fn watch_deadline(&self, now: Nanos) -> Option<Nanos> {
-        (self.stack.in_flight() > 0).then(|| now.plus(Nanos::from_ms(LOOK_MS)))
+        (self.stack.in_flight() > 0).then(|| now.plus(Nanos::from_ms(CHECK_MS)))
     }
 
     /// Gives back everything that the store uses. The device is not used after that.
