@@ -17,7 +17,7 @@
 //! [`Backend::shared`](fieldstone_block::Backend::shared).
 //!
 //! An image that begins with a LUKS header, and is opened without `luks`, is served as the bytes
-//! that are stored. The store looks at the first bytes, and says so in the log.
+//! that are stored. The store reads the first bytes, and says so in the log.
 //!
 //! A client that is blocked by the cluster, because another one took the image over, fails: the
 //! store says so, and has to be opened again.
@@ -219,11 +219,11 @@ impl StoreSpec for RbdSpec {
 }
 
 /// The name of the store's own read of an image's first bytes.
-const LOOK: RequestId = RequestId(u64::MAX);
+const PROBE_READ: RequestId = RequestId(u64::MAX);
 
-/// The store's look at the first bytes of an image.
+/// The read of an image's first bytes, which finds a LUKS header.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum ProbeState {
     /// When the image is open.
     Due,
     Begun,
@@ -249,7 +249,7 @@ struct Running {
     /// The phase, the size and who shares the image at the last turn: the host looks again when
     /// they change.
     seen: (Phase, u64, Option<Sharing>),
-    look: Look,
+    probe: ProbeState,
 }
 
 struct RbdStore {
@@ -262,19 +262,21 @@ struct RbdStore {
 
 impl Running {
     /// Reads the first bytes of the image.
-    fn begin_look(&mut self, now: Nanos) {
+    fn begin_probe(&mut self, now: Nanos) {
         let first = PREFIX_BYTES as u32;
-        self.look = Look::Over;
+        self.probe = ProbeState::Over;
         if self.image.info().size_bytes >= u64::from(first) {
-            self.look = Look::Begun;
-            self.image.submit(Request::own(LOOK, Op::Read, 0, first), now);
+            self.probe = ProbeState::Begun;
+            self.image.submit(Request::own(PROBE_READ, Op::Read, 0, first), now);
         }
     }
 
     /// Takes the first bytes out of the completions, and says what they are.
-    fn end_look(&mut self, out: &mut Vec<Completion>, image: &str) {
-        let Some(at) = out.iter().position(|completion| completion.id == LOOK) else { return };
-        self.look = Look::Over;
+    fn end_probe(&mut self, out: &mut Vec<Completion>, image: &str) {
+        let Some(at) = out.iter().position(|completion| completion.id == PROBE_READ) else {
+            return;
+        };
+        self.probe = ProbeState::Over;
         let first = match out.swap_remove(at).result {
             Ok(Payload::Data(pieces)) => pieces.into_iter().next(),
             _ => None,
@@ -314,8 +316,8 @@ impl RbdStore {
         }
         let carrier = Carrier::new(client);
         let seen = (Phase::Opening, 0, None);
-        let look = if self.spec.luks.is_some() { Look::Over } else { Look::Due };
-        let running = Running { carrier, image, closing: false, look, seen };
+        let probe = if self.spec.luks.is_some() { ProbeState::Over } else { ProbeState::Due };
+        let running = Running { carrier, image, closing: false, probe, seen };
         self.state = State::Running(Box::new(running));
     }
 
@@ -354,8 +356,8 @@ impl Backend for RbdStore {
         out.append(&mut self.refused);
         if let State::Running(running) = &mut self.state {
             running.image.poll(now, out);
-            if running.look == Look::Begun {
-                running.end_look(out, &self.spec.image.path());
+            if running.probe == ProbeState::Begun {
+                running.end_probe(out, &self.spec.image.path());
             }
         }
     }
@@ -452,8 +454,8 @@ impl Store for RbdStore {
         if did {
             running.image.run(io.now);
         }
-        if running.look == Look::Due && running.phase() == Phase::Serving {
-            running.begin_look(io.now);
+        if running.probe == ProbeState::Due && running.phase() == Phase::Serving {
+            running.begin_probe(io.now);
             did = true;
         }
         let image = &running.image;
