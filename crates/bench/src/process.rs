@@ -84,7 +84,7 @@ impl Server {
     /// Asks the process to end, and waits until it has.
     pub fn end(&mut self) -> anyhow::Result<()> {
         let pid = libc::pid_t::try_from(self.pid())?;
-        // SAFETY: the call touches no memory. The process is a child that nobody has waited for, so
+        // SAFETY: the call touches no memory. The process is a child that was not waited for, so
         // the number is still its own.
         unsafe { libc::kill(pid, libc::SIGTERM) };
         let start = Instant::now();

@@ -9,13 +9,13 @@ use fieldstone_block::layers::{
     Cache, CacheStats, Counts, LayerOptions, Meter, Scheduler, SchedulerStats,
 };
 use fieldstone_block::{
-    Completion, Counter, Info, Interval, Nanos, Op, QueueId, Readiness, Request, Settings, Stack,
-    Summary, Unanswered, WorkResult,
+    Completion, Counter, Info, Interval, Nanos, Op, OpenFailure, QueueId, Readiness, Request,
+    Settings, Stack, Summary, Unanswered, WorkResult,
 };
 
 use crate::control::DeviceSnapshot;
 use crate::message::{DeviceId, Message, Origin, Router};
-use crate::overdue::{LOOK_MS, Overdue, Report, is_overdue};
+use crate::overdue::{CHECK_MS, Overdue, Report, is_overdue};
 use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
 use crate::timed_call;
 use crate::token::{Kind, token};
@@ -103,7 +103,7 @@ pub struct Device {
     stack: Stack<Box<dyn Store>, Origin>,
     overdue: Overdue,
     completions: Vec<(Origin, Completion)>,
-    opening: Option<mpsc::Sender<Result<Info, String>>>,
+    opening: Option<mpsc::Sender<Result<Info, OpenFailure>>>,
     closing: Option<Closing>,
     timer: Option<Nanos>,
     dirty: bool,
@@ -114,17 +114,13 @@ impl Device {
     pub fn open(
         id: DeviceId,
         spec: DeviceSpec,
-        reply: mpsc::Sender<Result<Info, String>>,
+        reply: mpsc::Sender<Result<Info, OpenFailure>>,
         now: Nanos,
         router: &mut Router,
         reactor: &mut Reactor,
     ) -> Self {
-        let mut layers = spec.layers;
-        for settings in spec.store.layers() {
-            layers.add_settings(settings).expect("options were tried when they were read");
-        }
         let store = spec.store.open(&mut StoreIo { device: id, now, reactor, router });
-        let layers = layers.make().expect("options were tried when they were read");
+        let layers = spec.layers.make().expect("options were tried when they were read");
         Self {
             id,
             name: spec.name,
@@ -316,7 +312,8 @@ impl Device {
             let mailer = StoreIo { device: self.id, now, reactor, router }.mailer();
             let answered = move |result| mailer.send(Box::new(LayerMail { place, result }));
             if let Err(error) = timed_call::begin(&format!("open {}", self.name), work, answered) {
-                self.stack.worked(place, Err(format!("no thread can open it: {error}")));
+                let reason = format!("no thread can open it: {error}");
+                self.stack.worked(place, Err(OpenFailure::passing(reason)));
             }
         }
         let failed = matches!(self.stack.readiness(), Readiness::Failed(_));
@@ -332,8 +329,16 @@ impl Device {
         match (self.stack.readiness(), self.stack.store().phase()) {
             (Readiness::Opening, Phase::Serving) => Phase::Opening,
             (Readiness::Failed(_), Phase::Serving) => Phase::Closing,
-            (Readiness::Failed(reason), Phase::Closed) => Phase::Failed(reason),
+            (Readiness::Failed(failure), Phase::Closed) => Phase::Failed(failure.reason),
             (_, phase) => phase,
+        }
+    }
+
+    /// The failure of the opening. Only layers know whether another opening would fail, too.
+    fn failure(&self, reason: String) -> OpenFailure {
+        match self.stack.readiness() {
+            Readiness::Failed(failure) if failure.reason == reason => failure,
+            _ => OpenFailure::passing(reason),
         }
     }
 
@@ -345,8 +350,8 @@ impl Device {
         let (opened, closed) = match self.phase() {
             Phase::Opening | Phase::Closing => return,
             Phase::Serving => (Ok(self.stack.info().clone()), None),
-            Phase::Closed => (Err("it was closed".to_owned()), Some(Ok(()))),
-            Phase::Failed(reason) => (Err(reason.clone()), Some(Err(reason))),
+            Phase::Closed => (Err(OpenFailure::passing("it was closed")), Some(Ok(()))),
+            Phase::Failed(reason) => (Err(self.failure(reason.clone())), Some(Err(reason))),
         };
         // The caller may no longer wait.
         if let Some(reply) = self.opening.take() {
@@ -428,7 +433,7 @@ impl Device {
     /// When to call [`Device::watch`]; `None` if no request is in flight.
     #[must_use]
     pub fn watch_deadline(&self, now: Nanos) -> Option<Nanos> {
-        (self.stack.in_flight() > 0).then(|| now.plus(Nanos::from_ms(LOOK_MS)))
+        (self.stack.in_flight() > 0).then(|| now.plus(Nanos::from_ms(CHECK_MS)))
     }
 
     /// Gives back everything that the store uses. The device is not used after that.

@@ -26,9 +26,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fieldstone_block::{Info, Settings};
+use fieldstone_block::{Info, OpenFailure, Settings};
 use fieldstone_buf::Budget;
 
+use crate::connection_table::Bounds;
 use crate::control::{Control, CoreSnapshot};
 use crate::device::DeviceSpec;
 use crate::disk::{Disk, start_blocking_thread};
@@ -39,7 +40,6 @@ use crate::frontend::{
 use crate::message::{Core, Destination, DeviceId, Link, LocalNodeId, Message, Router};
 use crate::node_local::LocalNode;
 use crate::store::Mail;
-use crate::strangers::Bounds;
 use crate::token::{Kind, token};
 use crate::worker::{FINISH_TIMEOUT_MS, Worker};
 use fieldstone_uring::reactor::DRAIN_LIMIT_MS;
@@ -350,7 +350,7 @@ impl Handle {
     /// Begins to open a device. The channel gives the device's properties, or the reason of the
     /// failure.
     #[must_use]
-    pub fn open_device(&self, spec: DeviceSpec) -> (DeviceId, Receiver<Result<Info, String>>) {
+    pub fn open_device(&self, spec: DeviceSpec) -> (DeviceId, Receiver<Result<Info, OpenFailure>>) {
         let device = DeviceId(self.next_device.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = mpsc::channel();
         let control = Control::OpenDevice { device, spec: Box::new(spec), reply };

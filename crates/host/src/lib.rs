@@ -39,10 +39,11 @@
 //! | `pace` | whether a disk keeps pace, so that a core may make a write that can block |
 //! | [`timed_call`] | calls that may hang, with a deadline |
 //! | [`control`] | the control calls and their answers |
-//! | [`strangers`] | how long unknown connections may stay, and how many |
-//! | [`notices`] | log lines that strangers can cause |
+//! | [`connection_table`] | how long pending connections may stay, and how many |
+//! | [`notices`] | log lines that clients can cause |
 
 pub mod ceph;
+pub mod connection_table;
 pub mod control;
 pub mod device;
 pub mod disk;
@@ -60,7 +61,6 @@ mod pace;
 mod remote_session;
 pub mod store;
 pub mod stores;
-pub mod strangers;
 pub mod timed_call;
 mod token;
 mod wire_socket;

@@ -300,13 +300,13 @@ impl LocalNode {
         }
     }
 
-    /// Since when a look at the folder is under way, if one is.
+    /// Since when a check of the folder is under way, if one is.
     #[must_use]
-    pub fn looks_since(&self) -> Option<Nanos> {
+    pub fn checking_since(&self) -> Option<Nanos> {
         self.checking
     }
 
-    /// Looks after the folder. The core calls this every two seconds.
+    /// Checks the folder. The core calls this every two seconds.
     pub fn check_folder(&mut self, now: Nanos) {
         if self.checking.is_some() {
             return;

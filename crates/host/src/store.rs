@@ -48,12 +48,6 @@ pub enum Phase {
 pub trait StoreSpec: Debug + Send {
     /// Makes a store that begins to open. The call must not block.
     fn open(self: Box<Self>, io: &mut StoreIo<'_>) -> Box<dyn Store>;
-
-    /// Layers that the store asks for, with their options, because its own options say so. They
-    /// come on top of those of the device.
-    fn layers(&self) -> Vec<Settings> {
-        Vec::new()
-    }
 }
 
 /// A store of a device's bytes. The module's text says when each function is called.

@@ -35,8 +35,8 @@ pub enum Kind {
     PeerSend = 8,
     /// The timer for node folders and full mailboxes.
     Housekeeping = 9,
-    /// The timer for strangers, memory that connections wait for, unanswered requests, deadlines of
-    /// front-ends, and log lines left out.
+    /// The timer for pending connections, memory that connections wait for, unanswered requests,
+    /// deadlines of front-ends, and log lines left out.
     Watch = 10,
 }
 

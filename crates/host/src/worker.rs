@@ -37,19 +37,20 @@ use crate::stores::volume::NodeMail;
 use crate::token::{Kind, split, token};
 use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
 
-/// How often the core looks after node folders.
-const LOOK_AFTER_MS: u64 = 2_000;
+/// How often the core checks the folders of its nodes.
+const CHECK_FOLDERS_MS: u64 = 2_000;
 /// How soon the core tries a full mailbox of another core again.
 const RETRY_MAIL_MS: u64 = 1;
 /// How soon the core accepts again after a failure, for example for lack of descriptors.
 const RETRY_ACCEPT_MS: u64 = 100;
-/// After such a failure, each front-end and the node server close up to this many strangers.
+/// After such a failure, each front-end and the node server close up to this many pending
+/// connections.
 const EVICT_COUNT: usize = 32;
-/// How soon connections that wait for room look again, because another core may have given room
+/// How soon connections that wait for room try again, because another core may have given room
 /// back.
-const LOOK_FOR_ROOM_MS: u64 = 10;
-/// How often the core looks at connections that hold room.
-const LOOK_FOR_STALLED_MS: u64 = 250;
+const RETRY_ROOM_MS: u64 = 10;
+/// How often the core checks connections that hold room.
+const CHECK_STALLED_MS: u64 = 250;
 
 /// One core of the host. The module's text explains the order of the fields.
 pub struct Worker {
@@ -171,7 +172,7 @@ impl Worker {
     fn set_housekeeping(&mut self) {
         let wait_ms = match (self.router.blocked(), self.nodes.is_empty()) {
             (true, _) => RETRY_MAIL_MS,
-            (false, false) => LOOK_AFTER_MS,
+            (false, false) => CHECK_FOLDERS_MS,
             (false, true) => return,
         };
         let deadline = self.reactor.fresh_now().plus(Nanos::from_ms(wait_ms));
@@ -210,8 +211,8 @@ impl Worker {
             all = Pressure { waits: all.waits | waits, holds: all.holds | holds };
         }
         let soon_ms = match (all.waits, all.holds) {
-            (true, _) => Some(LOOK_FOR_ROOM_MS),
-            (false, true) => Some(LOOK_FOR_STALLED_MS),
+            (true, _) => Some(RETRY_ROOM_MS),
+            (false, true) => Some(CHECK_STALLED_MS),
             (false, false) => None,
         };
         let soon = soon_ms.map(|ms| self.reactor.now().plus(Nanos::from_ms(ms)));
@@ -518,7 +519,10 @@ impl Worker {
         }
         let now = self.reactor.fresh_now();
         for local in self.nodes.values() {
-            if local.looks_since().is_some_and(|at| now.since(at) >= Nanos::from_ms(SLOW_CALL_MS)) {
+            if local
+                .checking_since()
+                .is_some_and(|at| now.since(at) >= Nanos::from_ms(SLOW_CALL_MS))
+            {
                 let node = local.id();
                 tracing::warn!("the folder of {node} does not answer; its thread is left behind");
             }

@@ -229,6 +229,7 @@ pub fn text(reports: &[PoolReport]) -> String {
     engines(&mut out, &all);
     requests(&mut out, &all);
     latencies(&mut out, &all);
+    layers(&mut out, &all);
     out.0
 }
 
@@ -364,6 +365,21 @@ fn latencies(out: &mut Exposition, volumes: &[Labels<'_>]) {
     }
 }
 
+fn layers(out: &mut Exposition, volumes: &[Labels<'_>]) {
+    out.family("fieldstone_layer", "untyped", "Counters of the layers of a device.");
+    for volume in volumes {
+        for layer in volume.of.io.iter().flat_map(|io| &io.layers) {
+            for counter in &layer.counters {
+                let label = format!(
+                    "{},layer=\"{}\",counter=\"{}\"",
+                    volume.labels, layer.name, counter.name
+                );
+                out.sample(&label, counter.value as f64);
+            }
+        }
+    }
+}
+
 fn volume_label(volume: &VolumeReport) -> String {
     let name = volume.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("volume=\"{name}\"")
@@ -400,7 +416,7 @@ impl Exposition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{NodeReport, StageReport};
+    use crate::report::{CounterReport, LayerReport, NodeReport, StageReport};
     use std::time::Instant;
 
     /// Serves a page of `len_bytes` bytes on any free port.
@@ -483,6 +499,11 @@ mod tests {
                 p99_ns: 2000,
                 p999_ns: 2000,
             }],
+            layers: vec![LayerReport {
+                name: "luks".to_owned(),
+                counters: vec![CounterReport { name: "waited".to_owned(), value: 7 }],
+                ..LayerReport::default()
+            }],
             ..IoReport::default()
         };
         let volume =
@@ -498,6 +519,8 @@ mod tests {
         assert!(one.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one}");
         assert!(one.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
         assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
+        let waited = "fieldstone_layer{volume=\"a\\\"b\",layer=\"luks\",counter=\"waited\"} 7\n";
+        assert!(one.contains(waited), "{one}");
         let ram = VolumeReport { name: "ram".to_owned(), ..VolumeReport::default() };
         let stores = PoolReport { volumes: vec![ram], ..PoolReport::default() };
         let one_and_stores = text(&[report.clone(), stores.clone()]);

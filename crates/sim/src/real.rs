@@ -106,8 +106,8 @@ impl VolumeProcess for Volume {
         let reserved: Vec<u32> = status.nodes.iter().map(|node| node.slots_reserved).collect();
         format!(
             "segments {} degraded {} lost {}, shards missing {}, free slots {free:?} of \
-             {reserved:?}, live {} of {} bytes, rebuilding {}, scrubbing {}, journal whole {}, not up: \
-             {down:?}",
+             {reserved:?}, live {} of {} bytes, rebuilding {}, scrubbing {}, journal whole {}, \
+             not up: {down:?}",
             status.segments,
             status.segments_degraded,
             status.segments_lost,

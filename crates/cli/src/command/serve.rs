@@ -330,7 +330,7 @@ fn layer(text: &str) -> Result<String, SettingError> {
 
 /// The layers of a device. `--layer` overrides the other options, and these what the store asks
 /// for.
-fn layers(args: &Args, of_store: &[String]) -> anyhow::Result<LayerOptions> {
+fn layers(args: &Args, of_store: &LayerOptions) -> anyhow::Result<LayerOptions> {
     let mut layers = LayerOptions::default();
     let policy = match args.scheduler {
         Scheduling::Mean => "mean",
@@ -340,12 +340,10 @@ fn layers(args: &Args, of_store: &[String]) -> anyhow::Result<LayerOptions> {
     layers.add(&format!("scheduler:policy={policy}"))?;
     // If the store's contents are in memory already, it asks for no read cache. The scheduler
     // stays: its cost is not measurable there, and so the device uses the same layers as volumes.
-    for text in of_store {
-        layers.add(text)?;
-    }
+    layers.merge(of_store);
     match args.cache {
         Some(0) => layers.add("cache:off")?,
-        Some(bytes) if !of_store.iter().any(|text| text == "cache:off") => {
+        Some(bytes) if !of_store.leaves_out("cache") => {
             layers.add(&format!("cache:capacity={bytes}"))?;
         }
         _ => {}
@@ -380,7 +378,7 @@ fn devices(
                 takeover: args.takeover,
                 auto_rebuild: !args.no_auto_rebuild,
                 rebuild_limit: args.rebuild_limit,
-                layers: layers(args, &[])?,
+                layers: layers(args, &LayerOptions::default())?,
             };
             Ok(ExportSpec::Volume { pool, name, export, options })
         }

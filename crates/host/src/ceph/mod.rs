@@ -16,7 +16,7 @@ use fieldstone_rados::client::{Action, Client};
 use fieldstone_rados::encoding::Time;
 use fieldstone_uring::{Event, Reactor, Token};
 
-use sockets::{Heard, Name, Operation, Sockets};
+use sockets::{LinkEvent, Name, Operation, Sockets};
 
 pub use run::Session;
 pub use settings::CephSettings;
@@ -49,16 +49,21 @@ impl Carrier {
             self.armed = None;
             return;
         }
-        let heard = self.sockets.event(name, event);
-        self.hear(heard, reactor, token);
+        let event = self.sockets.event(name, event);
+        self.link_event(event, reactor, token);
     }
 
-    fn hear(&mut self, heard: Option<Heard>, reactor: &mut Reactor, token: impl Fn(u32) -> Token) {
-        match heard {
-            Some(Heard::Received(link, bytes)) => {
+    fn link_event(
+        &mut self,
+        event: Option<LinkEvent>,
+        reactor: &mut Reactor,
+        token: impl Fn(u32) -> Token,
+    ) {
+        match event {
+            Some(LinkEvent::Received(link, bytes)) => {
                 self.client.received(link, bytes, reactor.now());
             }
-            Some(Heard::Broken(link, why)) => {
+            Some(LinkEvent::Broken(link, why)) => {
                 self.sockets.close(link, reactor, token);
                 self.client.broken(link, why, reactor.now());
             }
@@ -78,9 +83,9 @@ impl Carrier {
                 Action::Close(link) => self.sockets.close(link, reactor, &token),
             }
         }
-        while let Some(heard) = self.sockets.refused() {
+        while let Some(event) = self.sockets.refused() {
             did = true;
-            self.hear(Some(heard), reactor, &token);
+            self.link_event(Some(event), reactor, &token);
         }
         did
     }

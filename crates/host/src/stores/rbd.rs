@@ -17,7 +17,7 @@
 //! [`Backend::shared`](fieldstone_block::Backend::shared).
 //!
 //! An image that begins with a LUKS header, and is opened without `luks`, is served as the bytes
-//! that are stored. The store looks at the first bytes, and says so in the log.
+//! that are stored. The store reads the first bytes, and says so in the log.
 //!
 //! A client that is blocked by the cluster, because another one took the image over, fails: the
 //! store says so, and has to be opened again.
@@ -53,7 +53,9 @@ pub const KIND: StoreKind = StoreKind {
         let spec = RbdSpec::parse(argument)?;
         // If ceph.conf cannot be read, the opening says so.
         let settings = CephSettings::read_options(&spec.words).ok();
-        cache::layers(spec.cache, settings.as_ref())
+        let mut layers = cache::layers(spec.cache, settings.as_ref())?;
+        layers.merge(&spec.luks_layer()?);
+        Ok(layers)
     },
     name: |argument, _| {
         let parsed = RbdSpec::parse(argument);
@@ -146,10 +148,7 @@ impl RbdSpec {
             Some(("cache", mode)) => self.cache = Some(ImageCache::parse(mode)?),
             Some(("luks", file)) => {
                 self.luks = Some(file.to_owned());
-                for settings in self.layers() {
-                    let tried = LayerOptions::default().add_settings(settings);
-                    tried.map_err(|error| error.to_string())?;
-                }
+                self.luks_layer()?;
             }
             _ => {
                 return Err(format!(
@@ -159,6 +158,18 @@ impl RbdSpec {
             }
         }
         Ok(())
+    }
+
+    /// The layer that the option `luks` asks for. The file's name is no text of `--layer`, where
+    /// commas divide options.
+    fn luks_layer(&self) -> Result<LayerOptions, String> {
+        let mut layers = LayerOptions::default();
+        if let Some(file) = &self.luks {
+            let mut settings = Settings::none("luks");
+            settings.set("passphrase-file", file);
+            layers.add_settings(settings).map_err(|error| error.to_string())?;
+        }
+        Ok(layers)
     }
 }
 
@@ -205,23 +216,14 @@ impl StoreSpec for RbdSpec {
         };
         Box::new(RbdStore { spec: *self, state, arrived: Vec::new(), refused: Vec::new() })
     }
-
-    fn layers(&self) -> Vec<Settings> {
-        let settings = self.luks.iter().map(|file| {
-            let mut settings = Settings::none("luks");
-            settings.set("passphrase-file", file);
-            settings
-        });
-        settings.collect()
-    }
 }
 
 /// The name of the store's own read of an image's first bytes.
-const LOOK: RequestId = RequestId(u64::MAX);
+const PROBE_READ: RequestId = RequestId(u64::MAX);
 
-/// The store's look at the first bytes of an image.
+/// The read of an image's first bytes, which finds a LUKS header.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum ProbeState {
     /// When the image is open.
     Due,
     Begun,
@@ -247,7 +249,7 @@ struct Running {
     /// The phase, the size and who shares the image at the last turn: the host looks again when
     /// they change.
     seen: (Phase, u64, Option<Sharing>),
-    look: Look,
+    probe: ProbeState,
 }
 
 struct RbdStore {
@@ -260,19 +262,21 @@ struct RbdStore {
 
 impl Running {
     /// Reads the first bytes of the image.
-    fn begin_look(&mut self, now: Nanos) {
+    fn begin_probe(&mut self, now: Nanos) {
         let first = PREFIX_BYTES as u32;
-        self.look = Look::Over;
+        self.probe = ProbeState::Over;
         if self.image.info().size_bytes >= u64::from(first) {
-            self.look = Look::Begun;
-            self.image.submit(Request::own(LOOK, Op::Read, 0, first), now);
+            self.probe = ProbeState::Begun;
+            self.image.submit(Request::own(PROBE_READ, Op::Read, 0, first), now);
         }
     }
 
     /// Takes the first bytes out of the completions, and says what they are.
-    fn end_look(&mut self, out: &mut Vec<Completion>, image: &str) {
-        let Some(at) = out.iter().position(|completion| completion.id == LOOK) else { return };
-        self.look = Look::Over;
+    fn end_probe(&mut self, out: &mut Vec<Completion>, image: &str) {
+        let Some(at) = out.iter().position(|completion| completion.id == PROBE_READ) else {
+            return;
+        };
+        self.probe = ProbeState::Over;
         let first = match out.swap_remove(at).result {
             Ok(Payload::Data(pieces)) => pieces.into_iter().next(),
             _ => None,
@@ -312,8 +316,8 @@ impl RbdStore {
         }
         let carrier = Carrier::new(client);
         let seen = (Phase::Opening, 0, None);
-        let look = if self.spec.luks.is_some() { Look::Over } else { Look::Due };
-        let running = Running { carrier, image, closing: false, look, seen };
+        let probe = if self.spec.luks.is_some() { ProbeState::Over } else { ProbeState::Due };
+        let running = Running { carrier, image, closing: false, probe, seen };
         self.state = State::Running(Box::new(running));
     }
 
@@ -352,8 +356,8 @@ impl Backend for RbdStore {
         out.append(&mut self.refused);
         if let State::Running(running) = &mut self.state {
             running.image.poll(now, out);
-            if running.look == Look::Begun {
-                running.end_look(out, &self.spec.image.path());
+            if running.probe == ProbeState::Begun {
+                running.end_probe(out, &self.spec.image.path());
             }
         }
     }
@@ -450,8 +454,8 @@ impl Store for RbdStore {
         if did {
             running.image.run(io.now);
         }
-        if running.look == Look::Due && running.phase() == Phase::Serving {
-            running.begin_look(io.now);
+        if running.probe == ProbeState::Due && running.phase() == Phase::Serving {
+            running.begin_probe(io.now);
             did = true;
         }
         let image = &running.image;
@@ -504,7 +508,9 @@ mod tests {
         let spec = RbdSpec::parse("rbd/disk:cache=writeback").unwrap();
         assert_eq!(spec.cache, Some(ImageCache::Writeback));
         let spec = RbdSpec::parse(r"rbd/disk:luks=/etc/a\:b,c=d").unwrap();
-        assert_eq!(spec.layers()[0].to_string(), "luks:passphrase-file=/etc/a:b,c=d");
+        let luks = spec.luks_layer().unwrap().make().unwrap().pop().unwrap();
+        assert_eq!(luks.name(), "luks");
+        assert_eq!(luks.options()[0], ("passphrase-file", "/etc/a:b,c=d".to_owned()));
         let mut bad = vec!["", "rbd", "rbd/", "/disk", "a/b/c/d", "a/b@", "a/b:fast", "a/b:id"];
         bad.extend(["a/b:luks=", "a/b:cache=x"]);
         for bad in bad {

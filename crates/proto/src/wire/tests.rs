@@ -220,13 +220,18 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn stat()(pool in any::<u128>(), node in any::<u16>(), a in any::<[u64; 5]>(), b in any::<[u32; 4]>())
+    fn stat()(
+        pool in any::<u128>(),
+        node in any::<u16>(),
+        a in any::<[u64; 5]>(),
+        b in any::<[u32; 4]>(),
+    )
         -> NodeStat
     {
         NodeStat {
             pool: PoolId(pool), node: NodeIndex(node), incarnation: a[0], slot_bytes: b[0],
-            slots_total: b[1], slots_free: b[2], slots_lacking: b[3], read_bytes: a[1], written_bytes: a[2],
-            refused: a[3], corrupt_blocks: a[4],
+            slots_total: b[1], slots_free: b[2], slots_lacking: b[3], read_bytes: a[1],
+            written_bytes: a[2], refused: a[3], corrupt_blocks: a[4],
         }
     }
 }
@@ -356,7 +361,9 @@ proptest! {
     /// Any body behind a correct header: no panic, no allocation beyond the message.
     #[test]
     fn any_body_gives_a_message_or_an_error(
-        op in any::<u8>(), fields in proptest::collection::vec(any::<u8>(), 0..300), short in 0usize..100,
+        op in any::<u8>(),
+        fields in proptest::collection::vec(any::<u8>(), 0..300),
+        short in 0usize..100,
     ) {
         let mut message = vec![0; WIRE_HEADER_BYTES];
         message.extend_from_slice(&fields[..fields.len().saturating_sub(short)]);

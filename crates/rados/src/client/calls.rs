@@ -3,7 +3,7 @@
 use fieldstone_crush::OsdId;
 use fieldstone_crush::osdmap::{OsdMap, PgId, PoolId};
 
-use super::links::{Heard, Peer};
+use super::links::{Peer, PeerEvent};
 use super::{Action, Client, Phase};
 use crate::Nanos;
 use crate::auth::AuthErrorKind;
@@ -404,7 +404,7 @@ impl Client {
 
     pub(super) fn hear_links(&mut self, now: Nanos) -> bool {
         let mut did = false;
-        while let Some(Heard { peer, event }) = self.links.poll_event() {
+        while let Some(PeerEvent { peer, event }) = self.links.poll_event() {
             did = true;
             // What one event causes comes before the next event: it may close that one's link.
             self.hear(peer, event, now);
@@ -474,7 +474,7 @@ impl Client {
         const BACKOFF: u16 = MessageKind::OsdBackoff as u16;
         const NOTIFY: u16 = MessageKind::WatchNotify as u16;
         const MAPS: u16 = MessageKind::OsdMap as u16;
-        let heard = match message.kind {
+        let result = match message.kind {
             REPLY => {
                 match OsdOpReply::decode(message) {
                     Ok(reply) => self.objecter.reply(osd, message.tid, reply, now),
@@ -497,7 +497,7 @@ impl Client {
                 Ok(())
             }
         };
-        if let Err(error) = heard {
+        if let Err(error) = result {
             tracing::warn!("osd.{} breaks the protocol: {error}", osd.0);
             self.close_link(Peer::Osd(osd));
             self.objecter.session_closed(osd, now);

@@ -33,7 +33,7 @@ pub(super) enum Peer {
 
 /// An event of a link that is in use.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct PeerEvent {
     pub(super) peer: Peer,
     pub(super) event: ConnectionEvent,
 }
@@ -184,12 +184,12 @@ impl Links {
     }
 
     /// The next event of any link.
-    pub(super) fn poll_event(&mut self) -> Option<Heard> {
+    pub(super) fn poll_event(&mut self) -> Option<PeerEvent> {
         while let Some(&link) = self.with_events.first() {
             if let Some(state) = self.links.get_mut(link.0.into())
                 && let Some(event) = state.connection.poll_event()
             {
-                return Some(Heard { peer: state.peer, event });
+                return Some(PeerEvent { peer: state.peer, event });
             }
             self.with_events.remove(&link);
         }

@@ -5,10 +5,10 @@
 //!
 //! | No | Message | Who answers |
 //! |---|---|---|
-//! | 0, 1 | a client took, or gave up, the lock | nobody |
+//! | 0, 1 | a client took, or gave up, the lock | no client |
 //! | 2 | a client asks for the lock | the owner, with a [`response`]: 0, or `EROFS` to refuse |
-//! | 3 | the header changed | nobody |
-//! | 4, 5 | progress of, or the end of, a request | nobody |
+//! | 3 | the header changed | no client |
+//! | 4, 5 | progress of, or the end of, a request | no client |
 //! | 6.. | a request to the owner, e.g. a resize | the owner |
 //!
 //! (Ceph: `src/librbd/WatchNotifyTypes`.)

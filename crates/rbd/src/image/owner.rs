@@ -57,7 +57,7 @@ pub(crate) const NOTIFY_TIMEOUT_MS: u32 = 5_000;
 /// How long to wait for the lock, after its owner has promised to give it up, before it is asked
 /// again.
 const RELEASE_WAIT: Nanos = Nanos::from_ms(30_000);
-/// How long to wait before the lock is tried again, when nobody answered for the owner. A living
+/// How long to wait before the lock is tried again, when no owner answered. A living
 /// owner may be slow: it is asked without end, and requests wait.
 const SILENT_PAUSE: Nanos = Nanos::from_ms(1_000);
 /// How long this client leaves the lock to a client that has asked for it.
@@ -465,7 +465,8 @@ impl Core {
             return Ok(Attempt::OwnClient);
         }
         if !is_self {
-            tracing::warn!(image = %self.name, owner = %name, "the lock's owner is gone; it is shut out");
+            let image = &self.name;
+            tracing::warn!(%image, owner = %name, "the lock's owner is gone; it is shut out");
             let Some(address) = owner.blocklist_address() else {
                 return Err(self.locked_by(&name, "it is gone, and its address is not known"));
             };

@@ -44,7 +44,7 @@ struct Clock {
 pub struct Timer(Rc<RefCell<Clock>>);
 
 impl Timer {
-    /// A timer at time 0, with nobody asleep.
+    /// A timer at time 0, with no sleeper.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -116,8 +116,8 @@ impl Spawner {
         std::mem::take(&mut *self.0.borrow_mut())
     }
 
-    /// Runs the tasks beside `future`, until that is done. Then they are dropped.
-    pub(crate) async fn run_beside<F: Future>(&self, future: F) -> F::Output {
+    /// Runs the tasks concurrently with `future`, until that is done. Then they are dropped.
+    pub(crate) async fn run_with<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut tasks: Vec<Task> = Vec::new();
         poll_fn(|context| {
@@ -137,7 +137,7 @@ impl Spawner {
     }
 }
 
-/// Lets writes in, until somebody closes it and waits for those inside.
+/// Lets writes in, until a task closes it and waits for those inside.
 #[derive(Default)]
 pub(crate) struct Gate {
     inside: Cell<usize>,
@@ -161,7 +161,7 @@ impl Gate {
         }
     }
 
-    /// Closes the gate, and waits until nobody is inside. Each call needs a call of
+    /// Closes the gate, and waits until no write is inside. Each call needs a call of
     /// [`Gate::open`].
     pub(crate) async fn close(&self) {
         self.closed.set(self.closed.get() + 1);
@@ -198,7 +198,7 @@ pub(crate) struct Turn<T: AsRef<Turns>> {
 }
 
 impl Turns {
-    /// True if somebody has a turn on the object, or waits for one.
+    /// True if a task has a turn on the object, or waits for one.
     pub(crate) fn is_busy(&self, object: u64) -> bool {
         let turns = self.0.borrow();
         !turns.is_empty() && turns.contains_key(&object)

@@ -57,7 +57,7 @@ impl Core {
         while self.check().is_ok() {
             match self.cluster.watch(self.store.object(&self.header_object())).await {
                 Ok(watch) if self.check().is_err() => {
-                    // The image was closed meanwhile, and nobody else would end this watch.
+                    // The image was closed meanwhile, and no other task would end this watch.
                     let _ = watch.end().await;
                     return;
                 }

@@ -7,8 +7,8 @@
 //! 1. The object map says that the object exists.
 //! 2. If the parent may have its bytes: the change goes out with the condition that the object
 //!    exists. If it does not, the parent's bytes are read, and one request copies them up and does
-//!    the change. The class writes them only if the object still does not exist, so nobody's change
-//!    is lost.
+//!    the change. The class writes them only if the object still does not exist, so no other
+//!    client's change is lost.
 //! 3. After a removal, the map says that the object is gone.
 //!
 //! **Snapshots and copying up.** An image with `deep-flatten` and snapshots copies the parent's

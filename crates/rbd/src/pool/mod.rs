@@ -131,7 +131,7 @@ impl Pool {
             core.close().await;
             result
         };
-        spawner.run_beside(procedure).await
+        spawner.run_with(procedure).await
     }
 }
 

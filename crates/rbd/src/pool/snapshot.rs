@@ -74,7 +74,7 @@ impl Pool {
                 return Ok(());
             }
             let id = snapshot.info.id;
-            // Nobody makes a clone of format 1 from now on.
+            // No client makes a clone of format 1 from now on.
             set_protection(&core, id, Protection::Unprotecting).await?;
             let child = match self.find_old_child(&core, id).await {
                 Ok(None) => return set_protection(&core, id, Protection::Unprotected).await,
@@ -133,7 +133,7 @@ impl Pool {
 
     /// Removes a snapshot. The caller has the lock.
     ///
-    /// The header comes before the data: its class refuses if somebody has made a clone meanwhile,
+    /// The header comes before the data: its class refuses if a client has made a clone meanwhile,
     /// and if this client dies, only space is lost. What changed before the snapshot is noted in
     /// the next object map before that: too much is noted if the removal is refused, never too
     /// little.

@@ -18,7 +18,7 @@ mod nodes;
 mod permanent_faults;
 mod removal;
 pub(crate) mod script;
-mod tenant;
+mod sim_volume;
 mod users;
 mod volumes;
 
@@ -39,7 +39,7 @@ use crate::trace::{Trace, Who};
 use disk_full::DisksFull;
 use nodes::NodeHost;
 use permanent_faults::OldCopy;
-use tenant::{Scrub, Tenant};
+use sim_volume::{Scrub, SimVolume};
 use users::InFlight;
 use volumes::VolumeHost;
 
@@ -55,15 +55,15 @@ enum Happening {
     /// A volume process tries to connect.
     Connect { client: ClientId, node: NodeIndex, attempt: u64 },
     /// The users of a volume go on.
-    Work { tenant: usize },
+    Work { volume_number: usize },
     /// The next fault is due.
     Strike,
     /// A fault on a node ends.
     Recover { node: NodeIndex, what: FaultEnd },
     /// Starts a process of a volume if none runs.
-    Open { tenant: usize },
+    Open { volume_number: usize },
     /// The user goes on removing a volume, or makes it again.
-    Remove { tenant: usize },
+    Remove { volume_number: usize },
     /// Ends a volume process that has a successor.
     EndStale { client: ClientId },
     /// The nodes learn how much room their disks have.
@@ -120,7 +120,7 @@ pub struct World<'a, C: Cast> {
     network: Network,
     nodes: Vec<NodeHost<C::Node>>,
     /// The volumes, each with its users.
-    tenants: Vec<Tenant>,
+    sim_volumes: Vec<SimVolume>,
     /// The living volume processes.
     volumes: BTreeMap<ClientId, VolumeHost<C::Volume>>,
     /// The volume of each process, in the order of the starts.
@@ -139,7 +139,7 @@ pub struct World<'a, C: Cast> {
     steady: bool,
     fault_rng: RandomStream,
     /// Decides which volumes a fault strikes, if there are several.
-    tenant_rng: RandomStream,
+    volume_rng: RandomStream,
     /// Faults that stay and have not struck yet.
     staying: Vec<StayingPlan>,
     disks_full: DisksFull,
@@ -171,7 +171,9 @@ impl<'a, C: Cast> World<'a, C> {
                 scenario.wire,
             ),
             nodes: Vec::new(),
-            tenants: (0..scenario.volumes.len()).map(|n| Tenant::new(&scenario, n)).collect(),
+            sim_volumes: (0..scenario.volumes.len())
+                .map(|n| SimVolume::new(&scenario, n))
+                .collect(),
             volumes: BTreeMap::new(),
             owners: Vec::new(),
             fault_model: FaultModel::new(scenario.profile.m(), beyond),
@@ -182,7 +184,8 @@ impl<'a, C: Cast> World<'a, C> {
             calm: false,
             steady: false,
             fault_rng: RandomStream::new(seed, "faults", 0),
-            tenant_rng: RandomStream::new(seed, "tenants", 0),
+            // The name that the streams of recorded seeds have.
+            volume_rng: RandomStream::new(seed, "tenants", 0),
             staying: scenario.staying.clone(),
             disks_full: DisksFull::Ahead,
             old_copies: BTreeMap::new(),
@@ -243,12 +246,12 @@ impl<'a, C: Cast> World<'a, C> {
             Happening::Disk { node, life, id } => self.disk_due(node, life, id),
             Happening::Timer { client, at } => self.timer_due(client, at),
             Happening::Connect { client, node, attempt } => self.connect_due(client, node, attempt),
-            Happening::Work { tenant } => self.work_due(tenant),
+            Happening::Work { volume_number } => self.work_due(volume_number),
             Happening::Strike => self.strike_due(),
             Happening::Recover { node, what } => self.recover_due(node, what),
-            Happening::Open { tenant } => self.open_due(tenant),
+            Happening::Open { volume_number } => self.open_due(volume_number),
             Happening::TellRoom => self.tell_room_due(),
-            Happening::Remove { tenant } => self.remove_due(tenant),
+            Happening::Remove { volume_number } => self.remove_due(volume_number),
             Happening::EndStale { client } => self.kill_volume(client, "end of a stale writer"),
             Happening::Audit => self.audit_due(),
         }
@@ -281,18 +284,19 @@ impl<'a, C: Cast> World<'a, C> {
         self.strike_to_stay();
         self.fill_disks_if_due();
         let mut whole = true;
-        for tenant in self.all_tenants() {
-            whole &= self.audit_tenant(tenant);
+        for volume_number in self.volume_numbers() {
+            whole &= self.audit_volume(volume_number);
         }
-        if self.tenants.iter().all(|tenant| tenant.scrub == Scrub::Done) {
+        if self.sim_volumes.iter().all(|sim_volume| sim_volume.scrub == Scrub::Done) {
             self.fault_model.scrubbed();
             self.forget_scrubs();
         }
         if whole {
             self.fault_model.whole(self.now());
         }
-        let steady = |tenant: &Tenant| tenant.active.is_some_and(|active| self.is_steady(active));
-        self.steady = self.calm && self.tenants.iter().all(steady);
+        let steady =
+            |sim_volume: &SimVolume| sim_volume.active.is_some_and(|active| self.is_steady(active));
+        self.steady = self.calm && self.sim_volumes.iter().all(steady);
     }
 
     /// The volume goes on without a node until it is opened again.
@@ -304,17 +308,17 @@ impl<'a, C: Cast> World<'a, C> {
 
     /// Starts or follows a scrub of a volume, if the fault model needs one. True when the volume is
     /// whole.
-    fn audit_tenant(&mut self, tenant: usize) -> bool {
-        let Some(active) = self.tenants[tenant].active else { return false };
+    fn audit_volume(&mut self, volume_number: usize) -> bool {
+        let Some(active) = self.sim_volumes[volume_number].active else { return false };
         if self.has_fenced_node(active) && (self.calm || self.world_rng.chance(20)) {
             // The operator reads this in the status, sooner or later, and opens the volume again.
             self.kill_volume(active, "a node waits for the next opening");
             return false;
         }
-        let scrub = self.tenants[tenant].scrub;
+        let scrub = self.sim_volumes[volume_number].scrub;
         if !self.is_whole(active) {
             if matches!(scrub, Scrub::Requested { by, .. } if by != active) {
-                self.tenants[tenant].scrub = Scrub::Idle;
+                self.sim_volumes[volume_number].scrub = Scrub::Idle;
             }
             return false;
         }
@@ -324,13 +328,14 @@ impl<'a, C: Cast> World<'a, C> {
         match scrub {
             Scrub::Requested { by, at } if by == active && !scrubbing && at < now => {
                 let complete = health.scrub_failed == 0;
-                self.tenants[tenant].scrub = if complete { Scrub::Done } else { Scrub::Idle };
+                self.sim_volumes[volume_number].scrub =
+                    if complete { Scrub::Done } else { Scrub::Idle };
             }
             Scrub::Requested { by, .. } if by == active => {}
             Scrub::Done => {}
             _ if self.fault_model.wants_scrub() && !scrubbing => {
-                self.note(Who::World, "scrub", tenant as u64, format_args!("is asked for"));
-                self.tenants[tenant].scrub = Scrub::Requested { by: active, at: now };
+                self.note(Who::World, "scrub", volume_number as u64, format_args!("is asked for"));
+                self.sim_volumes[volume_number].scrub = Scrub::Requested { by: active, at: now };
                 self.with_volume(active, |volume, _| volume.request_scrub());
             }
             _ => {}
@@ -340,8 +345,8 @@ impl<'a, C: Cast> World<'a, C> {
 
     /// Forgets scrubs under way or over: they may have passed a place that was damaged since.
     fn forget_scrubs(&mut self) {
-        for tenant in &mut self.tenants {
-            tenant.scrub = Scrub::Idle;
+        for sim_volume in &mut self.sim_volumes {
+            sim_volume.scrub = Scrub::Idle;
         }
     }
 }

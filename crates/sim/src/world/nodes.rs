@@ -203,18 +203,23 @@ impl<C: Cast> World<'_, C> {
             return;
         }
         let Some(client) = self.network.client_of(peer) else { return };
-        let tenant = self.tenant_of(client);
-        let known = std::mem::replace(&mut self.tenants[tenant].epochs[usize::from(node.0)], epoch);
+        let volume_number = self.volume_number_of(client);
+        let known = std::mem::replace(
+            &mut self.sim_volumes[volume_number].epochs[usize::from(node.0)],
+            epoch,
+        );
         // A node that has removed the volume begins anew.
-        if epoch < known && self.tenants[tenant].removal.is_none() {
-            self.fail(format!("{node} fell back from epoch {known} to {epoch} of volume {tenant}"));
+        if epoch < known && self.sim_volumes[volume_number].removal.is_none() {
+            self.fail(format!(
+                "{node} fell back from epoch {known} to {epoch} of volume {volume_number}"
+            ));
         }
     }
 
     /// Forgets the known epochs of `node`, because its files have changed.
     pub(super) fn forget_epochs(&mut self, node: NodeIndex) {
-        for tenant in &mut self.tenants {
-            tenant.epochs[usize::from(node.0)] = Epoch(0);
+        for sim_volume in &mut self.sim_volumes {
+            sim_volume.epochs[usize::from(node.0)] = Epoch(0);
         }
     }
 }
