@@ -64,7 +64,7 @@ impl Server {
 
     fn wait_ready(&mut self, is_ready: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         let start = Instant::now();
-        while !is_ready(&fs::read_to_string(&self.log).unwrap_or_default()) {
+        while !is_ready(&self.said()) {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended with {status}: {}", self.last_line());
             }
@@ -76,8 +76,13 @@ impl Server {
         Ok(())
     }
 
+    /// What the process has printed so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     fn last_line(&self) -> String {
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
+        let said = self.said();
         said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
     }
 
