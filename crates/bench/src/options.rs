@@ -28,14 +28,17 @@ pub struct LoadOptions {
     /// Run only these: CASE, CONTENDER or CASE/CONTENDER, with * for anything. May be repeated.
     #[arg(long, value_name = "CHOICE", value_delimiter = ',')]
     pub only: Vec<Choice>,
+    /// Cores of our servers and clients, and in deliba2-fig7 the most cores. [default: 1,
+    /// deliba2-fig7 the CPUs, at most 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub cores: Option<u16>,
+}
+
+impl LoadOptions {
     /// Cores of our servers and clients.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=256)
-    )]
-    pub cores: u16,
+    pub fn cores(&self) -> u16 {
+        self.cores.unwrap_or(1)
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

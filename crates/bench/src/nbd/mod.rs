@@ -172,7 +172,7 @@ fn setup(folder: &RunFolder, options: &LoadOptions) -> anyhow::Result<Setup> {
         folder: folder.files.clone(),
         sockets: folder.sockets.clone(),
         size_bytes: options.size.unwrap_or(SIZE_BYTES),
-        cores: options.cores,
+        cores: options.cores(),
         program: std::env::current_exe().context("cannot find this program's file")?,
     })
 }

@@ -131,7 +131,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
     let setup = |cpus: Option<Vec<usize>>| Setup {
         program: program.clone(),
         folder: folder.sockets.clone(),
-        cores: args.shared.cores,
+        cores: args.shared.cores(),
         cpus,
     };
     if !options.null {
@@ -151,7 +151,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
         measured.push((place.kind, results, about));
     }
     let cpus = process::own_cpus();
-    let (clients, cluster) = divide(&cpus, usize::from(args.shared.cores));
+    let (clients, cluster) = divide(&cpus, usize::from(args.shared.cores()));
     match Place::null(sizes.size_bytes, &program, &folder.files, &cluster) {
         Ok(mut place) => {
             let shared = is_shared(&cpus, clients.len());
@@ -230,7 +230,7 @@ fn tell(
     for part in &parts {
         let mut missing = part.results.turns.missing.clone();
         // It takes part only with several cores.
-        missing.retain(|(who, _)| *who != Contender::RadosCores || args.shared.cores > 1);
+        missing.retain(|(who, _)| *who != Contender::RadosCores || args.shared.cores() > 1);
         report::fail_if_ours_is_missing(&missing)?;
     }
     Ok(())

@@ -211,15 +211,28 @@ impl Place {
                 ensure!(place.size_bytes > 0, "{path} is smaller than one object of 4M");
             }
             None => {
-                let size = format!("{}M", wanted.size_bytes >> 20);
-                let (path, options) = (place.address.path(), wanted.layout.options());
-                let mut words = vec!["create", "--size", &size, &path];
-                words.extend(options.iter().map(String::as_str));
-                place.rbd(&words)?;
+                place.create_image(wanted.layout)?;
                 place.removes_image = wanted.image.is_none();
             }
         }
         Ok(place)
+    }
+
+    fn create_image(&self, layout: Layout<'_>) -> anyhow::Result<()> {
+        let size = format!("{}M", self.size_bytes >> 20);
+        let (path, options) = (self.address.path(), layout.options());
+        let mut words = vec!["create", "--size", &size, &path];
+        words.extend(options.iter().map(String::as_str));
+        self.rbd(&words).map(drop)
+    }
+
+    /// Makes another image on a cluster without storage, which takes the place of the first.
+    ///
+    /// # Errors
+    /// The image cannot be made.
+    pub fn change_image(&mut self, layout: Layout<'_>) -> anyhow::Result<()> {
+        self.address.image = format!("{OWN_PREFIX}{}", layout.suffix());
+        self.create_image(layout)
     }
 
     /// Starts a cluster without storage, whose process runs on these CPUs.
