@@ -17,9 +17,11 @@ extern crate fieldstone_console;
 mod case;
 pub mod chart;
 mod choice;
+mod client;
 pub mod code;
 mod course;
 pub mod crush;
+mod deliba2;
 mod fio;
 mod folder;
 pub mod fpga;
@@ -30,11 +32,16 @@ mod machine;
 mod msr;
 mod nbd;
 mod options;
+mod pools;
 mod process;
 mod rbd;
+mod report;
 mod row;
+mod speeds;
 mod stats;
+mod subject;
 pub mod table;
+mod turns;
 mod usage;
 
 use std::io::IsTerminal;
@@ -63,9 +70,12 @@ pub struct Args {
     nbd: nbd::Options,
     #[command(flatten)]
     rbd: rbd::Options,
+    #[command(flatten)]
+    deliba2: deliba2::Options,
 }
 
 /// One benchmark: its name, a description and its function.
+#[derive(Clone, Copy)]
 struct Benchmark {
     name: &'static str,
     about: &'static str,
@@ -94,13 +104,19 @@ const BENCHES: &[Benchmark] = &[
     },
 ];
 
+/// All benchmarks: those of [`BENCHES`], and one for each figure of DeLiBA-2.
+fn benches() -> impl Iterator<Item = Benchmark> {
+    let deliba2 = |(name, about)| Benchmark { name, about, run: deliba2::run };
+    BENCHES.iter().copied().chain(deliba2::names().map(deliba2))
+}
+
 /// The name under which a benchmark starts this program as a client of its own.
 const GENERATE: &str = "generate";
 
 /// Lists the benchmarks or runs one.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.name == "LIST" {
-        for bench in BENCHES {
+        for bench in benches() {
             print_line!("{:<16} {}", bench.name, bench.about);
         }
         return Ok(());
@@ -108,7 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.name == GENERATE {
         return generator::run(args.load.as_deref());
     }
-    match BENCHES.iter().find(|bench| bench.name == args.name) {
+    match benches().find(|bench| bench.name == args.name) {
         Some(bench) => (bench.run)(args),
         None => anyhow::bail!(
             "there is no benchmark named {:?}; `fieldstone bench LIST` lists them",

@@ -360,6 +360,7 @@ fn latencies(out: &mut Exposition, volumes: &[Labels<'_>]) {
             {
                 out.sample(&format!("{label},quantile=\"{quantile}\""), seconds(value));
             }
+            out.line("_sum", &label, seconds(stage.mean_ns) * stage.count as f64);
             out.line("_count", &label, stage.count as f64);
         }
     }
@@ -495,6 +496,7 @@ mod tests {
                 op: "read".to_owned(),
                 stage: "total".to_owned(),
                 count: 3,
+                mean_ns: 1600,
                 p50_ns: 1500,
                 p99_ns: 2000,
                 p999_ns: 2000,
@@ -521,6 +523,10 @@ mod tests {
         assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
         let waited = "fieldstone_layer{volume=\"a\\\"b\",layer=\"luks\",counter=\"waited\"} 7\n";
         assert!(one.contains(waited), "{one}");
+        let sum = "fieldstone_stage_seconds_sum{volume=\"a\\\"b\",op=\"read\",stage=\"total\"} ";
+        let line = one.lines().find_map(|line| line.strip_prefix(sum)).expect("a sum");
+        let seconds: f64 = line.parse().expect("a number");
+        assert!((seconds - 4.8e-6).abs() < 1e-12, "{line}");
         let ram = VolumeReport { name: "ram".to_owned(), ..VolumeReport::default() };
         let stores = PoolReport { volumes: vec![ram], ..PoolReport::default() };
         let one_and_stores = text(&[report.clone(), stores.clone()]);

@@ -322,6 +322,9 @@ pub struct StageReport {
     pub stage: String,
     /// Number of requests measured.
     pub count: u64,
+    /// Mean latency.
+    #[serde(default)]
+    pub mean_ns: u64,
     /// Median latency.
     pub p50_ns: u64,
     /// 99th percentile of the latency.
