@@ -63,10 +63,12 @@ pub async fn seal(ctx: Ctx, handle: SegmentIndex) {
 }
 
 /// Writes the missing shards of a segment until at least k are written, and as many as there are
-/// nodes for. Returns false if the volume failed meanwhile.
+/// nodes for. Returns false if the volume failed meanwhile, or if it closes and the nodes have no
+/// room for its checkpoint.
 pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: SealMeta) -> bool {
     let mut asked = false;
     let mut refusing = Vec::new();
+    let mut without_room_since = None;
     for attempt in 0u64.. {
         let targets = ctx.with(|core| core.place_missing(handle, attempt));
         let calls: Vec<_> = ctx.with(|core| {
@@ -109,6 +111,11 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
             if core.segments.get(handle).is_none()
                 || matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)
             {
+                return Some(false);
+            }
+            // A volume also closes without a checkpoint.
+            let is_checkpoint = meta.kind == SegmentKind::Checkpoint;
+            if is_checkpoint && core.closes_without_room(&mut without_room_since) {
                 return Some(false);
             }
             // Lost nodes come back only to a volume that serves. An opening starts over instead.
