@@ -128,11 +128,16 @@ async fn cut_objects(core: &Rc<Core>, size_bytes: u64) -> Result<(), RbdError> {
         if !core.may_exist(extent.object) {
             continue;
         }
+        let is_striped = view.layout.is_striped();
         if core.state(extent.object) == Some(ObjectState::ExistsClean) {
+            // To zero what is not there is no change; to cut the object off at its end is one.
+            if is_striped && core.ends_before(&view, extent.object, extent.offset_bytes).await? {
+                continue;
+            }
             core.set_state(extent.object, ObjectState::Exists, None).await?;
         }
         let mut ops = ObjectOps::new();
-        if view.layout.is_striped() {
+        if is_striped {
             ops.zero(extent.offset_bytes, extent.len_bytes);
         } else {
             ops.truncate(extent.offset_bytes);

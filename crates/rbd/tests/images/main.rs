@@ -5,6 +5,7 @@ mod chaos;
 mod clones;
 mod faults;
 mod locks;
+mod maps;
 mod oracle;
 mod sharing;
 mod torture;
