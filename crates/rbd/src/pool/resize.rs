@@ -9,6 +9,7 @@ use fieldstone_rados::op::ObjectOps;
 use super::{Pool, Progress, each_object, or_missing};
 use crate::error::RbdError;
 use crate::format::object_map::OBJECTS_MAX;
+use crate::format::request::Work;
 use crate::format::{Features, ObjectState, class};
 use crate::image::{Core, View};
 
@@ -25,18 +26,31 @@ impl Pool {
         may_shrink: bool,
         progress: Progress<'_>,
     ) -> Result<(), RbdError> {
-        self.with_image(image, |core| async move {
-            if size_bytes < core.header().size_bytes && !may_shrink {
-                return Err(RbdError::Invalid(format!(
-                    "image {image} would shrink from {} to {size_bytes} bytes and lose what is \
-                     behind; say that it may",
-                    core.header().size_bytes
-                )));
-            }
-            resize(&core, size_bytes, progress).await
-        })
+        self.with_image_or_owner(
+            image,
+            Work::Resize { size_bytes, may_shrink },
+            progress,
+            |core, progress| async move {
+                check_size(&core, size_bytes, may_shrink)?;
+                resize(&core, size_bytes, progress).await
+            },
+            |_| Ok(()),
+        )
         .await
     }
+}
+
+/// Fails if an image would shrink, and may not.
+pub(super) fn check_size(core: &Core, size_bytes: u64, may_shrink: bool) -> Result<(), RbdError> {
+    let present = core.header().size_bytes;
+    if size_bytes >= present || may_shrink {
+        return Ok(());
+    }
+    Err(RbdError::Invalid(format!(
+        "image {} would shrink from {present} to {size_bytes} bytes and lose what is behind; say \
+         that it may",
+        core.name
+    )))
 }
 
 /// Sets the size. The caller has the lock.

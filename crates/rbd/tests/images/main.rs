@@ -7,6 +7,7 @@ mod faults;
 mod locks;
 mod maps;
 mod oracle;
+mod requests;
 mod sharing;
 mod torture;
 mod world;
