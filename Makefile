@@ -170,6 +170,7 @@ fuzz-smoke: ## A bounded, seeded run of the properties that the fuzz targets che
 	$(CARGO) test --locked -p fieldstone-files --test smoke
 	$(CARGO) test --locked -p fieldstone-rados --test smoke
 	$(CARGO) test --locked -p fieldstone-rbd --test smoke
+	$(CARGO) test --locked -p fieldstone-luks --test smoke
 	$(CARGO) test --locked -p fieldstone-cluster-model --test hostile
 
 fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and a nightly toolchain
@@ -196,6 +197,7 @@ fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and 
 	$(CARGO) +nightly fuzz run ceph_payload -- -max_len=2048 -max_total_time=$(FUZZ_SECONDS)
 	$(CARGO) +nightly fuzz run ceph_text -- -max_len=4096 -max_total_time=$(FUZZ_SECONDS)
 	$(CARGO) +nightly fuzz run rbd_answer -- -max_len=1024 -max_total_time=$(FUZZ_SECONDS)
+	$(CARGO) +nightly fuzz run luks_header -- -max_len=8192 -max_total_time=$(FUZZ_SECONDS)
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -40,6 +40,7 @@
 
 pub mod error;
 pub mod format;
+pub mod fuzz;
 pub mod header;
 pub mod kdf;
 mod luks1;

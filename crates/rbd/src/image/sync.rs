@@ -148,6 +148,9 @@ pub(crate) struct Gate {
 /// A write is inside until it drops this.
 pub(crate) struct Pass<T: AsRef<Gate>>(T);
 
+/// A procedure is inside alone until it drops this.
+pub(crate) struct Alone<T: AsRef<Gate>>(Pass<T>);
+
 impl Gate {
     /// Waits until the gate is open, and goes in.
     pub(crate) async fn enter<T: AsRef<Gate>>(gate: T) -> Pass<T> {
@@ -156,6 +159,26 @@ impl Gate {
             if inner.closed.get() == 0 {
                 inner.inside.set(inner.inside.get() + 1);
                 return Pass(gate);
+            }
+            inner.changed.next().await;
+        }
+    }
+
+    /// Waits until the gate is open and no other write is inside, and goes in. All others wait
+    /// outside until the procedure is done.
+    pub(crate) async fn enter_alone<T: AsRef<Gate>>(gate: T) -> Alone<T> {
+        loop {
+            let inner = gate.as_ref();
+            if inner.closed.get() == 0 {
+                inner.closed.set(1);
+                inner.inside.set(inner.inside.get() + 1);
+                // From here on, a future that is dropped leaves the gate as it was.
+                let alone = Alone(Pass(gate));
+                let inner = alone.0.0.as_ref();
+                while inner.inside.get() > 1 {
+                    inner.changed.next().await;
+                }
+                return alone;
             }
             inner.changed.next().await;
         }
@@ -182,6 +205,12 @@ impl<T: AsRef<Gate>> Drop for Pass<T> {
         let gate = self.0.as_ref();
         gate.inside.set(gate.inside.get() - 1);
         gate.changed.happen();
+    }
+}
+
+impl<T: AsRef<Gate>> Drop for Alone<T> {
+    fn drop(&mut self) {
+        self.0.0.as_ref().open();
     }
 }
 
