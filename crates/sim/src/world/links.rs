@@ -30,12 +30,12 @@ const GAP_NS: u64 = 200 * MS;
 
 impl<C: Cast> World<'_, C> {
     /// A node passes a request on.
-    pub(super) fn relay(&mut self, from: NodeIndex, to: LinkTarget, request: Request) {
+    pub(super) fn relay(&mut self, from: NodeIndex, to: &LinkTarget, request: Request) {
         let text = brief_request(&request).to_string();
         let key = request.tag.0;
         self.note(Who::Node(from.0), "relay", key, format_args!("{} {text}", to.node));
         let now = self.now();
-        if let Some(peer) = self.link(from, &to) {
+        if let Some(peer) = self.link(from, to) {
             return self.network.send_request(now, peer, request);
         }
         let other = &self.nodes[usize::from(to.node.0)];

@@ -193,7 +193,7 @@ impl<C: Cast> World<'_, C> {
                     let text = text.unwrap_or_default();
                     self.note(who, "disk", id.0, format_args!("#{} {text}", id.0));
                 }
-                NodeAction::Relay { to, request } => self.relay(node, to, request),
+                NodeAction::Relay { to, request } => self.relay(node, &to, request),
                 NodeAction::CloseLink { to } => self.close_link(node, &to),
                 NodeAction::Reply { peer, reply } => {
                     self.note(who, "reply", reply.tag.0, format_args!("{}", brief_reply(&reply)));
