@@ -85,8 +85,9 @@ const LATE_MS: u64 = 500;
 
 impl Worker {
     /// A core with its in-process nodes, by their numbers, the names of the nodes of all cores, and
-    /// its front-ends. The bounds of `setup` hold for each front-end, and for the connections to nodes. Payloads and replies of
-    /// all front-ends count against the budget. Those of the core's node connections have a
+    /// its front-ends. The bounds of `setup` hold for each front-end, and for the connections to
+    /// nodes. Payloads and replies
+    /// of all front-ends count against the budget. Those of the core's node connections have a
     /// separate budget of the same size.
     #[must_use]
     pub fn new(

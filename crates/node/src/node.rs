@@ -139,8 +139,8 @@ impl Node {
         self.disk.actions.pop_front()
     }
 
-    /// When the world must hand in an event at the latest ([`NodeEvent::Tick`] if there is no other),
-    /// in nanoseconds of the node's clock; `None` while the node waits for no other node.
+    /// When the world must hand in an event at the latest ([`NodeEvent::Tick`] if there is no
+    /// other), in nanoseconds of the node's clock; `None` while the node waits for no other node.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
         self.relays.deadline_ns()

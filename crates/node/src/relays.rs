@@ -10,16 +10,16 @@
 //! - *Answer.* The entry of the request waits for the node's own disk and for the answers of its
 //!   children. Each child answers for itself and for the nodes behind it. The node's answer has one
 //!   outcome for each of these nodes, so the writer knows which nodes have the bytes.
-//! - *Bounds.* The route says how long the head waits ([`fieldstone_proto::Route::wait_here_ms`]). A
-//!   child that does not answer in time, or whose link breaks, gives
+//! - *Bounds.* The route says how long the head waits ([`fieldstone_proto::Route::wait_here_ms`]).
+//!   A child that does not answer in time, or whose link breaks, gives
 //!   [`NodeError::NotPassedOn`] for itself and for the nodes behind it. After a silence the node
 //!   also closes the link, so that nothing stays queued there.
 //! - *Own work first.* Once the node's own part has ended, the request no longer keeps a fence or a
 //!   removal waiting, even while the node waits for others.
 //! - *The writer is gone.* The entry ends as usual, by answers or by time, and nobody is told.
 //!
-//! A node is a client of its children. It sends them the writer's capability, and they check it like
-//! one of the writer itself. In addition they want the writer's pass
+//! A node is a client of its children. It sends them the writer's capability, and they check it
+//! like one of the writer itself. In addition they want the writer's pass
 //! ([`fieldstone_proto::RequestBody::AdmitRelays`]).
 
 use std::collections::BTreeSet;

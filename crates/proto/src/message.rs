@@ -22,8 +22,8 @@ pub struct Request {
     pub capability: Capability,
     /// The operation.
     pub body: RequestBody,
-    /// The nodes that pass the request on to each other: only for an append to a journal and a write
-    /// of a shard. The answer to a request with a route is [`ReplyBody::Outcomes`].
+    /// The nodes that pass the request on to each other: only for an append to a journal and a
+    /// write of a shard. The answer to a request with a route is [`ReplyBody::Outcomes`].
     pub route: Option<Box<Route>>,
     /// Bytes to store, as a gather list; empty for most operations.
     pub payload: Vec<Bytes>,

@@ -1,7 +1,7 @@
 //! Routes: how the nodes of a write pass it on to each other.
 //!
-//! A writer may send a write to each of its replicas itself. That is the *flat* strategy, and such a
-//! request has no route. With any other strategy the writer sends the write once, to the first
+//! A writer may send a write to each of its replicas itself. That is the *flat* strategy, and such
+//! a request has no route. With any other strategy the writer sends the write once, to the first
 //! replica, the *head*. The request's route says which nodes are the replicas, and each node passes
 //! the request on to its children. The network-accelerated DFS paper (section V) calls these fields
 //! the write request header: strategy, virtual rank, and replica coordinates.
@@ -16,12 +16,12 @@
 //! and no node has two ranks. So a route has no cycle, whatever a client writes into it.
 //!
 //! # Passes
-//! A write that a node passes on may arrive late: after the writer has given up waiting for it, sent
-//! the same bytes itself, and written other bytes to the same place. So a node takes a write from
-//! another node only if it carries the *pass* that the writer announced last on its own connection
-//! to this node ([`crate::RequestBody::AdmitRelays`]). The writer announces a new pass when it gives
-//! up a write that was passed on, before it sends anything else. Without a connection of the writer,
-//! a node takes no write from other nodes.
+//! A write that a node passes on may arrive late: after the writer has given up waiting for it,
+//! sent the same bytes itself, and written other bytes to the same place. So a node takes a write
+//! from another node only if it carries the *pass* that the writer announced last on its own
+//! connection to this node ([`crate::RequestBody::AdmitRelays`]). The writer announces a new pass when it
+//! gives up a write that was passed on, before it sends anything else. Without a connection of the
+//! writer, a node takes no write from other nodes.
 
 use std::fmt;
 use std::ops::Range;
@@ -139,7 +139,8 @@ pub struct Replica {
     pub pass: Pass,
     /// The shard that it writes, if the write is one of a shard.
     pub shard: ShardIndex,
-    /// Where its process listens: `unix:PATH` or `tcp:IP:PORT`. Empty for a node of the same process.
+    /// Where its process listens: `unix:PATH` or `tcp:IP:PORT`. Empty for a node of the same
+    /// process.
     pub address: Bytes,
 }
 

@@ -167,8 +167,8 @@ impl Scenario {
         scenario
     }
 
-    /// Sets how records reach the nodes of a journal. In half of the runs in which this is not flat,
-    /// reads are balanced over copies. Flat runs are as they were before there was a choice.
+    /// Sets how records reach the nodes of a journal. In half of the runs in which this is not
+    /// flat, reads are balanced over copies. Flat runs are as they were before there was a choice.
     pub fn set_strategy(&mut self, strategy: Strategy) {
         self.replicate = strategy;
         let mut rng = RandomStream::new(self.seed, "reads", 0);

@@ -18,8 +18,8 @@ use crate::relay::Reach;
 pub enum VolumeEvent {
     /// A connection to the node is open.
     NodeUp(NodeIndex),
-    /// How other nodes reach the node. The world says this before [`VolumeEvent::NodeUp`] if it knows
-    /// it; until then no node passes writes on to this node.
+    /// How other nodes reach the node. The world says this before [`VolumeEvent::NodeUp`] if it
+    /// knows it; until then no node passes writes on to this node.
     NodeAt(NodeIndex, Reach),
     /// The connection to the node is gone, and with it all unanswered requests.
     NodeDown(NodeIndex),

@@ -2,8 +2,8 @@
 //! from one node, and else decodes them.
 //!
 //! The volume cuts a read into pieces, one per run of blocks that lie together on a shard. A long
-//! read has several pieces on each shard, one unit after the other, and the volume asks the node for
-//! all of them at once, up to [`RUN_BLOCKS_MAX`]. A node may fail to deliver (node down, shard
+//! read has several pieces on each shard, one unit after the other, and the volume asks the node
+//! for all of them at once, up to [`RUN_BLOCKS_MAX`]. A node may fail to deliver (node down, shard
 //! missing, checksum wrong). Then tasks fetch the pieces again, one by one. A task looks the blocks
 //! up anew, because collection may have moved them meanwhile, and otherwise decodes them from the
 //! other shards.

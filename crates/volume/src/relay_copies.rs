@@ -5,14 +5,14 @@
 //! writes its own shard. With any other code each node gets different bytes, and they go flat.
 //!
 //! - *Order.* The write that seals a shard must come after all other writes to the shard. On the
-//!   connection to a node, order sees to that. A write on a route may be overtaken, so sealing waits
-//!   until no rows of the segment are on a route.
+//!   connection to a node, order sees to that. A write on a route may be overtaken, so sealing
+//!   waits until no rows of the segment are on a route.
 //! - *A node that was not reached* gets the write from the volume itself, over the connection on
 //!   which the volume has announced a new pass before. So each node in the end answers for its
 //!   shard, or is lost, as without routes: the volume always knows which node has which shard.
-//! - *Room.* The answer of a node reports its free slots, but a node behind the head gives no answer
-//!   to the volume. Until the node's next answer, the volume counts the slot that the first write of
-//!   a shard took there.
+//! - *Room.* The answer of a node reports its free slots, but a node behind the head gives no
+//!   answer to the volume. Until the node's next answer, the volume counts the slot that the first write
+//!   of a shard took there.
 
 use bytes::Bytes;
 use fieldstone_codes::Profile;
@@ -84,8 +84,8 @@ impl VolumeCore {
         matches!(self.profile, Profile::Copies { .. })
     }
 
-    /// Sends a write along a route through the nodes of its targets. False if there is no such route
-    /// now. Then nobody is told anything.
+    /// Sends a write along a route through the nodes of its targets. False if there is no such
+    /// route now. Then nobody is told anything.
     pub fn send_copies(&mut self, write: CopiesWrite, waiter: CopiesWaiter) -> bool {
         let nodes: SmallVec<[NodeIndex; 8]> = write.targets.iter().map(|target| target.1).collect();
         let route = if self.has_copies() { self.route_through(&nodes) } else { None };
@@ -142,8 +142,8 @@ impl VolumeCore {
         }
     }
 
-    /// The outcome on a node; `None` if the volume has to write to the node itself. Then no late copy
-    /// can reach the node any more.
+    /// The outcome on a node; `None` if the volume has to write to the node itself. Then no late
+    /// copy can reach the node any more.
     fn note_copy(
         &mut self,
         replica: &Replica,

@@ -91,8 +91,8 @@ pub struct Args {
     /// Restore missing shards only when `fieldstone rebuild` asks for it.
     #[arg(long)]
     no_auto_rebuild: bool,
-    /// Which copy answers a read of a volume with copies:N. primary: the first one; balance: the one
-    /// whose node has the fewest blocks to deliver to the volume.
+    /// Which copy answers a read of a volume with copies:N. primary: the first one; balance: the
+    /// one whose node has the fewest blocks to deliver to the volume.
     #[arg(long, value_name = "WAY", default_value = "primary")]
     reads: ReadPolicy,
     /// Most bytes per second that rebuild and scrub read; 0 for no limit.

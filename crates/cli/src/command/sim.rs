@@ -36,8 +36,8 @@ pub struct Args {
     /// Make all volumes thin and grow none, as the worlds of older seeds did.
     #[arg(long)]
     thin: bool,
-    /// Replicate the journal in this way, instead of the ways that the seeds choose: flat, ring, tree
-    /// or primary.
+    /// Replicate the journal in this way, instead of the ways that the seeds choose: flat, ring,
+    /// tree or primary.
     #[arg(long, value_name = "WAY")]
     replicate: Option<Strategy>,
     /// Print one JSON object per run.

@@ -87,8 +87,8 @@ impl Node {
         self.close(entry, result);
     }
 
-    /// The node's own part of an entry has ended with this result. Closes the entry, unless it waits
-    /// for other nodes.
+    /// The node's own part of an entry has ended with this result. Closes the entry, unless it
+    /// waits for other nodes.
     pub(crate) fn close(&mut self, entry: EntryId, result: Result<ReplyBody, NodeError>) {
         if !self.end_own_part(entry, &result) {
             self.finish(entry, result);

@@ -28,9 +28,9 @@
 //!
 //! # Writes from other nodes
 //! A node may get a volume's write from another node (`relays`). The other node does not become the
-//! holder. It must show the pass that the holder announced last over its present connection. So when
-//! the writer comes back over another connection, or announces a new pass, no write that other nodes
-//! still have in their queues reaches a file any more.
+//! holder. It must show the pass that the holder announced last over its present connection. So
+//! when the writer comes back over another connection, or announces a new pass, no write that other
+//! nodes still have in their queues reaches a file any more.
 //!
 //! # Reservations
 //! The record also says how many slots the volume has reserved (see the store's `allotments`). A

@@ -29,9 +29,9 @@
 //!   for all payloads of all peers.
 //! - Left-over bytes in a body, unknown operations and values out of range are errors. A newer
 //!   version is an error that names both versions. A reader never accepts a part of a message.
-//!   Version 3 added routes, [`crate::RequestBody::AdmitRelays`], [`crate::ReplyBody::Outcomes`] and
-//!   [`crate::NodeError::NotPassedOn`]. All other messages are still those of version 2, so programs
-//!   of both versions understand each other as long as no write is passed on.
+//!   Version 3 added routes, [`crate::RequestBody::AdmitRelays`], [`crate::ReplyBody::Outcomes`]
+//!   and [`crate::NodeError::NotPassedOn`]. All other messages are still those of version 2, so
+//!   programs of both versions understand each other as long as no write is passed on.
 //! - After an error the connection is useless: the reader does not know where the next message
 //!   starts.
 //!

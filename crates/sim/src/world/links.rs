@@ -1,7 +1,7 @@
 //! Links between nodes, over which nodes pass writes on, and the faults of these links.
 //!
-//! A link is a connection whose client is a node. A node process makes a link with its first request
-//! to another node, and keeps it until it breaks, or until the node gives the other one up.
+//! A link is a connection whose client is a node. A node process makes a link with its first
+//! request to another node, and keeps it until it breaks, or until the node gives the other one up.
 //!
 //! Faults strike the links of runs that replicate in another way than *flat*. They impair no node:
 //! whatever happens to links, the volumes must go round them.
