@@ -38,6 +38,7 @@ use crate::frontend::{
     FRONTENDS_MAX, FrontendId, FrontendKind, FrontendMailer, FrontendSetup, NoFrontend,
 };
 use crate::message::{Core, Destination, DeviceId, Link, LocalNodeId, Message, Router};
+use crate::node_links::LocalNodes;
 use crate::node_local::LocalNode;
 use crate::store::Mail;
 use crate::token::{Kind, token};
@@ -147,6 +148,7 @@ struct Start {
     caching: Caching,
     verify_payload: bool,
     nodes: Vec<(LocalNodeId, LocalNodeConfig)>,
+    all_nodes: LocalNodes,
     wall_offset_ns: u64,
     frontends: Arc<[&'static FrontendKind]>,
     setup: FrontendSetup,
@@ -169,6 +171,11 @@ impl Host {
         let frontends: Arc<[_]> = config.frontends.into_iter().take(FRONTENDS_MAX).collect();
         let cpus = if config.pin { allowed_cpus()? } else { Vec::new() };
         let wall_offset_ns = wall_offset_ns();
+        let names = config.nodes.iter().map(|node| {
+            let expected = &node.opening.expected;
+            (expected.pool, expected.node)
+        });
+        let all_nodes: LocalNodes = names.collect();
         let mut nodes: Vec<Vec<(LocalNodeId, LocalNodeConfig)>> =
             (0..cores).map(|_| Vec::new()).collect();
         for (number, node) in (0..).zip(config.nodes) {
@@ -186,6 +193,7 @@ impl Host {
                 caching: config.caching,
                 verify_payload: config.verify_payload,
                 nodes,
+                all_nodes: Arc::clone(&all_nodes),
                 wall_offset_ns,
                 frontends: Arc::clone(&frontends),
                 setup: setup.clone(),
@@ -312,6 +320,7 @@ fn run_core(
         let local = LocalNode::new(id, node, disk, wall_offset_ns, verify_payload, monotonic_now());
         nodes.insert(id.number, local);
     }
+    let nodes = (nodes, start.all_nodes);
     Worker::new(reactor, router, mailbox, nodes, &start.frontends, &start.setup).run()
 }
 

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::mpsc;
 
 use fieldstone_block as block;
-use fieldstone_node::PeerId;
+use fieldstone_node::{LinkTarget, NodeEvent, PeerId};
 use fieldstone_proto::{NodeIndex, Request};
 
 use crate::control::Control;
@@ -69,7 +69,7 @@ impl fmt::Display for LocalNodeId {
 /// number, which distinguishes late messages of earlier connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// The device, [`Link::ADMIN`] or [`Link::SOCKET`].
+    /// The device, [`Link::ADMIN`], [`Link::SOCKET`] or [`Link::NODE`].
     pub device: u32,
     /// The number of the connection.
     pub attempt: u32,
@@ -80,6 +80,8 @@ impl Link {
     pub const ADMIN: u32 = u32::MAX;
     /// The client is a connection from another process, not a device.
     pub const SOCKET: u32 = u32::MAX - 1;
+    /// The client is another node of this process, not a device.
+    pub const NODE: u32 = u32::MAX - 2;
 
     /// The node's name for the link.
     #[must_use]
@@ -162,6 +164,36 @@ pub enum Message {
     },
     /// A node sends mail to the connection of another process.
     ToPeer(NodeMail),
+    /// A node sends mail to another node of this process, which passes requests on to it.
+    ToNodeLink(NodeMail),
+    /// A node of this core passes a request on to another node.
+    Relay {
+        /// The node of this core.
+        from: LocalNodeId,
+        /// The other node.
+        to: LinkTarget,
+        /// The request.
+        request: Request,
+    },
+    /// A node of this core gives up a link to another node.
+    CloseNodeLink {
+        /// The node of this core.
+        from: LocalNodeId,
+        /// The other node.
+        to: LinkTarget,
+    },
+    /// A node of this core is down: its links to other nodes end.
+    CloseNodeLinks {
+        /// The node of this core.
+        from: LocalNodeId,
+    },
+    /// An event of a link of a node of this core.
+    ToLinkedNode {
+        /// The node of this core.
+        node: LocalNodeId,
+        /// The event.
+        event: Box<NodeEvent>,
+    },
     /// The node has accepted a capability that came on this link.
     LinkKnown {
         /// The node.

@@ -30,6 +30,7 @@ use crate::control::{Control, CoreSnapshot, FrontendSnapshot};
 use crate::device::Device;
 use crate::frontend::{Frontend, FrontendId, FrontendIo, FrontendKind, FrontendSetup, Pressure};
 use crate::message::{Accepted, Core, Destination, DeviceId, Message, Router};
+use crate::node_links::{LocalNodes, NodeLinks};
 use crate::node_local::LocalNode;
 use crate::node_server::NodeServer;
 use crate::notices::{Cause, Notices};
@@ -63,6 +64,7 @@ pub struct Worker {
     peers: NodeServer,
     devices: BTreeMap<DeviceId, Device>,
     nodes: BTreeMap<u32, LocalNode>,
+    links: NodeLinks,
     listeners: Vec<(Listener, Destination)>,
     next_accept: usize,
     /// When the timer [`Kind::Watch`] is due, if it is set.
@@ -83,20 +85,22 @@ const SLOW_CALL_MS: u64 = 1_000;
 const LATE_MS: u64 = 500;
 
 impl Worker {
-    /// A core with its in-process nodes, by their numbers, and its front-ends. The bounds of
-    /// `setup` hold for each front-end, and for the connections to nodes. Payloads and replies of
-    /// all front-ends count against the budget. Those of the core's node connections have a
+    /// A core with its in-process nodes, by their numbers, the names of the nodes of all cores, and
+    /// its front-ends. The bounds of `setup` hold for each front-end, and for the connections to
+    /// nodes. Payloads and replies
+    /// of all front-ends count against the budget. Those of the core's node connections have a
     /// separate budget of the same size.
     #[must_use]
     pub fn new(
         reactor: Reactor,
         router: Router,
         mailbox: Mailbox<Message>,
-        nodes: BTreeMap<u32, LocalNode>,
+        (nodes, all): (BTreeMap<u32, LocalNode>, LocalNodes),
         kinds: &[&'static FrontendKind],
         setup: &FrontendSetup,
     ) -> Self {
         let frontends = kinds.iter().map(|kind| (*kind, (kind.make)(setup.clone()))).collect();
+        let links = NodeLinks::new(all, router.me.0);
         Self {
             reactor,
             router,
@@ -106,6 +110,7 @@ impl Worker {
             peers: NodeServer::new(setup.bounds, setup.budget.total_bytes()),
             devices: BTreeMap::new(),
             nodes,
+            links,
             listeners: Vec::new(),
             next_accept: 0,
             watch_at: None,
@@ -164,6 +169,15 @@ impl Worker {
             }
             Kind::PeerReceive => self.peers.received(index, event, now, &mut self.notices),
             Kind::PeerSend => self.peers.sent(index, event, now, &mut self.notices),
+            Kind::LinkReceive => {
+                self.links.received(index, event, &mut self.router, &mut self.reactor);
+            }
+            Kind::LinkSend => {
+                self.links.sent(index, event, &mut self.router, &mut self.reactor);
+            }
+            Kind::LinkConnect => {
+                self.links.connected(index, event, &mut self.router, &mut self.reactor);
+            }
             Kind::Housekeeping => self.keep_house(),
             Kind::Watch => self.watch(now),
         }
@@ -194,6 +208,7 @@ impl Worker {
         let late = self.watch_at.take().is_some_and(|at| now.since(at) > Nanos::from_ms(LATE_MS));
         self.each_frontend(now, |frontend, io| frontend.watch(io));
         self.peers.watch(now, &mut self.notices);
+        self.nodes.values_mut().for_each(|node| node.tick(now));
         if !late {
             for device in self.devices.values_mut() {
                 device.watch(now, &mut self.router, &mut self.reactor);
@@ -219,7 +234,9 @@ impl Worker {
         let now = self.reactor.now();
         let device = self.devices.values().find_map(|device| device.watch_deadline(now));
         let frontend = self.frontends.iter().filter_map(|(_, frontend)| frontend.deadline()).min();
-        let deadlines = [soon, device, frontend, self.peers.deadline(), self.notices.deadline()];
+        let node = self.nodes.values().filter_map(LocalNode::deadline).min();
+        let (peers, notices) = (self.peers.deadline(), self.notices.deadline());
+        let deadlines = [soon, device, frontend, node, peers, notices];
         let Some(next) = deadlines.into_iter().flatten().min() else { return };
         if self.watch_at.is_none_or(|at| next < at) {
             self.watch_at = Some(next);
@@ -270,6 +287,23 @@ impl Worker {
             Message::ToPeer(NodeMail::Up(_, link)) => self.peers.link_up(link, now),
             Message::ToPeer(NodeMail::Down(_, link)) => self.peers.link_down(link),
             Message::ToPeer(NodeMail::Found(..)) => {}
+            Message::ToNodeLink(mail) => {
+                self.links.mail(mail, &mut self.router, &mut self.reactor);
+            }
+            Message::Relay { from, to, request } => {
+                self.links.relay(from, to, request, now, &mut self.router, &mut self.reactor);
+            }
+            Message::CloseNodeLink { from, to } => {
+                self.links.close(from, to, &mut self.router, &mut self.reactor);
+            }
+            Message::CloseNodeLinks { from } => {
+                self.links.close_all(from, &mut self.router, &mut self.reactor);
+            }
+            Message::ToLinkedNode { node, event } => {
+                if let Some(node) = self.nodes.get_mut(&node.number) {
+                    node.link_event(*event, now);
+                }
+            }
             Message::ToStore { device, mail } => {
                 if let Some(device) = self.devices.get_mut(&device) {
                     device.mail(mail, now, &mut self.router, &mut self.reactor);
@@ -315,6 +349,7 @@ impl Worker {
                 continue;
             }
             self.peers.pump(&mut self.router, &mut self.reactor, now, &mut self.notices);
+            self.links.pump(&mut self.reactor);
             let again = self.pump_frontends(now, |frontend, io| frontend.flush(io));
             if !again && self.router.is_quiet() {
                 break;

@@ -257,6 +257,16 @@ const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
     ("user_written_bytes_total", "counter", "Bytes that users wrote.", |v| v.user_written_bytes),
     ("moved_bytes_total", "counter", "Bytes that garbage collection moved.", |v| v.moved_bytes),
     ("sent_bytes_total", "counter", "Bytes sent to nodes.", |v| v.sent_bytes),
+    ("appends_relayed_total", "counter", "Records that nodes passed on.", |v| v.appends_relayed),
+    ("appends_sent_again_total", "counter", "Records sent to nodes that were not reached.", |v| {
+        v.appends_sent_again
+    }),
+    ("copies_relayed_total", "counter", "Writes of copies that nodes passed on.", |v| {
+        v.copies_relayed
+    }),
+    ("copies_sent_again_total", "counter", "Copies sent to nodes that were not reached.", |v| {
+        v.copies_sent_again
+    }),
     ("degraded_reads_total", "counter", "Reads that needed decoding.", |v| v.degraded_reads),
     ("rebuild_running", "gauge", "1 while a rebuild runs.", |v| u64::from(v.rebuild.running)),
     ("rebuild_shards_total", "gauge", "Shards of the rebuild.", |v| v.rebuild.shards_total),

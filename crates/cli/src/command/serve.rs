@@ -22,7 +22,7 @@ use fieldstone_host::{
 use fieldstone_server::listen;
 use fieldstone_server::paths::{check_name, volume_path};
 use fieldstone_server::pool::Pool;
-use fieldstone_server::running::{RunningPool, VolumeOptions};
+use fieldstone_server::running::{ReadPolicy, RunningPool, VolumeOptions};
 use fieldstone_server::runtime::{DeviceName, Runtime, RuntimeOptions};
 use fieldstone_server::serve::{ExportSpec, ServeOptions, Server};
 use fieldstone_uring::{Address, Caching, Holder, Listener};
@@ -91,6 +91,10 @@ pub struct Args {
     /// Restore missing shards only when `fieldstone rebuild` asks for it.
     #[arg(long)]
     no_auto_rebuild: bool,
+    /// Which copy answers a read of a volume with copies:N. primary: the first one; balance: the
+    /// one whose node has the fewest blocks to deliver to the volume.
+    #[arg(long, value_name = "WAY", default_value = "primary")]
+    reads: ReadPolicy,
     /// Most bytes per second that rebuild and scrub read; 0 for no limit.
     #[arg(long, value_name = "RATE", default_value = "0", value_parser = units::parse_rate)]
     rebuild_limit: u64,
@@ -378,6 +382,7 @@ fn devices(
                 takeover: args.takeover,
                 auto_rebuild: !args.no_auto_rebuild,
                 rebuild_limit: args.rebuild_limit,
+                reads: args.reads,
                 layers: layers(args, &LayerOptions::default())?,
             };
             Ok(ExportSpec::Volume { pool, name, export, options })

@@ -4,9 +4,9 @@
 //! actions go back on the schedule. Nothing else moves time, so a run is a function of its
 //! scenario. The parts: `nodes` and `volumes` host the processes; `users` submits requests and
 //! judges answers; `growth` and `removal` grow and remove whole volumes; `faults` makes faults
-//! strike; `permanent_faults` makes the faults that stay; `disk_full` fills the disks of all nodes;
-//! `expected_space` decides when a volume may report a lack of space; `accounting` checks the
-//! contents of nodes; `script` runs a run from creation to the last check.
+//! strike; `links` connects nodes with each other, and strikes these links; `permanent_faults` makes the faults that stay; `disk_full` fills the disks of all
+//! nodes; `expected_space` decides when a volume may report a lack of space; `accounting` checks
+//! the contents of nodes; `script` runs a run from creation to the last check.
 
 mod accounting;
 mod describe;
@@ -14,6 +14,7 @@ mod disk_full;
 mod expected_space;
 mod faults;
 mod growth;
+mod links;
 mod nodes;
 mod permanent_faults;
 mod removal;
@@ -54,6 +55,14 @@ enum Happening {
     Timer { client: ClientId, at: Nanos },
     /// A volume process tries to connect.
     Connect { client: ClientId, node: NodeIndex, attempt: u64 },
+    /// The time for which a node's process asked for a tick.
+    NodeTimer { node: NodeIndex, life: u64, at: Nanos },
+    /// A node that a process of `life` wanted to reach refused.
+    LinkRefused { node: NodeIndex, life: u64, to: NodeIndex },
+    /// The next fault of a link between nodes is due.
+    StrikeLink,
+    /// A link between nodes works again.
+    HealLink { from: NodeIndex, to: NodeIndex },
     /// The users of a volume go on.
     Work { volume_number: usize },
     /// The next fault is due.
@@ -150,6 +159,12 @@ pub struct World<'a, C: Cast> {
     /// Blocks that acknowledged trims and zeroes covered, and blocks of volumes that were removed.
     freed_blocks: u64,
     world_rng: RandomStream,
+    /// Decides about links between nodes.
+    link_rng: RandomStream,
+    link_faults: BTreeMap<&'static str, u64>,
+    /// Records that nodes passed on, and records that volumes sent once more, of volume processes
+    /// that have died.
+    relays: [u64; 2],
     injected: BTreeMap<Fault, u64>,
     device_faults: BTreeMap<DeviceFault, u64>,
     /// The counters of the layers of volume processes that have died.
@@ -193,6 +208,9 @@ impl<'a, C: Cast> World<'a, C> {
             audits: 0,
             freed_blocks: 0,
             world_rng: RandomStream::new(seed, "world", 0),
+            link_rng: RandomStream::new(seed, "links", 0),
+            link_faults: BTreeMap::new(),
+            relays: [0, 0],
             injected: BTreeMap::new(),
             device_faults: BTreeMap::new(),
             layers: BTreeMap::new(),
@@ -246,6 +264,10 @@ impl<'a, C: Cast> World<'a, C> {
             Happening::Disk { node, life, id } => self.disk_due(node, life, id),
             Happening::Timer { client, at } => self.timer_due(client, at),
             Happening::Connect { client, node, attempt } => self.connect_due(client, node, attempt),
+            Happening::NodeTimer { node, life, at } => self.node_timer_due(node, life, at),
+            Happening::LinkRefused { node, life, to } => self.link_refused_due(node, life, to),
+            Happening::StrikeLink => self.link_strike_due(),
+            Happening::HealLink { from, to } => self.heal_link_due(from, to),
             Happening::Work { volume_number } => self.work_due(volume_number),
             Happening::Strike => self.strike_due(),
             Happening::Recover { node, what } => self.recover_due(node, what),
@@ -271,7 +293,10 @@ impl<'a, C: Cast> World<'a, C> {
         let Some((ends, arrival)) = self.network.arrive(peer, direction) else { return };
         match direction {
             FrameDirection::ToNode => self.arrived_at_node(ends, arrival),
-            FrameDirection::ToClient => self.arrived_at_volume(ends, arrival),
+            FrameDirection::ToClient => match ends.client.node() {
+                Some(node) => self.arrived_over_link(node, ends, arrival),
+                None => self.arrived_at_volume(ends, arrival),
+            },
         }
     }
 
@@ -363,6 +388,7 @@ impl<C: Cast> World<'_, C> {
             self.count_layers(host);
         }
         let injected = self.injected.iter().map(|(fault, count)| (fault.name(), *count));
+        let of_links = self.link_faults.iter().map(|(fault, count)| (*fault, *count));
         let of_devices = self.device_faults.iter().map(|(fault, count)| (fault.name(), *count));
         crate::run::Outcome {
             seed,
@@ -372,7 +398,8 @@ impl<C: Cast> World<'_, C> {
             events: self.schedule.taken(),
             virtual_time: self.schedule.now(),
             volumes_started: self.owners.len() as u32,
-            faults: injected.chain(of_devices).collect(),
+            faults: injected.chain(of_devices).chain(of_links).collect(),
+            relays: self.relays,
             layers: self.layers.iter().map(|(name, value)| (name.0, name.1, *value)).collect(),
             trace_hash: self.trace.hash(),
             failure: self.failure,

@@ -183,7 +183,7 @@ impl<C: Cast> World<'_, C> {
             (self.sim_volumes[volume_number].volume, self.sim_volumes[volume_number].removal_epoch);
         let key = Self::key().derive(volume, epoch);
         let capability = Capability::issue(&key, volume, epoch, Rights::ALL, u64::MAX);
-        let request = Request { tag: Tag(1), capability, body, payload: Vec::new() };
+        let request = Request { tag: Tag(1), capability, body, route: None, payload: Vec::new() };
         self.network.send_request(now, peer, request);
         self.collect_frames();
     }

@@ -5,7 +5,7 @@ use fieldstone_block::{Completion, Nanos, Request, Stack};
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_volume::VolumePhase;
-use fieldstone_volume::{OpenMode, VolumeAction, VolumeConfig, VolumeEvent};
+use fieldstone_volume::{OpenMode, Reach, VolumeAction, VolumeConfig, VolumeEvent};
 
 use super::describe::brief_request;
 use super::{Happening, World};
@@ -190,6 +190,8 @@ impl<C: Cast> World<'_, C> {
             key: Self::key(),
             wall_offset_ns: self.scenario.wall_offset_ns,
             node_timeout_ms: self.scenario.node_timeout_ms,
+            replicate: self.scenario.replicate,
+            reads: self.scenario.reads,
             auto_rebuild: true,
             rebuild_limit_bytes_per_second: 0,
         };
@@ -256,7 +258,10 @@ impl<C: Cast> World<'_, C> {
             peer.0,
             format_args!("{node} connection {}", peer.0),
         );
-        self.with_volume(client, |volume, now| volume.handle(VolumeEvent::NodeUp(node), now));
+        self.with_volume(client, |volume, now| {
+            volume.handle(VolumeEvent::NodeAt(node, Reach::Here), now);
+            volume.handle(VolumeEvent::NodeUp(node), now);
+        });
     }
 
     pub(super) fn arrived_at_volume(&mut self, ends: Ends, arrival: Arrival) {
@@ -458,6 +463,8 @@ impl<C: Cast> World<'_, C> {
 
     /// Adds the counters of the process's layers to those of the run.
     pub(super) fn count_layers(&mut self, host: &VolumeHost<C::Volume>) {
+        let [relayed, again] = host.device.store().relays();
+        self.relays = [self.relays[0] + relayed, self.relays[1] + again];
         for layer in host.device.layers() {
             for counter in layer.counters() {
                 *self.layers.entry((layer.name(), counter.name)).or_default() += counter.value;
