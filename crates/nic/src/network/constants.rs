@@ -3,8 +3,8 @@
 //! The paper prints few of the numbers that its figures depend on. What it prints is
 //! [`Origin::Paper`]. What follows from the SystemVerilog and the simulated ports of PsPIN
 //! (github.com/spcl/pspin) is [`Origin::Rtl`]. The rest is either our choice ([`Origin::Ours`]), or
-//! *fitted* to a statement of the paper ([`Origin::Fitted`]). A statement that a constant was fitted
-//! to is no evidence for the model.
+//! *fitted* to a statement of the paper ([`Origin::Fitted`]). A statement that a constant was
+//! fitted to is no evidence for the model.
 //!
 //! There are five fitted constants. `post_ns` and `inject_ns` set the latency of a small write
 //! (27 % over raw) and its distance to RDMA-Flat (27 %). `rpc_dispatch_ns` sets the cost of an RPC

@@ -292,7 +292,7 @@ impl Fabric {
             Verb::Write { .. } | Verb::Send | Verb::ReadResponse | Verb::Spin
         );
         let payload = if stores { u64::from(packet.payload_bytes) } else { 0 };
-        let written = self.to_memory(host, seen, payload);
+        let written = self.write_memory(host, seen, payload);
         self.give_receive_credit(host, written, wire);
         if !packet.is_last() {
             return;
@@ -309,7 +309,7 @@ impl Fabric {
                 }
             }
             Verb::Send | Verb::ReadResponse => {
-                let completion = self.to_memory(host, written, self.constants.completion_bytes);
+                let completion = self.write_memory(host, written, self.constants.completion_bytes);
                 self.notify_at(completion + latency, Notice::Received(host, message));
             }
             Verb::ReadRequest { bytes } => {
@@ -325,7 +325,7 @@ impl Fabric {
                 self.inject(host, answer, READ_FLOW, Source::Memory);
             }
             Verb::Ack | Verb::Deny => {
-                let completion = self.to_memory(host, seen, self.constants.completion_bytes);
+                let completion = self.write_memory(host, seen, self.constants.completion_bytes);
                 self.notify_at(completion + latency, Notice::Acked(host, message));
             }
             Verb::Spin => {}

@@ -116,7 +116,7 @@ impl Fabric {
             }
             let bytes = u64::from(packet.payload_bytes);
             let ready = match source {
-                Source::Memory if bytes > 0 => self.from_memory(host, bytes),
+                Source::Memory if bytes > 0 => self.read_memory(host, bytes),
                 _ => self.now(),
             };
             self.schedule.at(ready, Event::Fetched(host, flow, packet));
@@ -124,7 +124,7 @@ impl Fabric {
     }
 
     /// When the NIC has this much of the host's memory, asked for now.
-    fn from_memory(&mut self, host: HostId, bytes: u64) -> Ps {
+    fn read_memory(&mut self, host: HostId, bytes: u64) -> Ps {
         let latency = Ps::ns(self.constants.pcie_latency_ns);
         let time = Rate::gbit(self.constants.pcie_gbit).time(bytes);
         let asked = self.now() + latency;
@@ -132,7 +132,7 @@ impl Fabric {
     }
 
     /// When the NIC has handed this much to PCIe for memory. It is in memory a latency later.
-    pub(super) fn to_memory(&mut self, host: HostId, from: Ps, bytes: u64) -> Ps {
+    pub(super) fn write_memory(&mut self, host: HostId, from: Ps, bytes: u64) -> Ps {
         let time = Rate::gbit(self.constants.pcie_gbit).time(bytes);
         if time == Ps::ZERO {
             return from;
@@ -163,7 +163,7 @@ impl Fabric {
     /// INEC's coding engine in the NIC reads `bytes` of memory in `operations` operations, and
     /// codes them; then [`Notice::Done`].
     pub fn code(&mut self, host: HostId, bytes: u64, operations: u64, job: Job) {
-        let ready = self.from_memory(host, bytes.min(self.constants.packet_payload_bytes()));
+        let ready = self.read_memory(host, bytes.min(self.constants.packet_payload_bytes()));
         let rate = Rate::gbit(self.constants.ec_gbit);
         let work = Ps::ns(self.constants.ec_operation_ns * operations) + rate.time(bytes);
         let end = self.hosts[host.index()].engine.reserve(ready, work);
@@ -173,7 +173,7 @@ impl Fabric {
     /// The NIC writes to memory, flushes, and then answers.
     pub fn store_and_respond(&mut self, host: HostId, bytes: u64, response: Message) {
         let latency = Ps::ns(self.constants.pcie_latency_ns);
-        let written = self.to_memory(host, self.now(), bytes);
+        let written = self.write_memory(host, self.now(), bytes);
         self.respond_at(written + latency + latency, response);
     }
 

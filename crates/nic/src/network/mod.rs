@@ -12,8 +12,8 @@
 //!    [`world`] runs one of them, and [`load`] measures it.
 //!
 //! Everything that the paper prints, or that its figures need and it does not print, is a constant
-//! in [`constants`], with its source; [`handlers`] has the costs of handlers. `docs/network-model.md`
-//! says where the model lands beside each statement of the paper.
+//! in [`constants`], with its source; [`handlers`] has the costs of handlers.
+//! `docs/network-model.md` says where the model lands beside each statement of the paper.
 //!
 //! Invariants, which the tests check: packets received are packets sent; at rest all credits are
 //! back, and no NIC has a packet, a task or a message; a link is never busy for longer than its

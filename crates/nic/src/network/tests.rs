@@ -29,7 +29,7 @@ fn world<P: Protocol>(constants: &Constants, layout: Layout, protocol: P) -> Wor
 struct Sums {
     /// From issue to the first byte on the client's link: post, doorbell, injection, PCIe read.
     to_wire: u64,
-    /// A packet from the client's link to the end of its arrival; the header's time is the switch's.
+    /// A packet from the client's link to the end of its arrival. The switch waits for the header.
     wire: u64,
     /// An acknowledgement from its sender's link to the client's CPU, and the poll.
     answer: u64,

@@ -1,7 +1,7 @@
 //! INEC-TriEC: the client writes a chunk to each of k data nodes. When a chunk is in memory, the
-//! node's NIC reads it, codes it in its engine, and sends an intermediate parity to each of m parity
-//! nodes. When a parity node has those of all data nodes in memory, its NIC reads and adds them,
-//! stores the parity and answers. No CPU of a node takes part.
+//! node's NIC reads it, codes it in its engine, and sends an intermediate parity to each of m
+//! parity nodes. When a parity node has those of all data nodes in memory, its NIC reads and adds
+//! them, stores the parity and answers. No CPU of a node takes part.
 
 use std::collections::BTreeMap;
 

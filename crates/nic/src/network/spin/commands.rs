@@ -71,7 +71,7 @@ impl Fabric {
         let now = self.now();
         match command {
             Command::ToHost(bytes) => {
-                let handed = self.to_memory(host, now, bytes);
+                let handed = self.write_memory(host, now, bytes);
                 self.spin_at(handed, host, SpinEvent::Written(id));
                 false
             }
@@ -85,7 +85,7 @@ impl Fabric {
             }
             Command::Flush => {
                 // A read behind the posted writes: it returns when they are in memory.
-                let handed = self.to_memory(host, now, self.constants.completion_bytes);
+                let handed = self.write_memory(host, now, self.constants.completion_bytes);
                 let trip = Ps::ns(2 * self.constants.pcie_latency_ns);
                 self.spin_at(handed + trip, host, SpinEvent::Flushed(id));
                 true

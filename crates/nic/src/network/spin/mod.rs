@@ -8,10 +8,10 @@
 //! 2. The message's queue decides what may run. The header handler is first, on the header packet.
 //!    When it is done, the payload handler runs on every packet, in parallel. When all of them are
 //!    done, the completion handler runs on the last packet.
-//! 3. The scheduler gives each task to the home cluster of its message, or, if this has 20 tasks, to
-//!    the cluster with the fewest: 2 cycles, one task per cycle.
-//! 4. The packet is copied to the cluster: 11 cycles and then 64 bytes per cycle, over one port that
-//!    all clusters share. Each of the three handlers of a packet has a copy of its own, as the
+//! 3. The scheduler gives each task to the home cluster of its message, or, if this has 20 tasks,
+//!    to the cluster with the fewest: 2 cycles, one task per cycle.
+//! 4. The packet is copied to the cluster: 11 cycles and then 64 bytes per cycle, over one port
+//!    that all clusters share. Each of the three handlers of a packet has a copy of its own, as the
 //!    queue engine gives every task the packet's address and size. This port, not the cores, bounds
 //!    small writes.
 //! 5. The first task of the cluster goes to its first idle HPU: 1 cycle.
