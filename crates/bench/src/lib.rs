@@ -29,6 +29,7 @@ mod library;
 mod machine;
 mod msr;
 mod nbd;
+mod nic;
 mod options;
 mod process;
 mod rbd;
@@ -92,6 +93,14 @@ const BENCHES: &[Benchmark] = &[
                 beside the MSR paper's numbers",
         run: msr::run,
     },
+    nic::FIG4,
+    nic::FIG6,
+    nic::FIG7,
+    nic::FIG9,
+    nic::FIG10,
+    nic::FIG11,
+    nic::FIG15,
+    nic::FIG16,
 ];
 
 /// The name under which a benchmark starts this program as a client of its own.
