@@ -101,11 +101,30 @@ pub fn fig9() -> Figure {
     let (two, four) = (of(2), of(4));
     let goodput_sizes: Vec<u64> = sizes.iter().copied().filter(|size| *size <= 256 << 10).collect();
     let goodput = goodput(&constants, &goodput_sizes);
+    let statements = statements_of_9(&sizes, [&two, &four], &goodput);
+    Figure {
+        bench: "nic-fig9",
+        title: "Replicated writes: latency and goodput",
+        panels: vec![
+            latency_panel("k2", 2, &sizes, &two),
+            latency_panel("k4", 4, &sizes, &four),
+            goodput,
+        ],
+        statements,
+        notes: vec![
+            "CPU and HyperLoop protocols have their best chunk size, found by trying powers of \
+             two. Goodput: 16 clients with 8 writes each.",
+        ],
+    }
+}
+
+/// `sizes` are those of the latencies of k = 2 and 4; the goodput has the first of them.
+fn statements_of_9(sizes: &[u64], [two, four]: [&[Point]; 2], goodput: &Panel) -> Vec<Statement> {
     let first = two.first().copied().unwrap_or_default();
     let flat_gain = first[FLAT].zip(first[RING]).map(|(flat, ring)| 100.0 * (1.0 - flat / ring));
-    let last = goodput_sizes.len().saturating_sub(1);
+    let last = goodput.positions.len().saturating_sub(1);
     let (ring, pbt) = (goodput.value("sPIN-Ring", last), goodput.value("sPIN-PBT", last));
-    let statements = vec![
+    vec![
         Statement {
             name: "flat-small",
             text: "up to 27% faster than sPIN-Ring for 1 KiB writes and k=2",
@@ -121,7 +140,7 @@ pub fn fig9() -> Figure {
             place: "section V-B1",
             unit: "KiB",
             paper: Some(16.0),
-            ours: crossover_kib(&sizes, &two),
+            ours: crossover_kib(sizes, two),
             comment: "k = 2, where RDMA-Flat and sPIN-Ring meet. A hop of the ring costs the \
                       header and payload handlers, two copies to a cluster and a link: 0.8 us, \
                       which 400 Gbit/s sends 39 KiB in. 16 KiB takes 0.33 us, less than the two \
@@ -135,7 +154,7 @@ pub fn fig9() -> Figure {
             place: "section V-B1",
             unit: "x",
             paper: Some(2.0),
-            ours: Some(best_factor(&two)),
+            ours: Some(best_factor(two)),
             comment: "over RDMA-Flat alone the factor goes to 2 with the size; the best \
                       alternative of large writes is our RDMA-HyperLoop, which pays for its \
                       configuration once per write. What the paper's pays per chunk is not \
@@ -148,7 +167,7 @@ pub fn fig9() -> Figure {
             place: "section V-B1",
             unit: "x",
             paper: Some(2.16),
-            ours: Some(best_factor(&four)),
+            ours: Some(best_factor(four)),
             comment: "as for k = 2",
         },
         Statement {
@@ -157,7 +176,7 @@ pub fn fig9() -> Figure {
             place: "section V-B2",
             unit: "KiB",
             paper: Some(8.0),
-            ours: line_rate_from_kib(&goodput, &goodput_sizes),
+            ours: line_rate_from_kib(goodput, &sizes[..goodput.positions.len().min(sizes.len())]),
             comment: "98 % of the line rate. Not fitted: the port to the clusters moves 64 bytes \
                       per cycle, and each of the three handlers of a packet has a copy",
         },
@@ -170,21 +189,7 @@ pub fn fig9() -> Figure {
             ours: ring.zip(pbt).map(|(ring, pbt)| pbt / ring),
             comment: "at the largest size",
         },
-    ];
-    Figure {
-        bench: "nic-fig9",
-        title: "Replicated writes: latency and goodput",
-        panels: vec![
-            latency_panel("k2", 2, &sizes, &two),
-            latency_panel("k4", 4, &sizes, &four),
-            goodput,
-        ],
-        statements,
-        notes: vec![
-            "CPU and HyperLoop protocols have their best chunk size, found by trying powers of \
-             two. Goodput: 16 clients with 8 writes each.",
-        ],
-    }
+    ]
 }
 
 /// Fig. 10.
@@ -249,8 +254,12 @@ pub fn fig10() -> Figure {
     }
 }
 
-/// Table I: durations of header, payload and completion handlers, and their IPC.
-const TABLE_I: [(&str, Shape, u16, [f64; 3], [f64; 3]); 3] = [
+/// A row of Table I: name, shape, k, and of header, payload and completion handlers the durations
+/// in nanoseconds and the IPC.
+type HandlerRow = (&'static str, Shape, u16, [f64; 3], [f64; 3]);
+
+/// Table I.
+const TABLE_I: [HandlerRow; 3] = [
     ("k=1", Shape::Ring, 1, [211.0, 92.0, 107.0], [0.57, 0.60, 0.62]),
     ("sPIN-Ring", Shape::Ring, 4, [212.0, 193.0, 146.0], [0.57, 0.54, 0.44]),
     ("sPIN-PBT", Shape::Tree, 4, [214.0, 2106.0, 1487.0], [0.56, 0.06, 0.06]),
