@@ -82,8 +82,6 @@ pub struct Saturated {
     pub handlers: [HandlerStats; 3],
     /// Mean entries of its request table.
     pub entries: f64,
-    /// Mean latency of a write, in nanoseconds.
-    pub latency_ns: f64,
 }
 
 /// Clients write to `k` nodes through handlers, and never let the first node idle.
@@ -99,11 +97,7 @@ pub fn saturate(constants: &Constants, shape: Shape, k: u16, bytes: u64, window:
         let table = world.protocol.tables.first_mut();
         edges.push((stats, table.map_or(0, |table| table.occupancy(now))));
     });
-    let mut result = Saturated {
-        gbit: measured.gb_per_second() * 8.0,
-        latency_ns: measured.mean_latency_ns(),
-        ..Saturated::default()
-    };
+    let mut result = Saturated { gbit: measured.gb_per_second() * 8.0, ..Saturated::default() };
     if let [(before, begun), (after, ended)] = edges[..] {
         for (place, stats) in after.iter().enumerate() {
             result.handlers[place] = stats.since(&before[place]);
