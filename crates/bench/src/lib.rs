@@ -31,6 +31,7 @@ mod library;
 mod machine;
 mod msr;
 mod nbd;
+mod nic;
 mod options;
 mod pools;
 mod process;
@@ -102,6 +103,14 @@ const BENCHES: &[Benchmark] = &[
                 beside the MSR paper's numbers",
         run: msr::run,
     },
+    nic::FIG4,
+    nic::FIG6,
+    nic::FIG7,
+    nic::FIG9,
+    nic::FIG10,
+    nic::FIG11,
+    nic::FIG15,
+    nic::FIG16,
 ];
 
 /// All benchmarks: those of [`BENCHES`], and one for each figure of DeLiBA-2.
