@@ -7,11 +7,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use fieldstone_crush::OsdId;
+use fieldstone_rados::client::BranchId;
 use fieldstone_rados::cluster::{Cluster, ObjectName, Operation};
 use fieldstone_rados::errno::Errno;
 use fieldstone_rados::op::ObjectOps;
 
-use crate::maps::REPLICATED;
+use crate::maps::{OSDS, REPLICATED};
 use crate::world::World;
 
 /// Objects that both clients write: enough for all OSDs to lead some.
@@ -64,6 +66,13 @@ fn take_over(seed: u64, branches: usize) {
         world.run_for(50);
         world.move_a_link(0);
     }
+    for osd in 0..OSDS {
+        let core = osd as usize % (branches + 1);
+        let branch = core.checked_sub(1).map(|branch| BranchId(branch as u16));
+        let now = world.now;
+        world.nodes[0].client.move_link(OsdId(osd), branch, now);
+    }
+    world.run_for(1_000);
     let counts = world.nodes[0].client.link_counts();
     assert!(counts.iter().all(|&count| count > 0), "seed {seed}: links are not spread: {counts:?}");
     assert!(seen.writes.get() > 100, "seed {seed}: {} writes", seen.writes.get());
