@@ -66,6 +66,8 @@ fn take_over(seed: u64, branches: usize) {
         world.run_for(50);
         world.move_a_link(0);
     }
+    // A link that is not ready stays where it is: let the last random moves end.
+    world.run_for(2_000);
     for osd in 0..OSDS {
         let core = osd as usize % (branches + 1);
         let branch = core.checked_sub(1).map(|branch| BranchId(branch as u16));

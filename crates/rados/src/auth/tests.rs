@@ -171,7 +171,8 @@ fn a_server_cannot_weaken_the_mode() {
         // Neither the mode that was not offered nor an empty secret passes.
         for mode in [Mode::Crc, Mode::Secure] {
             let (mut client, mut other) = if kind == EntityKind::Osd {
-                let client = credentials.service_auth(kind, &[Mode::Secure]).expect("a ticket");
+                let client: Box<dyn ClientAuth> =
+                    credentials.service_auth(kind, &[Mode::Secure]).expect("a ticket");
                 (client, server.service_auth(kind))
             } else {
                 (credentials.monitor_auth(&[Mode::Secure]), server.monitor_auth())

@@ -108,8 +108,8 @@ impl Client {
         }
     }
 
-    /// Moves the link to an OSD to a branch, or (`None`) to the client's core. If there is no link,
-    /// the next one begins there. The client does so by itself when it is busy.
+    /// Moves the link to an OSD to a branch, or (`None`) to the client's core. If there is no link
+    /// that is ready, the next one begins there. The client does so by itself when it is busy.
     pub fn move_link(&mut self, osd: OsdId, branch: Option<BranchId>, now: Nanos) {
         tracing::debug!("the connection to osd.{} belongs to {branch:?} now", osd.0);
         self.places.assign(osd, branch);
