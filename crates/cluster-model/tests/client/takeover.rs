@@ -76,7 +76,9 @@ fn take_over(seed: u64, branches: usize) {
     }
     world.run_for(1_000);
     let counts = world.nodes[0].client.link_counts();
-    assert!(counts.iter().all(|&count| count > 0), "seed {seed}: links are not spread: {counts:?}");
+    // Not every OSD leads a group, so a core may be without a link.
+    let used = counts.iter().filter(|&&count| count > 0).count();
+    assert!(used > 1, "seed {seed}: links are not spread: {counts:?}");
     assert!(seen.writes.get() > 100, "seed {seed}: {} writes", seen.writes.get());
 
     let (old, new) = (world.nodes[0].cluster.clone(), world.nodes[1].cluster.clone());
