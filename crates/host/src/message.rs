@@ -7,7 +7,8 @@
 //!
 //! Bounds: most messages belong to a front-end's request in flight (the front-end bounds these; see
 //! `fieldstone_nbd::Limits` for one connection), to a node request in flight (the volume bounds
-//! these), or to a control call. The other messages are few: connections, links, blocking calls and
+//! these), to a request in flight of a store with branches (the store bounds these), or to a control
+//! call. The other messages are few: connections, links, blocking calls and
 //! wake-ups. When a mailbox is full, the rest of its batch waits for a later turn.
 
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use fieldstone_block as block;
 use fieldstone_node::{LinkTarget, NodeEvent, PeerId};
 use fieldstone_proto::{NodeIndex, Request};
 
+use crate::branch::BranchSpec;
 use crate::control::Control;
 use crate::disk::BlockingDone;
 use crate::frontend::{FrontendId, Submitter};
@@ -216,6 +218,27 @@ pub enum Message {
         device: DeviceId,
         /// The mail; the store knows its type.
         mail: Mail,
+    },
+    /// A store makes a branch on another core.
+    BranchOpen {
+        /// The device of the store.
+        device: DeviceId,
+        /// The core of the store.
+        home: Core,
+        /// Makes the branch.
+        spec: Box<dyn BranchSpec>,
+    },
+    /// A store sends mail to its branch on another core.
+    ToBranch {
+        /// The device of the store.
+        device: DeviceId,
+        /// The mail; the branch knows its type.
+        mail: Mail,
+    },
+    /// A store ends its branch on another core.
+    BranchClose {
+        /// The device of the store.
+        device: DeviceId,
     },
     /// A thread sends mail to a front-end.
     ToFrontend {

@@ -26,6 +26,7 @@ use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
 
+use crate::branch;
 use crate::control::{Control, CoreSnapshot, FrontendSnapshot};
 use crate::device::Device;
 use crate::frontend::{Frontend, FrontendId, FrontendIo, FrontendKind, FrontendSetup, Pressure};
@@ -63,6 +64,8 @@ pub struct Worker {
     frontends: Vec<(&'static FrontendKind, Box<dyn Frontend>)>,
     peers: NodeServer,
     devices: BTreeMap<DeviceId, Device>,
+    /// Parts of stores that live on other cores.
+    branches: BTreeMap<DeviceId, branch::Slot>,
     nodes: BTreeMap<u32, LocalNode>,
     links: NodeLinks,
     listeners: Vec<(Listener, Destination)>,
@@ -109,6 +112,7 @@ impl Worker {
             frontends,
             peers: NodeServer::new(setup.bounds, setup.budget.total_bytes()),
             devices: BTreeMap::new(),
+            branches: BTreeMap::new(),
             nodes,
             links,
             listeners: Vec::new(),
@@ -165,6 +169,8 @@ impl Worker {
             Kind::Store => {
                 if let Some(device) = self.devices.get_mut(&DeviceId(scope)) {
                     device.store_event(index, event, now, &mut self.router, &mut self.reactor);
+                } else if let Some(branch) = self.branches.get_mut(&DeviceId(scope)) {
+                    branch.event(index, event, now, &mut self.router, &mut self.reactor);
                 }
             }
             Kind::PeerReceive => self.peers.received(index, event, now, &mut self.notices),
@@ -309,6 +315,22 @@ impl Worker {
                     device.mail(mail, now, &mut self.router, &mut self.reactor);
                 }
             }
+            Message::BranchOpen { device, home, spec } => {
+                let place = (device, home);
+                let (router, reactor) = (&mut self.router, &mut self.reactor);
+                let branch = branch::Slot::open(place, spec, now, router, reactor);
+                self.branches.insert(device, branch);
+            }
+            Message::ToBranch { device, mail } => {
+                if let Some(branch) = self.branches.get_mut(&device) {
+                    branch.mail(mail, now, &mut self.router, &mut self.reactor);
+                }
+            }
+            Message::BranchClose { device } => {
+                if let Some(branch) = self.branches.remove(&device) {
+                    branch.release(now, &mut self.router, &mut self.reactor);
+                }
+            }
             Message::LinkOpen { node, link, core } => {
                 if let Some(local) = self.nodes.get_mut(&node.number) {
                     local.open_link(link, core, None, &mut self.router);
@@ -341,6 +363,9 @@ impl Worker {
             }
             for device in self.devices.values_mut() {
                 busy |= device.pump(now, &mut self.router, &mut self.reactor);
+            }
+            for branch in self.branches.values_mut() {
+                busy |= branch.pump(now, &mut self.router, &mut self.reactor);
             }
             for node in self.nodes.values_mut() {
                 busy |= node.pump(now, &mut self.router, &mut self.reactor);

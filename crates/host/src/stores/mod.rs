@@ -18,7 +18,7 @@ use crate::store::StoreSpec;
 
 pub use file::{FileSpec, FileStatus};
 pub use ram::RamSpec;
-pub use rbd::{RbdSpec, RbdStatus};
+pub use rbd::{HandedOver, RbdSpec, RbdStatus};
 pub use volume::{NodePlace, VolumeCall, VolumeSpec, VolumeStatus};
 
 /// All kinds of stores that a target can name.

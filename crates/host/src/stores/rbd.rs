@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Opening: a thread reads ceph.conf and the keyring -> the client connects -> the image opens
-//! Serving: requests -> Image -> Cluster (calls) -> Client -> sockets, all on the store's core
+//! Serving: requests -> Image -> Cluster (calls) -> Client -> sockets, all on the store's core,
+//!          except sockets that moved to another core
 //! Closing: writes in flight end, the lock of the image is given up
 //! ```
 //!
@@ -19,9 +20,13 @@
 //! An image that begins with a LUKS header, and is opened without `luks`, is served as the bytes
 //! that are stored. The store reads the first bytes, and says so in the log.
 //!
+//! With several cores, the other cores have branches of the client (module `branches`): when the
+//! store's core is busy, connections to OSDs move there.
+//!
 //! A client that is blocked by the cluster, because another one took the image over, fails: the
 //! store says so, and has to be opened again.
 
+mod branches;
 mod cache;
 
 use std::fmt;
@@ -37,11 +42,14 @@ use fieldstone_rados::settings::ReadPolicy;
 use fieldstone_rbd::{Image, ImageSpec};
 use fieldstone_uring::Event;
 
+pub use branches::HandedOver;
 pub use cache::ImageCache;
+
+use branches::{Branches, ReportsMail};
 
 use super::{StoreKind, StoreOptions};
 use crate::ceph::{Carrier, CephSettings};
-use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
+use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
 use crate::timed_call;
 
 /// The kind `ceph:POOL/IMAGE`.
@@ -95,6 +103,12 @@ pub struct RbdStatus {
     pub owns_lock: bool,
     /// The epoch of the newest map of the OSDs.
     pub map_epoch: u32,
+    /// The number of connections to OSDs on the store's core, and on each other core.
+    pub connections: Vec<usize>,
+    /// How many connections have moved to another core since the start.
+    pub moves: u64,
+    /// What the store's core and the others handed over to each other.
+    pub handed: HandedOver,
 }
 
 impl RbdSpec {
@@ -244,6 +258,7 @@ enum State {
 
 struct Running {
     carrier: Carrier,
+    branches: Branches,
     image: Image,
     closing: bool,
     /// The phase, the size and who shares the image at the last turn: the host looks again when
@@ -292,7 +307,7 @@ impl Running {
     }
 
     fn phase(&self) -> Phase {
-        if let client::Phase::Failed(why) = self.carrier.client.phase() {
+        if let client::Phase::Failed(why) = self.carrier.machine.phase() {
             return Phase::Failed(why);
         }
         match self.image.phase() {
@@ -307,8 +322,9 @@ impl Running {
 }
 
 impl RbdStore {
-    fn begin(&mut self, settings: &CephSettings, io: &StoreIo<'_>) {
-        let (client, cluster) = Client::new(settings.client_options(io.now), io.now);
+    fn begin(&mut self, settings: &CephSettings, io: &mut StoreIo<'_>) {
+        let (mut client, cluster) = Client::new(settings.client_options(io.now), io.now);
+        let branches = Branches::open(&mut client, io);
         let reads = self.spec.reads.unwrap_or(settings.settings().read_policy);
         let mut image = Image::open(cluster, ImageSpec { reads, ..self.spec.image.clone() });
         for request in self.arrived.drain(..) {
@@ -317,7 +333,7 @@ impl RbdStore {
         let carrier = Carrier::new(client);
         let seen = (Phase::Opening, 0, None);
         let probe = if self.spec.luks.is_some() { ProbeState::Over } else { ProbeState::Due };
-        let running = Running { carrier, image, closing: false, probe, seen };
+        let running = Running { carrier, branches, image, closing: false, probe, seen };
         self.state = State::Running(Box::new(running));
     }
 
@@ -415,7 +431,8 @@ impl Store for RbdStore {
 
     fn release(&mut self, io: &mut StoreIo<'_>) {
         if let State::Running(mut running) = std::mem::replace(&mut self.state, State::Closed) {
-            running.carrier.client.close();
+            running.carrier.machine.close();
+            running.branches.close(&self.spec.image.path(), &running.carrier.machine, io);
             let device = io.device;
             running.carrier.release(io.reactor, |index| StoreIo::token_of(device, index));
         }
@@ -430,6 +447,15 @@ impl Store for RbdStore {
     }
 
     fn mail(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
+        let mail = match mail.downcast::<ReportsMail>() {
+            Ok(mail) => {
+                if let State::Running(running) = &mut self.state {
+                    running.branches.reported(*mail, &mut running.carrier.machine);
+                }
+                return;
+            }
+            Err(mail) => mail,
+        };
         let Ok(mail) = mail.downcast::<SettingsMail>() else { return };
         // The store may have been closed meanwhile.
         if !matches!(self.state, State::Reading) {
@@ -450,7 +476,8 @@ impl Store for RbdStore {
         let State::Running(running) = &mut self.state else { return false };
         let device = io.device;
         running.image.run(io.now);
-        let mut did = running.carrier.act(io.reactor, |index| StoreIo::token_of(device, index));
+        let mut did = running.branches.begin_moves(&mut running.carrier.machine, io.now);
+        did |= running.carrier.act(io.reactor, |index| StoreIo::token_of(device, index));
         if did {
             running.image.run(io.now);
         }
@@ -468,6 +495,7 @@ impl Store for RbdStore {
     fn flush(&mut self, io: &mut StoreIo<'_>) {
         if let State::Running(running) = &mut self.state {
             let device = io.device;
+            running.branches.flush(&mut running.carrier.machine, io);
             running.carrier.flush(io.reactor, |index| StoreIo::token_of(device, index));
         }
     }
@@ -475,7 +503,7 @@ impl Store for RbdStore {
     fn waits_for(&self, now: Nanos) -> String {
         match &self.state {
             State::Reading => "ceph.conf and the keyring".to_owned(),
-            State::Running(running) => running.carrier.client.waits_for(now),
+            State::Running(running) => running.carrier.machine.waits_for(now),
             State::Closed | State::Failed(_) => String::new(),
         }
     }
@@ -485,8 +513,22 @@ impl Store for RbdStore {
         Some(Box::new(RbdStatus {
             image: self.spec.image.path(),
             owns_lock: running.image.owns_lock(),
-            map_epoch: running.carrier.client.map().map_or(0, |map| map.epoch),
+            map_epoch: running.carrier.machine.map().map_or(0, |map| map.epoch),
+            connections: running.carrier.machine.link_counts(),
+            moves: running.carrier.machine.moves(),
+            handed: running.branches.handed,
         }))
+    }
+
+    fn calls(&self) -> &'static [Call] {
+        branches::CALLS
+    }
+
+    fn call(&mut self, call: Settings) -> Result<(), String> {
+        match &mut self.state {
+            State::Running(running) => running.branches.call(call),
+            _ => Err("the image is not open".to_owned()),
+        }
     }
 }
 
