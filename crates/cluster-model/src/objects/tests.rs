@@ -251,13 +251,18 @@ fn clones_after(fill: impl FnOnce(&mut ObjectOps, SnapId)) -> usize {
 
 #[test]
 fn only_a_change_makes_a_clone() {
-    let clones = |ops: fn(&mut ObjectOps)| clones_after(|all, _| ops(all));
-    assert_eq!(clones(|ops| drop(ops.zero(8192, 100))), 0, "zeroes at the end");
-    assert_eq!(clones(|ops| drop(ops.zero(1 << 20, 100))), 0, "zeroes behind the end");
-    assert_eq!(clones(|ops| drop(ops.zero(8191, 100))), 1, "zeroes across the end");
-    assert_eq!(clones(|ops| drop(ops.truncate(8192))), 1, "cut at the end");
-    assert_eq!(clones(|ops| drop(ops.create(false))), 1, "made although it is there");
-    let rolled_back = clones_after(|ops, snap| drop(ops.rollback(snap)));
+    type Fill = fn(&mut ObjectOps);
+    let cases: [(&str, Fill, usize); 5] = [
+        ("zeroes at the end", |ops| _ = ops.zero(8192, 100), 0),
+        ("zeroes behind the end", |ops| _ = ops.zero(1 << 20, 100), 0),
+        ("zeroes across the end", |ops| _ = ops.zero(8191, 100), 1),
+        ("cut at the end", |ops| _ = ops.truncate(8192), 1),
+        ("made although it is there", |ops| _ = ops.create(false), 1),
+    ];
+    for (what, fill, clones) in cases {
+        assert_eq!(clones_after(|ops, _| fill(ops)), clones, "{what}");
+    }
+    let rolled_back = clones_after(|ops, snap| _ = ops.rollback(snap));
     assert_eq!(rolled_back, 1, "rolled back to what it is");
 }
 
