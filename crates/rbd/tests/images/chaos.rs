@@ -90,7 +90,7 @@ impl Chaos {
             world.create("vm", options);
         }
         let clients = if has_lock { random.random_range(1..4) } else { 1 };
-        let is_exclusive = has_lock && clients == 1 && seed % 2 == 0;
+        let is_exclusive = has_lock && clients == 1 && seed.is_multiple_of(2);
         let live = (0..clients).map(|_| open(&mut world, is_exclusive)).collect();
         Self {
             seed,
