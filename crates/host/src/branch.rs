@@ -7,8 +7,8 @@
 //! reaches the other core together.
 //!
 //! A store has at most one branch on a core. The core gives the branch its events and mail, then
-//! calls [`Branch::act`] until it does nothing, and [`Branch::flush`] once. The branch ends when the
-//! store ends it, and at the latest when the store is [released](crate::Store::release).
+//! calls [`Branch::act`] until it does nothing, and [`Branch::flush`] once. The branch ends when
+//! the store ends it, and at the latest when the store is [released](crate::Store::release).
 
 use std::fmt::Debug;
 

@@ -7,9 +7,9 @@
 //!
 //! Bounds: most messages belong to a front-end's request in flight (the front-end bounds these; see
 //! `fieldstone_nbd::Limits` for one connection), to a node request in flight (the volume bounds
-//! these), to a request in flight of a store with branches (the store bounds these), or to a control
-//! call. The other messages are few: connections, links, blocking calls and
-//! wake-ups. When a mailbox is full, the rest of its batch waits for a later turn.
+//! these), to a request in flight of a store with branches (the store bounds these), or to a
+//! control call. The other messages are few: connections, links, blocking calls and wake-ups. When
+//! a mailbox is full, the rest of its batch waits for a later turn.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -19,9 +19,9 @@
 //! A write that a node passes on may arrive late: after the writer has given up waiting for it,
 //! sent the same bytes itself, and written other bytes to the same place. So a node takes a write
 //! from another node only if it carries the *pass* that the writer announced last on its own
-//! connection to this node ([`crate::RequestBody::AdmitRelays`]). The writer announces a new pass when it
-//! gives up a write that was passed on, before it sends anything else. Without a connection of the
-//! writer, a node takes no write from other nodes.
+//! connection to this node ([`crate::RequestBody::AdmitRelays`]). The writer announces a new pass
+//! when it gives up a write that was passed on, before it sends anything else. Without a connection
+//! of the writer, a node takes no write from other nodes.
 
 use std::fmt;
 use std::ops::Range;

@@ -55,8 +55,8 @@ fn main() {
     );
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "{done} seeds, {failed} failed, {ops} requests, {events} events, {:.1} seeds/s\n{faults:?}\n{} \
-         records passed on, {} sent once more",
+        "{done} seeds, {failed} failed, {ops} requests, {events} events, {:.1} seeds/s\n\
+         {faults:?}\n{} records passed on, {} sent once more",
         done as f64 / seconds,
         relays[0],
         relays[1]

@@ -1,13 +1,14 @@
 //! The log-structured volume: a block device whose data is a log, protected by codes.
 //!
 //! Read in this order: [`interface`] (the interface between the volume and its world), `log` (how a
-//! write becomes a record), `relay` and `relay_copies` (how nodes pass writes on to each other), `rows` (how large writes go around the journal), `seal` (how
-//! records become shards), `width` (how many shards a segment must have), `sync` (when the shards
-//! are stable), `read` and `decode`, `open` (recovery, in its own folder), `gc` (how collection
-//! frees space), `space` and `provision` (how much room a volume has, and how nodes share room
-//! between volumes), `rebuild`, `scrub`, `damage`, `journal` and `join` (how the volume handles
-//! nodes that fail and return). The formats are in `record`, `footer`, `checkpoint` and `root`.
-//! `core` holds the state, the timers and the tasks.
+//! write becomes a record), `relay` and `relay_copies` (how nodes pass writes on to each other),
+//! `rows` (how large writes go around the journal), `seal` (how records become shards), `width`
+//! (how many shards a segment must have), `sync` (when the shards are stable), `read` and `decode`,
+//! `open` (recovery, in its own folder), `gc` (how collection frees space), `space` and `provision`
+//! (how much room a volume has, and how nodes share room between volumes), `rebuild`, `scrub`,
+//! `damage`, `journal` and `join` (how the volume handles nodes that fail and return). The formats
+//! are in `record`, `footer`, `checkpoint` and `root`. `core` holds the state, the timers and the
+//! tasks.
 //!
 //! # How to drive it
 //! The world hands the volume [`VolumeEvent`]s and block requests. It calls

@@ -11,10 +11,10 @@
 //!   present connection. Otherwise it sends the record to each node itself. The moves of a journal
 //!   are always flat.
 //! - *When a node is not reached.* The head waits at most half of the time after which a node
-//!   counts as down, and tells the outcome on each node. The volume then goes round the failed link:
-//!   it announces a new pass to each node without the record, so that no late copy can reach a
-//!   file, and sends the record to that node itself over the same connection. From there on all is as
-//!   with *flat*: a node that does not answer in time is given up, and the journal moves.
+//!   counts as down, and tells the outcome on each node. The volume then goes round the failed
+//!   link: it announces a new pass to each node without the record, so that no late copy can reach
+//!   a file, and sends the record to that node itself over the same connection. From there on all
+//!   is as with *flat*: a node that does not answer in time is given up, and the journal moves.
 //! - *After that* the volume uses no route through these nodes for a while ([`REST_MS`]), twice as
 //!   long after each further failure. A link that stays broken costs one wait now and then.
 //! - *When the head is lost*, the journal moves, as when any of its nodes is lost. Only the passes

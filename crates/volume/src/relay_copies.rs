@@ -11,8 +11,8 @@
 //!   which the volume has announced a new pass before. So each node in the end answers for its
 //!   shard, or is lost, as without routes: the volume always knows which node has which shard.
 //! - *Room.* The answer of a node reports its free slots, but a node behind the head gives no
-//!   answer to the volume. Until the node's next answer, the volume counts the slot that the first write
-//!   of a shard took there.
+//!   answer to the volume. Until the node's next answer, the volume counts the slot that the first
+//!   write of a shard took there.
 
 use bytes::Bytes;
 use fieldstone_codes::Profile;

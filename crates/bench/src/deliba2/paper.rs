@@ -335,8 +335,9 @@ fn pattern_of(text: &str) -> anyhow::Result<Pattern> {
 /// What the paper says beside its numbers, and what this project makes of it. Each has its place.
 pub const STATEMENTS: [(&str, &str); 12] = [
     (
-        "a single client with 6 cores and a cluster with 8 drives [...] AMD EPYC Rome 7302P 16-core \
-         CPU [...] For our 10 GbE network, the bandwidth performance range we achieved is 9.2 Gb/s",
+        "a single client with 6 cores and a cluster with 8 drives [...] AMD EPYC Rome 7302P \
+         16-core CPU [...] For our 10 GbE network, the bandwidth performance range \
+         we achieved is 9.2 Gb/s",
         "section 3.3, of the software baseline",
     ),
     (
@@ -397,8 +398,8 @@ pub const STATEMENTS: [(&str, &str); 12] = [
 
 /// Why the loads have one access in flight, if the user does not choose.
 pub const DEPTH_REASON: &str = "The paper prints no queue depth for these figures. Its own numbers \
-    give it by Little's law: 9,000 reads of 4 kB per second (section 3.3.2) of 65 us each (Table 3) \
-    are 0.6 in flight. So the default is 1; --depth N chooses another";
+    give it by Little's law: 9,000 reads of 4 kB per second (section 3.3.2) of 65 us each \
+    (Table 3) are 0.6 in flight. So the default is 1; --depth N chooses another";
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,10 @@
 //! Which links to OSDs move to another core.
 //!
 //! All links begin on the client's core. There nothing is handed over, so a client that is not busy
-//! stays whole, and a request of it waits for no other core. Only when the core is busy, and another
-//! one less so, do links move: the CPU time of both cores decides, whatever they spend it on. So the
-//! work that a small request makes on the client's core (front-end, layers, image, objecter) counts,
-//! and the other images and connections of both cores count, too.
+//! stays whole, and a request of it waits for no other core. Only when the core is busy, and
+//! another one less so, do links move: the CPU time of both cores decides, whatever they spend it
+//! on. So the work that a small request makes on the client's core (front-end, layers, image,
+//! objecter) counts, and the other images and connections of both cores count, too.
 //!
 //! Nothing tells the CPU time of one link. It is estimated from its requests and bytes. An estimate
 //! that is wrong makes a move too small or too large; the next look corrects that.

@@ -2,9 +2,9 @@
 //!
 //! A client has one name, one number and one address in its cluster, and an OSD accepts one
 //! connection of them. So a client that shall use several cores divides the OSDs among them. A
-//! [`Branch`] has the links to some OSDs, on a core of its own: it makes frames and reads them, with
-//! their checksums and encryption. What needs the whole client stays with the client: monitors,
-//! maps, tickets, and which request goes to which OSD.
+//! [`Branch`] has the links to some OSDs, on a core of its own: it makes frames and reads them,
+//! with their checksums and encryption. What needs the whole client stays with the client:
+//! monitors, maps, tickets, and which request goes to which OSD.
 //!
 //! ```text
 //!      client's core                                  branch's core
@@ -16,9 +16,9 @@
 //!
 //! # Rules
 //!
-//! - Errands arrive in order, and reports, too. So a `Send` belongs to the `Open` before it. If that
-//!   link has broken meanwhile, the request is dropped: the objecter learns of the end from the
-//!   report, and sends the request again.
+//! - Errands arrive in order, and reports, too. So a `Send` belongs to the `Open` before it. If
+//!   that link has broken meanwhile, the request is dropped: the objecter learns of the end from
+//!   the report, and sends the request again.
 //! - A report names its session. The client drops reports of a session that it has closed: the
 //!   objecter hears nothing of an old connection.
 //! - All links name the address of the client. A cluster that blocks the address blocks the links

@@ -29,8 +29,8 @@
 //! **Tickets** are renewed over the session with the monitor when three quarters of their time are
 //! over. An OSD that refuses a ticket makes the client renew it.
 //!
-//! **Several cores.** A client may have [branches](branch) on other cores: each has the links to some
-//! of the OSDs. The client stays one, with one name and one address. Its owner carries
+//! **Several cores.** A client may have [branches](branch) on other cores: each has the links to
+//! some of the OSDs. The client stays one, with one name and one address. Its owner carries
 //! [errands](Client::take_errands) to the branches and [reports](Client::reported) back. The CPU
 //! time of the cores decides which links move to a branch.
 //!

@@ -405,7 +405,8 @@ impl Core {
     }
 
     /// The map says of an object that was, or will be, copied below the snapshots and nothing else:
-    /// it has not changed since the last one. `seq`: the newest snapshot that does not see the copy.
+    /// it has not changed since the last one. `seq`: the newest snapshot that does not see the
+    /// copy.
     async fn note_copied(&self, view: &View, object: u64, seq: SnapId) -> Result<(), RbdError> {
         let is_seen = view.snap_context.snaps.first().is_some_and(|&newest| newest > seq);
         let is_clean = view.features.has(Features::FAST_DIFF) && is_seen;
@@ -429,8 +430,8 @@ impl Core {
         Ok(trimmed(&pieces))
     }
 
-    /// Copies bytes of the parent into an object as if it had existed before all snapshots but those
-    /// up to `seq`.
+    /// Copies bytes of the parent into an object as if it had existed before all snapshots but
+    /// those up to `seq`.
     async fn copy_below_snapshots(
         &self,
         view: &View,

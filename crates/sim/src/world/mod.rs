@@ -4,9 +4,10 @@
 //! actions go back on the schedule. Nothing else moves time, so a run is a function of its
 //! scenario. The parts: `nodes` and `volumes` host the processes; `users` submits requests and
 //! judges answers; `growth` and `removal` grow and remove whole volumes; `faults` makes faults
-//! strike; `links` connects nodes with each other, and strikes these links; `permanent_faults` makes the faults that stay; `disk_full` fills the disks of all
-//! nodes; `expected_space` decides when a volume may report a lack of space; `accounting` checks
-//! the contents of nodes; `script` runs a run from creation to the last check.
+//! strike; `links` connects nodes with each other, and strikes these links; `permanent_faults`
+//! makes the faults that stay; `disk_full` fills the disks of all nodes; `expected_space` decides
+//! when a volume may report a lack of space; `accounting` checks the contents of nodes; `script`
+//! runs a run from creation to the last check.
 
 mod accounting;
 mod describe;
