@@ -26,7 +26,7 @@ FUZZ_SECONDS ?= 300
 .DEFAULT_GOAL := help
 .PHONY: help quickstart build test tools hdl-tools rtl lint unit bindings install-codes install-block \
 	ceph-plugin install-ceph-plugin ceph-plugin-harness ceph-plugin-for-tests \
-	bench-ceph-plugin simulate scenarios seeds-and-scenarios \
+	bench-ceph-plugin simulate scenarios \
 	test-ceph bench fuzz-smoke fuzz clean
 
 help: ## This list
@@ -39,7 +39,7 @@ build: ## The release build; with the FPGA device if `make hdl-tools` was run
 	$(CARGO) build --release --locked -p fieldstone $(FEATURES)
 
 # In this order, so that what is wrong shows as early as it can.
-STAGES = tools lint unit rtl bindings build seeds-and-scenarios
+STAGES = tools lint unit rtl bindings build simulate scenarios
 
 test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real clients
 	@$(foreach stage,$(STAGES),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
@@ -144,10 +144,6 @@ simulate: build ## Seeds SEEDS (0..2000) of the seeded world, and some with rege
 
 # What tests/ceph_fsx.py runs. `make unit` has built it, with the same options.
 FSX = $(CARGO) build --workspace --locked --example rbd_fsx
-
-# `make test` runs both at a time.
-seeds-and-scenarios: build
-	MAKE="$(MAKE)" tests/seeds-and-scenarios
 
 scenarios: build ceph-plugin-for-tests ## Scenarios with real clients; `tests/run NAME …` runs some of them
 	$(FSX)
