@@ -104,6 +104,9 @@ pub struct Device {
     overdue: Overdue,
     completions: Vec<(Origin, Completion)>,
     opening: Option<mpsc::Sender<Result<Info, OpenFailure>>>,
+    /// A layer has failed to open, and the store has been told to close. The store may serve for
+    /// some time after that.
+    has_given_up: bool,
     closing: Option<Closing>,
     timer: Option<Nanos>,
     dirty: bool,
@@ -128,6 +131,7 @@ impl Device {
             overdue: Overdue::default(),
             completions: Vec::new(),
             opening: Some(reply),
+            has_given_up: false,
             closing: None,
             timer: None,
             dirty: true,
@@ -317,7 +321,8 @@ impl Device {
             }
         }
         let failed = matches!(self.stack.readiness(), Readiness::Failed(_));
-        if failed && self.stack.store().phase() == Phase::Serving {
+        let serves = self.stack.store().phase() == Phase::Serving;
+        if failed && serves && !std::mem::replace(&mut self.has_given_up, true) {
             self.stack.store_mut().close();
             busy = true;
         }
