@@ -283,8 +283,7 @@ impl Device {
         }
         loop {
             self.stack.refresh_info();
-            self.stack.poll_into(now, &mut self.completions);
-            let mut busy = !self.completions.is_empty();
+            let mut busy = self.poll(now);
             if self.opening.is_some() {
                 busy |= self.open_layers(now, router, reactor);
             }
@@ -305,6 +304,21 @@ impl Device {
         self.answer_calls();
         self.set_timer(reactor);
         true
+    }
+
+    /// Polls the store and its layers; only the store, while it opens. A store may have a size
+    /// before it serves, and a layer that reads its header then would get an error. True if there
+    /// is more to do.
+    fn poll(&mut self, now: Nanos) -> bool {
+        if self.stack.store().phase() != Phase::Opening {
+            self.stack.poll_into(now, &mut self.completions);
+            return !self.completions.is_empty();
+        }
+        // No front-end has the device yet, and so the store has no request.
+        let mut answers = Vec::new();
+        self.stack.store_mut().poll(now, &mut answers);
+        debug_assert!(answers.is_empty(), "a store that opens answers no request");
+        self.stack.store().phase() != Phase::Opening
     }
 
     /// Starts the work of layers that open. Closes the store if a layer has failed. True if there
