@@ -16,7 +16,7 @@
 //!   also closes the link, so that nothing stays queued there.
 //! - *Own work first.* Once the node's own part has ended, the request no longer keeps a fence or a
 //!   removal waiting, even while the node waits for others.
-//! - *The writer is gone.* The entry ends as usual, by answers or by time, and nobody is told.
+//! - *The writer is gone.* The entry ends as usual, by answers or by time, and no answer leaves.
 //!
 //! A node is a client of its children. It sends them the writer's capability, and they check it
 //! like one of the writer itself. In addition they want the writer's pass

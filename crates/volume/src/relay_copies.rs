@@ -85,7 +85,7 @@ impl VolumeCore {
     }
 
     /// Sends a write along a route through the nodes of its targets. False if there is no such
-    /// route now. Then nobody is told anything.
+    /// route now. Then no node is told anything.
     pub fn send_copies(&mut self, write: CopiesWrite, waiter: CopiesWaiter) -> bool {
         let nodes: SmallVec<[NodeIndex; 8]> = write.targets.iter().map(|target| target.1).collect();
         let route = if self.has_copies() { self.route_through(&nodes) } else { None };
