@@ -307,7 +307,8 @@ fn get(url: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(address).with_context(|| url.to_owned())?;
     stream.set_read_timeout(Some(ANSWER_MAX))?;
     stream.set_write_timeout(Some(ANSWER_MAX))?;
-    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let asked = format!("GET /{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(asked.as_bytes())?;
     let mut text = String::new();
     stream.take(METRICS_BYTES_MAX).read_to_string(&mut text).with_context(|| url.to_owned())?;
     let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("{url}: no answer"))?;
@@ -386,9 +387,14 @@ fieldstone_requests_total{volume=\"v\",op=\"read\"} 100
         let server = std::thread::spawn(move || {
             for answer in ["200 OK\r\n\r\nhello", "404 Not Found\r\n\r\n", ""] {
                 let (mut stream, _) = listener.accept().expect("a client");
-                let mut asked = [0; 512];
-                let len = stream.read(&mut asked).expect("a question");
-                assert!(asked[..len].starts_with(b"GET /metrics HTTP/1.1\r\n"));
+                // The whole question: bytes that are left unread would reset the connection.
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).expect("the rest of the question");
+                    asked.extend(byte);
+                }
+                assert!(asked.starts_with(b"GET /metrics HTTP/1.1\r\n"));
                 if !answer.is_empty() {
                     write!(stream, "HTTP/1.1 {answer}").expect("it reads");
                 }
