@@ -11,9 +11,29 @@ pub const REQUESTS_MAX: usize = 4096;
 /// [`fieldstone_proto::NodeError::Busy`]. So writes find room, no matter how much clients read.
 pub const REQUESTS_FOR_READS_MAX: usize = REQUESTS_MAX / 4 * 3;
 
-/// Requests that a node has passed on to other nodes, and that are not answered. The node answers a
-/// request that would exceed this number with [`fieldstone_proto::NodeError::Busy`].
+/// Requests that a node has passed on to other nodes, and that are not answered. The node does not
+/// pass on a request that would exceed this number, and says so
+/// ([`fieldstone_proto::NodeError::NotPassedOn`]): the writer sends it itself.
 pub const RELAYS_MAX: usize = 2 * REQUESTS_MAX;
+
+/// Those of one volume. The writer of a volume chooses the nodes behind this one and how long this
+/// one waits for them, so it must not fill the table of all volumes with such waits.
+pub const RELAYS_PER_VOLUME_MAX: usize = REQUESTS_MAX / 8;
+
+/// How long another node may answer nothing at all, while answers are due, before this node closes
+/// the link and with it all waits on it, in nanoseconds. Writers choose how long their own requests
+/// wait; this is the time that no writer chooses.
+pub const LINK_SILENCE_NS: u64 = 3_000_000_000;
+
+/// For this long after that, the node passes nothing on to the silent one, in nanoseconds.
+pub const LINK_REST_NS: u64 = 5_000_000_000;
+
+/// Silent nodes that the node remembers.
+pub const LINK_RESTS_MAX: usize = 64;
+
+/// A node that is this late with the end of a wait was stopped itself, in nanoseconds: answers may
+/// lie in its sockets. It waits as long again.
+pub const OWN_DELAY_NS: u64 = 100_000_000;
 
 /// Volumes that a node may know.
 pub const VOLUMES_MAX: usize = 4096;

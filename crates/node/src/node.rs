@@ -110,7 +110,6 @@ impl Node {
 
     /// Takes an event. `now_ns` is the nodes' clock, which decides when capabilities expire.
     pub fn handle(&mut self, now_ns: u64, event: NodeEvent) {
-        self.expire_relays(now_ns);
         match event {
             NodeEvent::Request { peer, request } => {
                 if self.is_ready() {
@@ -123,7 +122,7 @@ impl Node {
                 None => tracing::warn!(id = id.0, "completion of an unknown disk operation"),
             },
             NodeEvent::PeerLost { peer } => self.lose_peer(peer),
-            NodeEvent::Relayed { from, reply } => self.relay_answered(&from, reply),
+            NodeEvent::Relayed { from, reply } => self.relay_answered(now_ns, &from, reply),
             NodeEvent::LinkLost { to } => self.lose_link(&to),
             NodeEvent::Tick => {}
             NodeEvent::Room { room_bytes } => {
@@ -131,6 +130,8 @@ impl Node {
                 self.store.set_room(room_bytes.saturating_sub(rings_bytes));
             }
         }
+        // After the event: an answer that comes in the last moment is on time.
+        self.expire_relays(now_ns);
         self.settle();
     }
 
@@ -230,6 +231,7 @@ impl Node {
 
     fn lose_peer(&mut self, peer: PeerId) {
         self.table.lose_peer(peer);
+        self.end_relays_of(peer);
         for volume in self.volumes.values_mut() {
             volume.superseded.retain(|superseded| *superseded != peer);
             if volume.holder == Some(peer) {

@@ -25,7 +25,7 @@
 
 use bytes::Bytes;
 use fieldstone_block::Nanos;
-use fieldstone_proto::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX};
+use fieldstone_proto::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX, WAIT_MS_MAX};
 use fieldstone_proto::{
     JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica, ReplyBody, RequestBody, Route,
     ShardIndex, Strategy,
@@ -149,7 +149,8 @@ impl VolumeCore {
             Replica { node: *node, pass: relay.pass, shard: ShardIndex(0), address }
         };
         let replicas = order.iter().map(replica).collect();
-        let wait_ms = u32::try_from(self.config.node_timeout_ms / 2).unwrap_or(u32::MAX);
+        let wait_ms = u32::try_from(self.config.node_timeout_ms / 2).unwrap_or(WAIT_MS_MAX);
+        let wait_ms = wait_ms.min(WAIT_MS_MAX);
         Some(Route { strategy, rank: 0, wait_ms, replicas })
     }
 
