@@ -117,7 +117,7 @@ impl Core {
         }
     }
 
-    /// Changes the state of an object at the OSD, then in memory. The caller has a turn on it.
+    /// Changes the state of an object at the OSD, then in memory. The caller has its lock.
     pub(crate) async fn set_state(
         &self,
         object: u64,

@@ -78,7 +78,7 @@ pub(super) async fn resize(
     if !grows {
         cut_objects(core, size_bytes).await?;
         each_object(core, objects..header.objects(), progress, |core, view, object| async move {
-            let _turn = core.turn(object).await;
+            let _guard = core.lock_object(object).await;
             keep_for_snapshots(&core, &view, object).await?;
             core.remove_object(&view, object).await
         })
@@ -137,7 +137,7 @@ async fn cut_objects(core: &Rc<Core>, size_bytes: u64) -> Result<(), RbdError> {
         if extent.object >= objects {
             continue;
         }
-        let _turn = core.turn(extent.object).await;
+        let _guard = core.lock_object(extent.object).await;
         keep_for_snapshots(core, &view, extent.object).await?;
         if !core.may_exist(extent.object) {
             continue;
