@@ -51,7 +51,7 @@ pub(crate) enum Op {
     Space { file: File, mode: i32, offset_bytes: u64, len_bytes: u64 },
     Accept { listener: Listener, multishot: bool },
     Recv { socket: Socket, target: Target, want: Want, done_bytes: u32 },
-    Send { socket: Socket, gather: Gather },
+    Send { socket: Socket, gather: Gather, quiet: bool },
     Connect { socket: Socket, endpoint: Box<Endpoint> },
 }
 
@@ -121,7 +121,7 @@ impl Op {
                     .flags(flags)
                     .build()
             }
-            Op::Send { socket, gather } => send_entry(socket, gather),
+            Op::Send { socket, gather, .. } => send_entry(socket, gather),
             Op::Connect { socket, endpoint } => {
                 let (address, len_bytes) = endpoint.as_raw();
                 opcode::Connect::new(types::Fd(socket.raw()), address, len_bytes).build()
@@ -186,6 +186,11 @@ impl Op {
         }
     }
 
+    /// True for a send whose result alone ends no wait.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self, Op::Send { quiet: true, .. })
+    }
+
     /// True if the kernel may write to memory that the caller owns.
     pub(crate) fn borrows_memory(&self) -> bool {
         matches!(self, Op::Recv { target: Target::Raw(..), .. })
@@ -208,7 +213,7 @@ impl Op {
                 Payload::Buffer(buffer)
             }
             Op::Write { gather, .. } => Payload::Parts(gather.dissolve(pool)),
-            Op::Send { socket, gather } => {
+            Op::Send { socket, gather, .. } => {
                 if result.is_err() && gather.done_bytes() > 0 {
                     // A part of a message is on the wire. No other message may follow it as if it
                     // were whole. An error means that the connection is already gone.

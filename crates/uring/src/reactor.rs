@@ -12,6 +12,15 @@
 //!                  (backlog if full)  └─ enter, once ─┘
 //! ```
 //!
+//! A caller that expects many more results soon may ask for a batch ([`Reactor::batch_for`]). Then
+//! a turn that has to wait collects results for some time, and ends with all of them. That costs
+//! one wake-up instead of one for each result.
+//!
+//! A send to a socket with room ends within the system call that submits it. If its event ended the
+//! turn, each turn that sends would be followed by one that has nothing to do. So the event of a
+//! quiet send ([`Reactor::send_quietly`]) waits for the next other one: the turn asks the kernel
+//! for one result more than there are such sends.
+//!
 //! If the kernel finishes an operation only in part (a short read, a partial send), the reactor
 //! continues it in the next turn. It reports the operation once, when it is whole.
 //!
@@ -78,6 +87,9 @@ pub use start::Space;
 pub const MAX_TRANSFER_BYTES: usize = 1 << 30;
 /// How long the drop of a reactor waits for disk operations that do not return.
 pub const DRAIN_LIMIT_MS: u64 = 10_000;
+/// How long the event of a quiet send waits for another event, at most. A turn may hold another
+/// event back for as long if a quiet send does not end at once, because the socket has no room.
+pub const QUIET_MAX: Nanos = Nanos::from_ms(5);
 /// The completions that the ring itself holds, as a multiple of its submission entries.
 const COMPLETIONS_PER_ENTRY: u32 = 8;
 
@@ -117,6 +129,8 @@ pub struct Counters {
     pub enters: u64,
     /// System calls that were allowed to sleep.
     pub waits: u64,
+    /// System calls that collected a batch.
+    pub batches: u64,
     /// Polls before sleeping that found an event.
     pub polls_found: u64,
     /// Polls before sleeping that found none.
@@ -190,6 +204,14 @@ pub struct Reactor {
     multishot_accept: bool,
     results: Vec<turn::KernelResult>,
     polling: poll::Polling,
+    /// How long the next turn collects results, if it has to wait.
+    batch: Option<Nanos>,
+    /// Quiet sends in the submission queue.
+    quiet_queued: u32,
+    /// Quiet sends that the kernel has got since the last look at its results.
+    quiet_sent: u32,
+    /// Something waits for the end of a send.
+    hears_sends: bool,
     now: Nanos,
     counters: Counters,
     not_send: PhantomData<*const ()>,
@@ -228,6 +250,10 @@ impl Reactor {
             multishot_accept: true,
             results: Vec::new(),
             polling: poll::Polling::new(options.poll && cpus > 1),
+            batch: None,
+            quiet_queued: 0,
+            quiet_sent: 0,
+            hears_sends: false,
             now: clock::now(),
             counters: Counters::default(),
             not_send: PhantomData,
@@ -274,6 +300,14 @@ impl Reactor {
     /// Removes the token's timer; false if it had none. No event follows.
     pub fn cancel_timer(&mut self, token: Token) -> bool {
         self.timers.cancel(token)
+    }
+
+    /// Asks the next turn for a batch: if it has to wait, it collects results and mail for `wait`
+    /// (and not past the nearest timer), instead of ending with the first one. If nothing comes in
+    /// that time, it waits for the first result as usual. Everything that comes, mail too, may be
+    /// reported up to `wait` late.
+    pub fn batch_for(&mut self, wait: Nanos) {
+        self.batch = Some(wait);
     }
 
     /// Makes a mailbox for up to `capacity` messages from any thread. When the mailbox becomes

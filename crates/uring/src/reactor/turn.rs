@@ -7,7 +7,7 @@ use fieldstone_block::Nanos;
 use io_uring::{EnterFlags, cqueue, opcode, squeue, types};
 
 use super::start::user_data;
-use super::{Holder, Queued, Reactor};
+use super::{Holder, QUIET_MAX, Queued, Reactor};
 use crate::clock;
 use crate::event::{Event, Payload};
 use crate::op::{Op, Step};
@@ -21,6 +21,9 @@ const CANCEL: u64 = u64::MAX - 1;
 /// Send buffer of accepted Unix sockets. The system's 208 KiB hold one answer of 128 KiB. With
 /// several answers in flight, each would wait until the client wakes up and reads the one before.
 const UNIX_SEND_BYTES: u32 = 1 << 20;
+/// The results that end a batch before its time is over. The kernel takes it that a ring whose
+/// completion queue is full has enough of them.
+const BATCH_MAX: u32 = 1 << 16;
 /// How often a poll checks for work between two readings of the clock.
 const CHECKS_PER_CLOCK: u32 = 8;
 /// How many times in a row a step may fail with `EINTR` or `EAGAIN`.
@@ -47,6 +50,8 @@ enum Sleep {
     No,
     For(Nanos),
     Endless,
+    /// For this time, also if results come.
+    Batch(Nanos),
 }
 
 /// Whether the reactor polled before a wait.
@@ -98,9 +103,14 @@ impl Reactor {
 
     fn run(&mut self, events: &mut Vec<Event>, limit: TurnLimit) -> io::Result<usize> {
         let before = events.len();
+        let mut batch = self.batch.take();
         loop {
             self.refill();
-            let mut sleep = self.sleep(limit);
+            let mut sleep = match (self.sleep(limit), batch.take()) {
+                (Sleep::For(rest), Some(wait)) => Sleep::Batch(wait.min(rest)),
+                (Sleep::Endless, Some(wait)) => Sleep::Batch(wait),
+                (sleep, _) => sleep,
+            };
             let polled = self.poll(&sleep)?;
             match polled {
                 Polled::No => {}
@@ -115,7 +125,7 @@ impl Reactor {
             let slept_at = self.now;
             let entered = self.enter(&sleep);
             self.now = clock::now();
-            if polled == Polled::No && !matches!(sleep, Sleep::No) {
+            if polled == Polled::No && matches!(sleep, Sleep::For(_) | Sleep::Endless) {
                 self.polling.slept(self.now.since(slept_at));
             }
             // This comes before the return of an error: the bell must not stay in its sleeping
@@ -167,7 +177,7 @@ impl Reactor {
     /// calls.
     fn poll(&mut self, sleep: &Sleep) -> io::Result<Polled> {
         let limit = match (self.polling.limit(), sleep) {
-            (None, _) | (_, Sleep::No) => return Ok(Polled::No),
+            (None, _) | (_, Sleep::No | Sleep::Batch(_)) => return Ok(Polled::No),
             (Some(limit), Sleep::For(rest)) => limit.min(*rest),
             (Some(limit), Sleep::Endless) => limit,
         };
@@ -201,9 +211,24 @@ impl Reactor {
         let queue = self.ring.submission();
         let kernel_has_work = queue.taskrun() || queue.cq_overflow();
         drop(queue);
+        let quiet = if self.hears_sends { 0 } else { self.quiet_sent as usize };
         kernel_has_work
-            || !self.ring.completion().is_empty()
+            || self.ring.completion().len() > quiet
             || self.bell.as_ref().is_some_and(|bell| bell.has_rung())
+    }
+
+    /// How many results the next `io_uring_enter` waits for, and for how long.
+    fn wanted(&mut self, sleep: &Sleep) -> (u32, Option<Nanos>) {
+        self.quiet_sent += std::mem::take(&mut self.quiet_queued);
+        let quiet = if self.hears_sends { 0 } else { self.quiet_sent };
+        match *sleep {
+            Sleep::No => (0, None),
+            Sleep::For(rest) if quiet > 0 => (1 + quiet, Some(rest.min(QUIET_MAX))),
+            Sleep::Endless if quiet > 0 => (1 + quiet, Some(QUIET_MAX)),
+            Sleep::For(rest) => (1, Some(rest)),
+            Sleep::Endless => (1, None),
+            Sleep::Batch(wait) => (BATCH_MAX, Some(wait)),
+        }
     }
 
     /// One `io_uring_enter`: submits the queue, runs the kernel's deferred work, and sleeps if
@@ -227,22 +252,20 @@ impl Reactor {
             // A server that waits for its clients is idle and does not wait for a disk.
             flags |= EnterFlags::NO_IOWAIT;
         }
-        let timeout = match sleep {
-            Sleep::For(Nanos(nanos)) => Some(
-                types::Timespec::new()
-                    .sec(nanos / 1_000_000_000)
-                    .nsec(u32::try_from(nanos % 1_000_000_000).expect("below 10^9")),
-            ),
-            Sleep::No | Sleep::Endless => None,
-        };
+        let (wanted, limit) = self.wanted(sleep);
+        let timeout = limit.map(|Nanos(nanos)| {
+            types::Timespec::new()
+                .sec(nanos / 1_000_000_000)
+                .nsec(u32::try_from(nanos % 1_000_000_000).expect("below 10^9"))
+        });
         let mut args = types::SubmitArgs::new();
         if let Some(timeout) = &timeout {
             args = args.timespec(timeout);
         }
         self.counters.enters += 1;
         self.counters.waits += u64::from(may_sleep);
+        self.counters.batches += u64::from(matches!(sleep, Sleep::Batch(_)));
         let submitter = self.ring.submitter();
-        let wanted = u32::from(may_sleep);
         // SAFETY: the flags say that the argument is extended, which `args` is; it and the
         // timeout it points to outlive the call. Every queued entry points only to memory that its
         // flight owns (see `put`).
@@ -277,6 +300,7 @@ impl Reactor {
     fn reap(&mut self, events: &mut Vec<Event>) -> usize {
         let mut results = std::mem::take(&mut self.results);
         self.read_results(&mut results);
+        (self.quiet_sent, self.hears_sends) = (0, false);
         let count = results.len();
         for result in results.drain(..) {
             self.settle(result, events);
@@ -397,6 +421,7 @@ impl Reactor {
     fn next_in_lane(&mut self, lane: usize, key: usize) {
         let front = self.lanes[lane].pop_front();
         assert_eq!(front, Some(key), "only the front of a lane is under way");
+        self.hears_sends |= self.lanes[lane].len() > 1;
         if let Some(next) = self.lanes[lane].front() {
             let next = *next;
             self.enqueue(Queued::Step(next));
@@ -444,6 +469,7 @@ impl Reactor {
             Queued::Step(key) => {
                 let flight = &mut self.flights[key];
                 flight.holder = Holder::Kernel;
+                self.quiet_queued += u32::from(flight.op.is_quiet());
                 let name = user_data(key, flight.generation);
                 flight.op.entry().user_data(name)
             }

@@ -1,8 +1,10 @@
 //! The reactor against the real kernel: files and sockets in temporary folders.
 
+mod batches;
 mod common;
 mod files;
 mod mail;
+mod quiet;
 mod shutdown;
 mod sockets;
 mod timers;
