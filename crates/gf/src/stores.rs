@@ -32,6 +32,9 @@ const PAGES: usize = 512;
 const PAGE_BITS: u32 = 12;
 /// Timed executions of each kind of stores in one measurement.
 const SAMPLES: usize = 8;
+/// The same in the largest class of sizes: half of the samples get the slower stores, and one of
+/// them takes as long as dozens of small executions.
+const SAMPLES_LARGE: usize = 4;
 /// Cold executions of a class between two measurements.
 const PERIOD: u32 = 1024;
 /// Classes of sizes: below 256 KiB, below 4 MiB, and larger.
@@ -182,7 +185,12 @@ impl Chooser {
     }
 
     fn record(&mut self, work: &Work, stores: Stores, elapsed: Duration) {
-        let trial = &mut self.trials[work.class()];
+        let class = work.class();
+        let wanted = match class % SIZE_CLASSES == SIZE_CLASSES - 1 {
+            true => SAMPLES_LARGE,
+            false => SAMPLES,
+        };
+        let trial = &mut self.trials[class];
         let of_kind = match stores {
             Stores::Plain => &mut trial.plain,
             Stores::Streaming => &mut trial.streaming,
@@ -191,8 +199,9 @@ impl Chooser {
         // Two of each kind in four samples.
         of_kind[trial.samples / 2] = Speed::try_from(time).unwrap_or(Speed::MAX);
         trial.samples += 1;
-        if trial.samples == 2 * SAMPLES {
-            let better = match median(trial.streaming) < median(trial.plain) {
+        if trial.samples == 2 * wanted {
+            let (plain, streaming) = (&mut trial.plain, &mut trial.streaming);
+            let better = match median(&mut streaming[..wanted]) < median(&mut plain[..wanted]) {
                 true => Stores::Streaming,
                 false => Stores::Plain,
             };
@@ -203,9 +212,9 @@ impl Chooser {
 }
 
 /// The upper one of the two in the middle.
-fn median(mut samples: [Speed; SAMPLES]) -> Speed {
+fn median(samples: &mut [Speed]) -> Speed {
     samples.sort_unstable();
-    samples[SAMPLES / 2]
+    samples[samples.len() / 2]
 }
 
 #[cfg(test)]
@@ -301,5 +310,18 @@ mod tests {
         assert!(chooser.choose(&work(800_000, 8 << 20)).is_sample);
         assert!(chooser.choose(&Work { outputs: None, ..work(900_000, 1 << 20) }).is_sample);
         assert_eq!(chooser.choose(&work(950_000, 1 << 20)), STREAMING);
+    }
+
+    #[test]
+    fn large_executions_need_fewer_samples() {
+        let mut chooser = Chooser::new();
+        for sample in 0..2 * SAMPLES_LARGE {
+            let work = work(1 + sample * 5000, 8 << 20);
+            let choice = chooser.choose(&work);
+            assert!(choice.is_sample);
+            let us = if choice.stores == Stores::Plain { 100 } else { 80 };
+            chooser.record(&work, choice.stores, Duration::from_micros(us));
+        }
+        assert_eq!(chooser.choose(&work(900_000, 8 << 20)), STREAMING);
     }
 }
