@@ -8,7 +8,8 @@ FIELDSTONE := $(TARGET)/release/fieldstone
 HDL := $(TARGET)/hdl
 VERILATOR := $(HDL)/bin/verilator
 # The device is part of the build where Verilator is.
-FEATURES = $(shell $(VERILATOR) --getenv VERILATOR_ROOT >/dev/null 2>&1 && echo --features rtl)
+FEATURES = $(shell $(VERILATOR) --getenv VERILATOR_ROOT >/dev/null 2>&1 && \
+	echo --features fieldstone/rtl)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Where `make install-codes` and `install-block` install; DESTDIR stands before it, for packagers.
 PREFIX ?= /usr/local
@@ -50,8 +51,9 @@ tools: hdl-tools ## NBD clients and Ceph for the scenarios; asks apt for those t
 hdl-tools: ## Verilator and Yosys (Python packages, beside the build's output), for the FPGA device
 	rtl/install-tools $(HDL)
 
-lint: ## Formatting and lints, denied
+lint: ## Formatting, lengths of lines and lints, denied
 	$(CARGO) fmt --check
+	$(PYTHON) tests/check-lines
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # The first step also builds the C libraries, which cargo does not build for their tests.
@@ -116,14 +118,17 @@ ceph-plugin-harness: ceph-plugin
 bench-ceph-plugin: ceph-plugin-harness ## The plug-in's rates beside those of Ceph's, in JSON lines
 	$(CEPH_PLUGIN)/bench $(CEPH_PLUGINS) $(CEPH_PLUGIN)/own
 
-# Builds the library $(2) of the crate $(1), and installs it.
+# Builds the library $(2) of the crate $(1), and installs it. WITH_COMMAND=yes builds the command in
+# the same run of cargo: then both have the same dependencies with the same features, which are
+# compiled once.
 define install-library
-	$(CARGO) rustc --release --locked -p fieldstone-$(1) --crate-type cdylib,staticlib \
-		-- -C strip=debuginfo -C link-arg=-Wl,-soname,lib$(2).so.0
+	FIELDSTONE_SONAME=lib$(2).so.0 $(CARGO) build --release --locked -p fieldstone-$(1) \
+		$(if $(WITH_COMMAND),-p fieldstone $(FEATURES))
 	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	install -m 644 crates/$(1)/include/$(2).h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(TARGET)/release/lib$(2).a $(DESTDIR)$(PREFIX)/lib
 	install -m 755 $(TARGET)/release/lib$(2).so $(DESTDIR)$(PREFIX)/lib/lib$(2).so.$(VERSION)
+	strip --strip-debug $(DESTDIR)$(PREFIX)/lib/lib$(2).so.$(VERSION)
 	ln -sf lib$(2).so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/lib$(2).so.0
 	ln -sf lib$(2).so.0 $(DESTDIR)$(PREFIX)/lib/lib$(2).so
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/$(1)/$(2).pc.in \
@@ -137,8 +142,8 @@ simulate: build ## Seeds SEEDS (0..2000) of the seeded world, and some with rege
 	$(FIELDSTONE) sim --seeds 0..50 --code zigzag:2+2
 	$(FIELDSTONE) sim --seeds 0..50 --code clay:2+2
 
-# What scenarios run beside the command.
-FSX = $(CARGO) build --release --locked -p fieldstone-host --example rbd_fsx
+# What tests/ceph_fsx.py runs. `make unit` has built it, with the same options.
+FSX = $(CARGO) build --workspace --locked --example rbd_fsx
 
 scenarios: build ceph-plugin-for-tests ## Scenarios with real clients; `tests/run NAME …` runs some of them
 	$(FSX)
@@ -161,6 +166,7 @@ fuzz-smoke: ## A bounded, seeded run of the properties that the fuzz targets che
 	$(CARGO) test --locked -p fieldstone-files --test smoke
 	$(CARGO) test --locked -p fieldstone-rados --test smoke
 	$(CARGO) test --locked -p fieldstone-rbd --test smoke
+	$(CARGO) test --locked -p fieldstone-luks --test smoke
 	$(CARGO) test --locked -p fieldstone-cluster-model --test hostile
 
 fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and a nightly toolchain
@@ -187,6 +193,7 @@ fuzz: ## A real search with cargo-fuzz, FUZZ_SECONDS long; needs cargo-fuzz and 
 	$(CARGO) +nightly fuzz run ceph_payload -- -max_len=2048 -max_total_time=$(FUZZ_SECONDS)
 	$(CARGO) +nightly fuzz run ceph_text -- -max_len=4096 -max_total_time=$(FUZZ_SECONDS)
 	$(CARGO) +nightly fuzz run rbd_answer -- -max_len=1024 -max_total_time=$(FUZZ_SECONDS)
+	$(CARGO) +nightly fuzz run luks_header -- -max_len=8192 -max_total_time=$(FUZZ_SECONDS)
 
 clean: ## Remove what was built
 	$(CARGO) clean

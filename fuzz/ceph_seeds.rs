@@ -1,5 +1,5 @@
-//! Writes the valid inputs from which `ceph_frames`, `ceph_payload`, `ceph_text` and `rbd_answer`
-//! start into folders of these names in the folder given.
+//! Writes the valid inputs from which `ceph_frames`, `ceph_payload`, `ceph_text`, `rbd_answer` and
+//! `luks_header` start into folders of these names in the folder given.
 
 use std::path::PathBuf;
 
@@ -12,6 +12,7 @@ fn main() -> std::io::Result<()> {
         ("ceph_payload", fieldstone_rados::fuzz::payload_seeds()),
         ("ceph_text", fieldstone_rados::fuzz::text_seeds()),
         ("rbd_answer", fieldstone_rbd::fuzz::seeds()),
+        ("luks_header", fieldstone_luks::fuzz::seeds()),
     ];
     for (name, seeds) in seeds {
         std::fs::create_dir_all(folder.join(name))?;

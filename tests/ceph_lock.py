@@ -5,8 +5,12 @@ Two clients write to different halves of one image, and each gives the lock up w
 both go on. Then one is killed with kill -9, or stalled, and the other takes the lock over; the one
 that was stalled is shut out. At the end the image holds what was acknowledged, and no block
 is torn.
+
+A server that keeps the lock for itself does what Ceph's commands ask it for: snapshots, sizes,
+flattening. The lock stays where it is.
 """
 
+import json
 import pathlib
 import sys
 
@@ -204,6 +208,57 @@ def answered(handle, cookie, outcomes={}):
     return outcomes.get(cookie)
 
 
+def asked_owner(world, cluster):
+    """Commands of Ceph ask our server, which keeps the lock for itself, to change the image."""
+    parent, image = "rep/parent", "rep/asked"
+    cluster.rbd("create", parent, "--size", f"{SIZE_MIB}M", "--object-size", "1M")
+    cluster.rbd("bench", "--io-type", "write", "--io-total", f"{SIZE_MIB}M", parent)
+    cluster.rbd("snap", "create", "--no-progress", f"{parent}@base")
+    cluster.rbd("clone", "--rbd-default-clone-format", "2", f"{parent}@base", image)
+    server = cluster.serve(f"{image}:exclusive", name="asked")
+    ledger = Ledger(HALF, seed=5)
+    load = Load(ledger, server.uri("asked"), depth=4)
+    load.wait_for_writes(50)
+    owner = cluster.rbd("lock", "ls", image).stdout
+
+    def ask(*words):
+        """Ceph's command succeeds, the server goes on, and the lock has not moved."""
+        cluster.rbd(*words)
+        load.wait_for_writes(3)
+        check(cluster.rbd("lock", "ls", image).stdout == owner, f"{words}: the lock has moved")
+
+    def snapshots():
+        found = json.loads(cluster.rbd("snap", "ls", "--format", "json", image).stdout)
+        return {snap["name"]: snap["protected"] for snap in found}
+
+    ask("snap", "create", "--no-progress", f"{image}@one")
+    first = cluster.export(f"{image}@one")
+    ask("snap", "protect", f"{image}@one")
+    ask("snap", "rename", f"{image}@one", f"{image}@two")
+    check(snapshots() == {"two": "true"}, f"snapshots: {snapshots()}")
+    ask("resize", "--no-progress", "--size", f"{2 * SIZE_MIB}M", image)
+    ask("resize", "--no-progress", "--size", f"{SIZE_MIB}M", "--allow-shrink", image)
+    result = cluster.rbd("resize", "--no-progress", "--size", "1M", image, ok=None)
+    check(result.returncode != 0, "an image shrinks although that was not allowed")
+    ask("flatten", "--no-progress", image)
+    info = json.loads(cluster.rbd("info", "--format", "json", image).stdout)
+    check("parent" not in info, f"the clone is not flat: {info}")
+    check(cluster.export(f"{image}@two") == first, "a snapshot has changed")
+    for name in ("three", "four"):
+        ask("snap", "create", "--no-progress", f"{image}@{name}")
+    ask("snap", "unprotect", f"{image}@two")
+    ask("snap", "rm", "--no-progress", f"{image}@two")
+    check(snapshots() == {"three": "false", "four": "false"}, f"snapshots: {snapshots()}")
+    # What the owner does not do for others is refused, because it keeps the lock.
+    result = cluster.rbd("snap", "rollback", "--no-progress", f"{image}@three", ok=None)
+    check(result.returncode != 0, "a snapshot is rolled back under an owner that keeps the lock")
+    load.finish()
+    ledger.verify(server.uri("asked"))
+    server.stop()
+    for name in (image, f"{image}@three", f"{image}@four"):
+        cluster.check_object_map(name)
+
+
 def scenario(world):
     need_ceph()
     need_libnbd()
@@ -215,6 +270,7 @@ def scenario(world):
         (our_server_dies, world, cluster),
         (librbd_dies, world, cluster),
         (stalled_owner, world, cluster),
+        (asked_owner, world, cluster),
     )
 
 

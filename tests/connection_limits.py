@@ -29,7 +29,7 @@ from world import MIB, Case, Skip, check
 
 OPEN_FILES = 1024
 SILENT = 1200
-# Longer than a stranger (docs/threat-model.md) may stay connected, and than a client may hold
+# Longer than a connection may stay pending (docs/threat-model.md), and than a client may hold
 # memory for which other clients wait.
 PATIENCE_SECONDS = 14
 # How long a client may wait while other connections use the memory that the client needs too.

@@ -78,4 +78,5 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, [Case("copies:3", "processes"), Case("rs:4+2", "processes")])
+if __name__ == "__main__":
+    main(scenario, [Case("copies:3", "processes"), Case("rs:4+2", "processes")])

@@ -10,13 +10,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, error_of, noise
 from ledger import Ledger, Mix
 from scenario import main
-from world import EVERY_CODE, MIB, check, fieldstone, refused
+from world import EVERY_CODE, FIELDSTONE, MIB, Process, check, fieldstone, refused
 
 BLOCK = 4096
+# A header without data, whose passphrase is PASSPHRASE. The data would begin at 2 MiB.
+HEADER = pathlib.Path(__file__).resolve().parent.parent / "crates/luks/tests/data/luks1.bin"
+PASSPHRASE = "open sesame"
 
 
-def layer_of(pool, name):
-    found = [layer for layer in pool.volume_status("v")["io"]["layers"] if layer["name"] == name]
+def layer_of(pool, name, device="v"):
+    layers = pool.volume_status(device)["io"]["layers"]
+    found = [layer for layer in layers if layer["name"] == name]
     return found[0] if found else None
 
 
@@ -187,6 +191,38 @@ def wrong(pool):
             check(word in said, f"the error does not name {word!r}: {said}")
 
 
+def locked(world, pool):
+    """A device whose header does not open fails at once, with its reason; others are served."""
+    image, right, wrong = world.file("encrypted.img"), world.file("right"), world.file("wrong")
+    image.write_bytes(HEADER.read_bytes().ljust(4 * MIB, b"\0"))
+    right.write_text(PASSPHRASE)
+    wrong.write_text("close sesame")
+    socket = world.file("locked.sock")
+    said = refused(
+        "serve", f"file:{image}", "--nbd", f"unix:{socket}",
+        "--layer", f"luks:passphrase-file={wrong}",
+        says=["encrypted.img", "no key slot opens with this passphrase", wrong],
+    )
+    check("tried again" not in said, f"a wrong passphrase is tried again: {said}")
+    command = [FIELDSTONE, "serve", pool.path / "v", f"file:{image}", "--nbd", f"unix:{socket}"]
+    server = Process(world, "locked", [*command, "--layer", f"luks:passphrase-file={right}"])
+    server.wait_for_output("serving encrypted.img")
+    server.wait_until_logged("there is no LUKS header", "v is not tried again")
+    failed = pool.volume_status("v")
+    check(failed["phase"] == "failed", f"a volume without a header is {failed['phase']}")
+    check("there is no LUKS header" in failed["reason"], f"the reason is {failed['reason']!r}")
+    handle = connect(f"nbd+unix:///encrypted.img?socket={socket}")
+    check(handle.get_size() == 2 * MIB, "the size behind the header")
+    handle.pwrite(noise(BLOCK, 9), MIB + 1)
+    check(handle.pread(BLOCK, MIB + 1) == noise(BLOCK, 9), "what was written")
+    # A store that needs no pool is in the status of a pool of the same server, with its layers.
+    luks = layer_of(pool, "luks", "encrypted.img")
+    counters = {counter["name"]: counter["value"] for counter in luks["counters"]}
+    check(counters["encrypted_bytes"] >= BLOCK, f"the counters of luks are {counters}")
+    handle.shutdown()
+    server.stop()
+
+
 def scenario(world):
     pool = world.pool("128M")
     pool.create_volume("v", "16M")
@@ -197,6 +233,7 @@ def scenario(world):
     write_cache_killed(pool)
     refusing_store(pool)
     wrong(pool)
+    locked(world, pool)
 
 
 main(scenario, EVERY_CODE)

@@ -211,7 +211,7 @@ module crc_engine
     else owed_q <= owed_q + (asked ? 9'(ask_beats_q) : 9'd0) - 9'(data_valid_i);
   end
 
-  // Sums. A delay line beside crc32c carries the mark for the end of the run.
+  // Sums. A delay line parallel to crc32c carries the mark for the end of the run.
   logic sum_valid;
   logic [31:0] sum;
   logic [crc32c_pkg::LATENCY-1:0] ends_q;

@@ -3,7 +3,7 @@
 //   PLACE     is checked against the loaded map, takes a place among the jobs, and goes to the
 //             reader (crush_inputs). Then it runs by itself; the module takes the next command.
 //   LOAD_MAP  waits until no job is left, has the reader read the image, and waits for the loader's
-//             verdict. From its start on no map is loaded, until the loader accepts the new one.
+//             answer. From its start on no map is loaded, until the loader accepts the new one.
 //
 // This module answers a command that fails a check. Every other placement is answered by its job.
 //

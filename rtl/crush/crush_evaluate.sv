@@ -1,7 +1,7 @@
 // Stages 2 and 3 of the rule engine: evaluate an event for its context.
 //
 // Stage 2 makes all comparisons and sums, also those that the event does not need. Stage 3 gives
-// the verdict. The vector `row_i` is the one that the event concerns: for draws, the vector whose
+// the decision. The vector `row_i` is the one that the event concerns: for draws, the vector whose
 // items the new item may collide with, else w.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
@@ -157,26 +157,26 @@ module crush_evaluate
 
     unique case (kind_q3)
       EVENT_NEW, EVENT_STEP: begin
-        if (!has_steps_q3) evaluation_d4.verdict = VERDICT_END;
-        else if (is_choose_q3 && numrep_q3 > 31) evaluation_d4.verdict = VERDICT_BAD;
-        else evaluation_d4.verdict = VERDICT_STEP;
+        if (!has_steps_q3) evaluation_d4.decision = DECISION_END;
+        else if (is_choose_q3 && numrep_q3 > 31) evaluation_d4.decision = DECISION_BAD;
+        else evaluation_d4.decision = DECISION_STEP;
       end
-      EVENT_BLOCK: evaluation_d4.verdict = has_block_q3 ? VERDICT_BLOCK : VERDICT_CHOSEN;
-      EVENT_JUDGED: evaluation_d4.verdict = is_out_hash_q3 ? VERDICT_FAIL : VERDICT_TAKE;
+      EVENT_BLOCK: evaluation_d4.decision = has_block_q3 ? DECISION_BLOCK : DECISION_CHOSEN;
+      EVENT_TESTED: evaluation_d4.decision = is_out_hash_q3 ? DECISION_FAIL : DECISION_TAKE;
       default: begin
-        if (is_bad_q3) evaluation_d4.verdict = VERDICT_BAD;
+        if (is_bad_q3) evaluation_d4.decision = DECISION_BAD;
         else if (is_descent_q3) begin
-          evaluation_d4.verdict = evaluation_q3.is_last_level ? VERDICT_BAD : VERDICT_DESCEND;
+          evaluation_d4.decision = evaluation_q3.is_last_level ? DECISION_BAD : DECISION_DESCEND;
         end
-        else if (is_nowhere_q3) evaluation_d4.verdict = VERDICT_NOWHERE;
-        else if (!is_new_item) evaluation_d4.verdict = VERDICT_FAIL;
-        else if (!is_device_q3) evaluation_d4.verdict = is_leaf_q3 ? VERDICT_LEAF : VERDICT_TAKE;
-        else if (is_out_q3) evaluation_d4.verdict = VERDICT_FAIL;
-        else if (is_in_q3) evaluation_d4.verdict = VERDICT_TAKE;
-        else evaluation_d4.verdict = VERDICT_JUDGE;
+        else if (is_nowhere_q3) evaluation_d4.decision = DECISION_NOWHERE;
+        else if (!is_new_item) evaluation_d4.decision = DECISION_FAIL;
+        else if (!is_device_q3) evaluation_d4.decision = is_leaf_q3 ? DECISION_LEAF : DECISION_TAKE;
+        else if (is_out_q3) evaluation_d4.decision = DECISION_FAIL;
+        else if (is_in_q3) evaluation_d4.decision = DECISION_TAKE;
+        else evaluation_d4.decision = DECISION_TEST;
       end
     endcase
-    if (is_stopped_q3) evaluation_d4.verdict = VERDICT_STOPPED;
+    if (is_stopped_q3) evaluation_d4.decision = DECISION_STOPPED;
   end
 
   always_ff @(posedge clk_i) begin

@@ -94,36 +94,36 @@ package crush_pe_pkg;
     EVENT_STEP,    // the next step of the rule
     EVENT_BLOCK,   // the next bucket of the choose step
     EVENT_CHOSEN,  // a draw's answer
-    EVENT_JUDGED   // the hash that decides whether a device is out has come
+    EVENT_TESTED   // the hash that decides whether a device is out has come
   } event_e;
 
   typedef struct packed {
     event_e              kind;
     crush_pkg::tag_t     index;   // index of the context
-    logic                is_out;  // JUDGED
+    logic                is_out;  // TESTED
     crush_pkg::chosen_t  chosen;  // CHOSEN
     logic [15:0]         step;    // NEW, STEP: index of the step
   } event_t;
 
-  // The meaning of an event.
+  // What the rule engine does about an event.
   typedef enum logic [3:0] {
-    VERDICT_STEP,     // do this step
-    VERDICT_END,      // the rule has no more steps
-    VERDICT_BLOCK,    // begin with the next bucket of w
-    VERDICT_CHOSEN,   // no bucket is left: the choose step ends
-    VERDICT_DESCEND,  // a bucket on the path: draw in it
-    VERDICT_LEAF,     // a bucket of the wanted type: search a leaf below it
-    VERDICT_JUDGE,    // a device that may be out
-    VERDICT_TAKE,     // an item to take
-    VERDICT_FAIL,     // collision, device that is out, or empty bucket
-    VERDICT_NOWHERE,  // a device instead of the wanted bucket
-    VERDICT_BAD,      // the map is not sound, or a kernel is missing
-    VERDICT_STOPPED   // the job has used up its time
-  } verdict_e;
+    DECISION_STEP,     // do this step
+    DECISION_END,      // the rule has no more steps
+    DECISION_BLOCK,    // begin with the next bucket of w
+    DECISION_CHOSEN,   // no bucket is left: the choose step ends
+    DECISION_DESCEND,  // a bucket on the path: draw in it
+    DECISION_LEAF,     // a bucket of the wanted type: search a leaf below it
+    DECISION_TEST,     // a device that may be out
+    DECISION_TAKE,     // an item to take
+    DECISION_FAIL,     // collision, device that is out, or empty bucket
+    DECISION_NOWHERE,  // a device instead of the wanted bucket
+    DECISION_BAD,      // the map is not sound, or a kernel is missing
+    DECISION_STOPPED   // the job has used up its time
+  } decision_e;
 
   // The evaluation of an event (crush_evaluate), for the transition.
   typedef struct packed {
-    verdict_e     verdict;
+    decision_e    decision;
     logic         leaf_is_item;     // the device just found is its own leaf
     logic         is_last_level;
     // The search
@@ -150,7 +150,7 @@ package crush_pe_pkg;
   typedef enum logic [2:0] {
     ACTION_DRAW,        // in the bucket of the search
     ACTION_DRAW_CHILD,  // in the bucket just drawn
-    ACTION_JUDGE,
+    ACTION_TEST,
     ACTION_STEP,
     ACTION_BLOCK,
     ACTION_FINISH

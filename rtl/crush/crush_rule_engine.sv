@@ -9,7 +9,7 @@
 //   0  choose an event; read the memories: state, vectors, step of the rule, reweight of the device
 //   1  select the vector that the event concerns
 //   2  compare the item with all of the vector at once; sums and comparisons of the search
-//   3  the verdict: the meaning of the event
+//   3  the decision: what the rule engine does about the event
 //   4  the next state (crush_transition)
 //   5  write state and items; queue the context's next request
 //
@@ -82,8 +82,8 @@ module crush_rule_engine
 
   // ---- Stage 0: an event ----
 
-  logic judged_valid, judged_is_out;
-  tag_t judged_index;
+  logic tested_valid, tested_is_out;
+  tag_t tested_index;
 
   typedef struct packed {
     tag_t         index;
@@ -96,18 +96,18 @@ module crush_rule_engine
   logic event_valid;
   event_t event_d;
 
-  assign pass_ready = !judged_valid;
-  assign chosen_ready_o = !judged_valid && !pass_valid;
+  assign pass_ready = !tested_valid;
+  assign chosen_ready_o = !tested_valid && !pass_valid;
   assign start_ready_o = chosen_ready_o && !chosen_valid_i;
-  assign event_valid = judged_valid || pass_valid || chosen_valid_i || start_valid_i;
+  assign event_valid = tested_valid || pass_valid || chosen_valid_i || start_valid_i;
 
   always_comb begin
     event_d = '0;
     event_d.chosen = chosen_i;
-    if (judged_valid) begin
-      event_d.kind = EVENT_JUDGED;
-      event_d.index = judged_index;
-      event_d.is_out = judged_is_out;
+    if (tested_valid) begin
+      event_d.kind = EVENT_TESTED;
+      event_d.index = tested_index;
+      event_d.is_out = tested_is_out;
     end else if (pass_valid) begin
       event_d.kind = pass.is_block ? EVENT_BLOCK : EVENT_STEP;
       event_d.index = pass.index;
@@ -237,7 +237,7 @@ module crush_rule_engine
     end
   end
 
-  // ---- Stages 2 and 3: the verdict ----
+  // ---- Stages 2 and 3: the decision ----
 
   evaluation_t evaluation_q4;
   logic is_new_item_q4;
@@ -306,7 +306,7 @@ module crush_rule_engine
   // A found item goes to o, or, if it is a leaf, to c. A device that is its own leaf goes to both.
   logic is_take, to_o, to_c;
   mask_t [2:0] row_write_d5;
-  assign is_take = evaluation_q4.verdict == VERDICT_STEP && step_q4.op == STEP_TAKE;
+  assign is_take = evaluation_q4.decision == DECISION_STEP && step_q4.op == STEP_TAKE;
   assign to_o = is_new_item_q4 && !context_q4.in_leaf;
   assign to_c = is_new_item_q4 && (context_q4.in_leaf || evaluation_q4.leaf_is_item);
   always_comb begin
@@ -332,10 +332,10 @@ module crush_rule_engine
       action_q5 <= action_d5;
       reweight_q5 <= reweight_q4;
       item_q5 <= is_take ? step_q4.argument : item_q4;
-      is_bad_q5 <= evaluation_q4.verdict == VERDICT_BAD;
+      is_bad_q5 <= evaluation_q4.decision == DECISION_BAD;
       is_bad_draw_q5 <= is_bad_draw_q4;
       row_write_q5 <= row_write_d5;
-      if (is_emit_q4 && evaluation_q4.verdict == VERDICT_STEP) begin
+      if (is_emit_q4 && evaluation_q4.decision == DECISION_STEP) begin
         result_write_q5 <= context_d5.result_mask & ~context_q4.result_mask;
         result_data_q5 <= emit_row_q4;
       end
@@ -367,7 +367,7 @@ module crush_rule_engine
   assign wants[0] = valid_q[5] && (action_q5 == ACTION_DRAW || action_q5 == ACTION_DRAW_CHILD);
   assign wants[1] = valid_q[5] && (action_q5 == ACTION_BLOCK || action_q5 == ACTION_STEP);
   assign wants[2] = valid_q[5] && action_q5 == ACTION_FINISH;
-  assign wants[3] = valid_q[5] && action_q5 == ACTION_JUDGE;
+  assign wants[3] = valid_q[5] && action_q5 == ACTION_TEST;
 
   fs_fifo #(
     .WIDTH($bits(choose_t)),
@@ -427,9 +427,9 @@ module crush_rule_engine
     .x_i        (mapping_q5.x),
     .device_i   (item_q5),
     .reweight_i (reweight_q5),
-    .valid_o    (judged_valid),
-    .index_o    (judged_index),
-    .is_out_o   (judged_is_out)
+    .valid_o    (tested_valid),
+    .index_o    (tested_index),
+    .is_out_o   (tested_is_out)
   );
 
   assign bad_valid_o = valid_q[5] && is_bad_q5;

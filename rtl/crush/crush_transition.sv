@@ -44,13 +44,13 @@ module crush_transition
   always_comb begin
     outcome = OUTCOME_NONE;
     leaf_again = 1'b0;
-    unique case (evaluation_i.verdict)
-      VERDICT_TAKE: outcome = OUTCOME_TAKE;
-      VERDICT_FAIL: begin
+    unique case (evaluation_i.decision)
+      DECISION_TAKE: outcome = OUTCOME_TAKE;
+      DECISION_FAIL: begin
         leaf_again = context_i.in_leaf && evaluation_i.has_more_leaf_tries;
         if (!leaf_again) outcome = OUTCOME_FAIL;
       end
-      VERDICT_NOWHERE: outcome = context_i.in_leaf ? OUTCOME_FAIL : OUTCOME_NOWHERE;
+      DECISION_NOWHERE: outcome = context_i.in_leaf ? OUTCOME_FAIL : OUTCOME_NOWHERE;
       default: ;
     endcase
   end
@@ -119,7 +119,7 @@ module crush_transition
     block = context_i;
     block.level = '0;
     block.in_leaf = 1'b0;
-    if (evaluation_i.verdict == VERDICT_BLOCK) begin
+    if (evaluation_i.decision == DECISION_BLOCK) begin
       block.w_buckets = context_i.w_buckets & ~only(evaluation_i.w_first);
       block.bucket = ~w_item_i[15:0];
       block.limit = evaluation_i.block_end;
@@ -203,24 +203,24 @@ module crush_transition
   always_comb begin
     context_o = context_i;
     action_o = ACTION_FINISH;
-    unique case (evaluation_i.verdict)
-      VERDICT_STEP: begin
+    unique case (evaluation_i.decision)
+      DECISION_STEP: begin
         context_o = stepped;
         action_o = step_action;
       end
-      VERDICT_BLOCK: begin
+      DECISION_BLOCK: begin
         context_o = block;
         action_o = ACTION_DRAW;
       end
-      VERDICT_CHOSEN: begin
+      DECISION_CHOSEN: begin
         context_o = block;
         action_o = ACTION_STEP;
       end
-      VERDICT_DESCEND: begin
+      DECISION_DESCEND: begin
         context_o.level = context_i.level + 6'd1;
         action_o = ACTION_DRAW_CHILD;
       end
-      VERDICT_LEAF: begin
+      DECISION_LEAF: begin
         context_o.in_leaf = 1'b1;
         context_o.level = '0;
         context_o.leaf_bucket = evaluation_i.item;
@@ -228,11 +228,11 @@ module crush_transition
         context_o.leaf_r = evaluation_i.leaf_r;
         action_o = ACTION_DRAW_CHILD;
       end
-      VERDICT_JUDGE: begin
+      DECISION_TEST: begin
         if (context_i.is_indep && evaluation_i.leaf_is_item) context_o.c_mask = indep.c_mask;
-        action_o = ACTION_JUDGE;
+        action_o = ACTION_TEST;
       end
-      VERDICT_TAKE, VERDICT_FAIL, VERDICT_NOWHERE: begin
+      DECISION_TAKE, DECISION_FAIL, DECISION_NOWHERE: begin
         if (leaf_again) begin
           context_o.leaf_ftotal = context_i.leaf_ftotal + 16'd1;
           context_o.level = '0;
@@ -245,7 +245,7 @@ module crush_transition
           action_o = firstn_action;
         end
       end
-      VERDICT_BAD, VERDICT_STOPPED: begin
+      DECISION_BAD, DECISION_STOPPED: begin
         context_o.result_count = '0;
         context_o.result_mask = '0;
       end

@@ -123,7 +123,7 @@ module qdma_check
     endcase
   end
 
-  task automatic judge(input logic bad, input status_e status, input logic [63:0] detail);
+  task automatic fail_if(input logic bad, input status_e status, input logic [63:0] detail);
     if (bad && check_result_q.status == STATUS_OK) begin
       check_result_q.status <= status;
       check_result_q.detail <= detail;
@@ -175,15 +175,15 @@ module qdma_check
 
         SHAPE: begin
           if (is_shared && shape_q.foreign) begin
-            judge(1'b1, STATUS_NOT_PERMITTED, 64'(owner_q));
+            fail_if(1'b1, STATUS_NOT_PERMITTED, 64'(owner_q));
           end else if (check_result_q.target != UNIT_NONE && shape_q.source) begin
-            judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.source);
+            fail_if(1'b1, STATUS_BAD_ALIGNMENT, head_q.source);
           end else if (bad_destination) begin
-            judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.destination);
+            fail_if(1'b1, STATUS_BAD_ALIGNMENT, head_q.destination);
           end else if (shape_q.next) begin
-            judge(1'b1, STATUS_BAD_ALIGNMENT, head_q.next);
+            fail_if(1'b1, STATUS_BAD_ALIGNMENT, head_q.next);
           end else if (check_result_q.target != UNIT_NONE && bad_length) begin
-            judge(1'b1, STATUS_BAD_LENGTH, head_q.length);
+            fail_if(1'b1, STATUS_BAD_LENGTH, head_q.length);
           end
           ranges_q <= {
             shape_q.linked, has_destination, check_result_q.target != UNIT_NONE, is_copy
@@ -194,12 +194,12 @@ module qdma_check
           state_q <= PICK;
         end
 
-        // The unit picks the next range while it judges the last one; range_q is already one range
+        // The unit picks the next range while it checks the last one; range_q is already one range
         // further.
         PICK: begin
-          judge(below_q || beyond_q,
-                (range_q == 2'd1 || range_q == 2'd0) ? STATUS_HOST_FAULT : STATUS_CARD_FAULT,
-                {first_q, 6'd0});
+          fail_if(below_q || beyond_q,
+                  (range_q == 2'd1 || range_q == 2'd0) ? STATUS_HOST_FAULT : STATUS_CARD_FAULT,
+                  {first_q, 6'd0});
           {below_q, beyond_q} <= '0;
           ranges_q <= ranges_q >> 1;
           range_q <= range_q + 1'b1;

@@ -24,7 +24,7 @@ module qdma_enable
   input  logic               data_valid_i,
   input  host_data_t         data_i
 );
-  typedef enum logic [2:0] { IDLE, ASK, LISTEN, JUDGE, PICK, ADD, COMPARE, DONE } state_e;
+  typedef enum logic [2:0] { IDLE, ASK, LISTEN, CHECK, PICK, ADD, COMPARE, DONE } state_e;
   state_e state_q;
 
   queue_context_t context_q;
@@ -72,10 +72,10 @@ module qdma_enable
           if (data_valid_i && data_i.tag.kind == READ_CONTEXT) begin
             context_q <= data_i.data;
             status_q <= data_i.error ? STATUS_HOST_ERROR : STATUS_OK;
-            state_q <= JUDGE;
+            state_q <= CHECK;
           end
         end
-        JUDGE: begin
+        CHECK: begin
           if (status_q == STATUS_OK && bad_size) status_q <= STATUS_BAD_PARAMETER;
           else if (status_q == STATUS_OK && bad_base) status_q <= STATUS_BAD_ALIGNMENT;
           ring_q <= '0;
@@ -83,7 +83,7 @@ module qdma_enable
           {below_q, beyond_q} <= '0;
           state_q <= PICK;
         end
-        // The unit picks the next ring while it judges the last one.
+        // The unit picks the next ring while it checks the last one.
         PICK: begin
           first_q <= first;
           beats_q <= beats;

@@ -6,6 +6,7 @@ code of a single case is 0 for passed, 1 for failed, 77 for skipped; the reason 
 
 import argparse
 import pathlib
+import resource
 import signal
 import sys
 import time
@@ -35,7 +36,9 @@ def _run_case(scenario, run, case, options):
         traceback.print_exc()
         print(f"failed: {scenario} {case}", flush=True)
         return 1
-    print(f"passed: {scenario} {case} ({time.monotonic() - began:.1f} s)", flush=True)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
+    print(f"passed: {scenario} {case} ({time.monotonic() - began:.1f} s)\ncpu: {cpu:.1f} s", flush=True)
     return 0
 
 

@@ -277,12 +277,13 @@ class Server(Process):
 class Pool:
     """A pool, and its node processes if it has any."""
 
-    def __init__(self, world, path, case, node_size, nodes, node_options):
+    def __init__(self, world, path, case, node_size, nodes, node_options, options):
         self.world, self.path, self.case = world, path, case
         self.node_options = node_options
         self.nodes = {}
         fieldstone(
-            "pool", "create", path, "--nodes", nodes, "--code", case.code, "--node-size", node_size
+            "pool", "create", path, "--nodes", nodes, "--code", case.code, "--node-size", node_size,
+            *options,
         )
         self.count = nodes
         if case.nodes == "processes":
@@ -393,11 +394,14 @@ class World(contextlib.AbstractContextManager):
         (self.folder / "log").mkdir()
         return self
 
-    def pool(self, node_size="512M", name="pool", case=None, nodes=None, node_options=()):
-        """Makes a pool, and starts its node processes (with options) if the case wants them."""
+    def pool(
+        self, node_size="512M", name="pool", case=None, nodes=None, node_options=(), options=()
+    ):
+        """Makes a pool with `options`, and starts its node processes, with `node_options`, if the case
+        wants them."""
         case = case or self.case
         nodes = nodes or case.node_count
-        pool = Pool(self, self.folder / name, case, node_size, nodes, node_options)
+        pool = Pool(self, self.folder / name, case, node_size, nodes, node_options, options)
         self.pools.append(pool)
         return pool
 

@@ -28,6 +28,11 @@ pub fn colour(place: usize) -> &'static str {
     COLOURS[place % COLOURS.len()]
 }
 
+/// The colour of a bar: ours have one of their own.
+pub fn bar_colour(is_ours: bool) -> &'static str {
+    if is_ours { colour(0) } else { "#a9a9a9" }
+}
+
 /// One line of a chart.
 #[derive(Clone, Debug)]
 pub struct Series {
@@ -37,6 +42,8 @@ pub struct Series {
     pub colour: &'static str,
     /// For every position, a value and its standard deviation, if known; `None` without a value.
     pub points: Vec<Option<(f64, Option<f64>)>>,
+    /// True if a line joins the points; single dots otherwise.
+    pub is_joined: bool,
 }
 
 /// Lines over positions.
@@ -128,8 +135,12 @@ impl LineChart {
                 );
             }
         }
-        let _ =
-            writeln!(svg, "<path d='{path}' stroke='{colour}' stroke-width='1.8' fill='none'/>");
+        if series.is_joined {
+            let _ = writeln!(
+                svg,
+                "<path d='{path}' stroke='{colour}' stroke-width='1.8' fill='none'/>"
+            );
+        }
     }
 }
 
@@ -358,7 +369,12 @@ mod tests {
             title: "a < b & 'c'".to_owned(),
             x_title: "block size".to_owned(),
             positions: (0..points.len()).map(|place| place.to_string()).collect(),
-            series: vec![Series { name: "x".to_owned(), colour: colour(0), points }],
+            series: vec![Series {
+                name: "x".to_owned(),
+                colour: colour(0),
+                points,
+                is_joined: true,
+            }],
         }
     }
 

@@ -38,6 +38,26 @@ pub fn chosen(choices: &[Choice], case: &str, contender: &str) -> bool {
     choices.is_empty() || choices.iter().any(|choice| choice.takes(case, contender))
 }
 
+/// Refuses a choice that includes nothing.
+///
+/// # Errors
+/// It names the choice, and everything that there is.
+pub fn check(choices: &[Choice], cases: &[String], contenders: &[&str]) -> anyhow::Result<()> {
+    let met = |choice: &Choice| {
+        let any = |case: &String| contenders.iter().any(|contender| choice.takes(case, contender));
+        cases.iter().any(any)
+    };
+    match choices.iter().find(|choice| !met(choice)) {
+        None => Ok(()),
+        Some(choice) => anyhow::bail!(
+            "--only {} takes nothing; the cases are {}; the contenders are {}",
+            choice.text(),
+            cases.join(" "),
+            contenders.join(" ")
+        ),
+    }
+}
+
 /// Matches a pattern with stars. An empty pattern matches everything, so that `/ram` and `*/ram`
 /// are the same.
 fn matches(pattern: &str, text: &str) -> bool {
@@ -111,5 +131,17 @@ mod tests {
         assert!(!takes("/ram", "4k-randread-qd1", "raw-disk"));
         assert!("a/b/c".parse::<Choice>().is_err() && "".parse::<Choice>().is_err());
         assert!(chosen(&[], "x", "y"));
+    }
+
+    #[test]
+    fn a_choice_that_includes_nothing_is_refused() {
+        let check_text = |text: &str| {
+            let choice = text.parse::<Choice>().expect("a choice");
+            check(&[choice], &["open".to_owned(), "4k".to_owned()], &["ram", "raw-disk"])
+        };
+        assert!(check_text("open/ram").is_ok() && check_text("raw*").is_ok());
+        let refused = check_text("8k/ram").expect_err("no such case").to_string();
+        assert!(refused.contains("8k/ram takes nothing"), "{refused}");
+        assert!(refused.contains("open 4k") && refused.contains("ram raw-disk"), "{refused}");
     }
 }

@@ -45,6 +45,16 @@ impl Pattern {
         }
     }
 
+    /// The name in titles.
+    pub fn long_name(self) -> &'static str {
+        match self {
+            Self::SequentialRead => "Sequential read",
+            Self::SequentialWrite => "Sequential write",
+            Self::RandomRead => "Random read",
+            Self::RandomWrite => "Random write",
+        }
+    }
+
     /// True for reads.
     pub fn reads(self) -> bool {
         matches!(self, Self::SequentialRead | Self::RandomRead)
@@ -65,6 +75,20 @@ pub struct Load {
     pub block_bytes: u64,
     /// Accesses in flight.
     pub depth: u32,
+}
+
+/// A load of one cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    /// The accesses.
+    pub load: Load,
+    /// Length of the cell.
+    pub seconds: f64,
+    /// The same seed makes the same addresses.
+    pub seed: u64,
+    /// How many times the load runs side by side, each with its own connection and its own part of
+    /// the device.
+    pub jobs: u32,
 }
 
 /// The target of fio's reads and writes.
@@ -96,6 +120,8 @@ pub struct Measured {
     pub bytes_per_second: f64,
     /// Mean latency.
     pub mean_us: f64,
+    /// The part of it in the call that submits an access; 0 if the client does not measure it.
+    pub submit_us: f64,
     /// Median latency.
     pub p50_us: f64,
     /// Latency that 1 % of the I/Os exceed.
@@ -129,25 +155,30 @@ pub fn version() -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&version.stdout).trim().to_owned())
 }
 
-/// Arguments of a run of `seconds`. With the same seed, all contenders of a round access the same
+/// Arguments of a run in time. With the same seed, all contenders of a round access the same
 /// addresses.
-pub fn measure(
-    target: &FioTarget,
-    load: Load,
-    size_bytes: u64,
-    seconds: f64,
-    seed: u64,
-) -> Vec<String> {
-    let mut arguments = common(target, load, size_bytes);
+pub fn measure(target: &FioTarget, run: Run, size_bytes: u64) -> Vec<String> {
+    // Parts are whole MiB: blocks stay aligned.
+    let part_bytes = (size_bytes / u64::from(run.jobs.max(1))) & !((1 << 20) - 1);
+    let mut arguments =
+        common(target, run.load, if run.jobs > 1 { part_bytes } else { size_bytes });
     arguments.extend([
         "--time_based=1".to_owned(),
         // In milliseconds, so that fractions of a second work.
-        format!("--runtime={}ms", (seconds * 1e3).round()),
+        format!("--runtime={}ms", (run.seconds * 1e3).round()),
         // Without a map of visited blocks, every access may hit any block, and fio spends no time
         // on the map.
         "--norandommap=1".to_owned(),
-        format!("--randseed={seed}"),
+        format!("--randseed={}", run.seed),
     ]);
+    if run.jobs > 1 {
+        arguments.extend([
+            format!("--numjobs={}", run.jobs),
+            format!("--offset_increment={part_bytes}"),
+            // One report of all jobs together.
+            "--group_reporting=1".to_owned(),
+        ]);
+    }
     arguments
 }
 
@@ -276,6 +307,7 @@ pub fn parse(text: &str, pattern: Pattern) -> anyhow::Result<Measured> {
         iops: side.iops,
         bytes_per_second: side.bw_bytes,
         mean_us: side.lat_ns.mean / 1e3,
+        submit_us: side.slat_ns.mean / 1e3,
         p50_us: percentile("50.000000")?,
         p99_us: percentile("99.000000")?,
         cpu_s: (job.usr_cpu + job.sys_cpu) / 100.0 * job.job_runtime / 1e3,
@@ -308,7 +340,13 @@ struct Side {
     iops: f64,
     bw_bytes: f64,
     runtime: f64,
+    slat_ns: Mean,
     lat_ns: Latency,
+}
+
+#[derive(Deserialize)]
+struct Mean {
+    mean: f64,
 }
 
 #[derive(Deserialize)]
@@ -332,6 +370,7 @@ mod tests {
         assert!((measured.iops - 59_671.328_671).abs() < 1e-6);
         assert_eq!(measured.bytes_per_second, 244_413_762.0);
         assert!((measured.mean_us - 535.595_290_168).abs() < 1e-9);
+        assert!((measured.submit_us - 10.238_203_445).abs() < 1e-9);
         assert_eq!(measured.p50_us, 585.728);
         assert_eq!(measured.p99_us, 1531.904);
         assert!((measured.cpu_s - 0.467).abs() < 1e-9, "46.7 % of one second");
@@ -366,7 +405,13 @@ mod tests {
     fn arguments_say_everything() {
         let load = Load { pattern: Pattern::RandomWrite, block_bytes: 4096, depth: 32 };
         let nbd = FioTarget::Nbd(PathBuf::from("/run/a b&c.sock"));
-        let arguments = measure(&nbd, load, 1 << 30, 0.25, 7).join(" ");
+        let run = Run { load, seconds: 0.25, seed: 7, jobs: 1 };
+        let arguments = measure(&nbd, run, 1 << 30).join(" ");
+        assert!(!arguments.contains("--numjobs"), "{arguments}");
+        let three = measure(&nbd, Run { jobs: 3, ..run }, 1 << 30).join(" ");
+        for part in ["--numjobs=3", "--size=357564416", "--offset_increment=357564416"] {
+            assert!(three.contains(part), "{part} is missing in {three}");
+        }
         for part in [
             "--ioengine=nbd",
             "--uri=nbd+unix:///?socket=/run/a%20b%26c.sock",

@@ -17,9 +17,11 @@ extern crate fieldstone_console;
 mod case;
 pub mod chart;
 mod choice;
+mod client;
 pub mod code;
 mod course;
 pub mod crush;
+mod deliba2;
 mod fio;
 mod folder;
 pub mod fpga;
@@ -29,12 +31,18 @@ mod library;
 mod machine;
 mod msr;
 mod nbd;
+mod nic;
 mod options;
+mod pools;
 mod process;
 mod rbd;
+mod report;
 mod row;
+mod speeds;
 mod stats;
+mod subject;
 pub mod table;
+mod turns;
 mod usage;
 
 use std::io::IsTerminal;
@@ -63,9 +71,12 @@ pub struct Args {
     nbd: nbd::Options,
     #[command(flatten)]
     rbd: rbd::Options,
+    #[command(flatten)]
+    deliba2: deliba2::Options,
 }
 
 /// One benchmark: its name, a description and its function.
+#[derive(Clone, Copy)]
 struct Benchmark {
     name: &'static str,
     about: &'static str,
@@ -92,7 +103,21 @@ const BENCHES: &[Benchmark] = &[
                 beside the MSR paper's numbers",
         run: msr::run,
     },
+    nic::FIG4,
+    nic::FIG6,
+    nic::FIG7,
+    nic::FIG9,
+    nic::FIG10,
+    nic::FIG11,
+    nic::FIG15,
+    nic::FIG16,
 ];
+
+/// All benchmarks: those of [`BENCHES`], and one for each figure of DeLiBA-2.
+fn benches() -> impl Iterator<Item = Benchmark> {
+    let deliba2 = |(name, about)| Benchmark { name, about, run: deliba2::run };
+    BENCHES.iter().copied().chain(deliba2::names().map(deliba2))
+}
 
 /// The name under which a benchmark starts this program as a client of its own.
 const GENERATE: &str = "generate";
@@ -100,7 +125,7 @@ const GENERATE: &str = "generate";
 /// Lists the benchmarks or runs one.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.name == "LIST" {
-        for bench in BENCHES {
+        for bench in benches() {
             print_line!("{:<16} {}", bench.name, bench.about);
         }
         return Ok(());
@@ -108,7 +133,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.name == GENERATE {
         return generator::run(args.load.as_deref());
     }
-    match BENCHES.iter().find(|bench| bench.name == args.name) {
+    match benches().find(|bench| bench.name == args.name) {
         Some(bench) => (bench.run)(args),
         None => anyhow::bail!(
             "there is no benchmark named {:?}; `fieldstone bench LIST` lists them",

@@ -8,9 +8,9 @@ use crate::choice::Choice;
 
 /// The load, its length, and the folder of the run.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Options of nbd and rbd")]
+#[command(next_help_heading = "Options of nbd, rbd and deliba2")]
 pub struct LoadOptions {
-    /// Size of each device or image. [default: nbd 1G, rbd 256M]
+    /// Size of each device or image. [default: nbd 1G, others 256M]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub size: Option<u64>,
     /// The folder in which the run makes its own folder for all files and removes it at the end.
@@ -18,24 +18,27 @@ pub struct LoadOptions {
     /// files]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Length of one cell, in seconds. [default: 3, with --sweep 1]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Length of one cell, in seconds. [default: 3, with --sweep 1, deliba2 0.5]
+    #[arg(long, visible_alias = "seconds", value_name = "SECONDS", value_parser = seconds)]
     pub runtime: Option<f64>,
     /// Rounds; the report has medians over the rounds, with --sweep means. [default: 3, with
-    /// --sweep 4]
+    /// --sweep 4, deliba2 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
     /// Run only these: CASE, CONTENDER or CASE/CONTENDER, with * for anything. May be repeated.
     #[arg(long, value_name = "CHOICE", value_delimiter = ',')]
     pub only: Vec<Choice>,
+    /// Cores of our servers and clients, and in deliba2-fig7 the most cores. [default: 1,
+    /// deliba2-fig7 the CPUs, at most 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub cores: Option<u16>,
+}
+
+impl LoadOptions {
     /// Cores of our servers and clients.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=256)
-    )]
-    pub cores: u16,
+    pub fn cores(&self) -> u16 {
+        self.cores.unwrap_or(1)
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -64,7 +64,7 @@ impl Server {
 
     fn wait_ready(&mut self, is_ready: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         let start = Instant::now();
-        while !is_ready(&fs::read_to_string(&self.log).unwrap_or_default()) {
+        while !is_ready(&self.said()) {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended with {status}: {}", self.last_line());
             }
@@ -76,15 +76,20 @@ impl Server {
         Ok(())
     }
 
+    /// What the process has printed so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     fn last_line(&self) -> String {
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
+        let said = self.said();
         said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(nothing)").to_owned()
     }
 
     /// Asks the process to end, and waits until it has.
     pub fn end(&mut self) -> anyhow::Result<()> {
         let pid = libc::pid_t::try_from(self.pid())?;
-        // SAFETY: the call touches no memory. The process is a child that nobody has waited for, so
+        // SAFETY: the call touches no memory. The process is a child that was not waited for, so
         // the number is still its own.
         unsafe { libc::kill(pid, libc::SIGTERM) };
         let start = Instant::now();
@@ -361,14 +366,15 @@ mod tests {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("procfs");
         let before = cpu_ticks(&text).map(ticks).expect("it parses");
         let counter = SwitchCounter::start(pid).expect("a thread starts");
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(60) {
-            std::hint::spin_loop();
-        }
         std::thread::sleep(Duration::from_millis(1));
         assert!(counter.finish() >= 1, "sleeping is a switch");
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("procfs");
-        let after = cpu_ticks(&text).map(ticks).expect("it parses");
+        // On a busy machine, it takes long until this process has had a tick of CPU time.
+        let start = Instant::now();
+        let mut after = before;
+        while after == before && start.elapsed() < Duration::from_secs(60) {
+            let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("procfs");
+            after = cpu_ticks(&text).map(ticks).expect("it parses");
+        }
         assert!(after > before, "{before:?} {after:?}");
     }
 

@@ -172,7 +172,7 @@ fn wait_until_ended(pid: libc::pid_t) -> anyhow::Result<()> {
     }
 }
 
-/// Waits for a child that nobody else waits for, and takes its accounting.
+/// Waits for a child that no other code waits for, and takes its accounting.
 fn reap(pid: libc::pid_t) -> anyhow::Result<(ExitStatus, Usage)> {
     let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
     // SAFETY: both results have room, and all zeroes are a valid value of the second one.

@@ -63,9 +63,31 @@ pub struct Unwritten {
 /// seconds. The world runs it in a thread of its own, and hands the result to [`Layer::worked`].
 pub type Work = Box<dyn FnOnce() -> WorkResult + Send>;
 
-/// The result of [`Work`], in the layer's own type; or why the work could not be done, as text for
-/// people.
-pub type WorkResult = Result<Box<dyn Any + Send>, String>;
+/// The result of [`Work`], in the layer's own type; or why the work could not be done.
+pub type WorkResult = Result<Box<dyn Any + Send>, OpenFailure>;
+
+/// Why a device does not open.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct OpenFailure {
+    /// The reason, as text for people.
+    pub reason: String,
+    /// Another opening would fail for the same reason, until a person changes the device or its
+    /// options.
+    pub is_final: bool,
+}
+
+impl OpenFailure {
+    /// A failure that may pass: another opening may succeed.
+    pub fn passing(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_final: false }
+    }
+
+    /// A failure that stays until a person changes something.
+    pub fn lasting(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_final: true }
+    }
+}
 
 /// Whether a layer can serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +97,7 @@ pub enum Readiness {
     /// It opens.
     Opening,
     /// It cannot serve, for this reason.
-    Failed(String),
+    Failed(OpenFailure),
 }
 
 /// An entry of a device's ordered list of layers.
@@ -150,7 +172,7 @@ pub trait Layer: Any + Send {
     fn drain(&mut self) {}
 
     /// From now on others may read and change the store's data, for the reason `why`; or, with
-    /// `None`, nobody else does. A layer that keeps data drops what it has read, writes to the
+    /// `None`, no other client does. A layer that keeps data drops what it has read, writes to the
     /// store what the store does not have ([`Layer::unwritten`]), and keeps nothing new while the
     /// store is shared.
     fn share(&mut self, why: Option<&'static str>) {

@@ -16,7 +16,7 @@ mod stack;
 mod stages;
 
 pub use destination::{Landed, ReadDestination, landed};
-pub use layer::{Counter, Flow, Layer, Readiness, Unwritten, Work, WorkResult};
+pub use layer::{Counter, Flow, Layer, OpenFailure, Readiness, Unwritten, Work, WorkResult};
 pub use ram::Ram;
 pub use request::{
     Backend, BlockError, Completion, EXTENTS_MAX, Extent, ExtentKind, Info, Nanos, Op, Payload,

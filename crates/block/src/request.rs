@@ -402,7 +402,7 @@ pub trait Backend {
     /// When to call `poll` again even if nothing else happens; `None` if that is not necessary.
     fn deadline(&self) -> Option<Nanos>;
 
-    /// Why others may read and change the data; `None` if nobody else does.
+    /// Why others may read and change the data; `None` if no other client does.
     ///
     /// Layers above may keep data only while this is `None`: bytes that they have read, and bytes
     /// that they have not written yet. The [`Stack`](crate::Stack) asks at each poll. A backend

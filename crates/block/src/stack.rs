@@ -81,7 +81,7 @@ impl<B: Backend, T> Stack<B, T> {
             reports: Vec::new(),
         };
         stack.note_info(below);
-        stack.look_whether_shared();
+        stack.update_sharing();
         stack
     }
 
@@ -198,7 +198,7 @@ impl<B: Backend, T> Stack<B, T> {
     }
 
     /// Tells the layers if the store has become shared, or is no longer.
-    fn look_whether_shared(&mut self) {
+    fn update_sharing(&mut self) {
         let shared = self.store.shared();
         if shared != self.shared {
             self.settling = shared.is_some();
@@ -248,7 +248,7 @@ impl<B: Backend, T> Stack<B, T> {
             let from = self.layers.len();
             self.steps.extend(answers.drain(..).map(|completion| Step::Up { from, completion }));
             self.answers = answers;
-            self.look_whether_shared();
+            self.update_sharing();
             self.run(now);
             for layer in 0..self.layers.len() {
                 let size_bytes = self.info.size_bytes;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use fieldstone_block::layers::{Align, Luks, LuksOptions, TrimPolicy, ZEROES_BYTES};
 use fieldstone_block::{
-    Backend, BlockError, Completion, Extent, ExtentKind, Layer, Nanos, Op, Payload, Piece, QueueId,
-    Ram, ReadDestination, Readiness, Request, RequestFlags, RequestId, Stack, Stamps,
+    Backend, BlockError, Completion, Extent, ExtentKind, Layer, Nanos, Op, OpenFailure, Payload,
+    Piece, QueueId, Ram, ReadDestination, Readiness, Request, RequestFlags, RequestId, Stack,
+    Stamps,
 };
 use fieldstone_luks::SectorCipher;
 
@@ -81,9 +82,10 @@ fn open(stack: &mut Stack<Ram>) -> Readiness {
     stack.readiness()
 }
 
+/// The reason of a failure that lasts.
 fn why(stack: &mut Stack<Ram>) -> String {
     match open(stack) {
-        Readiness::Failed(why) => why,
+        Readiness::Failed(OpenFailure { reason, is_final: true }) => reason,
         other => panic!("{other:?}"),
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The value for an empty queue. No lease has this id.
-const NOBODY: u64 = 0;
+const NO_LEASE: u64 = 0;
 
 /// A number of bytes that leases share, on any thread.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Budget {
         Arc::new(Self {
             total_bytes,
             used_bytes: AtomicUsize::new(0),
-            first: AtomicU64::new(NOBODY),
-            last_id: AtomicU64::new(NOBODY),
+            first: AtomicU64::new(NO_LEASE),
+            last_id: AtomicU64::new(NO_LEASE),
             returns: AtomicU64::new(0),
         })
     }
@@ -66,7 +66,7 @@ impl Budget {
     /// True while a lease waits to grow.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.first.load(Ordering::Relaxed) != NOBODY
+        self.first.load(Ordering::Relaxed) != NO_LEASE
     }
 
     /// How often leases gave bytes back or the first lease changed. A lease that could not grow
@@ -88,9 +88,12 @@ impl Budget {
 
     /// Lets another lease be first in the queue.
     fn step_aside(&self, id: u64) {
-        if id != NOBODY
+        if id != NO_LEASE
             && self.first.load(Ordering::Relaxed) == id
-            && self.first.compare_exchange(id, NOBODY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && self
+                .first
+                .compare_exchange(id, NO_LEASE, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
         {
             self.returns.fetch_add(1, Ordering::Release);
         }
@@ -101,7 +104,7 @@ impl Budget {
 #[derive(Debug)]
 pub struct Lease {
     budget: Arc<Budget>,
-    /// The id of the lease in the queue; [`NOBODY`] for a lease that never waits.
+    /// The id of the lease in the queue; [`NO_LEASE`] for a lease that never waits.
     id: u64,
     held_bytes: usize,
 }
@@ -135,13 +138,13 @@ impl Lease {
             return true;
         };
         let first = self.budget.first.load(Ordering::Acquire);
-        if (first == NOBODY || first == self.id) && self.budget.take(more) {
+        if (first == NO_LEASE || first == self.id) && self.budget.take(more) {
             self.held_bytes = bytes;
             self.budget.step_aside(self.id);
             return true;
         }
         let free = &self.budget.first;
-        let _ = free.compare_exchange(NOBODY, self.id, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = free.compare_exchange(NO_LEASE, self.id, Ordering::AcqRel, Ordering::Relaxed);
         false
     }
 
@@ -162,7 +165,7 @@ impl Lease {
     #[must_use]
     pub fn split_off(&mut self) -> Self {
         let held_bytes = std::mem::take(&mut self.held_bytes);
-        Self { budget: Arc::clone(&self.budget), id: NOBODY, held_bytes }
+        Self { budget: Arc::clone(&self.budget), id: NO_LEASE, held_bytes }
     }
 }
 
@@ -198,7 +201,7 @@ mod tests {
         assert!(!budget.is_wanted());
         assert!(!small.grow_to(21));
         drop(small);
-        assert!(!budget.is_wanted(), "whoever is gone does not wait");
+        assert!(!budget.is_wanted(), "a lease that is gone does not wait");
         assert!(large.grow_to(100));
     }
 

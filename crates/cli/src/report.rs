@@ -145,11 +145,12 @@ fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
     );
     let nodes: Vec<String> = volume.journal_nodes.iter().map(ToString::to_string).collect();
     let journal = format!(
-        "{} of {} in use, on nodes {}{}",
+        "{} of {} in use, on nodes {}{}{}",
         size(volume.journal_used_bytes),
         size(volume.journal_ring_bytes),
         nodes.join(" "),
-        if volume.journal_whole { "" } else { ", short of copies" }
+        if volume.journal_whole { "" } else { ", short of copies" },
+        passed_on(volume)
     );
     let writing = format!(
         "{} by users, {} moved by garbage collection (longest pause {}), {} sent to nodes",
@@ -167,6 +168,18 @@ fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
         ("writing", writing),
         ("memory", memory),
     ]
+}
+
+/// How nodes pass records on to each other, if they do.
+fn passed_on(volume: &VolumeReport) -> String {
+    match volume.replicate.as_str() {
+        "" | "flat" => String::new(),
+        way => format!(
+            ", {way} ({} writes passed on, {} sent once more)",
+            volume.appends_relayed + volume.copies_relayed,
+            volume.appends_sent_again + volume.copies_sent_again
+        ),
+    }
 }
 
 /// The nodes that are not up, the work of the device, the reads that were decoded, the damage that

@@ -6,7 +6,7 @@
 //! when all of them have answered, or at its deadline; then the notifier gets the answers, and the
 //! watchers that missed it. A watch that ends is waited for no more.
 //!
-//! Signals are collected, and whoever carries messages takes them.
+//! Signals are collected; the carrier of messages takes them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -27,7 +27,9 @@ type 2 root
 host alpha { id -2 alg straw2 hash 0 item osd.0 weight 1.0 item osd.1 weight 2.0 }
 host beta { id -3 alg straw2 hash 0 item osd.2 weight 1.0 item osd.3 weight 2.0 }
 host gamma { id -4 alg straw2 hash 0 item osd.4 weight 1.0 item osd.5 weight 2.0 }
-root all { id -1 alg straw2 hash 0 item alpha weight 3.0 item beta weight 3.0 item gamma weight 3.0 }
+root all {
+  id -1 alg straw2 hash 0 item alpha weight 3.0 item beta weight 3.0 item gamma weight 3.0
+}
 rule copies {
   id 0 type replicated min_size 1 max_size 2
   step take all

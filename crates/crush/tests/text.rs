@@ -129,7 +129,8 @@ fn numbers_of_choose_args_are_cut_to_32_bits() {
         [("0", 0), ("7", 7), ("18446744073709551615", -1), ("2147483648", i64::from(i32::MIN))]
     {
         let map = parse(&format!(
-            "host h {{ alg straw2 item osd.0 }} choose_args {number} {{ {{ bucket_id -1 ids [ 5 ] }} }}"
+            "host h {{ alg straw2 item osd.0 }} \
+             choose_args {number} {{ {{ bucket_id -1 ids [ 5 ] }} }}"
         ));
         let args = &map.choose_args()[&ChooseArgsId(id)];
         assert_eq!(args.buckets[&BucketId(-1)].ids, Some(vec![ItemId(5)]));
@@ -174,7 +175,9 @@ fn shadows_share_children_and_weigh_what_they_hold() {
          host h { alg straw2 item a weight 3 item b item c weight 2 item e }
          root r { alg straw2 item h weight 10 }
          root s { alg straw2 item h weight 10 item d }
-         rule x { id 0 type replicated step take s class nvme step choose firstn 0 type osd step emit }",
+         rule x {
+           id 0 type replicated step take s class nvme step choose firstn 0 type osd step emit
+         }",
     )
     .unwrap();
     let ids = |bucket| ["hdd", "ssd", "nvme"].map(|class| shadow(&map, bucket, class).unwrap());

@@ -106,13 +106,11 @@ impl Device {
             parsed.push(Target::parse(target, &mut pools)?);
         }
         // As `serve` does: the store says which layers it should have.
-        let layers = |of_store: &[String]| {
-            let mut layers = LayerOptions::default();
-            of_store.iter().try_for_each(|text| layers.add(text))?;
+        let layers = |mut layers: LayerOptions| {
             options.layers.iter().try_for_each(|text| layers.add(text))?;
             Ok::<LayerOptions, SettingError>(layers)
         };
-        layers(&[])?;
+        layers(LayerOptions::default())?;
         let running = Arc::new(Running::start(pools, options)?);
         let mut names: Vec<DeviceName> = Vec::new();
         for (at, (target, parsed)) in targets.iter().zip(&parsed).enumerate() {
@@ -135,7 +133,7 @@ impl Device {
                 .layers(options)
                 .map_err(|reason| OpenError::Target { target: (*target).to_owned(), reason })?;
             let open = running
-                .open(&name, parsed, options, layers(&of_store)?)
+                .open(&name, parsed, options, layers(of_store)?)
                 .map_err(|reason| OpenError::Store { target: (*target).to_owned(), reason })?;
             running.runtime.set_state(&name, DeviceState::Serving(open.clone()));
             let mut info = open.info.clone();
@@ -229,10 +227,10 @@ impl Target {
         Ok(Self::Volume(path, place))
     }
 
-    fn layers(&self, options: &Options) -> Result<Vec<String>, String> {
+    fn layers(&self, options: &Options) -> Result<LayerOptions, String> {
         match self {
             Self::Store(store) => store.layers(store_options(options)),
-            Self::Volume(..) => Ok(Vec::new()),
+            Self::Volume(..) => Ok(LayerOptions::default()),
         }
     }
 }

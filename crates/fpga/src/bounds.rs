@@ -40,7 +40,7 @@ pub const MAX_PROGRAMS: usize = 64;
 pub const SWAP_PATIENCE: u32 = 8;
 
 /// Reads of a queue set's state, one per poll, before the driver gives up enabling it.
-pub const MAX_CONTROL_LOOKS: u32 = 1 << 16;
+pub const MAX_CONTROL_POLLS: u32 = 1 << 16;
 /// Cycles of the device before the driver gives up a reset: the jobs of all other slots may be
 /// before the queue set's last job. No caller waits for the reset meanwhile.
 pub const MAX_RESET_CYCLES: u64 = 256 * MAX_OPERATION_CYCLES as u64;

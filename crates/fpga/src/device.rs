@@ -33,7 +33,7 @@ use fieldstone_accel::{Device, Job, JobCompletion, JobError, JobId, SubmissionQu
 
 use self::batch::Batch;
 use crate::bitstream::bitstream;
-use crate::bounds::{MAX_CONTROL_LOOKS, MAX_JOBS, POLLS_PER_LOST_INTERRUPT};
+use crate::bounds::{MAX_CONTROL_POLLS, MAX_JOBS, POLLS_PER_LOST_INTERRUPT};
 use crate::card::{Card, OpenError};
 use crate::descriptor::{Completion, Descriptor};
 use crate::extent_layout::ExtentLayout;
@@ -581,7 +581,7 @@ impl Drop for FpgaDevice {
 /// Waits for the end of a reset, and gives the queue set and its rings back. False if the reset
 /// does not end: then the set and the rings are lost.
 fn give_back(card: &Card, set: &mut QueueSet) -> bool {
-    for _ in 0..MAX_CONTROL_LOOKS {
+    for _ in 0..MAX_CONTROL_POLLS {
         if set.state() != State::Resetting {
             break;
         }

@@ -27,6 +27,7 @@
 //! | [`model`]              | a software model of the device, for tests of the driver |
 //! | [`simulated`]          | the device itself, in builds that have it; others say how to get it |
 //! | `verilated`            | the device itself, with a host and a card around it (feature `rtl`) |
+//! | `memory_port`          | the host's and the card's memories beside `verilated` |
 
 pub mod allocator;
 pub mod bitstream;
@@ -41,6 +42,9 @@ pub mod flight;
 pub mod host;
 pub mod image;
 pub mod maps;
+// Without the device, its tests run all the same.
+#[cfg(any(feature = "rtl", test))]
+mod memory_port;
 pub mod model;
 pub mod program;
 pub mod programs;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::allocator::{Allocation, Allocator};
 use crate::bounds::{
-    C2H_LOG2, CQ_LOG2, H2C_LOG2, MAX_BURST, MAX_CONTROL_LOOKS, MAX_RESET_CYCLES, POLLS_PER_CHECK,
+    C2H_LOG2, CQ_LOG2, H2C_LOG2, MAX_BURST, MAX_CONTROL_POLLS, MAX_RESET_CYCLES, POLLS_PER_CHECK,
 };
 use crate::descriptor::{Completion, Descriptor};
 use crate::host::{DmaMemory, Mmio};
@@ -236,7 +236,7 @@ impl QueueSet {
     /// True if enabling or reset takes too long.
     fn is_overdue(&self) -> bool {
         match self.state {
-            State::Enabling => self.state_polls >= MAX_CONTROL_LOOKS,
+            State::Enabling => self.state_polls >= MAX_CONTROL_POLLS,
             _ if !self.state_polls.is_multiple_of(POLLS_PER_CHECK) => false,
             _ => self.mmio.read64(register::CYCLES).wrapping_sub(self.reset_at) > MAX_RESET_CYCLES,
         }

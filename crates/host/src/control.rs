@@ -5,7 +5,7 @@
 
 use std::sync::mpsc;
 
-use fieldstone_block::{Info, Settings};
+use fieldstone_block::{Info, OpenFailure, Settings};
 use fieldstone_proto::{Reply, Request};
 
 use crate::device::{DeviceSpec, DeviceStats};
@@ -25,7 +25,7 @@ pub enum Control {
         /// The configuration.
         spec: Box<DeviceSpec>,
         /// The answer.
-        reply: mpsc::Sender<Result<Info, String>>,
+        reply: mpsc::Sender<Result<Info, OpenFailure>>,
     },
     /// Close a device cleanly. The answer comes when everything is stable.
     CloseDevice {

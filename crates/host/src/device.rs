@@ -9,13 +9,13 @@ use fieldstone_block::layers::{
     Cache, CacheStats, Counts, LayerOptions, Meter, Scheduler, SchedulerStats,
 };
 use fieldstone_block::{
-    Completion, Counter, Info, Interval, Nanos, Op, QueueId, Readiness, Request, Settings, Stack,
-    Summary, Unanswered, WorkResult,
+    Completion, Counter, Info, Interval, Nanos, Op, OpenFailure, QueueId, Readiness, Request,
+    Settings, Stack, Summary, Unanswered, WorkResult,
 };
 
 use crate::control::DeviceSnapshot;
 use crate::message::{DeviceId, Message, Origin, Router};
-use crate::overdue::{LOOK_MS, Overdue, Report, is_overdue};
+use crate::overdue::{CHECK_MS, Overdue, Report, is_overdue};
 use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
 use crate::timed_call;
 use crate::token::{Kind, token};
@@ -103,7 +103,10 @@ pub struct Device {
     stack: Stack<Box<dyn Store>, Origin>,
     overdue: Overdue,
     completions: Vec<(Origin, Completion)>,
-    opening: Option<mpsc::Sender<Result<Info, String>>>,
+    opening: Option<mpsc::Sender<Result<Info, OpenFailure>>>,
+    /// A layer has failed to open, and the store has been told to close. The store may serve for
+    /// some time after that.
+    has_given_up: bool,
     closing: Option<Closing>,
     timer: Option<Nanos>,
     dirty: bool,
@@ -114,17 +117,13 @@ impl Device {
     pub fn open(
         id: DeviceId,
         spec: DeviceSpec,
-        reply: mpsc::Sender<Result<Info, String>>,
+        reply: mpsc::Sender<Result<Info, OpenFailure>>,
         now: Nanos,
         router: &mut Router,
         reactor: &mut Reactor,
     ) -> Self {
-        let mut layers = spec.layers;
-        for settings in spec.store.layers() {
-            layers.add_settings(settings).expect("options were tried when they were read");
-        }
         let store = spec.store.open(&mut StoreIo { device: id, now, reactor, router });
-        let layers = layers.make().expect("options were tried when they were read");
+        let layers = spec.layers.make().expect("options were tried when they were read");
         Self {
             id,
             name: spec.name,
@@ -132,6 +131,7 @@ impl Device {
             overdue: Overdue::default(),
             completions: Vec::new(),
             opening: Some(reply),
+            has_given_up: false,
             closing: None,
             timer: None,
             dirty: true,
@@ -283,8 +283,7 @@ impl Device {
         }
         loop {
             self.stack.refresh_info();
-            self.stack.poll_into(now, &mut self.completions);
-            let mut busy = !self.completions.is_empty();
+            let mut busy = self.poll(now);
             if self.opening.is_some() {
                 busy |= self.open_layers(now, router, reactor);
             }
@@ -307,6 +306,21 @@ impl Device {
         true
     }
 
+    /// Polls the store and its layers; only the store, while it opens. A store may have a size
+    /// before it serves, and a layer that reads its header then would get an error. True if there
+    /// is more to do.
+    fn poll(&mut self, now: Nanos) -> bool {
+        if self.stack.store().phase() != Phase::Opening {
+            self.stack.poll_into(now, &mut self.completions);
+            return !self.completions.is_empty();
+        }
+        // No front-end has the device yet, and so the store has no request.
+        let mut answers = Vec::new();
+        self.stack.store_mut().poll(now, &mut answers);
+        debug_assert!(answers.is_empty(), "a store that opens answers no request");
+        self.stack.store().phase() != Phase::Opening
+    }
+
     /// Starts the work of layers that open. Closes the store if a layer has failed. True if there
     /// was anything to do.
     fn open_layers(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
@@ -316,11 +330,13 @@ impl Device {
             let mailer = StoreIo { device: self.id, now, reactor, router }.mailer();
             let answered = move |result| mailer.send(Box::new(LayerMail { place, result }));
             if let Err(error) = timed_call::begin(&format!("open {}", self.name), work, answered) {
-                self.stack.worked(place, Err(format!("no thread can open it: {error}")));
+                let reason = format!("no thread can open it: {error}");
+                self.stack.worked(place, Err(OpenFailure::passing(reason)));
             }
         }
         let failed = matches!(self.stack.readiness(), Readiness::Failed(_));
-        if failed && self.stack.store().phase() == Phase::Serving {
+        let serves = self.stack.store().phase() == Phase::Serving;
+        if failed && serves && !std::mem::replace(&mut self.has_given_up, true) {
             self.stack.store_mut().close();
             busy = true;
         }
@@ -332,8 +348,16 @@ impl Device {
         match (self.stack.readiness(), self.stack.store().phase()) {
             (Readiness::Opening, Phase::Serving) => Phase::Opening,
             (Readiness::Failed(_), Phase::Serving) => Phase::Closing,
-            (Readiness::Failed(reason), Phase::Closed) => Phase::Failed(reason),
+            (Readiness::Failed(failure), Phase::Closed) => Phase::Failed(failure.reason),
             (_, phase) => phase,
+        }
+    }
+
+    /// The failure of the opening. Only layers know whether another opening would fail, too.
+    fn failure(&self, reason: String) -> OpenFailure {
+        match self.stack.readiness() {
+            Readiness::Failed(failure) if failure.reason == reason => failure,
+            _ => OpenFailure::passing(reason),
         }
     }
 
@@ -345,8 +369,8 @@ impl Device {
         let (opened, closed) = match self.phase() {
             Phase::Opening | Phase::Closing => return,
             Phase::Serving => (Ok(self.stack.info().clone()), None),
-            Phase::Closed => (Err("it was closed".to_owned()), Some(Ok(()))),
-            Phase::Failed(reason) => (Err(reason.clone()), Some(Err(reason))),
+            Phase::Closed => (Err(OpenFailure::passing("it was closed")), Some(Ok(()))),
+            Phase::Failed(reason) => (Err(self.failure(reason.clone())), Some(Err(reason))),
         };
         // The caller may no longer wait.
         if let Some(reply) = self.opening.take() {
@@ -428,7 +452,7 @@ impl Device {
     /// When to call [`Device::watch`]; `None` if no request is in flight.
     #[must_use]
     pub fn watch_deadline(&self, now: Nanos) -> Option<Nanos> {
-        (self.stack.in_flight() > 0).then(|| now.plus(Nanos::from_ms(LOOK_MS)))
+        (self.stack.in_flight() > 0).then(|| now.plus(Nanos::from_ms(CHECK_MS)))
     }
 
     /// Gives back everything that the store uses. The device is not used after that.

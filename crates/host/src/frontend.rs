@@ -36,10 +36,10 @@ use fieldstone_block::{Completion, Nanos, Request};
 use fieldstone_buf::Budget;
 use fieldstone_uring::{Event, Reactor, SendError, Sender, Socket, Token};
 
+use crate::connection_table::Bounds;
 use crate::message::{Core, DeviceId, Message, Origin, Router};
 use crate::notices::{Cause, Notices};
 use crate::store::Mail;
-use crate::strangers::Bounds;
 use crate::token::{Kind, token};
 
 /// The most kinds of front-ends of one host: the queue of a request has four bits for the kind.
@@ -202,7 +202,7 @@ impl FrontendIo<'_> {
         self.router.send(to, Message::Submit { device, origin, request });
     }
 
-    /// Writes a log line that strangers can cause, or only counts it if there are too many.
+    /// Writes a log line that clients can cause, or only counts it if there are too many.
     pub fn say(&mut self, cause: Cause, line: fmt::Arguments<'_>) {
         self.notices.say(cause, self.now, line);
     }

@@ -26,9 +26,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fieldstone_block::{Info, Settings};
+use fieldstone_block::{Info, OpenFailure, Settings};
 use fieldstone_buf::Budget;
 
+use crate::connection_table::Bounds;
 use crate::control::{Control, CoreSnapshot};
 use crate::device::DeviceSpec;
 use crate::disk::{Disk, start_blocking_thread};
@@ -37,9 +38,9 @@ use crate::frontend::{
     FRONTENDS_MAX, FrontendId, FrontendKind, FrontendMailer, FrontendSetup, NoFrontend,
 };
 use crate::message::{Core, Destination, DeviceId, Link, LocalNodeId, Message, Router};
+use crate::node_links::LocalNodes;
 use crate::node_local::LocalNode;
 use crate::store::Mail;
-use crate::strangers::Bounds;
 use crate::token::{Kind, token};
 use crate::worker::{FINISH_TIMEOUT_MS, Worker};
 use fieldstone_uring::reactor::DRAIN_LIMIT_MS;
@@ -147,6 +148,7 @@ struct Start {
     caching: Caching,
     verify_payload: bool,
     nodes: Vec<(LocalNodeId, LocalNodeConfig)>,
+    all_nodes: LocalNodes,
     wall_offset_ns: u64,
     frontends: Arc<[&'static FrontendKind]>,
     setup: FrontendSetup,
@@ -169,6 +171,11 @@ impl Host {
         let frontends: Arc<[_]> = config.frontends.into_iter().take(FRONTENDS_MAX).collect();
         let cpus = if config.pin { allowed_cpus()? } else { Vec::new() };
         let wall_offset_ns = wall_offset_ns();
+        let names = config.nodes.iter().map(|node| {
+            let expected = &node.opening.expected;
+            (expected.pool, expected.node)
+        });
+        let all_nodes: LocalNodes = names.collect();
         let mut nodes: Vec<Vec<(LocalNodeId, LocalNodeConfig)>> =
             (0..cores).map(|_| Vec::new()).collect();
         for (number, node) in (0..).zip(config.nodes) {
@@ -186,6 +193,7 @@ impl Host {
                 caching: config.caching,
                 verify_payload: config.verify_payload,
                 nodes,
+                all_nodes: Arc::clone(&all_nodes),
                 wall_offset_ns,
                 frontends: Arc::clone(&frontends),
                 setup: setup.clone(),
@@ -312,6 +320,7 @@ fn run_core(
         let local = LocalNode::new(id, node, disk, wall_offset_ns, verify_payload, monotonic_now());
         nodes.insert(id.number, local);
     }
+    let nodes = (nodes, start.all_nodes);
     Worker::new(reactor, router, mailbox, nodes, &start.frontends, &start.setup).run()
 }
 
@@ -350,7 +359,7 @@ impl Handle {
     /// Begins to open a device. The channel gives the device's properties, or the reason of the
     /// failure.
     #[must_use]
-    pub fn open_device(&self, spec: DeviceSpec) -> (DeviceId, Receiver<Result<Info, String>>) {
+    pub fn open_device(&self, spec: DeviceSpec) -> (DeviceId, Receiver<Result<Info, OpenFailure>>) {
         let device = DeviceId(self.next_device.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = mpsc::channel();
         let control = Control::OpenDevice { device, spec: Box::new(spec), reply };

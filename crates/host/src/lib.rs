@@ -15,8 +15,8 @@
 //!
 //! - A part belongs to one core for its whole life: device *d* to core *d* mod N, node *n* to core
 //!   *n* mod N. Every core has one front-end of each kind. A connection stays on the core that it
-//!   was given to. Parts send each other messages ([`message`]). Within one core, the messages wait
-//!   in a plain queue.
+//!   was given to. A store that is too much for one core may have branches on other cores. Parts
+//!   send each other messages ([`message`]). Within one core, the messages wait in a plain queue.
 //! - A core does not wait for calls that may block. Folders, control calls and name resolution use
 //!   other threads. There are two exceptions: a core opens the files of its nodes ([`disk`]), and
 //!   makes short buffered writes while the disk keeps pace (`pace`).
@@ -31,7 +31,8 @@
 //! | [`worker`] | the loop of a core |
 //! | [`message`] | the messages between parts, within and between cores |
 //! | [`device`] | a store behind its layers |
-//! | [`store`], [`stores`] | the interface of stores; memory, files, volumes |
+//! | [`store`], [`stores`] | the interface of stores; memory, files, volumes, images of Ceph |
+//! | [`branch`] | a part of a store on another core |
 //! | [`frontend`], [`frontends`] | the interface of front-ends; NBD |
 //! | [`node_local`], [`disk`], [`folder`] | a storage node in this process, its files, its folder |
 //! | [`node_server`] | the connections of other processes to nodes |
@@ -39,10 +40,12 @@
 //! | `pace` | whether a disk keeps pace, so that a core may make a write that can block |
 //! | [`timed_call`] | calls that may hang, with a deadline |
 //! | [`control`] | the control calls and their answers |
-//! | [`strangers`] | how long unknown connections may stay, and how many |
-//! | [`notices`] | log lines that strangers can cause |
+//! | [`connection_table`] | how long pending connections may stay, and how many |
+//! | [`notices`] | log lines that clients can cause |
 
+pub mod branch;
 pub mod ceph;
+pub mod connection_table;
 pub mod control;
 pub mod device;
 pub mod disk;
@@ -51,7 +54,8 @@ pub mod frontend;
 pub mod frontends;
 pub mod handle;
 pub mod message;
-pub mod node_local;
+pub mod node_links;
+mod node_local;
 pub mod node_server;
 pub mod node_session;
 pub mod notices;
@@ -60,12 +64,12 @@ mod pace;
 mod remote_session;
 pub mod store;
 pub mod stores;
-pub mod strangers;
 pub mod timed_call;
 mod token;
 mod wire_socket;
 pub mod worker;
 
+pub use branch::{Branch, BranchIo, BranchSpec};
 pub use control::{CoreSnapshot, DeviceSnapshot, FrontendSnapshot};
 pub use device::{DeviceSpec, DeviceStats, LayerStatus};
 pub use folder::{

@@ -7,17 +7,19 @@
 //!
 //! Bounds: most messages belong to a front-end's request in flight (the front-end bounds these; see
 //! `fieldstone_nbd::Limits` for one connection), to a node request in flight (the volume bounds
-//! these), or to a control call. The other messages are few: connections, links, blocking calls and
-//! wake-ups. When a mailbox is full, the rest of its batch waits for a later turn.
+//! these), to a request in flight of a store with branches (the store bounds these), or to a
+//! control call. The other messages are few: connections, links, blocking calls and wake-ups. When
+//! a mailbox is full, the rest of its batch waits for a later turn.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::mpsc;
 
 use fieldstone_block as block;
-use fieldstone_node::PeerId;
+use fieldstone_node::{LinkTarget, NodeEvent, PeerId};
 use fieldstone_proto::{NodeIndex, Request};
 
+use crate::branch::BranchSpec;
 use crate::control::Control;
 use crate::disk::BlockingDone;
 use crate::frontend::{FrontendId, Submitter};
@@ -69,7 +71,7 @@ impl fmt::Display for LocalNodeId {
 /// number, which distinguishes late messages of earlier connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// The device, [`Link::ADMIN`] or [`Link::SOCKET`].
+    /// The device, [`Link::ADMIN`], [`Link::SOCKET`] or [`Link::NODE`].
     pub device: u32,
     /// The number of the connection.
     pub attempt: u32,
@@ -80,6 +82,8 @@ impl Link {
     pub const ADMIN: u32 = u32::MAX;
     /// The client is a connection from another process, not a device.
     pub const SOCKET: u32 = u32::MAX - 1;
+    /// The client is another node of this process, not a device.
+    pub const NODE: u32 = u32::MAX - 2;
 
     /// The node's name for the link.
     #[must_use]
@@ -162,6 +166,36 @@ pub enum Message {
     },
     /// A node sends mail to the connection of another process.
     ToPeer(NodeMail),
+    /// A node sends mail to another node of this process, which passes requests on to it.
+    ToNodeLink(NodeMail),
+    /// A node of this core passes a request on to another node.
+    Relay {
+        /// The node of this core.
+        from: LocalNodeId,
+        /// The other node.
+        to: LinkTarget,
+        /// The request.
+        request: Request,
+    },
+    /// A node of this core gives up a link to another node.
+    CloseNodeLink {
+        /// The node of this core.
+        from: LocalNodeId,
+        /// The other node.
+        to: LinkTarget,
+    },
+    /// A node of this core is down: its links to other nodes end.
+    CloseNodeLinks {
+        /// The node of this core.
+        from: LocalNodeId,
+    },
+    /// An event of a link of a node of this core.
+    ToLinkedNode {
+        /// The node of this core.
+        node: LocalNodeId,
+        /// The event.
+        event: Box<NodeEvent>,
+    },
     /// The node has accepted a capability that came on this link.
     LinkKnown {
         /// The node.
@@ -184,6 +218,27 @@ pub enum Message {
         device: DeviceId,
         /// The mail; the store knows its type.
         mail: Mail,
+    },
+    /// A store makes a branch on another core.
+    BranchOpen {
+        /// The device of the store.
+        device: DeviceId,
+        /// The core of the store.
+        home: Core,
+        /// Makes the branch.
+        spec: Box<dyn BranchSpec>,
+    },
+    /// A store sends mail to its branch on another core.
+    ToBranch {
+        /// The device of the store.
+        device: DeviceId,
+        /// The mail; the branch knows its type.
+        mail: Mail,
+    },
+    /// A store ends its branch on another core.
+    BranchClose {
+        /// The device of the store.
+        device: DeviceId,
     },
     /// A thread sends mail to a front-end.
     ToFrontend {

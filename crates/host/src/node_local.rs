@@ -238,6 +238,25 @@ impl LocalNode {
         }
     }
 
+    /// Takes an event of a link to another node.
+    pub fn link_event(&mut self, event: NodeEvent, now: Nanos) {
+        self.handle(event, now);
+    }
+
+    /// When the node gives another node up that does not answer.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        let State::Running { node, .. } = &self.state else { return None };
+        node.deadline_ns().map(|wall| Nanos(wall.saturating_sub(self.wall_offset_ns)))
+    }
+
+    /// Lets the node give up other nodes whose time is over.
+    pub fn tick(&mut self, now: Nanos) {
+        if self.deadline().is_some_and(|due| due <= now) {
+            self.handle(NodeEvent::Tick, now);
+        }
+    }
+
     /// An operation on the ring has ended.
     pub fn disk_event(&mut self, index: u32, event: Event, now: Nanos) {
         if let Some(done) = self.disk.finished(index, event, now) {
@@ -260,6 +279,13 @@ impl LocalNode {
                 busy = true;
                 match action {
                     NodeAction::Disk { id, op } => self.disk.start(id, op, reactor),
+                    NodeAction::Relay { to, request } => {
+                        let (me, from) = (router.me, self.id);
+                        router.send(me, Message::Relay { from, to, request });
+                    }
+                    NodeAction::CloseLink { to } => {
+                        router.send(router.me, Message::CloseNodeLink { from: self.id, to });
+                    }
                     NodeAction::Reply { peer, reply } => {
                         let link = Link::of(peer);
                         deliver(&mut self.clients, self.id.index, link, reply, router);
@@ -300,13 +326,13 @@ impl LocalNode {
         }
     }
 
-    /// Since when a look at the folder is under way, if one is.
+    /// Since when a check of the folder is under way, if one is.
     #[must_use]
-    pub fn looks_since(&self) -> Option<Nanos> {
+    pub fn checking_since(&self) -> Option<Nanos> {
         self.checking
     }
 
-    /// Looks after the folder. The core calls this every two seconds.
+    /// Checks the folder. The core calls this every two seconds.
     pub fn check_folder(&mut self, now: Nanos) {
         if self.checking.is_some() {
             return;
@@ -375,6 +401,7 @@ impl LocalNode {
         }
         self.disk.next_era(None);
         self.state = State::Down { reason };
+        router.send(router.me, Message::CloseNodeLinks { from: self.id });
         for client in &mut self.clients {
             if std::mem::replace(&mut client.up, false) && client.direct.is_none() {
                 send_mail(
@@ -409,6 +436,7 @@ fn deliver(clients: &mut [Client], node: NodeIndex, link: Link, reply: Reply, ro
 fn send_mail(core: Core, link: Link, mail: NodeMail, router: &mut Router) {
     let message = match link.device {
         Link::SOCKET => Message::ToPeer(mail),
+        Link::NODE => Message::ToNodeLink(mail),
         device => Message::ToStore { device: DeviceId(device), mail: Box::new(mail) },
     };
     router.send(core, message);

@@ -6,12 +6,12 @@
 //!
 //! # Bounds
 //!
-//! | | a stranger | a client whose capability was accepted |
+//! | | a pending connection | a client whose capability was accepted |
 //! |---|---|---|
-//! | stays | for a bounded time, and gives way ([`strangers`](crate::strangers)) | without limit |
+//! | stays | for a bounded time, and gives way ([`connection_table`](crate::connection_table)) | without limit |
 //! | incoming payloads | share a quarter of the memory for payloads | share the rest |
-//! | requests in flight | [`STRANGER_REQUESTS_MAX`] | as many as the node takes |
-//! | answers not taken | [`STRANGER_QUEUED_BYTES_MAX`] | [`QUEUED_BYTES_MAX`] |
+//! | requests in flight | [`PENDING_REQUESTS_MAX`] | as many as the node takes |
+//! | answers not taken | [`PENDING_QUEUED_BYTES_MAX`] | [`QUEUED_BYTES_MAX`] |
 //!
 //! The answers of a client include those that the node still owes to its requests in flight. When
 //! they exceed [`OWN_BYTES`], they count in the memory that clients share.
@@ -28,23 +28,24 @@ use fieldstone_buf::{Budget, Lease};
 use fieldstone_proto::wire::encode_reply;
 use fieldstone_proto::{NodeError, PAYLOAD_BYTES_MAX, Reply, ReplyBody, Request, RequestBody};
 
+use crate::connection_table::{Admission, Bounds, ConnectionTable, PENDING_AGE_MS, StallLimit};
 use crate::message::{Link, LocalNodeId, Message, Router};
 use crate::notices::{Cause, Notices};
-use crate::strangers::{Admission, Bounds, ConnectionTable, STRANGER_AGE_MS, StallLimit};
 use crate::token::{Kind, token};
 use crate::wire_socket::{Broken, QUEUED_BYTES_MAX, WireSocket};
 use fieldstone_uring::{Event, Reactor, Socket};
 
 /// The most connections of one core to its nodes. Each volume of a server needs one connection.
 pub const PEERS_MAX: usize = 4096;
-/// The most requests of a stranger that have no answer yet.
-pub const STRANGER_REQUESTS_MAX: usize = 16;
-/// The most bytes of answers that a stranger has not taken, when the server takes its next request.
-pub const STRANGER_QUEUED_BYTES_MAX: usize = 64 << 10;
+/// The most requests of a pending connection that have no answer yet.
+pub const PENDING_REQUESTS_MAX: usize = 16;
+/// The most bytes of answers that the client of a pending connection has not taken, when the server
+/// takes its next request.
+pub const PENDING_QUEUED_BYTES_MAX: usize = 64 << 10;
 /// Bytes of answers, owed or not taken, for which a client needs no shared memory.
 pub const OWN_BYTES: usize = 256 << 10;
-/// Strangers' payloads have one part in this many of the memory for payloads.
-const STRANGERS_SHARE: usize = 4;
+/// The payloads of pending connections have one part in this many of the memory for payloads.
+const PENDING_SHARE: usize = 4;
 /// The assumed size of an answer with a list.
 const LIST_BYTES: usize = 256 << 10;
 
@@ -78,8 +79,8 @@ impl Peer {
     /// Whether the server may decode another request.
     fn may_ask(&mut self) -> bool {
         if !self.known {
-            return self.in_flight < STRANGER_REQUESTS_MAX
-                && self.socket.unsent_bytes() <= STRANGER_QUEUED_BYTES_MAX;
+            return self.in_flight < PENDING_REQUESTS_MAX
+                && self.socket.unsent_bytes() <= PENDING_QUEUED_BYTES_MAX;
         }
         let bytes = self.answer_bytes();
         if bytes <= OWN_BYTES || bytes > QUEUED_BYTES_MAX {
@@ -143,9 +144,10 @@ pub struct NodeServer {
     /// Connections to close at the end of the next pump.
     broken: Vec<u32>,
     table: ConnectionTable,
-    /// The memory for clients' payloads and answers, and the memory for strangers' payloads.
+    /// The memory for clients' payloads and answers, and the memory for those of pending
+    /// connections.
     clients: Arc<Budget>,
-    strangers: Arc<Budget>,
+    pending_payloads: Arc<Budget>,
     /// Connections that wait for room, and the budgets' number of returns at their last try.
     waiting: Vec<u32>,
     returns: u64,
@@ -161,8 +163,8 @@ impl NodeServer {
     /// A server without connections. The payloads of all connections together take `memory_bytes`.
     #[must_use]
     pub fn new(bounds: Bounds, memory_bytes: usize) -> Self {
-        let strangers_bytes = (memory_bytes / STRANGERS_SHARE).max(PAYLOAD_BYTES_MAX);
-        let clients_bytes = memory_bytes.saturating_sub(strangers_bytes).max(PAYLOAD_BYTES_MAX);
+        let pending_bytes = (memory_bytes / PENDING_SHARE).max(PAYLOAD_BYTES_MAX);
+        let clients_bytes = memory_bytes.saturating_sub(pending_bytes).max(PAYLOAD_BYTES_MAX);
         Self {
             peers: BTreeMap::new(),
             last: 0,
@@ -170,7 +172,7 @@ impl NodeServer {
             broken: Vec::new(),
             table: ConnectionTable::new(bounds.at_most(PEERS_MAX)),
             clients: Budget::new(clients_bytes),
-            strangers: Budget::new(strangers_bytes),
+            pending_payloads: Budget::new(pending_bytes),
             waiting: Vec::new(),
             returns: 0,
             holding: false,
@@ -211,9 +213,9 @@ impl NodeServer {
         self.table.arrived(attempt, now);
         let receive = token(Kind::PeerReceive, 0, attempt);
         let send = token(Kind::PeerSend, 0, attempt);
-        let payloads = Lease::new(&self.strangers);
+        let payloads = Lease::new(&self.pending_payloads);
         let peer = Peer {
-            socket: WireSocket::with_stranger(socket, receive, send, payloads),
+            socket: WireSocket::pending(socket, receive, send, payloads),
             node,
             up: false,
             dirty: false,
@@ -249,7 +251,7 @@ impl NodeServer {
         }
     }
 
-    /// The node runs, and takes requests. A stranger's time begins again.
+    /// The node runs, and takes requests. The time of pending connections begins again.
     pub fn link_up(&mut self, link: Link, now: Nanos) {
         if let Some(peer) = self.peers.get_mut(&link.attempt) {
             peer.up = true;
@@ -400,7 +402,7 @@ impl NodeServer {
 
     /// If room was given back, lets the connections that wait for room try again.
     fn try_again(&mut self) {
-        let returns = self.clients.returns().wrapping_add(self.strangers.returns());
+        let returns = self.clients.returns().wrapping_add(self.pending_payloads.returns());
         if self.waiting.is_empty() || returns == self.returns {
             return;
         }
@@ -413,7 +415,7 @@ impl NodeServer {
         }
     }
 
-    /// Frees descriptors: closes up to `count` strangers, the oldest first.
+    /// Frees descriptors: closes up to `count` pending connections, the oldest first.
     pub fn evict_oldest(&mut self, count: usize) {
         for _ in 0..count {
             let Some(oldest) = self.table.oldest() else { return };
@@ -421,10 +423,10 @@ impl NodeServer {
         }
     }
 
-    /// Closes strangers whose time is over, and stalled clients.
+    /// Closes pending connections whose time is over, and stalled clients.
     pub fn watch(&mut self, now: Nanos, notices: &mut Notices) {
         while let Some(attempt) = self.table.overdue(now) {
-            let seconds = STRANGER_AGE_MS / 1000;
+            let seconds = PENDING_AGE_MS / 1000;
             let line = format_args!("closed a connection: no valid capability within {seconds} s");
             notices.say(Cause::Silent, now, line);
             self.part(attempt);
@@ -432,7 +434,7 @@ impl NodeServer {
         if !std::mem::take(&mut self.holding) {
             return;
         }
-        let wanted = self.clients.is_wanted() || self.strangers.is_wanted();
+        let wanted = self.clients.is_wanted() || self.pending_payloads.is_wanted();
         let limit = self.stall_limit.current(wanted, now);
         let mut stalled = Vec::new();
         for (attempt, peer) in &self.peers {
@@ -450,7 +452,7 @@ impl NodeServer {
         }
     }
 
-    /// When the owner must call [`NodeServer::watch`] for strangers.
+    /// When the owner must call [`NodeServer::watch`] for pending connections.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         self.table.deadline()

@@ -108,7 +108,8 @@ impl NodeSession {
         loop {
             let tag = Tag(self.next_tag);
             self.next_tag += 1;
-            let request = Request { tag, capability, body: body.clone(), payload: Vec::new() };
+            let (body, payload) = (body.clone(), Vec::new());
+            let request = Request { tag, capability, body, route: None, payload };
             let reply = self.exchange(request, deadline)?;
             match reply.result {
                 Ok(body) => return Ok(body),

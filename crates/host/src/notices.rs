@@ -1,4 +1,4 @@
-//! Log lines that strangers can cause as often as they like: a limited number per cause and period,
+//! Log lines that clients can cause as often as they like: a limited number per cause and period,
 //! then one line with the number of lines left out.
 
 use fieldstone_block::Nanos;
@@ -19,7 +19,7 @@ pub enum Cause {
     Capability,
     /// A connection did not show its purpose in time.
     Silent,
-    /// A stranger was closed to make room for another.
+    /// A pending connection was closed to make room for another.
     GaveWay,
     /// There are too many clients to accept another.
     Full,

@@ -17,8 +17,8 @@ use fieldstone_block::{Nanos, Unanswered};
 const OVERDUE_MS: u64 = 10_000;
 /// The pause between two reports.
 const AGAIN_MS: u64 = 60_000;
-/// How often the core looks at a device with requests.
-pub const LOOK_MS: u64 = 1_000;
+/// How often the core checks a device with requests.
+pub const CHECK_MS: u64 = 1_000;
 
 /// The state of a device's reports.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Overdue {
         let reason = match &self.noted {
             _ if !waits_for.is_empty() => format!("waits for {waits_for}"),
             Some((noted, last, at))
-                if noted == oldest && now.since(*at) <= Nanos::from_ms(2 * LOOK_MS) =>
+                if noted == oldest && now.since(*at) <= Nanos::from_ms(2 * CHECK_MS) =>
             {
                 format!("waited until now for {last}")
             }
@@ -117,7 +117,7 @@ mod tests {
         let begin = "1 request is unanswered, for 10 s (Read at 0); ";
         let words = |overdue: &Overdue, waits_for| overdue.words(1, &oldest, waits_for, now);
         assert_eq!(words(&overdue, ""), format!("{begin}the reason is not known"));
-        let before = Nanos(now.0 - 2 * LOOK_MS * 1_000_000);
+        let before = Nanos(now.0 - 2 * CHECK_MS * 1_000_000);
         overdue.note(Some(&oldest), "answers of node.4".to_owned(), before);
         overdue.note(Some(&oldest), String::new(), now);
         assert_eq!(words(&overdue, ""), format!("{begin}waited until now for answers of node.4"));

@@ -16,6 +16,8 @@
 //! The host gives a store the events of the turn ([`Store::event`], [`Store::mail`], requests).
 //! Then it calls [`Store::act`] and [`Backend::poll`] until neither does anything, and
 //! [`Store::flush`] once. So everything that a turn causes leaves together.
+//!
+//! A store that is too much for one core may have [branches](crate::branch) on others.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -23,7 +25,8 @@ use std::fmt::Debug;
 use fieldstone_block::{Backend, Nanos, Settings};
 use fieldstone_uring::{Event, Reactor, Sender, Token};
 
-use crate::message::{DeviceId, Message, Router};
+use crate::branch::BranchSpec;
+use crate::message::{Core, DeviceId, Message, Router};
 use crate::token::{Kind, token};
 
 /// A message to a store or a front-end, or the status of a store. Both sides agree on the type.
@@ -48,12 +51,6 @@ pub enum Phase {
 pub trait StoreSpec: Debug + Send {
     /// Makes a store that begins to open. The call must not block.
     fn open(self: Box<Self>, io: &mut StoreIo<'_>) -> Box<dyn Store>;
-
-    /// Layers that the store asks for, with their options, because its own options say so. They
-    /// come on top of those of the device.
-    fn layers(&self) -> Vec<Settings> {
-        Vec::new()
-    }
 }
 
 /// A store of a device's bytes. The module's text says when each function is called.
@@ -67,7 +64,8 @@ pub trait Store: Backend {
     /// Begins to close.
     fn close(&mut self);
 
-    /// Gives back sockets, files and timers. Afterwards the host drops the store.
+    /// Gives back sockets, files and timers, and ends the store's branches. Afterwards the host
+    /// drops the store.
     fn release(&mut self, _io: &mut StoreIo<'_>) {}
 
     /// An operation has ended that the store started with the token [`StoreIo::token`] of `index`.
@@ -144,6 +142,29 @@ impl StoreIo<'_> {
     #[must_use]
     pub fn token_of(device: DeviceId, index: u32) -> Token {
         token(Kind::Store, device.0, index)
+    }
+
+    /// The core of the store, and the number of cores.
+    #[must_use]
+    pub fn cores(&self) -> (Core, usize) {
+        (self.router.me, self.router.cores())
+    }
+
+    /// Makes a branch of the store on another core, where it has none.
+    pub fn open_branch(&mut self, core: Core, spec: Box<dyn BranchSpec>) {
+        let (device, home) = (self.device, self.router.me);
+        debug_assert_ne!(core, home, "a branch is on another core");
+        self.router.send(core, Message::BranchOpen { device, home, spec });
+    }
+
+    /// Sends mail to the branch on a core.
+    pub fn send_branch(&mut self, core: Core, mail: Mail) {
+        self.router.send(core, Message::ToBranch { device: self.device, mail });
+    }
+
+    /// Ends the branch on a core, after the mail that was sent to it.
+    pub fn close_branch(&mut self, core: Core) {
+        self.router.send(core, Message::BranchClose { device: self.device });
     }
 
     /// A sender of messages to this store, for other threads.

@@ -35,13 +35,19 @@ pub enum Kind {
     PeerSend = 8,
     /// The timer for node folders and full mailboxes.
     Housekeeping = 9,
-    /// The timer for strangers, memory that connections wait for, unanswered requests, deadlines of
-    /// front-ends, and log lines left out.
+    /// The timer for pending connections, memory that connections wait for, unanswered requests,
+    /// deadlines of front-ends, and log lines left out.
     Watch = 10,
+    /// Receiving on link `index` between nodes.
+    LinkReceive = 11,
+    /// Sending on link `index` between nodes.
+    LinkSend = 12,
+    /// Connecting link `index` between nodes.
+    LinkConnect = 13,
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 13] = [
         Kind::Mail,
         Kind::Accept,
         Kind::Frontend,
@@ -52,6 +58,9 @@ impl Kind {
         Kind::PeerSend,
         Kind::Housekeeping,
         Kind::Watch,
+        Kind::LinkReceive,
+        Kind::LinkSend,
+        Kind::LinkConnect,
     ];
 }
 

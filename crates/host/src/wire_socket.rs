@@ -15,13 +15,13 @@ use bytes::Bytes;
 use fieldstone_buf::{AlignedBuf, Lease};
 use fieldstone_proto::wire::{Decoder, Message, WireError};
 
-use crate::strangers::SEND_BYTES_MAX;
+use crate::connection_table::SEND_BYTES_MAX;
 use fieldstone_uring::{Event, Payload, Reactor, Socket, Token, Want};
 
 /// Size of the receive buffer.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Size of the receive buffer of a stranger.
-const STRANGER_RECEIVE_BYTES: usize = 16 << 10;
+/// Size of the receive buffer of a pending connection.
+const PENDING_RECEIVE_BYTES: usize = 16 << 10;
 /// While more than this waits to be sent, no receive starts: the peer must read first.
 pub(crate) const QUEUED_BYTES_MAX: usize = 32 << 20;
 
@@ -71,10 +71,10 @@ impl<M: Message> WireSocket<M> {
         }
     }
 
-    /// A connection of a stranger: it has a small buffer, and its payloads count against a budget.
-    pub(crate) fn with_stranger(socket: Socket, receive: Token, send: Token, lease: Lease) -> Self {
+    /// A pending connection: it has a small buffer, and its payloads count against a budget.
+    pub(crate) fn pending(socket: Socket, receive: Token, send: Token, lease: Lease) -> Self {
         let mut new = Self::new(socket, receive, send);
-        new.receive_bytes = STRANGER_RECEIVE_BYTES;
+        new.receive_bytes = PENDING_RECEIVE_BYTES;
         new.decoder.set_lease(lease);
         new
     }

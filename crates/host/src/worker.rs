@@ -26,10 +26,12 @@ use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
 
+use crate::branch;
 use crate::control::{Control, CoreSnapshot, FrontendSnapshot};
 use crate::device::Device;
 use crate::frontend::{Frontend, FrontendId, FrontendIo, FrontendKind, FrontendSetup, Pressure};
 use crate::message::{Accepted, Core, Destination, DeviceId, Message, Router};
+use crate::node_links::{LocalNodes, NodeLinks};
 use crate::node_local::LocalNode;
 use crate::node_server::NodeServer;
 use crate::notices::{Cause, Notices};
@@ -37,19 +39,20 @@ use crate::stores::volume::NodeMail;
 use crate::token::{Kind, split, token};
 use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
 
-/// How often the core looks after node folders.
-const LOOK_AFTER_MS: u64 = 2_000;
+/// How often the core checks the folders of its nodes.
+const CHECK_FOLDERS_MS: u64 = 2_000;
 /// How soon the core tries a full mailbox of another core again.
 const RETRY_MAIL_MS: u64 = 1;
 /// How soon the core accepts again after a failure, for example for lack of descriptors.
 const RETRY_ACCEPT_MS: u64 = 100;
-/// After such a failure, each front-end and the node server close up to this many strangers.
+/// After such a failure, each front-end and the node server close up to this many pending
+/// connections.
 const EVICT_COUNT: usize = 32;
-/// How soon connections that wait for room look again, because another core may have given room
+/// How soon connections that wait for room try again, because another core may have given room
 /// back.
-const LOOK_FOR_ROOM_MS: u64 = 10;
-/// How often the core looks at connections that hold room.
-const LOOK_FOR_STALLED_MS: u64 = 250;
+const RETRY_ROOM_MS: u64 = 10;
+/// How often the core checks connections that hold room.
+const CHECK_STALLED_MS: u64 = 250;
 
 /// One core of the host. The module's text explains the order of the fields.
 pub struct Worker {
@@ -61,7 +64,10 @@ pub struct Worker {
     frontends: Vec<(&'static FrontendKind, Box<dyn Frontend>)>,
     peers: NodeServer,
     devices: BTreeMap<DeviceId, Device>,
+    /// Parts of stores that live on other cores.
+    branches: BTreeMap<DeviceId, branch::Slot>,
     nodes: BTreeMap<u32, LocalNode>,
+    links: NodeLinks,
     listeners: Vec<(Listener, Destination)>,
     next_accept: usize,
     /// When the timer [`Kind::Watch`] is due, if it is set.
@@ -82,20 +88,22 @@ const SLOW_CALL_MS: u64 = 1_000;
 const LATE_MS: u64 = 500;
 
 impl Worker {
-    /// A core with its in-process nodes, by their numbers, and its front-ends. The bounds of
-    /// `setup` hold for each front-end, and for the connections to nodes. Payloads and replies of
-    /// all front-ends count against the budget. Those of the core's node connections have a
+    /// A core with its in-process nodes, by their numbers, the names of the nodes of all cores, and
+    /// its front-ends. The bounds of `setup` hold for each front-end, and for the connections to
+    /// nodes. Payloads and replies
+    /// of all front-ends count against the budget. Those of the core's node connections have a
     /// separate budget of the same size.
     #[must_use]
     pub fn new(
         reactor: Reactor,
         router: Router,
         mailbox: Mailbox<Message>,
-        nodes: BTreeMap<u32, LocalNode>,
+        (nodes, all): (BTreeMap<u32, LocalNode>, LocalNodes),
         kinds: &[&'static FrontendKind],
         setup: &FrontendSetup,
     ) -> Self {
         let frontends = kinds.iter().map(|kind| (*kind, (kind.make)(setup.clone()))).collect();
+        let links = NodeLinks::new(all, router.me.0);
         Self {
             reactor,
             router,
@@ -104,7 +112,9 @@ impl Worker {
             frontends,
             peers: NodeServer::new(setup.bounds, setup.budget.total_bytes()),
             devices: BTreeMap::new(),
+            branches: BTreeMap::new(),
             nodes,
+            links,
             listeners: Vec::new(),
             next_accept: 0,
             watch_at: None,
@@ -159,10 +169,21 @@ impl Worker {
             Kind::Store => {
                 if let Some(device) = self.devices.get_mut(&DeviceId(scope)) {
                     device.store_event(index, event, now, &mut self.router, &mut self.reactor);
+                } else if let Some(branch) = self.branches.get_mut(&DeviceId(scope)) {
+                    branch.event(index, event, now, &mut self.router, &mut self.reactor);
                 }
             }
             Kind::PeerReceive => self.peers.received(index, event, now, &mut self.notices),
             Kind::PeerSend => self.peers.sent(index, event, now, &mut self.notices),
+            Kind::LinkReceive => {
+                self.links.received(index, event, &mut self.router, &mut self.reactor);
+            }
+            Kind::LinkSend => {
+                self.links.sent(index, event, &mut self.router, &mut self.reactor);
+            }
+            Kind::LinkConnect => {
+                self.links.connected(index, event, &mut self.router, &mut self.reactor);
+            }
             Kind::Housekeeping => self.keep_house(),
             Kind::Watch => self.watch(now),
         }
@@ -171,7 +192,7 @@ impl Worker {
     fn set_housekeeping(&mut self) {
         let wait_ms = match (self.router.blocked(), self.nodes.is_empty()) {
             (true, _) => RETRY_MAIL_MS,
-            (false, false) => LOOK_AFTER_MS,
+            (false, false) => CHECK_FOLDERS_MS,
             (false, true) => return,
         };
         let deadline = self.reactor.fresh_now().plus(Nanos::from_ms(wait_ms));
@@ -193,6 +214,7 @@ impl Worker {
         let late = self.watch_at.take().is_some_and(|at| now.since(at) > Nanos::from_ms(LATE_MS));
         self.each_frontend(now, |frontend, io| frontend.watch(io));
         self.peers.watch(now, &mut self.notices);
+        self.nodes.values_mut().for_each(|node| node.tick(now));
         if !late {
             for device in self.devices.values_mut() {
                 device.watch(now, &mut self.router, &mut self.reactor);
@@ -210,15 +232,17 @@ impl Worker {
             all = Pressure { waits: all.waits | waits, holds: all.holds | holds };
         }
         let soon_ms = match (all.waits, all.holds) {
-            (true, _) => Some(LOOK_FOR_ROOM_MS),
-            (false, true) => Some(LOOK_FOR_STALLED_MS),
+            (true, _) => Some(RETRY_ROOM_MS),
+            (false, true) => Some(CHECK_STALLED_MS),
             (false, false) => None,
         };
         let soon = soon_ms.map(|ms| self.reactor.now().plus(Nanos::from_ms(ms)));
         let now = self.reactor.now();
         let device = self.devices.values().find_map(|device| device.watch_deadline(now));
         let frontend = self.frontends.iter().filter_map(|(_, frontend)| frontend.deadline()).min();
-        let deadlines = [soon, device, frontend, self.peers.deadline(), self.notices.deadline()];
+        let node = self.nodes.values().filter_map(LocalNode::deadline).min();
+        let (peers, notices) = (self.peers.deadline(), self.notices.deadline());
+        let deadlines = [soon, device, frontend, node, peers, notices];
         let Some(next) = deadlines.into_iter().flatten().min() else { return };
         if self.watch_at.is_none_or(|at| next < at) {
             self.watch_at = Some(next);
@@ -269,9 +293,42 @@ impl Worker {
             Message::ToPeer(NodeMail::Up(_, link)) => self.peers.link_up(link, now),
             Message::ToPeer(NodeMail::Down(_, link)) => self.peers.link_down(link),
             Message::ToPeer(NodeMail::Found(..)) => {}
+            Message::ToNodeLink(mail) => {
+                self.links.mail(mail, &mut self.router, &mut self.reactor);
+            }
+            Message::Relay { from, to, request } => {
+                self.links.relay(from, to, request, now, &mut self.router, &mut self.reactor);
+            }
+            Message::CloseNodeLink { from, to } => {
+                self.links.close(from, to, &mut self.router, &mut self.reactor);
+            }
+            Message::CloseNodeLinks { from } => {
+                self.links.close_all(from, &mut self.router, &mut self.reactor);
+            }
+            Message::ToLinkedNode { node, event } => {
+                if let Some(node) = self.nodes.get_mut(&node.number) {
+                    node.link_event(*event, now);
+                }
+            }
             Message::ToStore { device, mail } => {
                 if let Some(device) = self.devices.get_mut(&device) {
                     device.mail(mail, now, &mut self.router, &mut self.reactor);
+                }
+            }
+            Message::BranchOpen { device, home, spec } => {
+                let place = (device, home);
+                let (router, reactor) = (&mut self.router, &mut self.reactor);
+                let branch = branch::Slot::open(place, spec, now, router, reactor);
+                self.branches.insert(device, branch);
+            }
+            Message::ToBranch { device, mail } => {
+                if let Some(branch) = self.branches.get_mut(&device) {
+                    branch.mail(mail, now, &mut self.router, &mut self.reactor);
+                }
+            }
+            Message::BranchClose { device } => {
+                if let Some(branch) = self.branches.remove(&device) {
+                    branch.release(now, &mut self.router, &mut self.reactor);
                 }
             }
             Message::LinkOpen { node, link, core } => {
@@ -307,6 +364,9 @@ impl Worker {
             for device in self.devices.values_mut() {
                 busy |= device.pump(now, &mut self.router, &mut self.reactor);
             }
+            for branch in self.branches.values_mut() {
+                busy |= branch.pump(now, &mut self.router, &mut self.reactor);
+            }
             for node in self.nodes.values_mut() {
                 busy |= node.pump(now, &mut self.router, &mut self.reactor);
             }
@@ -314,6 +374,7 @@ impl Worker {
                 continue;
             }
             self.peers.pump(&mut self.router, &mut self.reactor, now, &mut self.notices);
+            self.links.pump(&mut self.reactor);
             let again = self.pump_frontends(now, |frontend, io| frontend.flush(io));
             if !again && self.router.is_quiet() {
                 break;
@@ -518,7 +579,10 @@ impl Worker {
         }
         let now = self.reactor.fresh_now();
         for local in self.nodes.values() {
-            if local.looks_since().is_some_and(|at| now.since(at) >= Nanos::from_ms(SLOW_CALL_MS)) {
+            if local
+                .checking_since()
+                .is_some_and(|at| now.since(at) >= Nanos::from_ms(SLOW_CALL_MS))
+            {
                 let node = local.id();
                 tracing::warn!("the folder of {node} does not answer; its thread is left behind");
             }

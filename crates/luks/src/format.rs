@@ -61,7 +61,7 @@ pub struct NewHeader {
     pub data_offset_bytes: u64,
 }
 
-/// Makes a header. `random` fills memory with bytes that nobody can predict. It takes seconds.
+/// Makes a header. `random` fills memory with unpredictable bytes. It takes seconds.
 ///
 /// # Errors
 /// The options cannot be met.

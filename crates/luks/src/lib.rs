@@ -28,10 +28,10 @@
 //!
 //! # Hostile bytes
 //!
-//! Whoever stores the device chooses the header. So lengths, counts and the cost of deriving keys
-//! have bounds. What is beyond them is refused with its name. A header gives no secret away, and a
-//! changed header can do no more than keep the owner out: the passphrase opens the slots only with
-//! the volume key that they were made for.
+//! The party that stores the device chooses the header. So lengths, counts and the cost of deriving
+//! keys have bounds. What is beyond them is refused with its name. A header gives no secret away,
+//! and a changed header can do no more than keep the owner out: the passphrase opens the slots only
+//! with the volume key that they were made for.
 //!
 //! # Secrets
 //!
@@ -40,6 +40,7 @@
 
 pub mod error;
 pub mod format;
+pub mod fuzz;
 pub mod header;
 pub mod kdf;
 mod luks1;

@@ -30,5 +30,6 @@ pub mod firmware;
 pub mod hpu;
 pub mod isa;
 pub mod memory;
+pub mod network;
 pub mod packet;
 pub mod state;

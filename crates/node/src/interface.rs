@@ -13,6 +13,16 @@ use fieldstone_proto::{JournalGen, MasterKey, NodeIndex, PoolId, Reply, Request,
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u64);
 
+/// The other end of a link on which the node passes requests on to another node of its pool.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkTarget {
+    /// The other node.
+    pub node: NodeIndex,
+    /// Where its process listens: `unix:PATH` or `tcp:IP:PORT`. Empty for a node of the same
+    /// process. The writer has named it, so it may be wrong.
+    pub address: Bytes,
+}
+
 /// Pairs a disk completion with its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskId(pub u64);
@@ -135,6 +145,20 @@ pub enum NodeEvent {
         /// The connection.
         peer: PeerId,
     },
+    /// Another node answered a request that this node has passed on.
+    Relayed {
+        /// The link.
+        from: LinkTarget,
+        /// The answer. Its tag is that of the request.
+        reply: Reply,
+    },
+    /// A link is gone, or could not be opened. Requests on it get no answer any more.
+    LinkLost {
+        /// The link.
+        to: LinkTarget,
+    },
+    /// Time has passed: [`crate::Node::deadline_ns`] is due.
+    Tick,
     /// The file system reports how much space the node may use. The node takes no slots beyond it,
     /// until a later event. A world that never sends this event promises space for every slot.
     Room {
@@ -153,6 +177,19 @@ pub enum NodeAction {
         id: DiskId,
         /// The operation.
         op: DiskOp,
+    },
+    /// Pass a request on to another node, over the link to it. The world opens the link if there is
+    /// none. It reports [`NodeEvent::LinkLost`] if it cannot, or when the link breaks.
+    Relay {
+        /// The link.
+        to: LinkTarget,
+        /// The request.
+        request: Request,
+    },
+    /// Close a link, if there is one: the other node is silent. No [`NodeEvent::LinkLost`] follows.
+    CloseLink {
+        /// The link.
+        to: LinkTarget,
     },
     /// Answer a request.
     Reply {

@@ -16,14 +16,15 @@
 //! | `handlers::header`      | capability, epoch, bounds: may this be done at all?               |
 //! | `handlers::payload`     | turns the request into disk operations                            |
 //! | `handlers::completion`  | follows up disk operations, verifies, replies                     |
+//! | `relays`                | passes writes on to other nodes: ring, tree, primary copy         |
 //! | `store`                 | shards in slots, safe against crashes: the essay is there         |
 //! | `volumes`               | epochs, fencing, roots, journals                                  |
 //! | `start`                 | reads, checks and repairs the disk before the first request       |
 //! | `limits`                | every bound                                                       |
 //!
-//! Here the client drives replication (section V): the volume itself sends an append to each
-//! journal node, which is the paper's flat schedule. Forwarding among nodes would be one more
-//! action of the payload handler.
+//! By default the client drives replication (section V): the volume itself sends an append to each
+//! journal node, which is the paper's flat schedule. With the other schedules the nodes pass the
+//! append on to each other.
 //!
 //! The node does no I/O and reads no clock: see [`interface`].
 
@@ -33,6 +34,7 @@ mod handlers;
 pub mod interface;
 pub mod limits;
 mod node;
+mod relays;
 mod request_table;
 mod start;
 mod store;
@@ -41,6 +43,7 @@ mod volumes;
 #[doc(hidden)]
 pub use accounting::{NodeAccounting, SlotShard, SlotUse, VolumeAccounting};
 pub use interface::{
-    DiskError, DiskId, DiskOp, DiskOutput, FileId, NodeAction, NodeConfig, NodeEvent, PeerId,
+    DiskError, DiskId, DiskOp, DiskOutput, FileId, LinkTarget, NodeAction, NodeConfig, NodeEvent,
+    PeerId,
 };
 pub use node::Node;

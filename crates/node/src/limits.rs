@@ -11,6 +11,10 @@ pub const REQUESTS_MAX: usize = 4096;
 /// [`fieldstone_proto::NodeError::Busy`]. So writes find room, no matter how much clients read.
 pub const REQUESTS_FOR_READS_MAX: usize = REQUESTS_MAX / 4 * 3;
 
+/// Requests that a node has passed on to other nodes, and that are not answered. The node answers a
+/// request that would exceed this number with [`fieldstone_proto::NodeError::Busy`].
+pub const RELAYS_MAX: usize = 2 * REQUESTS_MAX;
+
 /// Volumes that a node may know.
 pub const VOLUMES_MAX: usize = 4096;
 

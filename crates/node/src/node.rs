@@ -11,6 +11,7 @@ use crate::disk::DiskQueue;
 use crate::handlers::header::Admission;
 use crate::interface::{NodeAction, NodeConfig, NodeEvent, PeerId};
 use crate::limits::LISTED_ROOT_BYTES_MAX;
+use crate::relays::Relays;
 use crate::request_table::{EntryId, RequestTable};
 use crate::start::failed_sync::DoubtFile;
 use crate::start::{NodePhase, Start};
@@ -24,6 +25,7 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: u64,
     pub(crate) refused: u64,
     pub(crate) corrupt_blocks: u64,
+    pub(crate) relayed: u64,
 }
 
 /// A storage node.
@@ -49,6 +51,7 @@ pub struct Node {
     pub(crate) volumes: Volumes,
     pub(crate) removed: Removed,
     pub(crate) doubt_file: DoubtFile,
+    pub(crate) relays: Relays,
     /// Entries that wait until the store changes, in order.
     pub(crate) parked: VecDeque<EntryId>,
     pub(crate) counters: Counters,
@@ -68,6 +71,7 @@ impl Node {
             volumes: Volumes::default(),
             removed: Removed::default(),
             doubt_file: DoubtFile::default(),
+            relays: Relays::default(),
             parked: VecDeque::new(),
             counters: Counters::default(),
             accepted: None,
@@ -106,6 +110,7 @@ impl Node {
 
     /// Takes an event. `now_ns` is the nodes' clock, which decides when capabilities expire.
     pub fn handle(&mut self, now_ns: u64, event: NodeEvent) {
+        self.expire_relays(now_ns);
         match event {
             NodeEvent::Request { peer, request } => {
                 if self.is_ready() {
@@ -118,6 +123,9 @@ impl Node {
                 None => tracing::warn!(id = id.0, "completion of an unknown disk operation"),
             },
             NodeEvent::PeerLost { peer } => self.lose_peer(peer),
+            NodeEvent::Relayed { from, reply } => self.relay_answered(&from, reply),
+            NodeEvent::LinkLost { to } => self.lose_link(&to),
+            NodeEvent::Tick => {}
             NodeEvent::Room { room_bytes } => {
                 let rings_bytes = self.rings_wanted_bytes();
                 self.store.set_room(room_bytes.saturating_sub(rings_bytes));
@@ -129,6 +137,19 @@ impl Node {
     /// The next action for the world. After every event, ask until `None`.
     pub fn next_action(&mut self) -> Option<NodeAction> {
         self.disk.actions.pop_front()
+    }
+
+    /// When the world must hand in an event at the latest ([`NodeEvent::Tick`] if there is no
+    /// other), in nanoseconds of the node's clock; `None` while the node waits for no other node.
+    #[must_use]
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.relays.deadline_ns()
+    }
+
+    /// Requests that the node has passed on to other nodes since its start, once for each node.
+    #[must_use]
+    pub fn relayed(&self) -> u64 {
+        self.counters.relayed
     }
 
     /// Requests and disk operations under way. Both are zero when the node is idle.
@@ -165,6 +186,7 @@ impl Node {
         }
         if self.table.len() == 0 {
             assert!(self.parked.is_empty());
+            assert_eq!(self.relays.len(), 0);
             for volume in self.volumes.values() {
                 assert_eq!(volume.active, 0);
                 assert!(volume.ordered.is_empty() && volume.barrier.is_none());
@@ -182,7 +204,10 @@ impl Node {
             NodePhase::Failed(reason) => Err(NodeError::Io(reason.clone())),
         };
         let result = match admission {
-            Ok(Admission::Entry(entry)) => return self.start_entry(entry),
+            Ok(Admission::Entry(entry)) => {
+                self.pass_on(now_ns, entry, &request);
+                return self.start_entry(entry);
+            }
             Ok(Admission::Answer(body)) => Ok(body),
             Err(error) => Err(error),
         };

@@ -19,6 +19,7 @@ use fieldstone_proto::{
 
 use crate::interface::PeerId;
 use crate::limits::{REQUESTS_FOR_READS_MAX, REQUESTS_MAX};
+use crate::relays::EntryRelay;
 use crate::store::SlotIndex;
 
 /// Names an entry while it is open.
@@ -46,6 +47,8 @@ pub(crate) struct Entry {
     pub(crate) error: Option<NodeError>,
     /// The entry's work.
     pub(crate) task: Task,
+    /// For a request with a route: the nodes that it waits for, and their outcomes.
+    pub(crate) relay: Option<Box<EntryRelay>>,
 }
 
 /// The work of an entry, with the data that its completion needs.
@@ -82,6 +85,8 @@ pub(crate) enum Task {
     ShardVerify { slot: SlotIndex, offset_bytes: u32 },
     /// See [`RequestBody::ShardDelete`].
     ShardDelete,
+    /// The node's own part has ended. The entry waits for other nodes.
+    Relayed,
 }
 
 /// The progress of a volume's removal.

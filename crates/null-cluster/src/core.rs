@@ -194,7 +194,7 @@ pub(crate) fn start(
                 }
             };
             let _ = ready.send(Ok(sender));
-            // Nobody tells if another core cannot start.
+            // No message comes if another core cannot start.
             let Ok(others) = others.recv() else { return };
             core.others = others;
             if let Err(error) = core.run() {

@@ -18,9 +18,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::wire::{Decoder, Header, Message, WIRE_HEADER_BYTES, WireError, mend_header};
 use crate::wire::{encode_reply, encode_request};
 use crate::{
-    Capability, CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeStat, Reply,
-    ReplyBody, Request, RequestBody, SealMeta, SegmentId, SegmentKind, ShardIndex, ShardInfo, Tag,
-    VolumeId, VolumeState, VolumeSummary,
+    Capability, CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex,
+    NodeStat, Outcome, Pass, Replica, Reply, ReplyBody, Request, RequestBody, Route, SealMeta,
+    SegmentId, SegmentKind, ShardIndex, ShardInfo, Strategy, Tag, VolumeId, VolumeState,
+    VolumeSummary,
 };
 
 /// The lowest bit of the second byte: mend the frames. The bits above hold the length of the
@@ -121,7 +122,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
                 RequestBody::ShardWrite { .. } => vec![Bytes::from_static(b"fieldstone")],
                 _ => Vec::new(),
             };
-            let request = Request { tag: Tag(1), capability: Capability::default(), body, payload };
+            let routed = matches!(&body, RequestBody::JournalAppend { lsn, .. } if lsn.0 == ROUTED);
+            let (tag, route) = (Tag(1), routed.then(|| Box::new(route())));
+            let request = Request { tag, capability: Capability::default(), body, route, payload };
             encode_request(&request).expect("it is short").concat()
         });
         let replies = replies().into_iter().map(|result| {
@@ -137,6 +140,20 @@ pub fn seeds() -> Vec<Vec<u8>> {
 fn meta() -> SealMeta {
     let kind = SegmentKind::Checkpoint;
     SealMeta { kind, lsn_first: Lsn(1), lsn_end: Lsn(2), shard_bytes: 4096 }
+}
+
+/// The log position of the append that has a route.
+const ROUTED: u64 = 11;
+
+fn route() -> Route {
+    let replica = |node, address: &'static str| Replica {
+        node: NodeIndex(node),
+        pass: Pass(21),
+        shard: ShardIndex(22),
+        address: Bytes::from_static(address.as_bytes()),
+    };
+    let replicas = vec![replica(2, ""), replica(0, "tcp:[::1]:7000"), replica(1, "unix:/n/1")];
+    Route { strategy: Strategy::Tree, rank: 1, wait_ms: 23, replicas }
 }
 
 fn requests() -> Vec<RequestBody> {
@@ -157,6 +174,7 @@ fn requests() -> Vec<RequestBody> {
         RequestBody::PutRoot { version: 9 },
         RequestBody::JournalCreate { generation, ring_bytes: 1 << 20 },
         RequestBody::JournalAppend { generation, lsn: Lsn(10) },
+        RequestBody::JournalAppend { generation, lsn: Lsn(ROUTED) },
         RequestBody::JournalSync { generation },
         RequestBody::JournalRead { generation, offset_bytes: 4096, len_bytes },
         RequestBody::JournalDelete { first: generation, below: JournalGen(9) },
@@ -172,6 +190,7 @@ fn requests() -> Vec<RequestBody> {
         RequestBody::Stat,
         RequestBody::Reserve { slots: 3, spare: 1 },
         RequestBody::RenewRecord,
+        RequestBody::AdmitRelays { pass: Pass(24) },
     ]
 }
 
@@ -187,6 +206,7 @@ fn replies() -> Vec<Result<ReplyBody, NodeError>> {
         journals: vec![JournalInfo { generation: JournalGen(18), ring_bytes: 4096 }],
         stat: NodeStat::default(),
     };
+    let not_passed_on = NodeError::NotPassedOn { from: NodeIndex(1), to: NodeIndex(3) };
     vec![
         Ok(ReplyBody::Done),
         Ok(ReplyBody::Data(Bytes::from_static(b"data"))),
@@ -205,6 +225,12 @@ fn replies() -> Vec<Result<ReplyBody, NodeError>> {
         Err(NodeError::Invalid("why".to_owned())),
         Err(NodeError::Io("ärger".to_owned())),
         Err(NodeError::Unreachable),
+        Err(not_passed_on.clone()),
+        Ok(ReplyBody::Outcomes(vec![
+            Outcome { node: NodeIndex(2), result: Ok(()) },
+            Outcome { node: NodeIndex(1), result: Err(NodeError::Io("why".to_owned())) },
+            Outcome { node: NodeIndex(3), result: Err(not_passed_on) },
+        ])),
     ]
 }
 

@@ -13,14 +13,16 @@ pub mod disk;
 pub mod fuzz;
 pub mod ids;
 pub mod message;
+pub mod route;
 pub mod wire;
 
 pub use capability::{Capability, CapabilityError, CapabilityKey, MasterKey, Rights};
 pub use ids::{Epoch, JournalGen, Lsn, NodeIndex, PoolId, SegmentId, ShardIndex, VolumeId};
 pub use message::{
-    JournalInfo, NodeError, NodeStat, Reply, ReplyBody, Request, RequestBody, SealMeta,
+    JournalInfo, NodeError, NodeStat, Outcome, Reply, ReplyBody, Request, RequestBody, SealMeta,
     SegmentKind, ShardInfo, Tag, VolumeState, VolumeSummary,
 };
+pub use route::{Pass, Replica, Route, RouteError, Strategy};
 
 /// The unit of addressing, checksumming and allocation, in bytes.
 pub const BLOCK_BYTES: usize = 4096;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::capability::Capability;
 use crate::ids::{Epoch, JournalGen, Lsn, NodeIndex, PoolId, SegmentId, ShardIndex, VolumeId};
+use crate::route::{Pass, Route};
 
 /// Pairs a reply with its request; unique among those in flight on one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,6 +22,9 @@ pub struct Request {
     pub capability: Capability,
     /// The operation.
     pub body: RequestBody,
+    /// The nodes that pass the request on to each other: only for an append to a journal and a
+    /// write of a shard. The answer to a request with a route is [`ReplyBody::Outcomes`].
+    pub route: Option<Box<Route>>,
     /// Bytes to store, as a gather list; empty for most operations.
     pub payload: Vec<Bytes>,
 }
@@ -182,6 +186,12 @@ pub enum RequestBody {
     /// record is damaged. Only a serving writer may ask, after enough other nodes have told that
     /// its epoch is the newest, because the record may have held any epoch.
     RenewRecord,
+    /// From now on the node takes writes of this volume from other nodes if they carry this pass,
+    /// and no other pass (see [`crate::route`]). This ends with the sender's connection.
+    AdmitRelays {
+        /// The pass.
+        pass: Pass,
+    },
     /// Space and counters.
     Stat,
 }
@@ -217,6 +227,18 @@ pub enum ReplyBody {
         /// The segment for the next request, if there are more shards.
         next: Option<SegmentId>,
     },
+    /// For a request with a route: the outcome on the node that answers, and on every node behind
+    /// it.
+    Outcomes(Vec<Outcome>),
+}
+
+/// The outcome of a request with a route on one of its nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The node.
+    pub node: NodeIndex,
+    /// Its result.
+    pub result: Result<(), NodeError>,
 }
 
 /// A node's identity, its space and its counters.
@@ -359,4 +381,13 @@ pub enum NodeError {
     /// makes this error.
     #[error("the node is unreachable")]
     Unreachable,
+    /// A node could not pass the request on to another node, or got no answer in time. The writer
+    /// does not know whether the other node, and those behind it, have carried the request out.
+    #[error("{from} got no answer from {to}")]
+    NotPassedOn {
+        /// The node that tried.
+        from: NodeIndex,
+        /// The node that it tried to reach.
+        to: NodeIndex,
+    },
 }

@@ -36,6 +36,8 @@ impl Errno {
     pub const ENODATA: Errno = Errno(61);
     /// The object's version is older than asserted.
     pub const EOVERFLOW: Errno = Errno(75);
+    /// The request was broken off, and may be sent again.
+    pub const ERESTART: Errno = Errno(85);
     /// The target does not support this.
     pub const EOPNOTSUPP: Errno = Errno(95);
     /// The watch is lost.

@@ -229,6 +229,7 @@ pub fn text(reports: &[PoolReport]) -> String {
     engines(&mut out, &all);
     requests(&mut out, &all);
     latencies(&mut out, &all);
+    layers(&mut out, &all);
     out.0
 }
 
@@ -256,6 +257,16 @@ const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
     ("user_written_bytes_total", "counter", "Bytes that users wrote.", |v| v.user_written_bytes),
     ("moved_bytes_total", "counter", "Bytes that garbage collection moved.", |v| v.moved_bytes),
     ("sent_bytes_total", "counter", "Bytes sent to nodes.", |v| v.sent_bytes),
+    ("appends_relayed_total", "counter", "Records that nodes passed on.", |v| v.appends_relayed),
+    ("appends_sent_again_total", "counter", "Records sent to nodes that were not reached.", |v| {
+        v.appends_sent_again
+    }),
+    ("copies_relayed_total", "counter", "Writes of copies that nodes passed on.", |v| {
+        v.copies_relayed
+    }),
+    ("copies_sent_again_total", "counter", "Copies sent to nodes that were not reached.", |v| {
+        v.copies_sent_again
+    }),
     ("degraded_reads_total", "counter", "Reads that needed decoding.", |v| v.degraded_reads),
     ("rebuild_running", "gauge", "1 while a rebuild runs.", |v| u64::from(v.rebuild.running)),
     ("rebuild_shards_total", "gauge", "Shards of the rebuild.", |v| v.rebuild.shards_total),
@@ -359,7 +370,23 @@ fn latencies(out: &mut Exposition, volumes: &[Labels<'_>]) {
             {
                 out.sample(&format!("{label},quantile=\"{quantile}\""), seconds(value));
             }
+            out.line("_sum", &label, seconds(stage.mean_ns) * stage.count as f64);
             out.line("_count", &label, stage.count as f64);
+        }
+    }
+}
+
+fn layers(out: &mut Exposition, volumes: &[Labels<'_>]) {
+    out.family("fieldstone_layer", "untyped", "Counters of the layers of a device.");
+    for volume in volumes {
+        for layer in volume.of.io.iter().flat_map(|io| &io.layers) {
+            for counter in &layer.counters {
+                let label = format!(
+                    "{},layer=\"{}\",counter=\"{}\"",
+                    volume.labels, layer.name, counter.name
+                );
+                out.sample(&label, counter.value as f64);
+            }
         }
     }
 }
@@ -400,7 +427,7 @@ impl Exposition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{NodeReport, StageReport};
+    use crate::report::{CounterReport, LayerReport, NodeReport, StageReport};
     use std::time::Instant;
 
     /// Serves a page of `len_bytes` bytes on any free port.
@@ -479,9 +506,15 @@ mod tests {
                 op: "read".to_owned(),
                 stage: "total".to_owned(),
                 count: 3,
+                mean_ns: 1600,
                 p50_ns: 1500,
                 p99_ns: 2000,
                 p999_ns: 2000,
+            }],
+            layers: vec![LayerReport {
+                name: "luks".to_owned(),
+                counters: vec![CounterReport { name: "waited".to_owned(), value: 7 }],
+                ..LayerReport::default()
             }],
             ..IoReport::default()
         };
@@ -498,6 +531,12 @@ mod tests {
         assert!(one.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one}");
         assert!(one.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
         assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
+        let waited = "fieldstone_layer{volume=\"a\\\"b\",layer=\"luks\",counter=\"waited\"} 7\n";
+        assert!(one.contains(waited), "{one}");
+        let sum = "fieldstone_stage_seconds_sum{volume=\"a\\\"b\",op=\"read\",stage=\"total\"} ";
+        let line = one.lines().find_map(|line| line.strip_prefix(sum)).expect("a sum");
+        let seconds: f64 = line.parse().expect("a number");
+        assert!((seconds - 4.8e-6).abs() < 1e-12, "{line}");
         let ram = VolumeReport { name: "ram".to_owned(), ..VolumeReport::default() };
         let stores = PoolReport { volumes: vec![ram], ..PoolReport::default() };
         let one_and_stores = text(&[report.clone(), stores.clone()]);

@@ -66,6 +66,10 @@ pub trait VolumeProcess: Backend {
     fn request_grow(&mut self, size_bytes: u64);
     /// Why the volume did not grow, if it gives a reason.
     fn grow_refused(&self) -> Option<String>;
+    /// The records that nodes passed on to each other, and those that the volume sent once more.
+    fn relays(&self) -> [u64; 2] {
+        [0, 0]
+    }
 }
 
 /// A node process.
@@ -74,6 +78,10 @@ pub trait NodeProcess {
     fn handle(&mut self, event: NodeEvent, now: Nanos);
     /// The next action for the world.
     fn next_action(&mut self) -> Option<NodeAction>;
+    /// When the process wants a tick at the latest, by the nodes' clock.
+    fn deadline(&self) -> Option<Nanos> {
+        None
+    }
     /// The node has read its disk, and serves requests.
     fn is_ready(&self) -> bool;
     /// The node's own account of its contents. `None` if it keeps none, or does not serve.

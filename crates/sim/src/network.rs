@@ -1,4 +1,5 @@
-//! The network: one connection per volume process and node, in order in both directions.
+//! The network: one connection per volume process and node, in order in both directions. Nodes that
+//! pass requests on to other nodes have such connections as well.
 //!
 //! A connection carries frames: messages, and at its end `Closed`. Frames of one direction arrive
 //! in the order in which they were sent. Frames of different connections overtake each other.
@@ -27,6 +28,21 @@ use crate::random::RandomStream;
 /// A volume process, numbered from 0 in the order of the starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u32);
+
+impl ClientId {
+    /// A node that passes requests on is a client, too. Its number is above those of volume
+    /// processes.
+    #[must_use]
+    pub fn of_node(node: NodeIndex) -> Self {
+        Self(u32::MAX - u32::from(node.0))
+    }
+
+    /// The node, if the client is one.
+    #[must_use]
+    pub fn node(self) -> Option<NodeIndex> {
+        u16::try_from(u32::MAX - self.0).ok().map(NodeIndex)
+    }
+}
 
 /// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -441,6 +457,7 @@ mod tests {
             tag: Tag(tag),
             capability: Capability::default(),
             body: RequestBody::Stat,
+            route: None,
             payload: Vec::new(),
         }
     }

@@ -38,6 +38,10 @@ impl NodeProcess for Node {
         Node::next_action(self)
     }
 
+    fn deadline(&self) -> Option<Nanos> {
+        Node::deadline_ns(self).map(Nanos)
+    }
+
     fn is_ready(&self) -> bool {
         Node::is_ready(self)
     }
@@ -106,8 +110,8 @@ impl VolumeProcess for Volume {
         let reserved: Vec<u32> = status.nodes.iter().map(|node| node.slots_reserved).collect();
         format!(
             "segments {} degraded {} lost {}, shards missing {}, free slots {free:?} of \
-             {reserved:?}, live {} of {} bytes, rebuilding {}, scrubbing {}, journal whole {}, not up: \
-             {down:?}",
+             {reserved:?}, live {} of {} bytes, rebuilding {}, scrubbing {}, journal whole {}, \
+             not up: {down:?}",
             status.segments,
             status.segments_degraded,
             status.segments_lost,
@@ -135,13 +139,24 @@ impl VolumeProcess for Volume {
     fn grow_refused(&self) -> Option<String> {
         self.status().grow_refused
     }
+
+    fn relays(&self) -> [u64; 2] {
+        let status = self.status();
+        [
+            status.appends_relayed + status.copies_relayed,
+            status.appends_sent_again + status.copies_sent_again,
+        ]
+    }
 }
 
 /// Runs the scenario of `seed` (and of the code, if one is given) with the real cast.
 pub fn run(seed: u64, options: Options<'_>) -> Outcome {
-    let scenario = match options.thin {
+    let mut scenario = match options.thin {
         true => Scenario::thin(seed, options.code),
         false => Scenario::from_seed(seed, options.code),
     };
+    if let Some(strategy) = options.replicate {
+        scenario.set_strategy(strategy);
+    }
     run_cast(scenario, &RealCast, options)
 }

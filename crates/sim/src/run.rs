@@ -7,6 +7,7 @@ use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
 use fieldstone_codes::Profile;
+use fieldstone_proto::Strategy;
 
 use crate::actor::Cast;
 use crate::scenario::Scenario;
@@ -22,6 +23,8 @@ pub struct Options<'a> {
     pub code: Option<Profile>,
     /// All volumes are thin, and none grows. The worlds of older seeds were like this.
     pub thin: bool,
+    /// How nodes get the journal, in place of the way that the seed draws.
+    pub replicate: Option<Strategy>,
 }
 
 /// The result of a run.
@@ -43,6 +46,9 @@ pub struct Outcome {
     pub volumes_started: u32,
     /// Faults injected, by kind.
     pub faults: Vec<(&'static str, u64)>,
+    /// Records of journals that nodes passed on to each other, and records that a volume sent to a
+    /// node itself because no other node had reached it.
+    pub relays: [u64; 2],
     /// The counters of the devices' layers, summed over all volume processes: the layer, the
     /// counter, and its value.
     pub layers: Vec<(&'static str, &'static str, u64)>,

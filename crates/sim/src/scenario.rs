@@ -6,8 +6,8 @@
 use fieldstone_block::Layer;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
-use fieldstone_proto::NodeIndex;
-use fieldstone_volume::{Geometry, Provisioning, slots_whole, step_blocks};
+use fieldstone_proto::{NodeIndex, Strategy};
+use fieldstone_volume::{Geometry, Provisioning, ReadPolicy, slots_whole, step_blocks};
 
 use crate::device::DevicePlan;
 use crate::disk::DiskKind;
@@ -119,6 +119,10 @@ pub struct Scenario {
     pub nbd: bool,
     /// The layers of each volume's device, if it has any.
     pub layers: Option<LayerOptions>,
+    /// How records reach the nodes of a journal.
+    pub replicate: Strategy,
+    /// Which copy answers a read.
+    pub reads: ReadPolicy,
     /// The silence after which a volume counts a node as down.
     pub node_timeout_ms: u64,
     /// The nodes' clock minus the world's clock.
@@ -159,7 +163,17 @@ impl Scenario {
         scenario.nbd = RandomStream::new(seed, "nbd", 0).chance(250);
         scenario.layers = draw_layers(&mut RandomStream::new(seed, "layers", 0));
         scenario.draw_cells();
+        scenario.set_strategy(draw_strategy(seed));
         scenario
+    }
+
+    /// Sets how records reach the nodes of a journal. In half of the runs in which this is not
+    /// flat, reads are balanced over copies. Flat runs are as they were before there was a choice.
+    pub fn set_strategy(&mut self, strategy: Strategy) {
+        self.replicate = strategy;
+        let mut rng = RandomStream::new(self.seed, "reads", 0);
+        let balance = strategy != Strategy::Flat && rng.chance(500);
+        self.reads = if balance { ReadPolicy::Balance } else { ReadPolicy::Primary };
     }
 
     /// The same with only thin volumes, none of which grows.
@@ -219,6 +233,8 @@ impl Scenario {
             wire: false,
             nbd: false,
             layers: None,
+            replicate: Strategy::Flat,
+            reads: ReadPolicy::Primary,
             node_timeout_ms,
             wall_offset_ns: rng.between(0, 1 << 60),
         }
@@ -436,7 +452,12 @@ impl Scenario {
         let wire = if self.wire { ", wire" } else { "" };
         let nbd = if self.nbd { ", nbd" } else { "" };
         let staying = format!("{staying}{full}");
-        let with = format!("{device}{wire}{nbd}");
+        let replicate = match self.replicate {
+            Strategy::Flat => String::new(),
+            strategy if self.reads == ReadPolicy::Balance => format!(", {strategy}, balanced"),
+            strategy => format!(", {strategy}"),
+        };
+        let with = format!("{device}{wire}{nbd}{replicate}");
         let layers: String =
             self.layers().iter().map(|layer| format!(", {}", layer.name())).collect();
         format!(
@@ -504,6 +525,15 @@ impl VolumePlan {
             plan.depth,
             plan.think_ns / 1000,
         )
+    }
+}
+
+/// In half of the runs nodes pass records on to each other.
+fn draw_strategy(seed: u64) -> Strategy {
+    let mut rng = RandomStream::new(seed, "replicate", 0);
+    match rng.chance(500) {
+        true => Strategy::Flat,
+        false => rng.pick(&[Strategy::Ring, Strategy::Tree, Strategy::Primary]),
     }
 }
 

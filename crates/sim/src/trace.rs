@@ -18,7 +18,8 @@ use fieldstone_block::Nanos;
 pub const LEGEND: &str = "\
 # who:  vN a volume process (N counts the starts), nN a node, w the workload, ! a fault, = the world
 # what: send/reply a message leaves, recv it arrives, disk/done an operation starts/ends,
-#       op/ack/err a block request starts/succeeds/fails, up/down a connection, phase a change of life
+#       op/ack/err a block request starts/succeeds/fails, up/down a connection,
+#       phase a change of life
 #     time_us who  what     detail
 ";
 

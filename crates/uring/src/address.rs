@@ -111,6 +111,7 @@ pub struct Endpoint {
     storage: libc::sockaddr_storage,
     len_bytes: libc::socklen_t,
     name: Address,
+    literal: Address,
 }
 
 impl Endpoint {
@@ -141,6 +142,13 @@ impl Endpoint {
         &self.name
     }
 
+    /// The same address without a name: another program reaches the same place with it, without
+    /// asking DNS.
+    #[must_use]
+    pub fn literal(&self) -> &Address {
+        &self.literal
+    }
+
     pub(crate) fn family(&self) -> libc::c_int {
         libc::c_int::from(self.storage.ss_family)
     }
@@ -164,10 +172,11 @@ impl Endpoint {
             *to = from.cast_signed();
         }
         let len_bytes = mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
-        Ok(Self::from_raw(raw, len_bytes, name))
+        Ok(Self::from_raw(raw, len_bytes, (name, name.clone())))
     }
 
     fn tcp(address: SocketAddr, name: &Address) -> Self {
+        let names = (name, Address::from(address));
         match address {
             SocketAddr::V4(v4) => {
                 // SAFETY: all zeroes is a valid sockaddr_in.
@@ -175,7 +184,7 @@ impl Endpoint {
                 raw.sin_family = libc::AF_INET as libc::sa_family_t;
                 raw.sin_port = v4.port().to_be();
                 raw.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-                Self::from_raw(raw, mem::size_of::<libc::sockaddr_in>(), name)
+                Self::from_raw(raw, mem::size_of::<libc::sockaddr_in>(), names)
             }
             SocketAddr::V6(v6) => {
                 // SAFETY: all zeroes is a valid sockaddr_in6.
@@ -184,12 +193,12 @@ impl Endpoint {
                 raw.sin6_port = v6.port().to_be();
                 raw.sin6_addr.s6_addr = v6.ip().octets();
                 raw.sin6_scope_id = v6.scope_id();
-                Self::from_raw(raw, mem::size_of::<libc::sockaddr_in6>(), name)
+                Self::from_raw(raw, mem::size_of::<libc::sockaddr_in6>(), names)
             }
         }
     }
 
-    fn from_raw<T: Copy>(raw: T, len_bytes: usize, name: &Address) -> Self {
+    fn from_raw<T: Copy>(raw: T, len_bytes: usize, (name, literal): (&Address, Address)) -> Self {
         const { assert!(mem::size_of::<T>() <= mem::size_of::<libc::sockaddr_storage>()) };
         // SAFETY: all zeroes is a valid sockaddr_storage.
         let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
@@ -197,7 +206,7 @@ impl Endpoint {
         // size (asserted above) and alignment.
         unsafe { std::ptr::write((&raw mut storage).cast::<T>(), raw) };
         let len_bytes = libc::socklen_t::try_from(len_bytes).expect("at most 128 bytes");
-        Self { storage, len_bytes, name: name.clone() }
+        Self { storage, len_bytes, name: name.clone(), literal }
     }
 }
 

@@ -11,12 +11,15 @@ use std::collections::btree_map;
 use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    JournalGen, NodeError, NodeIndex, Reply, ReplyBody, Request, RequestBody, SegmentId, Tag,
+    JournalGen, NodeError, NodeIndex, Pass, Reply, ReplyBody, Request, RequestBody, Route,
+    SegmentId, Tag,
 };
 use slab::Slab;
 
 use crate::core::{Ctx, VolumeCore};
 use crate::interface::VolumeAction;
+use crate::relay::RelayedAppend;
+use crate::relay_copies::RelayedCopies;
 use crate::status::{NodeHealth, VolumePhase};
 use fieldstone_tasks::{Awaited, Filler, oneshot};
 
@@ -64,6 +67,12 @@ pub enum Waiter {
         /// Sequence number of the batch.
         batch: u64,
     },
+    /// A record of the journal that the nodes pass on to each other.
+    Relay(Box<RelayedAppend>),
+    /// Copies of a shard that the nodes pass on to each other.
+    Copies(Box<RelayedCopies>),
+    /// A pass, over the connection of this session.
+    Pass { pass: Pass, session: u64 },
     /// Rows of a detached record.
     Row {
         /// The journal that the record's header went to.
@@ -131,6 +140,18 @@ impl VolumeCore {
         payload: Vec<Bytes>,
         waiter: Waiter,
     ) {
+        self.send_along(node, body, None, payload, waiter);
+    }
+
+    /// Sends a request, perhaps with a route that begins with the node.
+    pub fn send_along(
+        &mut self,
+        node: NodeIndex,
+        body: RequestBody,
+        route: Option<Box<Route>>,
+        payload: Vec<Bytes>,
+        waiter: Waiter,
+    ) {
         let writes = match &body {
             RequestBody::ShardWrite { segment, .. } => Some(*segment),
             _ => None,
@@ -150,7 +171,8 @@ impl VolumeCore {
         self.counters.sent_bytes += payload.iter().map(|part| part.len() as u64).sum::<u64>();
         let now = self.now;
         self.node_mut(node).in_flight.push_back((now, tag));
-        let request = Request { tag, capability: self.current_capability(node), body, payload };
+        let capability = self.current_capability(node);
+        let request = Request { tag, capability, body, route, payload };
         self.actions.push_back(VolumeAction::Send { node, request });
     }
 
@@ -191,16 +213,23 @@ impl VolumeCore {
         if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {
             return; // an answer to a call that was given up
         }
-        // A node that joins may have been fenced by an opening that never served: `join` finds out.
-        if let Err(NodeError::Fenced { current, .. }) = &reply.result
+        if let Err(error) = &reply.result {
+            self.note_fenced(node, error);
+        }
+        self.finish_call(reply.tag, reply.result);
+        self.drop_finished_calls(node);
+    }
+
+    /// Ends this writer if a node reports a newer one. A node that joins may have been fenced by an
+    /// opening that never served: `join` finds out.
+    pub fn note_fenced(&mut self, node: NodeIndex, error: &NodeError) {
+        if let NodeError::Fenced { current, .. } = error
             && *current > self.epoch
             && self.node(node).health == NodeHealth::Up
             && matches!(self.phase, VolumePhase::Serving | VolumePhase::Closing)
         {
             self.fence_out(*current);
         }
-        self.finish_call(reply.tag, reply.result);
-        self.drop_finished_calls(node);
     }
 
     fn drop_finished_calls(&mut self, node: NodeIndex) {
@@ -227,6 +256,11 @@ impl VolumeCore {
             Waiter::Append { generation, batch } => {
                 self.append_replied(call.node, generation, batch, result);
             }
+            Waiter::Relay(relayed) => self.relay_replied(call.node, *relayed, result),
+            Waiter::Copies(relayed) => self.copies_replied(call.node, *relayed, result),
+            Waiter::Pass { pass, session } => {
+                self.pass_replied(call.node, (pass, session), &result);
+            }
             Waiter::Row { generation, batch, segment, shard } => {
                 self.row_replied(call.node, generation, batch, (segment, shard), result);
             }
@@ -234,7 +268,7 @@ impl VolumeCore {
     }
 
     /// The node answered a write of a shard of the segment.
-    fn end_claim(&mut self, node: NodeIndex, segment: SegmentId) {
+    pub fn end_claim(&mut self, node: NodeIndex, segment: SegmentId) {
         if let btree_map::Entry::Occupied(mut claim) =
             self.node_mut(node).slots.claimed.entry(segment)
         {
@@ -256,6 +290,7 @@ impl VolumeCore {
         state.health = NodeHealth::Down;
         state.reason = reason.to_owned();
         state.link.session += 1;
+        state.relay.reset();
         let in_flight = std::mem::take(&mut state.in_flight);
         match self.phase {
             VolumePhase::Opening => self.note_loss(node, reason),

@@ -48,6 +48,14 @@ pub struct Counters {
     pub moved_bytes: u64,
     /// Bytes sent to nodes.
     pub sent_bytes: u64,
+    /// Records that went to the journal along a route.
+    pub appends_relayed: u64,
+    /// Records that the volume sent to a node itself because the route had not reached the node.
+    pub appends_sent_again: u64,
+    /// Writes of copies that went along a route.
+    pub copies_relayed: u64,
+    /// Copies that the volume sent to a node itself because the route had not reached the node.
+    pub copies_sent_again: u64,
     /// Reads that needed decoding.
     pub degraded_reads: u64,
     /// Checkpoints written.

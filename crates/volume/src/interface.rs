@@ -5,15 +5,22 @@
 //! each node, in order in both directions. A connection may break at any time; the world reports
 //! that once. The world also does the volume's jobs, each once, in any order.
 
+use std::str::FromStr;
+
 use fieldstone_accel::{Job, JobError, JobId, JobOutput};
 use fieldstone_codes::Profile;
-use fieldstone_proto::{MasterKey, NodeIndex, Reply, Request, VolumeId};
+use fieldstone_proto::{MasterKey, NodeIndex, Reply, Request, Strategy, VolumeId};
+
+use crate::relay::Reach;
 
 /// Events for a volume, other than block requests.
 #[derive(Debug)]
 pub enum VolumeEvent {
     /// A connection to the node is open.
     NodeUp(NodeIndex),
+    /// How other nodes reach the node. The world says this before [`VolumeEvent::NodeUp`] if it
+    /// knows it; until then no node passes writes on to this node.
+    NodeAt(NodeIndex, Reach),
     /// The connection to the node is gone, and with it all unanswered requests.
     NodeDown(NodeIndex),
     /// A node answered.
@@ -87,6 +94,29 @@ pub enum Provisioning {
     Thin,
 }
 
+/// Which copy answers a read, if the shards of a segment are copies (`copies:N`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadPolicy {
+    /// The first one.
+    #[default]
+    Primary,
+    /// The one whose node has the fewest blocks to deliver to this volume; of equal ones each in
+    /// turn.
+    Balance,
+}
+
+impl FromStr for ReadPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "primary" => Ok(Self::Primary),
+            "balance" => Ok(Self::Balance),
+            _ => Err(format!("{text:?} is no way to read: it is primary or balance")),
+        }
+    }
+}
+
 /// The mode of an opening.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenMode {
@@ -127,6 +157,10 @@ pub struct VolumeConfig {
     pub wall_offset_ns: u64,
     /// A node that does not answer for this long counts as down.
     pub node_timeout_ms: u64,
+    /// How the records of the journal reach its nodes.
+    pub replicate: Strategy,
+    /// Which copy answers a read.
+    pub reads: ReadPolicy,
     /// Start a rebuild of missing shards without a request.
     pub auto_rebuild: bool,
     /// Largest rate of rebuild and scrub reads, bytes per second; 0 for no limit.

@@ -1,13 +1,14 @@
 //! The log-structured volume: a block device whose data is a log, protected by codes.
 //!
 //! Read in this order: [`interface`] (the interface between the volume and its world), `log` (how a
-//! write becomes a record), `rows` (how large writes go around the journal), `seal` (how records
-//! become shards), `width` (how many shards a segment must have), `sync` (when the shards are
-//! stable), `read` and `decode`, `open` (recovery, in its own folder), `gc` (how collection
-//! frees space), `space` and `provision` (how much room a volume has, and how nodes share room
-//! between volumes), `rebuild`, `scrub`, `damage`, `journal` and `join` (how the volume handles
-//! nodes that fail and return). The formats are in `record`, `footer`, `checkpoint` and `root`.
-//! `core` holds the state, the timers and the tasks.
+//! write becomes a record), `relay` and `relay_copies` (how nodes pass writes on to each other),
+//! `rows` (how large writes go around the journal), `seal` (how records become shards), `width`
+//! (how many shards a segment must have), `sync` (when the shards are stable), `read` and `decode`,
+//! `open` (recovery, in its own folder), `gc` (how collection frees space), `space` and `provision`
+//! (how much room a volume has, and how nodes share room between volumes), `rebuild`, `scrub`,
+//! `damage`, `journal` and `join` (how the volume handles nodes that fail and return). The formats
+//! are in `record`, `footer`, `checkpoint` and `root`. `core` holds the state, the timers and the
+//! tasks.
 //!
 //! # How to drive it
 //! The world hands the volume [`VolumeEvent`]s and block requests. It calls
@@ -47,6 +48,8 @@ mod provision;
 mod read;
 mod rebuild;
 mod record;
+mod relay;
+mod relay_copies;
 mod reserve;
 mod root;
 mod rows;
@@ -65,9 +68,12 @@ mod watch;
 mod width;
 
 pub use codec::FormatError;
-pub use interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
+pub use interface::{
+    Geometry, OpenMode, Provisioning, ReadPolicy, VolumeAction, VolumeConfig, VolumeEvent,
+};
 pub use layout::step_blocks;
 pub use record::RECORD_BLOCKS_MAX;
+pub use relay::Reach;
 pub use space::slots_whole;
 pub use status::{NodeHealth, NodeStatus, Progress, Status, VolumePhase};
 pub use volume::Volume;

@@ -10,6 +10,7 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::{Epoch, NodeStat, SegmentId, Tag};
 
 use crate::read::QueuedRun;
+use crate::relay::NodeRelay;
 use crate::status::NodeHealth;
 
 /// A node as the volume sees it.
@@ -38,6 +39,8 @@ pub struct Node {
     pub slots: NodeSlots,
     /// Users' reads.
     pub reads: NodeReads,
+    /// The node as a part of routes.
+    pub relay: NodeRelay,
     /// What the present attempt to open the volume knows of the node.
     pub attempt: NodeAttempt,
 }
@@ -147,6 +150,7 @@ impl Default for Node {
             link: Link::default(),
             slots: NodeSlots::default(),
             reads: NodeReads::default(),
+            relay: NodeRelay::default(),
             attempt: NodeAttempt::default(),
         }
     }

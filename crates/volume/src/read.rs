@@ -2,8 +2,8 @@
 //! from one node, and else decodes them.
 //!
 //! The volume cuts a read into pieces, one per run of blocks that lie together on a shard. A long
-//! read has several pieces on each shard, one unit after the other, and the volume asks the node for
-//! all of them at once, up to [`RUN_BLOCKS_MAX`]. A node may fail to deliver (node down, shard
+//! read has several pieces on each shard, one unit after the other, and the volume asks the node
+//! for all of them at once, up to [`RUN_BLOCKS_MAX`]. A node may fail to deliver (node down, shard
 //! missing, checksum wrong). Then tasks fetch the pieces again, one by one. A task looks the blocks
 //! up anew, because collection may have moved them meanwhile, and otherwise decodes them from the
 //! other shards.
@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 use crate::calls::{CallResult, Waiter};
 use crate::core::{Ctx, VolumeCore};
 use crate::decode::{decode_range, gone, wrong_length};
+use crate::interface::ReadPolicy;
 use crate::layout::{ShardRange, ShardRun};
 use crate::map::{Location, MapRun};
 use crate::node::NodeReads;
@@ -92,6 +93,8 @@ pub struct Reads {
     retries: VecDeque<(usize, usize)>,
     /// Tasks that fetch these pieces.
     retrying: u32,
+    /// Rises with each choice between copies.
+    turn: usize,
 }
 
 impl Reads {
@@ -152,10 +155,35 @@ impl VolumeCore {
             .filter(|node| self.node(*node).health == NodeHealth::Up)
     }
 
+    /// The same range of the copy that is to answer the read: the range itself, unless the volume
+    /// balances reads over copies.
+    fn nearest_copy(&mut self, handle: SegmentIndex, range: ShardRange) -> ShardRange {
+        if self.config.reads != ReadPolicy::Balance || !self.has_copies() {
+            return range;
+        }
+        let Some(segment) = self.segments.get(handle) else { return range };
+        let copies = segment.shards.len();
+        // Copies whose nodes have the same number of blocks to deliver take turns.
+        let turn = self.reads.turn % copies.max(1);
+        let asked = |shard: usize| {
+            let node = segment.shards[shard]?;
+            let state = self.node(node);
+            (state.health == NodeHealth::Up).then_some((state.reads.blocks_in_flight, shard))
+        };
+        let in_turn = (turn..copies).chain(0..turn).filter_map(asked);
+        let best = in_turn.min_by_key(|(blocks, _)| *blocks);
+        self.reads.turn = self.reads.turn.wrapping_add(1);
+        match best.and_then(|(_, shard)| u32::try_from(shard).ok()) {
+            Some(shard) => ShardRange { shard, ..range },
+            None => range,
+        }
+    }
+
     /// Asks for the pieces of `run`, which counts them from piece `first` of the read.
     fn start_pieces(&mut self, read: usize, first: usize, handle: SegmentIndex, run: ShardRun) {
         let ShardRun { piece, pieces, range } = run;
         let piece = first + piece as usize;
+        let range = self.nearest_copy(handle, range);
         let segment = self.segments.get(handle);
         match segment.and_then(|segment| Some((segment.id, self.source(segment, range)?))) {
             Some((segment, node)) => {
@@ -467,6 +495,38 @@ mod tests {
 
     use super::*;
     use crate::script::Script;
+
+    /// Reads of copies go to all of their nodes that are up, and to a busy node last.
+    #[test]
+    fn reads_are_balanced_over_copies() {
+        let mut script = Script::serving_in_chunks(8, "copies:3", 0);
+        let handle = script.add_segment(&[4, 2, 6].map(Some));
+        script.core(|core| {
+            for block in 0..15 {
+                core.map.set(u64::from(block), Location::at(handle, block));
+            }
+        });
+        let nodes_read = |script: &mut Script, first: u64, count: u64| {
+            (first..first + count).for_each(|block| script.submit(Op::Read, block, 1));
+            let sent = script.sent();
+            for sent in &sent {
+                let RequestBody::ShardRead { shard, .. } = sent.request.body else {
+                    panic!("only reads are sent")
+                };
+                assert_eq!(sent.node, NodeIndex([4, 2, 6][usize::from(shard.0)]));
+            }
+            let mut nodes: Vec<u16> = sent.iter().map(|sent| sent.node.0).collect();
+            nodes.sort_unstable();
+            nodes
+        };
+        assert_eq!(nodes_read(&mut script, 0, 3), [4, 4, 4], "the primary");
+        script.core(|core| core.config.reads = ReadPolicy::Balance);
+        // Node 4 still has three blocks to deliver.
+        assert_eq!(nodes_read(&mut script, 3, 6), [2, 2, 2, 6, 6, 6]);
+        assert_eq!(nodes_read(&mut script, 9, 3), [2, 4, 6]);
+        script.core(|core| core.node_mut(NodeIndex(2)).health = NodeHealth::Down);
+        assert_eq!(nodes_read(&mut script, 12, 2), [4, 6]);
+    }
 
     /// A volume whose blocks 0 to 63 are those of a segment, with its shards on nodes 0 to 5.
     fn filled() -> Script {

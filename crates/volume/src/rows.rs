@@ -42,6 +42,7 @@ use crate::calls::{CallResult, Waiter};
 use crate::coding::{Coding, finish_encoding};
 use crate::core::{Ctx, VolumeCore};
 use crate::jobs::JobResult;
+use crate::relay_copies::{CopiesWaiter, CopiesWrite};
 use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::{NodeHealth, VolumePhase};
 use fieldstone_tasks::Awaited;
@@ -73,7 +74,8 @@ pub struct Rows {
     written: Vec<bool>,
     /// No write of rows went wrong: more rows may follow.
     intact: bool,
-    /// Records whose rows are on their way to the data shards, while the world makes their parity.
+    /// Records whose rows may be overtaken by the write that seals a shard: while the world makes
+    /// their parity, or while they are on a route.
     in_coding: u32,
 }
 
@@ -241,22 +243,61 @@ impl VolumeCore {
             }
             inputs_of_rows.push(inputs);
         }
-        for inputs in inputs_of_rows {
-            parity.push(self.start_encoding(inputs));
-        }
         let first_row = first / layout.row_blocks();
         let record = RecordRows { generation: self.log.generation, batch, segment: id, first_row };
+        let width = u32::try_from(layout.width()).expect("at most 255 shards");
         let segment = self.segments.get_mut(handle).expect("the open segment exists");
         let rows = segment.rows.as_mut().expect("made before the record");
         let count = checksums.len() / row;
+        let is_first = !rows.written.contains(&true);
         rows.written[first_row as usize..first_row as usize + count].fill(true);
         rows.in_coding += 1;
         let keepers = rows.keepers.clone();
+        if self.send_rows_along(record, &keepers, &parts_of_shards[0], is_first) {
+            return width;
+        }
+        for inputs in inputs_of_rows {
+            parity.push(self.start_encoding(inputs));
+        }
         for (shard, (keeper, part)) in keepers.iter().zip(parts_of_shards).enumerate() {
             self.send_shard_rows(record, shard, keeper.node, part);
         }
         self.spawn_with(move |ctx| send_parity(ctx, record, parity));
-        u32::try_from(layout.width()).expect("at most 255 shards")
+        width
+    }
+
+    /// Sends rows along a route, if the shards are copies and there is a route.
+    fn send_rows_along(
+        &mut self,
+        record: RecordRows,
+        keepers: &[Keeper],
+        part: &ShardRows,
+        first: bool,
+    ) -> bool {
+        if !self.has_copies() {
+            return false;
+        }
+        let RecordRows { generation, batch, segment, first_row } = record;
+        let targets = keepers.iter().enumerate();
+        let write = CopiesWrite {
+            segment,
+            targets: targets.map(|(shard, keeper)| (shard, keeper.node, keeper.session)).collect(),
+            offset_bytes: first_row * self.layout.chunk_blocks * BLOCK_BYTES as u32,
+            checksums: part.checksums.clone(),
+            seal: None,
+            data: part.data.clone(),
+            first,
+        };
+        self.send_copies(write, CopiesWaiter::Rows { generation, batch })
+    }
+
+    /// Rows of the segment are not on a route any more.
+    pub fn rows_off_route(&mut self, segment: SegmentId) {
+        let Some(handle) = self.segments.find(segment) else { return };
+        let rows = self.segments.get_mut(handle).and_then(|segment| segment.rows.as_mut());
+        if let Some(rows) = rows {
+            rows.in_coding = rows.in_coding.saturating_sub(1);
+        }
     }
 
     fn send_shard_rows(

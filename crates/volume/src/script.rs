@@ -14,7 +14,9 @@ use fieldstone_proto::{
 };
 
 use crate::core::{Ctx, VolumeCore};
-use crate::interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
+use crate::interface::{
+    Geometry, OpenMode, Provisioning, ReadPolicy, VolumeAction, VolumeConfig, VolumeEvent,
+};
 use crate::root::Root;
 use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::{NodeHealth, VolumePhase};
@@ -61,6 +63,8 @@ impl Script {
             key: MasterKey([7; 16]),
             wall_offset_ns: 0,
             node_timeout_ms: 1000,
+            replicate: fieldstone_proto::Strategy::Flat,
+            reads: ReadPolicy::Primary,
             auto_rebuild: true,
             rebuild_limit_bytes_per_second: 0,
         };

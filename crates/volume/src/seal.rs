@@ -14,13 +14,16 @@
 
 use fieldstone_accel::Shard;
 use fieldstone_proto::{
-    BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentKind, ShardIndex,
+    BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, SegmentKind, ShardIndex,
 };
 
+use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
+use crate::relay_copies::{CopiesWaiter, CopiesWrite};
 use crate::rows::complete_rows;
 use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::{NodeHealth, VolumePhase};
+use fieldstone_tasks::oneshot;
 
 /// Pause before the volume tries failed shards on other nodes.
 const RETRY_MS: u64 = 50;
@@ -63,34 +66,25 @@ pub async fn seal(ctx: Ctx, handle: SegmentIndex) {
 }
 
 /// Writes the missing shards of a segment until at least k are written, and as many as there are
-/// nodes for. Returns false if the volume failed meanwhile.
+/// nodes for. Returns false if the volume failed meanwhile, or if it closes and the nodes have no
+/// room for its checkpoint.
 pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: SealMeta) -> bool {
     let mut asked = false;
     let mut refusing = Vec::new();
+    let mut without_room_since = None;
     for attempt in 0u64.. {
         let targets = ctx.with(|core| core.place_missing(handle, attempt));
-        let calls: Vec<_> = ctx.with(|core| {
-            let Some(segment) = core.segments.get_mut(handle) else { return Vec::new() };
-            segment.sending = true;
-            let id = segment.id;
-            targets
-                .iter()
-                .map(|(shard, node)| {
-                    let body = RequestBody::ShardWrite {
-                        segment: id,
-                        shard: ShardIndex(u8::try_from(*shard).expect("at most 255 shards")),
-                        offset_bytes: 0,
-                        checksums: shards[*shard].checksums.clone(),
-                        seal: Some(meta),
-                        data_first: false,
-                    };
-                    core.call(*node, body, vec![shards[*shard].data.clone()])
-                })
-                .collect()
-        });
         let sessions: Vec<u64> = ctx
             .with(|core| targets.iter().map(|(_, node)| core.node(*node).link.session).collect());
-        let results = fieldstone_tasks::all(calls).await;
+        let id = ctx.with(|core| {
+            let segment = core.segments.get_mut(handle)?;
+            segment.sending = true;
+            Some(segment.id)
+        });
+        let results = match id {
+            Some(id) => write_shards(ctx, id, &targets, shards, meta).await,
+            None => Vec::new(),
+        };
         let done = ctx.with(|core| {
             for (((shard, node), result), session) in targets.iter().zip(results).zip(sessions) {
                 if result == Err(NodeError::NoSpace) {
@@ -109,6 +103,11 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
             if core.segments.get(handle).is_none()
                 || matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)
             {
+                return Some(false);
+            }
+            // A volume also closes without a checkpoint.
+            let is_checkpoint = meta.kind == SegmentKind::Checkpoint;
+            if is_checkpoint && core.closes_without_room(&mut without_room_since) {
                 return Some(false);
             }
             // Lost nodes come back only to a volume that serves. An opening starts over instead.
@@ -136,6 +135,58 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
         }
     }
     false
+}
+
+/// Writes complete shards to their nodes. The nodes pass copies on to each other if they can.
+async fn write_shards(
+    ctx: &Ctx,
+    segment: SegmentId,
+    targets: &[(usize, NodeIndex)],
+    shards: &[Shard],
+    meta: SealMeta,
+) -> Vec<CallResult> {
+    let relayed = ctx.with(|core| {
+        let (first, _) = targets.first().filter(|_| core.has_copies())?;
+        let session = |node: NodeIndex| core.node(node).link.session;
+        let targets = targets.iter().map(|(shard, node)| (*shard, *node, session(*node)));
+        let write = CopiesWrite {
+            segment,
+            targets: targets.collect(),
+            offset_bytes: 0,
+            checksums: shards[*first].checksums.clone(),
+            seal: Some(meta),
+            data: vec![shards[*first].data.clone()],
+            first: true,
+        };
+        let (filler, awaited) = oneshot();
+        core.send_copies(write, CopiesWaiter::Task(filler)).then_some(awaited)
+    });
+    let mut results: Vec<Option<CallResult>> = vec![None; targets.len()];
+    if let Some(relayed) = relayed {
+        results = relayed.await;
+    }
+    let calls: Vec<_> = ctx.with(|core| {
+        let direct = targets.iter().zip(&results).filter(|(_, result)| result.is_none());
+        direct
+            .map(|((shard, node), _)| {
+                let body = RequestBody::ShardWrite {
+                    segment,
+                    shard: ShardIndex(u8::try_from(*shard).expect("at most 255 shards")),
+                    offset_bytes: 0,
+                    checksums: shards[*shard].checksums.clone(),
+                    seal: Some(meta),
+                    data_first: false,
+                };
+                core.call(*node, body, vec![shards[*shard].data.clone()])
+            })
+            .collect()
+    });
+    let mut answers = fieldstone_tasks::all(calls).await.into_iter();
+    let lost = || Err(NodeError::Unreachable);
+    results
+        .into_iter()
+        .map(|result| result.or_else(|| answers.next()).unwrap_or_else(lost))
+        .collect()
 }
 
 /// Asks each node that had no room for a missing shard of the segment how much room it has now. Its

@@ -1,6 +1,6 @@
 //! The status that a volume reports: state, space, protection, work in progress.
 
-use fieldstone_proto::{Epoch, NodeIndex, VolumeId};
+use fieldstone_proto::{Epoch, NodeIndex, Strategy, VolumeId};
 
 use crate::interface::Provisioning;
 
@@ -138,6 +138,16 @@ pub struct Status {
     pub moved_bytes: u64,
     /// Bytes sent to nodes: journals and shards.
     pub sent_bytes: u64,
+    /// How the records of the journal reach its nodes.
+    pub replicate: Strategy,
+    /// Records of the journal that nodes passed on to each other.
+    pub appends_relayed: u64,
+    /// Records that the volume sent to a node itself, because no other node had reached it.
+    pub appends_sent_again: u64,
+    /// Writes of copies that nodes passed on to each other.
+    pub copies_relayed: u64,
+    /// Copies that the volume sent to a node itself, because no other node had reached it.
+    pub copies_sent_again: u64,
     /// Reads that needed decoding.
     pub degraded_reads: u64,
     /// Checkpoints written.

@@ -79,6 +79,7 @@ impl Volume {
         let mut core = self.core.borrow_mut();
         core.now = core.now.max(now);
         match event {
+            VolumeEvent::NodeAt(node, reach) => core.node_mut(node).relay.reach = reach,
             VolumeEvent::NodeUp(node) => core.node_connected(node),
             VolumeEvent::NodeDown(node) => {
                 core.node_lost(node, "the connection is gone");
@@ -448,6 +449,11 @@ fn status(core: &VolumeCore) -> Status {
         user_written_bytes: core.counters.user_written_bytes,
         moved_bytes: core.counters.moved_bytes,
         sent_bytes: core.counters.sent_bytes,
+        replicate: core.config.replicate,
+        appends_relayed: core.counters.appends_relayed,
+        appends_sent_again: core.counters.appends_sent_again,
+        copies_relayed: core.counters.copies_relayed,
+        copies_sent_again: core.counters.copies_sent_again,
         degraded_reads: core.counters.degraded_reads,
         checkpoints: core.counters.checkpoints,
         shards_damaged: core.scrub.damaged,

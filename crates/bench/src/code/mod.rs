@@ -32,7 +32,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use fieldstone_console::signals::Signals;
-use fieldstone_console::stderr;
 use fieldstone_gf::Kernel;
 
 use self::case::Case;
@@ -42,7 +41,7 @@ use self::jerasure::Jerasure;
 use self::measure::{Results, RunConfig};
 use self::memory::Region;
 use super::choice::Choice;
-use super::{machine, row};
+use super::{machine, report};
 use fieldstone_units as units;
 
 /// The file name of the system's ISA-L.
@@ -128,7 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let mut results = results?;
     results.missing.splice(0..0, missing);
-    report(args, &config, &peers, &machine, &results)
+    tell(args, &config, &peers, &machine, &results)
 }
 
 fn check(args: &Args, cases: &[Case]) -> anyhow::Result<()> {
@@ -173,7 +172,7 @@ fn peer<T>(
 }
 
 /// Prints the report and writes the rows.
-fn report(
+fn tell(
     args: &Args,
     config: &RunConfig<'_>,
     peers: &Peers,
@@ -181,9 +180,8 @@ fn report(
     results: &Results,
 ) -> anyhow::Result<()> {
     let rows = compare::compare(config.cases, results);
-    let command: Vec<String> = std::env::args().skip(1).collect();
     let mut setting = vec![
-        format!("made by: fieldstone {} (commit {})", command.join(" "), row::COMMIT),
+        report::made_by(),
         format!(
             "medians of {} interleaved rounds; kernel {}; {} cores; memory {}",
             config.rounds,
@@ -201,12 +199,5 @@ fn report(
     }
     setting.push(format!("load at the end: {}", machine::load()));
     let text = text::report(config.cases, results, &rows, &setting);
-    match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => stderr::print(format_args!("{text}")),
-        _ => print_text!("{text}"),
-    }
-    if let Some(path) = &args.json {
-        row::write(path, &rows)?;
-    }
-    Ok(())
+    report::print(args.json.as_deref(), &text, &rows)
 }

@@ -21,17 +21,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use fieldstone_console::signals::Signals;
-use fieldstone_console::stderr;
 use fieldstone_crush::Kernel;
 
 use self::case::Case;
 use self::libcrush::Libcrush;
 use self::measure::{Contender, Samples};
 use super::choice::{self, Choice};
-use super::machine;
-use super::row::{self, Better, Row};
+use super::row::{Better, Row};
 use super::stats::median;
 use super::table::{Table, number};
+use super::{machine, report};
 
 const BENCH: &str = "crush";
 const NS: &str = "ns per mapping";
@@ -175,12 +174,7 @@ impl Report {
         for what in &self.missing {
             text.push_str(&format!("not measured: {what}\n"));
         }
-        let command: Vec<String> = std::env::args().skip(1).collect();
-        text.push_str(&format!(
-            "made by: fieldstone {} (commit {})\n",
-            command.join(" "),
-            row::COMMIT
-        ));
+        text.push_str(&format!("{}\n", report::made_by()));
         text.push_str(&format!(
             "medians of {} interleaved rounds on one core; kernel {}\n",
             args.rounds,
@@ -189,22 +183,10 @@ impl Report {
         if let Some(library) = library {
             text.push_str(&format!("C mapper: {}\n", library.path.display()));
         }
-        for line in machine::describe() {
-            text.push_str(&format!("{line}\n"));
-        }
+        text.push_str(&report::lines(&machine::describe()));
         text.push_str(&format!("load at the end: {}\n", machine::load()));
-        let verdicts: Vec<bool> = self.rows.iter().filter_map(|row| row.pass).collect();
-        let reached = verdicts.iter().filter(|pass| **pass).count();
-        text.push_str(&format!("{reached} of {} targets reached\n", verdicts.len()));
-        if args.json.as_deref() == Some(Path::new("-")) {
-            stderr::print(format_args!("{text}"));
-        } else {
-            print_text!("{text}");
-        }
-        match &args.json {
-            Some(path) => row::write(path, &self.rows),
-            None => Ok(()),
-        }
+        text.push_str(&report::targets_reached(&self.rows));
+        report::print(args.json.as_deref(), &text, &self.rows)
     }
 }
 

@@ -11,7 +11,7 @@
 
 mod published;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -19,7 +19,6 @@ use bytes::Bytes;
 use fieldstone_accel::{Device, Job, JobId, SubmissionQueueId, execute};
 use fieldstone_codes::Profile;
 use fieldstone_console::signals::Signals;
-use fieldstone_console::stderr;
 use fieldstone_crush::{
     AlgorithmKind, BucketId, ItemId, Map, MapBuilder, RuleId, RuleStep, TypeId, WEIGHT_ONE,
 };
@@ -28,7 +27,8 @@ use fieldstone_fpga::flight::DeviceOperation;
 use fieldstone_fpga::simulated::{self, Running};
 
 use self::published::{Note, Published};
-use super::row::{self, Better, Row};
+use super::report;
+use super::row::{Better, Row};
 use super::table::{Table, number};
 
 const BENCH: &str = "fpga";
@@ -143,19 +143,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn print(args: &Args, rows: &[Row]) -> anyhow::Result<()> {
     let text = format!(
         "{}\nCounted by the simulated device. place, code, checksum: a whole operation from its \
-         start to its completion, card memory included (each: one more of many).\n{}made by: \
-         fieldstone {} (commit {})\n",
+         start to its completion, card memory included (each: one more of many).\n{}{}\n",
         table(rows),
         notes(rows),
-        std::env::args().skip(1).collect::<Vec<_>>().join(" "),
-        row::COMMIT
+        report::made_by()
     );
-    if args.json.as_deref() == Some(Path::new("-")) {
-        stderr::print(format_args!("{text}"));
-    } else {
-        print_text!("{text}");
-    }
-    args.json.as_ref().map_or(Ok(()), |path| row::write(path, rows))
+    report::print(args.json.as_deref(), &text, rows)
 }
 
 /// The rows as a table, with the clock at which a paper's cycles would take the paper's time.

@@ -29,18 +29,17 @@ mod on_card;
 mod rows;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use fieldstone_console::signals::Signals;
-use fieldstone_console::stderr;
 use fieldstone_gf::Kernel;
 use fieldstone_gpu::Card;
 
 use self::case::Case;
 use self::measure::Results;
 use super::choice::{Choice, chosen};
-use super::{machine, row};
+use super::{machine, report};
 
 /// Options of `gpu bench`.
 #[derive(clap::Args, Debug)]
@@ -85,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let bar = super::case_bar("gpu bench", cases.len());
     let results = measure::measure(&card, &cases, args.rounds, &signals, &bar);
     bar.finish_and_clear();
-    report(args, &card, &machine, &results?)
+    tell(args, &card, &machine, &results?)
 }
 
 /// The cases that the choices take.
@@ -100,21 +99,16 @@ fn choose(cases: Vec<Case>, only: &[Choice]) -> anyhow::Result<Vec<Case>> {
 }
 
 /// Prints the report and writes the rows.
-fn report(args: &Args, card: &Card, machine: &[String], results: &Results) -> anyhow::Result<()> {
+fn tell(args: &Args, card: &Card, machine: &[String], results: &Results) -> anyhow::Result<()> {
     let rows = rows::rows(&results.cases, card.info());
-    let command: Vec<String> = std::env::args().skip(1).collect();
     let mut setting = vec![
-        format!("made by: fieldstone {} (commit {})", command.join(" "), row::COMMIT),
+        report::made_by(),
         format!("medians of {} interleaved rounds; kernel {}", args.rounds, Kernel::best()),
     ];
     setting.extend_from_slice(machine);
     setting.push(format!("load at the end: {}", machine::load()));
     let text = text::report(&results.cases, &rows, &results.missing, card.info(), &setting);
-    match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => stderr::print(format_args!("{text}")),
-        _ => print_text!("{text}"),
-    }
-    args.json.as_ref().map_or(Ok(()), |path| row::write(path, &rows))
+    report::print(args.json.as_deref(), &text, &rows)
 }
 
 #[cfg(test)]

@@ -83,6 +83,7 @@ fn chart(found: &Findings, work: Work) -> LineChart {
             .into_iter()
             .map(|bytes| Some((found.point(work, bytes, who)?.gb_per_second, None)))
             .collect(),
+        is_joined: true,
     };
     let lines = LINES.into_iter().enumerate().filter(|(_, who)| found.has(work, *who));
     let mut series: Vec<Series> = lines.map(line).collect();
@@ -104,7 +105,7 @@ fn paper_points() -> Vec<Series> {
         let name = SIZES.into_iter().find_map(of)?.name.to_owned();
         let point = |bytes| of(bytes).map(|quoted| (quoted.gb_per_second, None));
         let points = SIZES.into_iter().map(point).collect();
-        Some(Series { name, colour: colour(LINES.len() + place), points })
+        Some(Series { name, colour: colour(LINES.len() + place), points, is_joined: false })
     });
     series.collect()
 }

@@ -24,17 +24,13 @@ mod paper;
 mod recorded;
 mod text;
 
-use std::fs;
-use std::path::Path;
-
 use anyhow::{Context, bail};
 use fieldstone_console::signals::Signals;
-use fieldstone_console::stderr;
 use fieldstone_gpu::driver::DriverError;
 use fieldstone_gpu::{Card, LoadError};
 
 use self::case::{Findings, Who};
-use super::{machine, row};
+use super::{machine, report};
 
 /// Fails if the run was interrupted.
 type Check<'a> = &'a dyn Fn() -> anyhow::Result<()>;
@@ -48,11 +44,7 @@ const BENCH: &str = "msr-throughput";
 /// The run was interrupted, a contender computes wrong bytes, or a file cannot be written.
 pub fn run(args: &super::Args) -> anyhow::Result<()> {
     let signals = Signals::install()?;
-    let mut setting = vec![format!(
-        "made by: fieldstone {} (commit {})",
-        std::env::args().skip(1).collect::<Vec<_>>().join(" "),
-        row::COMMIT
-    )];
+    let mut setting = vec![report::made_by()];
     setting.extend(machine::describe());
     let mut found = Findings::default();
     cpu::measure(&signals, &mut found)?;
@@ -66,7 +58,8 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
     fpga::measure(check, &mut found)?;
     setting.extend(found.notes.iter().cloned());
     setting.push(format!("load at the end: {}", machine::load()));
-    report(args, &found, &setting)
+    let page = || super::chart::page(draw::TITLE, &draw::body(&found, &setting));
+    report::publish(args, &text::report(&found, &setting), &text::rows(&found), page)
 }
 
 /// The points of the GPU: measured if there is a card, otherwise recorded ones.
@@ -94,23 +87,6 @@ fn gpu(check: Check<'_>, found: &mut Findings) -> anyhow::Result<()> {
         }
         done => done.with_context(|| info.name.clone()),
     }
-}
-
-/// Prints the report, and writes rows and page.
-fn report(args: &super::Args, found: &Findings, setting: &[String]) -> anyhow::Result<()> {
-    let text = text::report(found, setting);
-    match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => stderr::print(format_args!("{text}")),
-        _ => print_text!("{text}"),
-    }
-    if let Some(path) = &args.json {
-        row::write(path, &text::rows(found))?;
-    }
-    if let Some(path) = &args.html {
-        let page = super::chart::page(draw::TITLE, &draw::body(found, setting));
-        fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// What a contender is, for readers.

@@ -5,9 +5,14 @@ use serde_json::{Map, Value, json};
 use super::case::Case;
 use super::contender::Contender;
 use super::measure::Results;
-use super::summary::{Summary, headline_unit, ratio_range, summary};
+use super::summary::{Summary, summary};
 use crate::fio::Pattern;
+use crate::report::add_extent;
 use crate::row::{Better, Row};
+use crate::speeds::Measure;
+use crate::stats::quotient;
+use crate::subject::Cell;
+use crate::turns::Entrant;
 
 /// Name of this benchmark.
 pub const NAME: &str = "nbd";
@@ -71,7 +76,9 @@ pub fn compare(cases: &[Case], results: &Results) -> Vec<Row> {
             let limit = match contender {
                 // The data is on no disk.
                 Contender::Ram | Contender::RamEmbed => None,
-                _ => summary(results, index, Contender::RawDisk).map(|raw| raw.headline(case)),
+                _ => {
+                    summary(results, index, Contender::RawDisk).map(|raw| raw.speeds.headline(case))
+                }
             };
             let comparison = Comparison { case, index, contender, ours, limit };
             let peers: Vec<(Contender, Summary)> = PAIRS
@@ -109,22 +116,21 @@ impl Comparison<'_> {
 
     fn speed(&self, results: &Results, peer: Option<(Contender, &Summary)>) -> Row {
         let theirs = peer.map(|(_, theirs)| theirs);
-        let numbers =
-            (Some(self.ours.headline(self.case)), theirs.map(|theirs| theirs.headline(self.case)));
-        let unit = headline_unit(self.case);
+        let headline = |summary: &Summary| summary.speeds.headline(self.case);
+        let numbers = (Some(headline(&self.ours)), theirs.map(headline));
+        let unit = Measure::headline(self.case).unit();
         let target =
             peer.and_then(|(peer, _)| target(self.contender, peer, self.case.load.pattern));
         let mut row = Row::new(NAME, self.name(), unit, Better::More, numbers)
             .limit(self.limit)
             .at_least(target);
-        row.seconds = self.ours.seconds + theirs.map_or(0.0, |theirs| theirs.seconds);
+        row.seconds = self.ours.speeds.seconds + theirs.map_or(0.0, |theirs| theirs.speeds.seconds);
         row.more = details(self.contender, &self.ours, theirs);
         if let Some((peer, _)) = peer {
             row.peer = Some(peer.name().to_owned());
-            if let Some((low, high)) = ratio_range(results, self.index, self.contender, peer) {
-                row.more.insert("ratio_min".to_owned(), json!(low));
-                row.more.insert("ratio_max".to_owned(), json!(high));
-            }
+            let iops = |ours: &Cell, theirs: &Cell| quotient(ours.fio.iops, theirs.fio.iops);
+            let pair = (self.contender, peer);
+            add_extent(&mut row, results.turns.ratio_range(self.index, pair, iops));
         }
         row
     }
@@ -140,7 +146,7 @@ impl Comparison<'_> {
         let row = |(unit, numbers, target)| {
             let mut row = Row::new(NAME, self.name(), unit, Better::Less, numbers).at_least(target);
             row.peer = Some(peer.name().to_owned());
-            row.seconds = self.ours.seconds + theirs.seconds;
+            row.seconds = self.ours.speeds.seconds + theirs.speeds.seconds;
             row
         };
         let costs = [(CPU_UNIT, all, target), (SERVER_CPU_UNIT, server, None)];
@@ -184,7 +190,6 @@ mod tests {
     use super::*;
     use crate::fio::Measured;
     use crate::nbd::case::standard;
-    use crate::nbd::measure::Cell;
 
     /// The contenders of a run in order of speed: the first one does 1000 I/Os per second, the next
     /// one 2000, and so on.
@@ -219,7 +224,7 @@ mod tests {
                     ..Measured::default()
                 };
                 let cell = Cell { fio, server_cpu_s: 0.002, ..Cell::default() };
-                results.cells.insert((index, contender), vec![cell; 2]);
+                results.turns.cells.insert((index, contender), vec![cell; 2]);
                 results.idle_percent.insert(contender, 0.2);
             }
         }

@@ -5,21 +5,19 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
-use super::client::Client;
 use crate::GENERATE;
+use crate::client::Client;
 use crate::fio::FioTarget;
+use crate::pools::{PoolPlan, shown, volume_of};
 use crate::process::Server;
+use crate::subject::Subject;
+use crate::turns::Entrant;
 
 /// Nodes of our pools.
 const NODES: u64 = 6;
-
-/// Size of our pools, as a multiple of the needs of a full volume. A log needs room to collect
-/// garbage; with too much room, it would not have to collect.
-const ROOM: u64 = 3;
 
 /// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,38 +71,6 @@ impl Contender {
         Self::RawDisk,
     ];
 
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ram => "ram",
-            Self::File => "file",
-            Self::FileDirect => "file-direct",
-            Self::Copies => "copies:3",
-            Self::Rs => "rs:4+2",
-            Self::RsDirect => "rs:4+2-direct",
-            Self::NbdkitMemory => "nbdkit-memory",
-            Self::NbdkitFile => "nbdkit-file",
-            Self::QemuWriteback => "qemu-nbd-writeback",
-            Self::QemuNone => "qemu-nbd-none",
-            Self::RawDisk => "raw-disk",
-            Self::RamEmbed => "ram-embed",
-            Self::FileEmbed => "file-embed",
-            Self::RsEmbed => "rs:4+2-embed",
-        }
-    }
-
-    /// True for stores of ours.
-    pub fn is_ours(self) -> bool {
-        !matches!(
-            self,
-            Self::NbdkitMemory
-                | Self::NbdkitFile
-                | Self::QemuWriteback
-                | Self::QemuNone
-                | Self::RawDisk
-        )
-    }
-
     /// True for stores of ours inside the client's process.
     pub fn is_embedded(self) -> bool {
         matches!(self, Self::RamEmbed | Self::FileEmbed | Self::RsEmbed)
@@ -128,38 +94,54 @@ impl Contender {
         }
     }
 
-    fn code(self) -> Option<Redundancy> {
-        match self {
-            Self::Copies => Some(Redundancy { name: "copies:3", shards: 3, data: 1 }),
-            Self::Rs | Self::RsDirect | Self::RsEmbed => {
-                Some(Redundancy { name: "rs:4+2", shards: 6, data: 4 })
-            }
-            _ => None,
-        }
+    fn pool(self) -> Option<PoolPlan> {
+        let code = match self {
+            Self::Copies => "copies:3",
+            Self::Rs | Self::RsDirect | Self::RsEmbed => "rs:4+2",
+            _ => return None,
+        };
+        Some(PoolPlan::new(code, NODES).expect("both are codes of at most six shards"))
     }
 
     /// Most bytes that the contender takes on the file system.
     pub fn disk_bytes(self, size_bytes: u64) -> u64 {
-        match (self, self.code()) {
-            (_, Some(code)) => code.node_bytes(size_bytes) * NODES,
+        match (self, self.pool()) {
+            (_, Some(pool)) => pool.disk_bytes(size_bytes),
             (Self::Ram | Self::RamEmbed | Self::NbdkitMemory, None) => 0,
             _ => size_bytes,
         }
     }
 }
 
-struct Redundancy {
-    name: &'static str,
-    shards: u64,
-    data: u64,
-}
+impl Entrant for Contender {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ram => "ram",
+            Self::File => "file",
+            Self::FileDirect => "file-direct",
+            Self::Copies => "copies:3",
+            Self::Rs => "rs:4+2",
+            Self::RsDirect => "rs:4+2-direct",
+            Self::NbdkitMemory => "nbdkit-memory",
+            Self::NbdkitFile => "nbdkit-file",
+            Self::QemuWriteback => "qemu-nbd-writeback",
+            Self::QemuNone => "qemu-nbd-none",
+            Self::RawDisk => "raw-disk",
+            Self::RamEmbed => "ram-embed",
+            Self::FileEmbed => "file-embed",
+            Self::RsEmbed => "rs:4+2-embed",
+        }
+    }
 
-impl Redundancy {
-    fn node_bytes(&self, size_bytes: u64) -> u64 {
-        /// Small volumes also need room for their journal.
-        const SMALLEST: u64 = 128 << 20;
-        let bytes = size_bytes * ROOM * self.shards / self.data / NODES;
-        bytes.next_multiple_of(1 << 20).max(SMALLEST)
+    fn is_ours(self) -> bool {
+        !matches!(
+            self,
+            Self::NbdkitMemory
+                | Self::NbdkitFile
+                | Self::QemuWriteback
+                | Self::QemuNone
+                | Self::RawDisk
+        )
     }
 }
 
@@ -186,43 +168,29 @@ impl Setup {
     }
 }
 
-/// A contender that is ready to be measured.
-pub struct Running {
-    /// The contender.
-    pub contender: Contender,
-    /// The client, with its target.
-    pub client: Client,
-    /// The server's process, if there is one.
-    pub server: Option<Server>,
-    /// The commands that made and started it.
-    pub commands: Vec<String>,
-}
-
 /// Starts a contender. The error says why it cannot take part.
-pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
+pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Subject> {
     let folder = setup.folder.join(contender.name().replace([':', '+'], "-"));
     let file = setup.folder.join(format!("{}.raw", contender.name()));
     let mut commands = Vec::new();
-    if contender.code().is_none() && contender.disk_bytes(setup.size_bytes) > 0 {
+    if contender.pool().is_none() && contender.disk_bytes(setup.size_bytes) > 0 {
         let made = File::create(&file).and_then(|file| file.set_len(setup.size_bytes));
         made.with_context(|| format!("cannot make {}", file.display()))?;
     }
     if contender == Contender::RawDisk {
         let client = Client::Fio(FioTarget::File(file));
-        return Ok(Running { contender, client, server: None, commands });
+        return Ok(Subject { client, server: None, commands });
     }
-    if let Some(code) = contender.code() {
-        for words in pool_commands(setup, &folder, &code) {
-            run_to_end(&words)?;
-            commands.push(setup.shown(&words));
-        }
+    if let Some(pool) = contender.pool() {
+        let made = pool.make(&setup.program, &folder, setup.size_bytes)?;
+        commands.extend(made.iter().map(|words| setup.shown(words)));
     }
     if contender.is_embedded() {
         let target = target(contender, setup, &folder, &file.display().to_string());
         let shown = target.replace(&setup.folder.display().to_string(), "DIR");
         commands.push(format!("fieldstone bench {GENERATE}, with {shown} in its process"));
         let client = Client::InProcess { program: setup.program.clone(), target };
-        return Ok(Running { contender, client, server: None, commands });
+        return Ok(Subject { client, server: None, commands });
     }
     let socket = setup.sockets.join(format!("{}.sock", contender.name().replace([':', '+'], "-")));
     let words = serve_command(contender, setup, &folder, &file, &socket);
@@ -230,23 +198,7 @@ pub fn start(contender: Contender, setup: &Setup) -> anyhow::Result<Running> {
     let server = Server::start(&words, &socket, &log)?;
     commands.push(setup.shown(&words));
     let client = Client::Fio(FioTarget::Nbd(socket));
-    Ok(Running { contender, client, server: Some(server), commands })
-}
-
-fn pool_commands(setup: &Setup, folder: &Path, code: &Redundancy) -> [Vec<String>; 2] {
-    let program = setup.program.display().to_string();
-    let node_bytes = code.node_bytes(setup.size_bytes);
-    let pool = folder.display();
-    let create = format!(
-        "pool create {pool} --nodes {NODES} --code {} --node-size {}M",
-        code.name,
-        node_bytes >> 20
-    );
-    let volume = format!("volume create {pool}/v --size {}", setup.size_bytes);
-    // The folder's path has no space: `RunFolder::make` checks its parent and chooses its name.
-    [create, volume].map(|line| {
-        std::iter::once(program.clone()).chain(line.split(' ').map(str::to_owned)).collect()
-    })
+    Ok(Subject { client, server: Some(server), commands })
 }
 
 fn serve_command(
@@ -279,7 +231,7 @@ fn target(contender: Contender, setup: &Setup, folder: &Path, file: &str) -> Str
     match contender {
         Contender::Ram | Contender::RamEmbed => format!("ram:{}", setup.size_bytes),
         Contender::File | Contender::FileDirect | Contender::FileEmbed => format!("file:{file}"),
-        _ => folder.join("v").display().to_string(),
+        _ => volume_of(folder),
     }
 }
 
@@ -300,27 +252,6 @@ fn ours(
         words.push("--direct".to_owned());
     }
     words
-}
-
-fn run_to_end(words: &[String]) -> anyhow::Result<()> {
-    let (program, arguments) = words.split_first().context("a command has a program")?;
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot run {program}"))?;
-    if !output.status.success() {
-        bail!("{}: {}", shown(words), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
-}
-
-/// A command as a user would type it: the program without its folder.
-fn shown(words: &[String]) -> String {
-    let mut words = words.to_vec();
-    if let Some(program) = words.first_mut()
-        && let Some(name) = Path::new(program.as_str()).file_name()
-    {
-        *program = name.to_string_lossy().into_owned();
-    }
-    words.join(" ")
 }
 
 #[cfg(test)]
@@ -346,15 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn pools_have_room_for_the_log() {
-        let rs = Contender::Rs.code().expect("a code");
-        assert_eq!(rs.node_bytes(1 << 30), 768 << 20);
+    fn contenders_take_room_on_the_disk() {
         assert_eq!(Contender::Rs.disk_bytes(1 << 30), (6 * 768) << 20);
-        let copies = Contender::Copies.code().expect("a code");
-        assert_eq!(copies.node_bytes(1 << 30), 1536 << 20);
-        assert_eq!(rs.node_bytes(1 << 20), 128 << 20);
         assert_eq!(Contender::NbdkitMemory.disk_bytes(1 << 30), 0);
         assert_eq!(Contender::RawDisk.disk_bytes(1 << 30), 1 << 30);
+        let pools = Contender::ALL.into_iter().filter(|contender| contender.pool().is_some());
+        assert_eq!(pools.count(), 4);
     }
 
     #[test]
@@ -377,8 +305,5 @@ mod tests {
             assert_eq!(device.iter().filter(|word| line.contains(*word)).count(), 1, "{line}");
             assert_eq!(line.starts_with("fieldstone serve"), contender.is_ours(), "{line}");
         }
-        let pool = pool_commands(&setup, Path::new("/p"), &Contender::Rs.code().expect("a code"));
-        let line = shown(&pool[0]);
-        assert_eq!(line, "fieldstone pool create /p --nodes 6 --code rs:4+2 --node-size 768M");
     }
 }

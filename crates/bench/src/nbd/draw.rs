@@ -3,11 +3,15 @@
 use super::case::Case;
 use super::contender::Contender;
 use super::measure::Results;
-use super::summary::{headline_unit, summary};
-use super::sweep::{Measure, Point};
-use crate::chart::{self, Bar, LineChart, Series, colour, escape};
+use super::summary::summary;
+use super::sweep::point;
+use crate::chart::{self, Bar, LineChart, Series, bar_colour, colour};
 use crate::fio::Pattern;
+use crate::report::{missing_html, setting_html};
+use crate::speeds::Measure;
 use crate::stats::range;
+use crate::subject::Cell;
+use crate::turns::Entrant;
 
 /// The page of a sweep: charts of throughput, I/Os and latency for every pattern.
 pub fn sweep_page(cases: &[Case], results: &Results, setting: &[String]) -> String {
@@ -23,7 +27,7 @@ pub fn sweep_page(cases: &[Case], results: &Results, setting: &[String]) -> Stri
             .filter(|svg| !svg.is_empty())
             .collect();
         if !charts.is_empty() {
-            let name = long_name(pattern);
+            let name = pattern.long_name();
             body.push_str(&format!("<h2>{name}</h2>\n{}", legend(results)));
             body.push_str(&format!("<div class='charts'>\n{}</div>\n", charts.concat()));
         }
@@ -37,12 +41,12 @@ pub fn standard_page(cases: &[Case], results: &Results, setting: &[String]) -> S
     body.push_str("<p>Medians over the rounds; black lines span all rounds.</p>\n");
     body.push_str("<h2>Speed (longer is better)</h2>\n<div class='charts'>\n");
     for (index, case) in cases.iter().enumerate() {
-        let title = format!("{} ({})", case.name(), headline_unit(case));
+        let title = format!("{} ({})", case.name(), Measure::headline(case).unit());
         let bar = |contender| {
-            let value = summary(results, index, contender)?.headline(case);
-            let cells = results.cells.get(&(index, contender))?;
+            let value = summary(results, index, contender)?.speeds.headline(case);
+            let cells = results.turns.rounds(index, contender)?;
             let each = |bandwidth: bool| -> Vec<f64> {
-                let value = |cell: &super::measure::Cell| match bandwidth {
+                let value = |cell: &Cell| match bandwidth {
                     true => cell.fio.bytes_per_second / 1e6,
                     false => cell.fio.iops,
                 };
@@ -69,8 +73,7 @@ fn bars_of(value: impl Fn(Contender) -> Option<Value>) -> Vec<Bar> {
     let all = Contender::ALL.into_iter();
     let bar = |contender: Contender| {
         let (value, range) = value(contender)?;
-        // Our servers have another colour.
-        let colour = if contender.is_ours() { colour(0) } else { "#a9a9a9" };
+        let colour = bar_colour(contender.is_ours());
         Some(Bar {
             name: contender.name().to_owned(),
             colour,
@@ -84,19 +87,14 @@ fn bars_of(value: impl Fn(Contender) -> Option<Value>) -> Vec<Bar> {
 }
 
 fn head(results: &Results, setting: &[String]) -> String {
-    let mut html = String::new();
-    for (contender, reason) in &results.missing {
-        let name = escape(contender.name());
-        html.push_str(&format!("<p>Not measured: {name}: {}</p>\n", escape(reason)));
-    }
-    html.push_str(&format!("<pre>{}</pre>\n", escape(&setting.join("\n"))));
-    html
+    missing_html(&results.turns.missing) + &setting_html(setting)
 }
 
 /// The contenders in the results. The colour of a contender does not depend on the others.
 fn present(results: &Results) -> Vec<(Contender, &'static str)> {
     let all = Contender::ALL.into_iter().enumerate();
-    let is_there = |contender: Contender| results.cells.keys().any(|(_, who)| *who == contender);
+    let is_there =
+        |contender: Contender| results.turns.cells.keys().any(|(_, who)| *who == contender);
     all.filter(|(_, contender)| is_there(*contender))
         .map(|(place, contender)| (contender, colour(place)))
         .collect()
@@ -119,14 +117,15 @@ fn sweep_chart(cases: &[Case], results: &Results, pattern: Pattern, measure: Mea
         points: of
             .iter()
             .map(|(index, _)| {
-                let point = Point::of(results, *index, contender)?;
-                Some((point.mean(measure), point.deviation(measure)))
+                let point = point(results, *index, contender)?;
+                Some((measure.of(&point), measure.deviation(&point)))
             })
             .collect(),
+        is_joined: true,
     });
     let depth = of.first().map_or(0, |(_, case)| case.load.depth);
     LineChart {
-        title: format!("{}: {}", long_name(pattern), measure.title()),
+        title: format!("{}: {}", pattern.long_name(), measure.title()),
         x_title: format!("block size (queue depth {depth})"),
         positions: of
             .iter()
@@ -136,21 +135,11 @@ fn sweep_chart(cases: &[Case], results: &Results, pattern: Pattern, measure: Mea
     }
 }
 
-fn long_name(pattern: Pattern) -> &'static str {
-    match pattern {
-        Pattern::SequentialRead => "Sequential read",
-        Pattern::SequentialWrite => "Sequential write",
-        Pattern::RandomRead => "Random read",
-        Pattern::RandomWrite => "Random write",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fio::Measured;
     use crate::nbd::case::{grid, standard};
-    use crate::nbd::measure::Cell;
 
     fn results(cases: usize) -> Results {
         let mut results = Results::default();
@@ -164,10 +153,13 @@ mod tests {
         };
         for index in 0..cases {
             for contender in [Contender::Rs, Contender::NbdkitFile] {
-                results.cells.insert((index, contender), vec![Cell { fio, ..Cell::default() }; 4]);
+                results
+                    .turns
+                    .cells
+                    .insert((index, contender), vec![Cell { fio, ..Cell::default() }; 4]);
             }
         }
-        results.missing.push((Contender::QemuNone, "no <such> program".to_owned()));
+        results.turns.missing.push((Contender::QemuNone, "no <such> program".to_owned()));
         results
     }
 

@@ -10,7 +10,6 @@
 //! |---|---|
 //! | `case` | the loads: the standard ones, the papers' grid |
 //! | `contender` | the contenders, and the commands that start them |
-//! | `client` | who makes the accesses: fio, or this program with the device in its process |
 //! | `measure` | the rounds of a run |
 //! | `summary` | medians of rounds |
 //! | `compare` | pairs, targets, rows |
@@ -19,7 +18,6 @@
 //! | `draw` | both kinds of runs as a page |
 
 mod case;
-mod client;
 mod compare;
 mod contender;
 mod draw;
@@ -28,18 +26,15 @@ mod summary;
 mod sweep;
 mod text;
 
-use std::fs;
-use std::path::Path;
-
 use anyhow::{Context, bail};
 use fieldstone_console::signals::Signals;
-use fieldstone_console::stderr;
 
 use self::contender::{Contender, Setup};
 use self::measure::{Results, RunConfig};
 use super::folder::RunFolder;
 use super::options::LoadOptions;
-use super::{case_bar, fio, machine, row};
+use super::turns::{Entrant, Schedule};
+use super::{case_bar, choice, fio, machine, report};
 use fieldstone_units as units;
 
 /// Options of `bench nbd`.
@@ -76,9 +71,12 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
         if sweep && options.only.is_empty() { &SWEEPERS } else { &Contender::ALL };
     let config = RunConfig {
         cases: &cases,
-        choices: &options.only,
-        contenders,
-        rounds: options.rounds.unwrap_or(if sweep { 4 } else { 3 }),
+        schedule: Schedule {
+            cases: cases.iter().map(case::Case::name).collect(),
+            choices: &options.only,
+            contenders,
+            rounds: options.rounds.unwrap_or(if sweep { 4 } else { 3 }),
+        },
         seconds: options.runtime.unwrap_or(if sweep { 1.0 } else { 3.0 }),
         rest: !sweep,
     };
@@ -91,7 +89,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let results = results?;
     let setting = setting(&config, options, sweep, &[machine, vec![client]].concat(), &results);
-    report(args, &config, &results, &setting)
+    tell(args, &config, &results, &setting)
 }
 
 fn check(options: &LoadOptions, sweep: bool) -> anyhow::Result<()> {
@@ -101,26 +99,12 @@ fn check(options: &LoadOptions, sweep: bool) -> anyhow::Result<()> {
         bail!("--size must be a multiple of 1M and at least 16M");
     }
     let cases = if sweep { case::grid() } else { case::standard() };
-    for choice in &options.only {
-        let met = |case: &case::Case| {
-            Contender::ALL.iter().any(|contender| choice.takes(&case.name(), contender.name()))
-        };
-        if !cases.iter().any(met) {
-            let cases: Vec<String> = cases.iter().map(case::Case::name).collect();
-            let contenders = Contender::ALL.map(Contender::name);
-            bail!(
-                "--only {} takes nothing; the cases are {}; the contenders are {}",
-                choice.text(),
-                cases.join(" "),
-                contenders.join(" ")
-            );
-        }
-    }
-    Ok(())
+    let cases: Vec<String> = cases.iter().map(case::Case::name).collect();
+    choice::check(&options.only, &cases, &Contender::ALL.map(Entrant::name))
 }
 
 fn check_space(config: &RunConfig<'_>, setup: &Setup) -> anyhow::Result<()> {
-    let wanted = config.wanted();
+    let wanted = config.schedule.wanted();
     let needed: u64 = wanted.iter().map(|who| who.disk_bytes(setup.size_bytes)).sum();
     let free = fieldstone_host::free_bytes(&setup.folder)
         .with_context(|| format!("cannot learn the free space of {}", setup.folder.display()))?;
@@ -136,7 +120,7 @@ fn check_space(config: &RunConfig<'_>, setup: &Setup) -> anyhow::Result<()> {
 }
 
 /// Prints the report, writes rows and page, and fails if a server of ours failed.
-fn report(
+fn tell(
     args: &super::Args,
     config: &RunConfig<'_>,
     results: &Results,
@@ -149,25 +133,11 @@ fn report(
         let text = text::report(config.cases, results, &found, setting);
         (found, text)
     };
-    match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => stderr::print(format_args!("{text}")),
-        _ => print_text!("{text}"),
-    }
-    if let Some(path) = &args.json {
-        row::write(path, &rows)?;
-    }
-    if let Some(path) = &args.html {
-        let page = if args.nbd.sweep {
-            draw::sweep_page(config.cases, results, setting)
-        } else {
-            draw::standard_page(config.cases, results, setting)
-        };
-        fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if let Some((contender, _)) = results.missing.iter().find(|(who, _)| who.is_ours()) {
-        bail!("{} could not be measured to the end; see above", contender.name());
-    }
-    Ok(())
+    report::publish(args, &text, &rows, || match args.nbd.sweep {
+        true => draw::sweep_page(config.cases, results, setting),
+        false => draw::standard_page(config.cases, results, setting),
+    })?;
+    report::fail_if_ours_is_missing(&results.turns.missing)
 }
 
 /// The conditions of the run, in lines.
@@ -178,16 +148,14 @@ fn setting(
     machine: &[String],
     results: &Results,
 ) -> Vec<String> {
-    let command: Vec<String> = std::env::args().skip(1).collect();
-    let made_by = format!("made by: fieldstone {} (commit {})", command.join(" "), row::COMMIT);
     let rounds = format!(
         "{} of {} interleaved rounds of {} s per cell, devices of {}",
         if sweep { "means" } else { "medians" },
-        config.rounds,
+        config.schedule.rounds,
         config.seconds,
         units::size(options.size.unwrap_or(SIZE_BYTES))
     );
-    let mut lines = vec![made_by, rounds];
+    let mut lines = vec![report::made_by(), rounds];
     lines.extend_from_slice(machine);
     lines.push(format!("load at the end: {}", machine::load()));
     for (contender, commands) in &results.commands {
@@ -204,7 +172,7 @@ fn setup(folder: &RunFolder, options: &LoadOptions) -> anyhow::Result<Setup> {
         folder: folder.files.clone(),
         sockets: folder.sockets.clone(),
         size_bytes: options.size.unwrap_or(SIZE_BYTES),
-        cores: options.cores,
+        cores: options.cores(),
         program: std::env::current_exe().context("cannot find this program's file")?,
     })
 }

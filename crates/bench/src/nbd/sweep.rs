@@ -6,10 +6,11 @@ use serde_json::json;
 use super::case::Case;
 use super::contender::Contender;
 use super::measure::Results;
-use super::summary::{means, summary};
-use crate::row::{Better, Row};
-use crate::stats::standard_deviation;
+use crate::report::lines;
+use crate::row::Row;
+use crate::speeds::{Measure, Speeds};
 use crate::table::{Table, number};
+use crate::turns::Entrant;
 
 /// The peers of a server of ours. The first one that took part counts.
 fn peer(ours: Contender) -> &'static [Contender] {
@@ -27,27 +28,27 @@ pub fn rows(cases: &[Case], results: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for (index, case) in cases.iter().enumerate() {
         for contender in Contender::ALL.into_iter().filter(|contender| contender.is_ours()) {
-            let Some(ours) = Point::of(results, index, contender) else { continue };
+            let Some(ours) = point(results, index, contender) else { continue };
             let mut peers = peer(contender).iter();
-            let theirs = peers.find_map(|peer| Some((*peer, Point::of(results, index, *peer)?)));
+            let theirs = peers.find_map(|peer| Some((*peer, point(results, index, *peer)?)));
             let raw = match contender {
                 Contender::Ram | Contender::RamEmbed => None,
-                _ => Point::of(results, index, Contender::RawDisk),
+                _ => point(results, index, Contender::RawDisk),
             };
             for measure in Measure::ALL {
                 let numbers = (
-                    Some(ours.mean(measure)),
-                    theirs.as_ref().map(|(_, theirs)| theirs.mean(measure)),
+                    Some(measure.of(&ours)),
+                    theirs.as_ref().map(|(_, theirs)| measure.of(theirs)),
                 );
                 let name = format!("sweep/{}/{}", case.name(), contender.name());
                 let mut row =
                     Row::new(super::compare::NAME, name, measure.unit(), measure.better(), numbers)
-                        .limit(raw.as_ref().map(|raw| raw.mean(measure)));
+                        .limit(raw.as_ref().map(|raw| measure.of(raw)));
                 row.peer = theirs.as_ref().map(|(peer, _)| peer.name().to_owned());
                 row.seconds = ours.seconds + theirs.as_ref().map_or(0.0, |(_, it)| it.seconds);
                 row.more.insert("runs".to_owned(), json!(ours.runs));
-                row.more.insert("ours_sd".to_owned(), json!(ours.deviation(measure)));
-                let theirs_sd = theirs.as_ref().and_then(|(_, theirs)| theirs.deviation(measure));
+                row.more.insert("ours_sd".to_owned(), json!(measure.deviation(&ours)));
+                let theirs_sd = theirs.as_ref().and_then(|(_, theirs)| measure.deviation(theirs));
                 row.more.insert("theirs_sd".to_owned(), json!(theirs_sd));
                 rows.push(row);
             }
@@ -56,79 +57,9 @@ pub fn rows(cases: &[Case], results: &Results) -> Vec<Row> {
     rows
 }
 
-/// The measures of each point of the grid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
-    /// Bandwidth.
-    Bandwidth,
-    /// I/Os per second.
-    Ios,
-    /// Mean latency.
-    Latency,
-}
-
-impl Measure {
-    /// All measures.
-    pub const ALL: [Self; 3] = [Self::Bandwidth, Self::Ios, Self::Latency];
-
-    /// Its unit.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Self::Bandwidth => "MB/s",
-            Self::Ios => "IOPS",
-            Self::Latency => "us",
-        }
-    }
-
-    /// The title of an axis.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Bandwidth => "throughput (MB/s)",
-            Self::Ios => "I/Os per second",
-            Self::Latency => "mean latency (us)",
-        }
-    }
-
-    fn better(self) -> Better {
-        match self {
-            Self::Latency => Better::Less,
-            _ => Better::More,
-        }
-    }
-}
-
-/// One contender at one point of the grid.
-#[derive(Clone, Debug)]
-pub struct Point {
-    means: [f64; 3],
-    deviations: [Option<f64>; 3],
-    runs: usize,
-    seconds: f64,
-}
-
-impl Point {
-    /// The point, if it was measured.
-    pub fn of(results: &Results, case: usize, contender: Contender) -> Option<Self> {
-        let cells = results.cells.get(&(case, contender))?;
-        let found = summary(results, case, contender)?;
-        let latencies: Vec<f64> = cells.iter().map(|cell| cell.fio.mean_us).collect();
-        Some(Self {
-            means: means(cells)?,
-            deviations: [found.mb_per_second_sd, found.iops_sd, standard_deviation(&latencies)],
-            runs: found.runs,
-            seconds: found.seconds,
-        })
-    }
-
-    /// Mean over the runs.
-    pub fn mean(&self, measure: Measure) -> f64 {
-        self.means[measure as usize]
-    }
-
-    /// Standard deviation over the runs; `None` for one run.
-    pub fn deviation(&self, measure: Measure) -> Option<f64> {
-        self.deviations[measure as usize]
-    }
+/// Means over the runs of one contender at one point of the grid, if it was measured.
+pub fn point(results: &Results, case: usize, contender: Contender) -> Option<Speeds> {
+    Speeds::means(results.turns.rounds(case, contender)?.iter().map(|cell| &cell.fio))
 }
 
 /// The report of a sweep: a table for every pattern and measure.
@@ -147,13 +78,8 @@ pub fn report(cases: &[Case], results: &Results, setting: &[String]) -> String {
             }
         }
     }
-    for (contender, reason) in &results.missing {
-        text.push_str(&format!("not measured: {}: {reason}\n", contender.name()));
-    }
-    for line in setting {
-        text.push_str(line);
-        text.push('\n');
-    }
+    text.push_str(&results.turns.missing_text());
+    text.push_str(&lines(setting));
     text
 }
 
@@ -164,17 +90,17 @@ fn table(cases: &[(usize, &Case)], results: &Results, measure: Measure) -> Optio
     let mut table = Table::new(&heading);
     let mut any = false;
     for contender in Contender::ALL {
-        let points: Vec<Option<Point>> =
-            cases.iter().map(|(index, _)| Point::of(results, *index, contender)).collect();
+        let points: Vec<Option<Speeds>> =
+            cases.iter().map(|(index, _)| point(results, *index, contender)).collect();
         if points.iter().all(Option::is_none) {
             continue;
         }
         any = true;
-        let cell = |point: &Option<Point>| match point {
+        let cell = |point: &Option<Speeds>| match point {
             None => "-".to_owned(),
             Some(point) => {
-                let deviation = number(point.deviation(measure));
-                format!("{} ({deviation})", number(Some(point.mean(measure))))
+                let deviation = number(measure.deviation(point));
+                format!("{} ({deviation})", number(Some(measure.of(point))))
             }
         };
         let name = std::iter::once(contender.name().to_owned());
@@ -188,7 +114,7 @@ mod tests {
     use super::*;
     use crate::fio::Measured;
     use crate::nbd::case::grid;
-    use crate::nbd::measure::Cell;
+    use crate::subject::Cell;
 
     /// The results of four runs of every case. `scale` makes contenders differ.
     pub fn results() -> Results {
@@ -207,7 +133,7 @@ mod tests {
                     ..Cell::default()
                 };
                 let cells = [990.0, 1000.0, 1000.0, 1010.0].map(cell).to_vec();
-                results.cells.insert((index, contender), cells);
+                results.turns.cells.insert((index, contender), cells);
             }
         }
         results

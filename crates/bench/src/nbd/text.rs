@@ -5,8 +5,10 @@ use super::compare::{CPU_UNIT, SERVER_CPU_UNIT};
 use super::contender::Contender;
 use super::measure::Results;
 use super::summary::{Summary, summary};
+use crate::report::{extent, lines, targets_reached, verdict};
 use crate::row::Row;
 use crate::table::{Table, number};
+use crate::turns::Entrant;
 
 /// The report of a standard run.
 pub fn report(cases: &[Case], results: &Results, rows: &[Row], setting: &[String]) -> String {
@@ -29,16 +31,9 @@ pub fn report(cases: &[Case], results: &Results, rows: &[Row], setting: &[String
         text.push_str(&rest_table(results, rows));
         text.push('\n');
     }
-    for (contender, reason) in &results.missing {
-        text.push_str(&format!("not measured: {}: {reason}\n", contender.name()));
-    }
-    for line in setting {
-        text.push_str(line);
-        text.push('\n');
-    }
-    let verdicts: Vec<bool> = rows.iter().filter_map(|row| row.pass).collect();
-    let reached = verdicts.iter().filter(|pass| **pass).count();
-    text.push_str(&format!("{reached} of {} targets reached\n", verdicts.len()));
+    text.push_str(&results.turns.missing_text());
+    text.push_str(&lines(setting));
+    text.push_str(&targets_reached(rows));
     text
 }
 
@@ -67,14 +62,15 @@ fn case_table(index: usize, results: &Results) -> Option<String> {
 }
 
 fn case_row(contender: Contender, found: &Summary, raw: Option<&Summary>) -> Vec<String> {
-    let of_raw = raw.and_then(|raw| crate::stats::quotient(found.iops, raw.iops));
+    let speeds = &found.speeds;
+    let of_raw = raw.and_then(|raw| crate::stats::quotient(speeds.iops, raw.speeds.iops));
     vec![
         contender.name().to_owned(),
-        number(Some(found.iops)),
-        number(Some(found.mb_per_second)),
-        number(Some(found.mean_us)),
-        number(Some(found.p50_us)),
-        number(Some(found.p99_us)),
+        number(Some(speeds.iops)),
+        number(Some(speeds.mb_per_second)),
+        number(Some(speeds.mean_us)),
+        number(Some(speeds.p50_us)),
+        number(Some(speeds.p99_us)),
         number(Some(found.client_cpu_us_per_io)),
         number(found.server_cpu_us_per_io),
         number(found.deferred_cpu_us_per_io),
@@ -107,8 +103,6 @@ fn ratio_table(rows: &[Row]) -> String {
         row.target_unit != Some("at most") && ![CPU_UNIT, SERVER_CPU_UNIT].contains(&row.unit)
     };
     for row in rows.iter().filter(is_speed) {
-        let extent = row.more.get("ratio_min").zip(row.more.get("ratio_max"));
-        let extent = extent.and_then(|(low, high)| Some((low.as_f64()?, high.as_f64()?)));
         let costs = costs(row);
         table.row(vec![
             row.case.clone(),
@@ -117,7 +111,7 @@ fn ratio_table(rows: &[Row]) -> String {
             number(row.ours),
             number(row.theirs),
             number(row.ratio),
-            extent.map_or(String::new(), |(low, high)| format!("{low:.2}-{high:.2}")),
+            extent(row),
             least(Some(row)),
             verdict(row).to_owned(),
             costs.map_or(String::new(), |costs| number(costs.ratio)),
@@ -151,21 +145,13 @@ fn rest_table(results: &Results, rows: &[Row]) -> String {
     table.text()
 }
 
-fn verdict(row: &Row) -> &'static str {
-    match row.pass {
-        None => "",
-        Some(true) => "pass",
-        Some(false) => "MISS",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fio::Measured;
     use crate::nbd::case::standard;
     use crate::nbd::compare::compare;
-    use crate::nbd::measure::Cell;
+    use crate::subject::Cell;
 
     #[test]
     fn a_report_shows_numbers_ratios_verdicts_and_who_is_missing() {
@@ -176,10 +162,10 @@ mod tests {
             ..Cell::default()
         };
         let index = 3;
-        results.cells.insert((index, Contender::Rs), vec![cell(130_000.0)]);
-        results.cells.insert((index, Contender::NbdkitFile), vec![cell(100_000.0)]);
+        results.turns.cells.insert((index, Contender::Rs), vec![cell(130_000.0)]);
+        results.turns.cells.insert((index, Contender::NbdkitFile), vec![cell(100_000.0)]);
         results.idle_percent.insert(Contender::Rs, 0.7);
-        results.missing.push((Contender::QemuNone, "cannot run qemu-nbd".to_owned()));
+        results.turns.missing.push((Contender::QemuNone, "cannot run qemu-nbd".to_owned()));
         let cases = standard();
         let rows = compare(&cases, &results);
         let text = report(&cases, &results, &rows, &["commit abc".to_owned()]);

@@ -5,10 +5,12 @@ use serde_json::json;
 use super::contender::{Cell, Contender};
 use super::place::PlaceKind;
 use super::run::{OPEN, Results};
-use super::summary::{Summary, ratio_range, summary};
+use super::summary::{Summary, summary};
 use crate::case::Case;
+use crate::report::add_extent;
 use crate::row::{Better, Row};
 use crate::stats::quotient;
+use crate::turns::Entrant;
 use crate::usage::Usage;
 
 /// Name of this benchmark.
@@ -71,9 +73,9 @@ impl Measure {
     /// The number of a contender. `None` if it has no such number.
     pub fn of(self, found: &Summary) -> Option<f64> {
         match self {
-            Self::Iops => Some(found.iops),
-            Self::Mean => Some(found.mean_us),
-            Self::P99 => Some(found.p99_us),
+            Self::Iops => Some(found.speeds.iops),
+            Self::Mean => Some(found.speeds.mean_us),
+            Self::P99 => Some(found.speeds.p99_us),
             Self::Client => Some(found.client_us_per_io),
             Self::WithFio => found.with_fio_us_per_io,
             Self::Switches => Some(found.switches_per_io),
@@ -216,15 +218,13 @@ impl Comparison<'_> {
             .and_then(|(peer, _)| target(self.kind, self.case, (self.contender, *peer), measure));
         let row = Row::new(NAME, name, measure.unit(), measure.better(), numbers).limit(limit);
         let mut row = with_target(row, wanted);
-        row.seconds = self.ours.seconds + peer.map_or(0.0, |(_, theirs)| theirs.seconds);
+        let seconds = |summary: &Summary| summary.speeds.seconds;
+        row.seconds = seconds(&self.ours) + peer.map_or(0.0, |(_, theirs)| seconds(theirs));
         if let Some((peer, _)) = peer {
             row.peer = Some(peer.name().to_owned());
             let pair = (self.contender, *peer);
             let ratio = |ours: &Cell, theirs: &Cell| measure.ratio(ours, theirs);
-            if let Some((low, high)) = ratio_range(results, self.index, pair, ratio) {
-                row.more.insert("ratio_min".to_owned(), json!(low));
-                row.more.insert("ratio_max".to_owned(), json!(high));
-            }
+            add_extent(&mut row, results.turns.ratio_range(self.index, pair, ratio));
         }
         if measure == Measure::Iops {
             row.more.insert("ours_detail".to_owned(), json!(self.ours));
@@ -280,7 +280,7 @@ mod tests {
         let mut results = Results::default();
         for index in 0..cases().len() {
             let mut add = |contender, cell: Cell| {
-                results.cells.insert((index, contender), vec![cell; 2]);
+                results.turns.cells.insert((index, contender), vec![cell; 2]);
             };
             add(Contender::Librbd, cell(10_000.0, 40.0, 2.0));
             add(Contender::Embed, cell(15_000.0, 9.0, 0.2));
@@ -352,7 +352,7 @@ mod tests {
         let mut results = results();
         let mut served = cell(11_000.0, 25.0, 0.5);
         served.fio.user_s = 0.015;
-        results.cells.insert((2, Contender::Nbd), vec![served; 2]);
+        results.turns.cells.insert((2, Contender::Nbd), vec![served; 2]);
         let rows = compare(PlaceKind::Cluster, &cases(), &results, 2);
         let row = find(&rows, "4k-randread-qd32/nbd", "librbd", Measure::WithFio.unit());
         assert_eq!((row.ours, row.theirs), (Some(40.0), Some(40.0)));
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn without_peers_our_numbers_remain() {
         let mut results = results();
-        results.cells.retain(|(_, contender), _| *contender == Contender::Embed);
+        results.turns.cells.retain(|(_, contender), _| *contender == Contender::Embed);
         results.openings.clear();
         let rows = compare(PlaceKind::Cluster, &cases(), &results, 2);
         assert_eq!(rows.len(), 6 * 6);

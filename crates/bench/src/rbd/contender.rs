@@ -15,9 +15,10 @@ use super::librados::Librados;
 use super::mapped::Mapped;
 use super::objects::ObjectClient;
 use super::place::Place;
-use crate::fio::{self, FioTarget, Load, Measured};
+use crate::fio::{self, FioTarget, Load, Measured, Run};
 use crate::generator::{InProcess, Job};
 use crate::process::{Server, SwitchCounter, pin};
+use crate::turns::Entrant;
 use crate::usage::{Usage, run_counted};
 
 /// The longest time, besides that of the load, in which a process has to connect, to open the image
@@ -55,19 +56,6 @@ impl Contender {
         Self::RadosCores,
     ];
 
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Librbd => "librbd",
-            Self::Embed => "embed",
-            Self::Nbd => "nbd",
-            Self::RbdNbd => "rbd-nbd",
-            Self::Librados => "librados",
-            Self::Rados => "rados",
-            Self::RadosCores => "rados-cores",
-        }
-    }
-
     /// What it is, for the report.
     pub fn about(self) -> &'static str {
         match self {
@@ -81,11 +69,6 @@ impl Contender {
         }
     }
 
-    /// True for clients of ours.
-    pub fn is_ours(self) -> bool {
-        matches!(self, Self::Embed | Self::Nbd | Self::Rados | Self::RadosCores)
-    }
-
     /// True if it uses plain objects instead of an image.
     pub fn uses_objects(self) -> bool {
         matches!(self, Self::Librados | Self::Rados | Self::RadosCores)
@@ -94,6 +77,24 @@ impl Contender {
     /// True if the client of Ceph is not the process that makes the load.
     pub fn has_server(self) -> bool {
         matches!(self, Self::Nbd | Self::RbdNbd)
+    }
+}
+
+impl Entrant for Contender {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Librbd => "librbd",
+            Self::Embed => "embed",
+            Self::Nbd => "nbd",
+            Self::RbdNbd => "rbd-nbd",
+            Self::Librados => "librados",
+            Self::Rados => "rados",
+            Self::RadosCores => "rados-cores",
+        }
+    }
+
+    fn is_ours(self) -> bool {
+        matches!(self, Self::Embed | Self::Nbd | Self::Rados | Self::RadosCores)
     }
 }
 
@@ -120,17 +121,6 @@ pub struct Setup {
     pub cores: u16,
     /// The CPUs of clients; all without a list.
     pub cpus: Option<Vec<usize>>,
-}
-
-/// A load of one cell.
-#[derive(Clone, Copy, Debug)]
-pub struct Run {
-    /// The accesses.
-    pub load: Load,
-    /// Length of the cell.
-    pub seconds: f64,
-    /// The same seed makes the same addresses.
-    pub seed: u64,
 }
 
 impl Setup {
@@ -163,7 +153,7 @@ impl Setup {
         match contender {
             Contender::Librbd => self.fio_alone(place, &librbd_target(place)),
             Contender::Nbd => {
-                let (mut server, socket) = self.serve(place)?;
+                let (mut server, socket) = self.serve(place, &[])?;
                 let started = self.fio_alone(place, &FioTarget::Nbd(socket))?;
                 server.end()?;
                 Ok(started)
@@ -197,7 +187,7 @@ impl Setup {
                 Cell { speed, client: used.without(start_up), ..Cell::default() }
             }
             Contender::Nbd => {
-                let (mut server, socket) = self.serve(place)?;
+                let (mut server, socket) = self.serve(place, &[])?;
                 let target = FioTarget::Nbd(socket);
                 let (cell, used) = self.behind(server.pid(), place, &target, run)?;
                 server.check()?;
@@ -254,13 +244,16 @@ impl Setup {
         Ok((measured.context("the results are not as expected")?, ended.usage))
     }
 
-    /// Starts our server for the image.
-    fn serve(&self, place: &Place) -> anyhow::Result<(Server, PathBuf)> {
+    /// Starts our server for the image, and gives its socket.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn serve(&self, place: &Place, options: &[&str]) -> anyhow::Result<(Server, PathBuf)> {
         let socket = self.folder.join("nbd.sock");
         let mut command = Command::new(&self.program);
         command.arg("serve").arg(place.address.target());
         command.arg("--nbd").arg(format!("unix:{}", socket.display()));
-        command.args(["--cores", &self.cores.to_string()]);
+        command.args(["--cores", &self.cores.to_string()]).args(options);
         self.pin(&mut command);
         let log = self.folder.join("serve.log");
         let server = Server::spawn(command, &log, |said| said.contains("serving "))?;
@@ -284,18 +277,21 @@ impl Setup {
         Ok((Cell { speed, client, ..Cell::default() }, used))
     }
 
-    fn fio(
+    /// Runs fio on a target at this place, and gives what fio's process has used.
+    ///
+    /// # Errors
+    /// fio fails.
+    pub fn fio(
         &self,
         place: &Place,
         target: &FioTarget,
         run: Run,
     ) -> anyhow::Result<(Measured, Usage)> {
-        let Run { load, seconds, seed } = run;
-        let mut arguments = fio::measure(target, load, place.size_bytes, seconds, seed);
+        let mut arguments = fio::measure(target, run, place.size_bytes);
         // The loads of this program write the same bytes again and again; so does fio.
         arguments.push("--scramble_buffers=0".to_owned());
-        let limit = ANSWER_MAX + Duration::from_secs_f64(seconds);
-        fio::run_counted(self.fio_command(place, target), &arguments, load.pattern, limit)
+        let limit = ANSWER_MAX + Duration::from_secs_f64(run.seconds);
+        fio::run_counted(self.fio_command(place, target), &arguments, run.load.pattern, limit)
     }
 
     fn fio_alone(&self, place: &Place, target: &FioTarget) -> anyhow::Result<Usage> {
@@ -328,9 +324,10 @@ impl Setup {
             load: Load { pattern: fio::Pattern::RandomRead, block_bytes: 4096, depth: 32 },
             seconds: 3.0,
             seed: 0,
+            jobs: 1,
         };
         let fio = |target: &FioTarget| {
-            let arguments = fio::measure(target, run.load, place.size_bytes, run.seconds, run.seed);
+            let arguments = fio::measure(target, run, place.size_bytes);
             format!("fio {} --scramble_buffers=0", arguments.join(" "))
         };
         let line = match contender {

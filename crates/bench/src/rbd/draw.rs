@@ -5,23 +5,22 @@ use super::contender::Contender;
 use super::summary::summary;
 use super::text::Part;
 use crate::case::Case;
-use crate::chart::{self, Bar, colour, escape};
+use crate::chart::{self, Bar, bar_colour, escape};
+use crate::report::{missing_html, setting_html};
+use crate::turns::Entrant;
 
 /// The measures that the page shows.
 const SHOWN: [Measure; 4] = [Measure::Iops, Measure::Mean, Measure::Client, Measure::Switches];
 
 /// The page: at each place and for every case and measure, one bar per contender.
 pub fn page(cases: &[Case], parts: &[Part<'_>], setting: &[String]) -> String {
-    let mut body = format!("<pre>{}</pre>\n", escape(&setting.join("\n")));
+    let mut body = setting_html(setting);
     for part in parts {
         body.push_str(&format!("<h2>{}</h2>\n", escape(part.kind.title())));
         for line in &part.about {
             body.push_str(&format!("<p>{}</p>\n", escape(line)));
         }
-        for (contender, reason) in &part.results.missing {
-            let name = escape(contender.name());
-            body.push_str(&format!("<p>Not measured: {name}: {}</p>\n", escape(reason)));
-        }
+        body.push_str(&missing_html(&part.results.turns.missing));
         for measure in SHOWN {
             body.push_str(&format!("<h3>{}</h3>\n<div class='charts'>\n", measure.unit()));
             for (index, case) in cases.iter().enumerate() {
@@ -39,8 +38,7 @@ pub fn page(cases: &[Case], parts: &[Part<'_>], setting: &[String]) -> String {
 fn bars(part: &Part<'_>, index: usize, measure: Measure) -> Vec<Bar> {
     let bar = |contender: Contender| {
         let value = measure.of(&summary(part.results, index, contender)?)?;
-        // Our clients have another colour.
-        let colour = if contender.is_ours() { colour(0) } else { "#a9a9a9" };
+        let colour = bar_colour(contender.is_ours());
         let name = contender.name().to_owned();
         Some(Bar { name, colour, value, range: None, mark: None, text: None })
     };
@@ -62,9 +60,12 @@ mod tests {
         let speed = Measured { ios: 10, iops: 5e4, mean_us: 80.0, ..Measured::default() };
         let client = Usage { user_s: 1e-4, system_s: 0.0, switches: 5.0 };
         for contender in [Contender::Librbd, Contender::Embed] {
-            results.cells.insert((0, contender), vec![Cell { speed, client, ..Cell::default() }]);
+            results
+                .turns
+                .cells
+                .insert((0, contender), vec![Cell { speed, client, ..Cell::default() }]);
         }
-        results.missing.push((Contender::RbdNbd, "no <such> device".to_owned()));
+        results.turns.missing.push((Contender::RbdNbd, "no <such> device".to_owned()));
         let about = vec!["pool <rep>".to_owned()];
         let part = Part { kind: PlaceKind::Cluster, results: &results, rows: Vec::new(), about };
         let page = page(&cases(), &[part], &["made by".to_owned()]);

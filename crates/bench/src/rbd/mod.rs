@@ -22,64 +22,63 @@
 //! | `text`, `draw` | the report, and the page |
 
 mod compare;
-mod contender;
+pub mod contender;
 mod draw;
 mod librados;
 mod mapped;
 pub mod objects;
 pub mod open;
 mod osds;
-mod place;
+pub mod place;
 mod run;
 mod summary;
 mod text;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use fieldstone_console::signals::Signals;
-use fieldstone_console::stderr;
 use fieldstone_units as units;
 
 use self::contender::{Contender, Setup, divide, is_shared};
-use self::place::{Place, PlaceKind, Wanted};
+use self::place::{Layout, Place, PlaceKind, Wanted};
 use self::run::{Results, RunConfig};
 use self::text::Part;
 use super::folder::RunFolder;
-use super::{case_bar, fio, machine, process, row};
+use super::turns::{Entrant, Schedule};
+use super::{case_bar, choice, fio, machine, process, report, row};
 
 /// Options of `bench rbd`.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Options of rbd")]
+#[command(next_help_heading = "Options of rbd and deliba2")]
 #[group(id = "rbd")]
 pub struct Options {
     /// The configuration file of the cluster. [default: CEPH_CONF, or /etc/ceph/ceph.conf]
     #[arg(long, value_name = "FILE")]
-    conf: Option<PathBuf>,
+    pub conf: Option<PathBuf>,
     /// The client's name without its type.
     #[arg(long, value_name = "ID", default_value = "admin")]
-    id: String,
+    pub id: String,
     /// The pool.
     #[arg(long, value_name = "POOL", default_value = "rbd")]
-    pool: String,
+    pub pool: String,
     /// The image. It is made if it does not exist, and stays. [default: a new image, which is
     /// removed at the end]
     #[arg(long, value_name = "IMAGE")]
-    image: Option<String>,
+    pub image: Option<String>,
     /// Write over an image that this benchmark has not made.
     #[arg(long, requires = "image")]
-    overwrite: bool,
+    pub overwrite: bool,
     /// A folder with the files osd.N.pid of the OSDs on this machine. [default: the processes
     /// ceph-osd that read the same configuration file]
     #[arg(long, value_name = "DIR")]
-    osd_pid_dir: Option<PathBuf>,
+    pub osd_pid_dir: Option<PathBuf>,
     /// Only the null cluster: no cluster is needed.
     #[arg(long, conflicts_with_all = ["conf", "image", "osd_pid_dir"])]
-    null: bool,
-    /// A short run, to see that everything works: one round of 0.5 s on 64M.
+    pub null: bool,
+    /// A short run, to see that everything works: one round of 0.5 s on 64M, of deliba2 0.2 s.
     #[arg(long)]
-    quick: bool,
+    pub quick: bool,
 }
 
 /// The defaults of the options that other benchmarks have, too.
@@ -117,8 +116,12 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
     let folder = RunFolder::make(args.shared.dir.as_deref())?;
     let config = RunConfig {
         cases: &cases,
-        choices: &args.shared.only,
-        rounds: sizes.rounds,
+        schedule: Schedule {
+            cases: cases.iter().map(crate::case::Case::name).collect(),
+            choices: &args.shared.only,
+            contenders: &Contender::ALL,
+            rounds: sizes.rounds,
+        },
         seconds: sizes.seconds,
     };
     let machine = machine::describe();
@@ -128,7 +131,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
     let setup = |cpus: Option<Vec<usize>>| Setup {
         program: program.clone(),
         folder: folder.sockets.clone(),
-        cores: args.shared.cores,
+        cores: args.shared.cores(),
         cpus,
     };
     if !options.null {
@@ -139,6 +142,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
             image: options.image.as_deref(),
             overwrite: options.overwrite,
             size_bytes: sizes.size_bytes,
+            layout: Layout::Plain,
             osd_pid_dir: options.osd_pid_dir.as_deref(),
         };
         let mut place = Place::cluster(&wanted, &program)?;
@@ -147,7 +151,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
         measured.push((place.kind, results, about));
     }
     let cpus = process::own_cpus();
-    let (clients, cluster) = divide(&cpus, usize::from(args.shared.cores));
+    let (clients, cluster) = divide(&cpus, usize::from(args.shared.cores()));
     match Place::null(sizes.size_bytes, &program, &folder.files, &cluster) {
         Ok(mut place) => {
             let shared = is_shared(&cpus, clients.len());
@@ -161,26 +165,13 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     let setting = setting(&sizes, &[machine, vec![fio], absent].concat());
-    report(args, &cases, &measured, &setting, cpus.len())
+    tell(args, &cases, &measured, &setting, cpus.len())
 }
 
 fn check_choices(args: &super::Args, cases: &[crate::case::Case]) -> anyhow::Result<()> {
     let mut names: Vec<String> = cases.iter().map(crate::case::Case::name).collect();
     names.push(run::OPEN.to_owned());
-    for choice in &args.shared.only {
-        let met = |case: &String| {
-            Contender::ALL.iter().any(|contender| choice.takes(case, contender.name()))
-        };
-        if !names.iter().any(met) {
-            bail!(
-                "--only {} takes nothing; the cases are {}; the contenders are {}",
-                choice.text(),
-                names.join(" "),
-                Contender::ALL.map(Contender::name).join(" ")
-            );
-        }
-    }
-    Ok(())
+    choice::check(&args.shared.only, &names, &Contender::ALL.map(Entrant::name))
 }
 
 /// Lines about a place: its image, and on a null cluster the CPUs.
@@ -205,11 +196,9 @@ fn about(place: &Place, cpus: Option<(&[usize], bool)>) -> Vec<String> {
 
 /// The conditions of the run, in lines.
 fn setting(sizes: &Sizes, machine: &[String]) -> Vec<String> {
-    let command: Vec<String> = std::env::args().skip(1).collect();
-    let made_by = format!("made by: fieldstone {} (commit {})", command.join(" "), row::COMMIT);
     let rounds =
         format!("medians of {} interleaved rounds of {} s per cell", sizes.rounds, sizes.seconds);
-    let mut lines = vec![made_by, rounds];
+    let mut lines = vec![report::made_by(), rounds];
     lines.extend_from_slice(machine);
     lines.push(format!("load at the end: {}", machine::load()));
     for contender in Contender::ALL {
@@ -219,7 +208,7 @@ fn setting(sizes: &Sizes, machine: &[String]) -> Vec<String> {
 }
 
 /// Prints the report, writes rows and page, and fails if a client of ours failed.
-fn report(
+fn tell(
     args: &super::Args,
     cases: &[crate::case::Case],
     measured: &[(PlaceKind, Results, Vec<String>)],
@@ -236,25 +225,13 @@ fn report(
         })
         .collect();
     let text = text::report(cases, &parts, setting, cpus);
-    match args.json.as_deref() {
-        Some(path) if path == Path::new("-") => stderr::print(format_args!("{text}")),
-        _ => print_text!("{text}"),
-    }
-    if let Some(path) = &args.json {
-        let rows: Vec<row::Row> = parts.iter().flat_map(|part| part.rows.iter().cloned()).collect();
-        row::write(path, &rows)?;
-    }
-    if let Some(path) = &args.html {
-        fs::write(path, draw::page(cases, &parts, setting))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    let rows: Vec<row::Row> = parts.iter().flat_map(|part| part.rows.iter().cloned()).collect();
+    report::publish(args, &text, &rows, || draw::page(cases, &parts, setting))?;
     for part in &parts {
-        let failed = |(who, _): &&(Contender, String)| {
-            who.is_ours() && (*who != Contender::RadosCores || args.shared.cores > 1)
-        };
-        if let Some((contender, _)) = part.results.missing.iter().find(failed) {
-            bail!("{} could not be measured to the end; see above", contender.name());
-        }
+        let mut missing = part.results.turns.missing.clone();
+        // It takes part only with several cores.
+        missing.retain(|(who, _)| *who != Contender::RadosCores || args.shared.cores() > 1);
+        report::fail_if_ours_is_missing(&missing)?;
     }
     Ok(())
 }

@@ -122,6 +122,38 @@ pub struct Place {
     server: Option<Server>,
 }
 
+/// How a new image is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout<'a> {
+    /// The default features, all in one pool.
+    Plain,
+    /// The default features, with the data in another pool, which may be erasure-coded.
+    DataPool(&'a str),
+    /// Without an exclusive lock and what needs it: many clients may write at the same time.
+    Shared,
+}
+
+impl Layout<'_> {
+    /// The end of the name of an image of the benchmark's own. Images of several layouts may exist
+    /// at the same time.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::DataPool(_) => "-data",
+            Self::Shared => "-shared",
+        }
+    }
+
+    /// The options of `rbd create`.
+    fn options(self) -> Vec<String> {
+        match self {
+            Self::Plain => Vec::new(),
+            Self::DataPool(pool) => vec!["--data-pool".to_owned(), pool.to_owned()],
+            Self::Shared => vec!["--image-shared".to_owned()],
+        }
+    }
+}
+
 /// What the user wants of a cluster that exists.
 pub struct Wanted<'a> {
     /// ceph.conf.
@@ -136,6 +168,8 @@ pub struct Wanted<'a> {
     pub overwrite: bool,
     /// The size of a new image, and the largest part of an old one that is accessed.
     pub size_bytes: u64,
+    /// How a new image is laid out.
+    pub layout: Layout<'a>,
     /// A folder with the numbers of the OSDs' processes.
     pub osd_pid_dir: Option<&'a Path>,
 }
@@ -150,7 +184,7 @@ impl Place {
             Some(folder) => Osds::of_folder(folder)?,
             None => Osds::with_conf(&wanted.conf),
         };
-        let own_name = format!("{OWN_PREFIX}-{}", std::process::id());
+        let own_name = format!("{OWN_PREFIX}-{}{}", std::process::id(), wanted.layout.suffix());
         let address = Address {
             conf: wanted.conf.clone(),
             id: wanted.id.to_owned(),
@@ -177,12 +211,28 @@ impl Place {
                 ensure!(place.size_bytes > 0, "{path} is smaller than one object of 4M");
             }
             None => {
-                let size = format!("{}M", wanted.size_bytes >> 20);
-                place.rbd(&["create", "--size", &size, &place.address.path()])?;
+                place.create_image(wanted.layout)?;
                 place.removes_image = wanted.image.is_none();
             }
         }
         Ok(place)
+    }
+
+    fn create_image(&self, layout: Layout<'_>) -> anyhow::Result<()> {
+        let size = format!("{}M", self.size_bytes >> 20);
+        let (path, options) = (self.address.path(), layout.options());
+        let mut words = vec!["create", "--size", &size, &path];
+        words.extend(options.iter().map(String::as_str));
+        self.rbd(&words).map(drop)
+    }
+
+    /// Makes another image on a cluster without storage, which takes the place of the first.
+    ///
+    /// # Errors
+    /// The image cannot be made.
+    pub fn change_image(&mut self, layout: Layout<'_>) -> anyhow::Result<()> {
+        self.address.image = format!("{OWN_PREFIX}{}", layout.suffix());
+        self.create_image(layout)
     }
 
     /// Starts a cluster without storage, whose process runs on these CPUs.

@@ -1,26 +1,18 @@
-//! Sums up the rounds of one case and contender: medians, and the spread of ratios.
+//! Sums up the rounds of one case and contender: medians.
 
 use serde::Serialize;
 
 use super::contender::{Cell, Contender};
 use super::run::Results;
-use crate::stats::{median, quotient, range};
+use crate::speeds::Speeds;
+use crate::stats::{median, quotient};
 
 /// Medians over the rounds of one contender in one case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// Rounds.
-    pub runs: usize,
-    /// I/Os per second.
-    pub iops: f64,
-    /// Bandwidth in 10^6 bytes per second.
-    pub mb_per_second: f64,
-    /// Mean latency.
-    pub mean_us: f64,
-    /// Median latency.
-    pub p50_us: f64,
-    /// Latency that 1 % of the I/Os exceed.
-    pub p99_us: f64,
+    /// The speeds.
+    #[serde(flatten)]
+    pub speeds: Speeds,
     /// CPU time of the client of Ceph per I/O.
     pub client_us_per_io: f64,
     /// The part of it in user mode.
@@ -35,8 +27,6 @@ pub struct Summary {
     pub with_fio_switches_per_io: Option<f64>,
     /// CPU time of the OSDs per I/O; null if they are not on this machine.
     pub osd_us_per_io: Option<f64>,
-    /// Time measured.
-    pub seconds: f64,
 }
 
 impl Summary {
@@ -52,12 +42,7 @@ impl Summary {
         let both = |cell: &Cell| cell.client.plus(&cell.fio);
         let osds: Option<Vec<f64>> = cells.iter().map(|cell| cell.osd_cpu_s).collect();
         Some(Self {
-            runs: cells.len(),
-            iops: middle(&|cell| cell.speed.iops)?,
-            mb_per_second: middle(&|cell| cell.speed.bytes_per_second / 1e6)?,
-            mean_us: middle(&|cell| cell.speed.mean_us)?,
-            p50_us: middle(&|cell| cell.speed.p50_us)?,
-            p99_us: middle(&|cell| cell.speed.p99_us)?,
+            speeds: Speeds::medians(cells.iter().map(|cell| &cell.speed))?,
             client_us_per_io: us(&|cell| cell.client.cpu_s())?,
             client_user_us_per_io: us(&|cell| cell.client.user_s)?,
             client_system_us_per_io: us(&|cell| cell.client.system_s)?,
@@ -65,7 +50,6 @@ impl Summary {
             with_fio_us_per_io: us(&|cell| both(cell).cpu_s()).filter(|_| served),
             with_fio_switches_per_io: per_io(&|cell| both(cell).switches).filter(|_| served),
             osd_us_per_io: osds.and_then(|_| us(&|cell| cell.osd_cpu_s.unwrap_or(0.0))),
-            seconds: cells.iter().map(|cell| cell.speed.seconds).sum(),
         })
     }
 
@@ -77,23 +61,7 @@ impl Summary {
 
 /// The summary of one case and contender.
 pub fn summary(results: &Results, case: usize, contender: Contender) -> Option<Summary> {
-    let cells = results.cells.get(&(case, contender))?;
-    Summary::of(cells, contender.has_server())
-}
-
-/// The smallest and the largest quotient of a number of theirs and ours within a round: a measure
-/// of the noise.
-pub fn ratio_range(
-    results: &Results,
-    case: usize,
-    (ours, theirs): (Contender, Contender),
-    ratio: impl Fn(&Cell, &Cell) -> Option<f64>,
-) -> Option<(f64, f64)> {
-    let ours = results.cells.get(&(case, ours))?;
-    let theirs = results.cells.get(&(case, theirs))?;
-    let ratios: Vec<f64> =
-        ours.iter().zip(theirs).filter_map(|(ours, theirs)| ratio(ours, theirs)).collect();
-    range(&ratios)
+    Summary::of(results.turns.rounds(case, contender)?, contender.has_server())
 }
 
 #[cfg(test)]
@@ -125,7 +93,8 @@ mod tests {
             cell(2000.0, 0.02, Some(0.2)),
         ];
         let found = Summary::of(&cells, true).expect("three rounds");
-        assert_eq!((found.runs, found.iops, found.seconds), (3, 2000.0, 6.0));
+        let speeds = &found.speeds;
+        assert_eq!((speeds.runs, speeds.iops, speeds.seconds), (3, 2000.0, 6.0));
         assert!((found.client_us_per_io - 30.0).abs() < 1e-9);
         assert!((found.client_user_us_per_io - 20.0).abs() < 1e-9);
         assert!((found.client_system_us_per_io - 10.0).abs() < 1e-9);
@@ -139,16 +108,5 @@ mod tests {
         assert_eq!(Summary::of(&[], true), None);
         let unknown = Summary::of(&[cell(1.0, 0.0, None)], false).expect("a round");
         assert_eq!((unknown.osd_us_per_io, unknown.bound_iops(2)), (None, None));
-    }
-
-    #[test]
-    fn ratios_are_taken_within_a_round() {
-        let mut results = Results::default();
-        let who = (Contender::Embed, Contender::Librbd);
-        results.cells.insert((0, who.0), vec![cell(100.0, 0.0, None), cell(300.0, 0.0, None)]);
-        results.cells.insert((0, who.1), vec![cell(100.0, 0.0, None), cell(200.0, 0.0, None)]);
-        let speed = |ours: &Cell, theirs: &Cell| quotient(ours.speed.iops, theirs.speed.iops);
-        assert_eq!(ratio_range(&results, 0, who, speed), Some((1.0, 1.5)));
-        assert_eq!(ratio_range(&results, 1, who, speed), None);
     }
 }

@@ -7,9 +7,11 @@ use super::place::PlaceKind;
 use super::run::{OPEN, Results};
 use super::summary::{Summary, summary};
 use crate::case::Case;
+use crate::report::{extent, lines, targets_reached, verdict};
 use crate::row::Row;
 use crate::stats::quotient;
 use crate::table::{Table, number};
+use crate::turns::Entrant;
 use crate::usage::Usage;
 
 /// What was measured at a place.
@@ -30,23 +32,15 @@ pub fn report(cases: &[Case], parts: &[Part<'_>], setting: &[String], cpus: usiz
     for part in parts {
         text.push_str(&place(cases, part, cpus));
     }
-    for line in setting {
-        text.push_str(line);
-        text.push('\n');
-    }
-    let verdicts: Vec<bool> =
-        parts.iter().flat_map(|part| &part.rows).filter_map(|row| row.pass).collect();
-    let reached = verdicts.iter().filter(|pass| **pass).count();
-    text.push_str(&format!("{reached} of {} targets reached\n", verdicts.len()));
+    text.push_str(&lines(setting));
+    text.push_str(&targets_reached(parts.iter().flat_map(|part| &part.rows)));
     text
 }
 
 fn place(cases: &[Case], part: &Part<'_>, cpus: usize) -> String {
     let title = part.kind.title().to_uppercase();
     let mut text = format!("{title}\n");
-    for line in &part.about {
-        text.push_str(&format!("{line}\n"));
-    }
+    text.push_str(&lines(&part.about));
     text.push('\n');
     for (index, case) in cases.iter().enumerate() {
         if let Some(table) = case_table(index, part, cpus) {
@@ -64,9 +58,7 @@ fn place(cases: &[Case], part: &Part<'_>, cpus: usize) -> String {
         text.push_str(&ratio_table(&part.rows));
         text.push('\n');
     }
-    for (contender, reason) in &part.results.missing {
-        text.push_str(&format!("not measured: {}: {reason}\n", contender.name()));
-    }
+    text.push_str(&part.results.turns.missing_text());
     for (contender, usage) in &part.results.start_ups {
         text.push_str(&format!(
             "taken away for the start of {}: {:.1} ms of CPU, {:.0} context switches\n",
@@ -112,9 +104,9 @@ fn case_table(index: usize, part: &Part<'_>, cpus: usize) -> Option<String> {
 fn case_row(contender: Contender, found: &Summary, bound: Option<f64>) -> Vec<String> {
     vec![
         contender.name().to_owned(),
-        number(Some(found.iops)),
-        number(Some(found.mean_us)),
-        number(Some(found.p99_us)),
+        number(Some(found.speeds.iops)),
+        number(Some(found.speeds.mean_us)),
+        number(Some(found.speeds.p99_us)),
         number(Some(found.client_us_per_io)),
         number(Some(found.client_user_us_per_io)),
         number(Some(found.client_system_us_per_io)),
@@ -130,7 +122,7 @@ fn bounds(cases: &[Case], results: &Results, cpus: usize) -> String {
     let mut lines = String::new();
     for (index, case) in cases.iter().enumerate() {
         let Some(librbd) = summary(results, index, Contender::Librbd) else { continue };
-        let most = librbd.bound_iops(cpus).and_then(|bound| quotient(bound, librbd.iops));
+        let most = librbd.bound_iops(cpus).and_then(|bound| quotient(bound, librbd.speeds.iops));
         if let Some(most) = most {
             lines.push_str(&format!("  {}: at most {most:.1} of librbd's IOPS\n", case.name()));
         }
@@ -166,8 +158,6 @@ fn ratio_table(rows: &[Row]) -> String {
     let heading = ["", "against", "unit", "ours", "theirs", "ratio", "range", "target", ""];
     let mut table = Table::new(&heading);
     for row in rows.iter().filter(|row| row.unit != Measure::P99.unit() || row.pass.is_some()) {
-        let extent = row.more.get("ratio_min").zip(row.more.get("ratio_max"));
-        let extent = extent.and_then(|(low, high)| Some((low.as_f64()?, high.as_f64()?)));
         let bound = match (row.target, row.target_unit) {
             (Some(target), Some("at most")) => format!("ours <= {target}"),
             (Some(target), _) => format!("ratio >= {target}"),
@@ -180,14 +170,9 @@ fn ratio_table(rows: &[Row]) -> String {
             number(row.ours),
             number(row.theirs),
             number(row.ratio),
-            extent.map_or(String::new(), |(low, high)| format!("{low:.2}-{high:.2}")),
+            extent(row),
             bound,
-            match row.pass {
-                None => "",
-                Some(true) => "pass",
-                Some(false) => "MISS",
-            }
-            .to_owned(),
+            verdict(row).to_owned(),
         ]);
     }
     table.text()
@@ -210,9 +195,9 @@ mod tests {
             osd_cpu_s: Some(0.05),
             ..Cell::default()
         };
-        results.cells.insert((2, Contender::Librbd), vec![cell(20_000.0, 0.03)]);
-        results.cells.insert((2, Contender::Embed), vec![cell(30_000.0, 0.01)]);
-        results.missing.push((Contender::RbdNbd, "there is no /dev/nbd0".to_owned()));
+        results.turns.cells.insert((2, Contender::Librbd), vec![cell(20_000.0, 0.03)]);
+        results.turns.cells.insert((2, Contender::Embed), vec![cell(30_000.0, 0.01)]);
+        results.turns.missing.push((Contender::RbdNbd, "there is no /dev/nbd0".to_owned()));
         let opened = Usage { user_s: 0.1, system_s: 0.05, switches: 700.0 };
         results.openings.insert(Contender::Librbd, vec![opened; 2]);
         results.start_ups.insert(Contender::Librbd, opened);

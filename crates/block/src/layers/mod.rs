@@ -213,6 +213,27 @@ impl LayerOptions {
         self.left_out.push(name);
     }
 
+    /// Adds the layers and the options of `other`, and leaves out what `other` leaves out. If both
+    /// give an option, the value of `other` counts.
+    pub fn merge(&mut self, other: &LayerOptions) {
+        for name in &other.left_out {
+            self.leave_out(name);
+        }
+        for settings in &other.chosen {
+            self.left_out.retain(|name| *name != settings.layer());
+            match self.chosen.iter_mut().find(|own| own.layer() == settings.layer()) {
+                Some(own) => own.merge(settings.clone()),
+                None => self.chosen.push(settings.clone()),
+            }
+        }
+    }
+
+    /// True if the layer of this name is left out.
+    #[must_use]
+    pub fn leaves_out(&self, name: &str) -> bool {
+        self.left_out.contains(&name)
+    }
+
     /// Makes the layers.
     ///
     /// # Errors
@@ -253,6 +274,21 @@ mod tests {
         let limit = options.make().unwrap().remove(1);
         let expected = [("iops", "100"), ("bytes", "1M"), ("burst", "0")];
         assert_eq!(limit.options(), expected.map(|(name, value)| (name, value.to_owned())));
+    }
+
+    #[test]
+    fn merged_options_win_and_the_others_stay() {
+        let make = |texts: &[&str]| {
+            let mut options = LayerOptions::default();
+            texts.iter().for_each(|text| options.add(text).unwrap());
+            options
+        };
+        let mut options = make(&["limit:iops=100,bytes=1M", "cache:off", "readahead:window=1M"]);
+        options.merge(&make(&["limit:iops=200", "cache:capacity=64M", "readahead:off"]));
+        assert_eq!(names(&options), ["meter", "limit", "scheduler", "cache", "align"]);
+        assert!(options.leaves_out("readahead") && !options.leaves_out("cache"));
+        let limit = options.make().unwrap().remove(1);
+        assert_eq!(limit.options()[..2], [("iops", "200".to_owned()), ("bytes", "1M".to_owned())]);
     }
 
     #[test]

@@ -146,7 +146,8 @@ fn write_cache_keeps_the_contract() {
     }
     assert!(
         outs < kept && through.min(waited).min(overlays).min(failed) > SEEDS / 4 && overwritten > 0,
-        "{kept} kept, {outs} out, {through} through, {waited} waited, {overlays} overlays, {failed} failed"
+        "{kept} kept, {outs} out, {through} through, {waited} waited, {overlays} overlays, \
+         {failed} failed"
     );
 }
 

@@ -1,4 +1,4 @@
-//! `fieldstone pool create|replace`.
+//! `fieldstone pool create|show|replace`.
 
 mod replace;
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use fieldstone_codes::Profile;
-use fieldstone_server::pool::{POOL_FILE, Pool, Sizes, create};
+use fieldstone_server::pool::{POOL_FILE, Pool, Sizes, Strategy, create};
 use serde::Serialize;
 
 use fieldstone_units as units;
@@ -16,6 +16,8 @@ use fieldstone_units as units;
 pub enum Command {
     /// Make a pool: a folder with one folder per storage node.
     Create(Create),
+    /// Show the description of a pool.
+    Show(Show),
     /// Make an empty node in place of a lost one.
     Replace(replace::Args),
 }
@@ -37,11 +39,28 @@ pub struct Create {
     /// free space]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     node_size: Option<u64>,
+    /// How the records of a volume's journal reach its nodes. flat: the server sends each record to
+    /// each node. ring, tree, primary: it sends each record once, and the nodes pass it on: each to
+    /// the next one, each to two others, or the first one to all others. Older releases cannot open
+    /// a pool that is not flat.
+    #[arg(long, value_name = "WAY", default_value = "flat")]
+    replicate: Strategy,
     /// Make the pool even if its nodes are larger than the free space of their file systems. The
     /// disk is then full before the nodes are.
     #[arg(long)]
     overcommit: bool,
     /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of `pool show`.
+#[derive(clap::Args, Debug)]
+pub struct Show {
+    /// The folder of the pool.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Print the description as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -52,6 +71,7 @@ struct Created {
     dir: PathBuf,
     nodes: u16,
     code: String,
+    replicate: String,
     node_bytes: u64,
     data_bytes: u64,
 }
@@ -61,14 +81,16 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Create(args) => {
             let sizes = Sizes { node_bytes: args.node_size, overcommit: args.overcommit };
-            let pool = create(&args.dir, args.nodes, args.code, sizes)?;
-            print(&pool, args.json)
+            let pool = create(&args.dir, args.nodes, args.code, args.replicate, sizes)?;
+            print(&pool, args.json, true)
         }
+        Command::Show(args) => print(&Pool::open(&args.dir)?, args.json, false),
         Command::Replace(args) => replace::run(args),
     }
 }
 
-fn print(pool: &Pool, json: bool) -> anyhow::Result<()> {
+/// Prints what a pool is. `made`: it was made just now.
+fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
     let node_bytes = pool.layout.node_bytes();
     let raw_bytes = node_bytes * u64::from(pool.nodes);
     let (k, shards) = (pool.profile.k() as u64, pool.profile.shards() as u64);
@@ -80,14 +102,20 @@ fn print(pool: &Pool, json: bool) -> anyhow::Result<()> {
             dir: pool.folder.clone(),
             nodes: pool.nodes,
             code: pool.profile.to_string(),
+            replicate: pool.replicate.to_string(),
             node_bytes,
             data_bytes,
         };
         print_line!("{}", serde_json::to_string(&created)?);
         return Ok(());
     }
+    let way = match pool.replicate {
+        Strategy::Flat => String::new(),
+        way => format!(", journals replicated by {way}"),
+    };
     print_line!(
-        "made the pool {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost)",
+        "{} {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost){way}",
+        if made { "made the pool" } else { "the pool" },
         pool.nodes,
         units::size(node_bytes),
         pool.profile,
@@ -95,6 +123,9 @@ fn print(pool: &Pool, json: bool) -> anyhow::Result<()> {
         pool.profile.m(),
         if pool.profile.m() == 1 { "node" } else { "nodes" },
     );
+    if !made {
+        return Ok(());
+    }
     print_line!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");
     print_line!("next: fieldstone volume create {dir}/VOLUME --size 1G");
     Ok(())

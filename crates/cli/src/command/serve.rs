@@ -22,7 +22,7 @@ use fieldstone_host::{
 use fieldstone_server::listen;
 use fieldstone_server::paths::{check_name, volume_path};
 use fieldstone_server::pool::Pool;
-use fieldstone_server::running::{RunningPool, VolumeOptions};
+use fieldstone_server::running::{ReadPolicy, RunningPool, VolumeOptions};
 use fieldstone_server::runtime::{DeviceName, Runtime, RuntimeOptions};
 use fieldstone_server::serve::{ExportSpec, ServeOptions, Server};
 use fieldstone_uring::{Address, Caching, Holder, Listener};
@@ -91,6 +91,10 @@ pub struct Args {
     /// Restore missing shards only when `fieldstone rebuild` asks for it.
     #[arg(long)]
     no_auto_rebuild: bool,
+    /// Which copy answers a read of a volume with copies:N. primary: the first one; balance: the
+    /// one whose node has the fewest blocks to deliver to the volume.
+    #[arg(long, value_name = "WAY", default_value = "primary")]
+    reads: ReadPolicy,
     /// Most bytes per second that rebuild and scrub read; 0 for no limit.
     #[arg(long, value_name = "RATE", default_value = "0", value_parser = units::parse_rate)]
     rebuild_limit: u64,
@@ -330,7 +334,7 @@ fn layer(text: &str) -> Result<String, SettingError> {
 
 /// The layers of a device. `--layer` overrides the other options, and these what the store asks
 /// for.
-fn layers(args: &Args, of_store: &[String]) -> anyhow::Result<LayerOptions> {
+fn layers(args: &Args, of_store: &LayerOptions) -> anyhow::Result<LayerOptions> {
     let mut layers = LayerOptions::default();
     let policy = match args.scheduler {
         Scheduling::Mean => "mean",
@@ -340,12 +344,10 @@ fn layers(args: &Args, of_store: &[String]) -> anyhow::Result<LayerOptions> {
     layers.add(&format!("scheduler:policy={policy}"))?;
     // If the store's contents are in memory already, it asks for no read cache. The scheduler
     // stays: its cost is not measurable there, and so the device uses the same layers as volumes.
-    for text in of_store {
-        layers.add(text)?;
-    }
+    layers.merge(of_store);
     match args.cache {
         Some(0) => layers.add("cache:off")?,
-        Some(bytes) if !of_store.iter().any(|text| text == "cache:off") => {
+        Some(bytes) if !of_store.leaves_out("cache") => {
             layers.add(&format!("cache:capacity={bytes}"))?;
         }
         _ => {}
@@ -380,7 +382,8 @@ fn devices(
                 takeover: args.takeover,
                 auto_rebuild: !args.no_auto_rebuild,
                 rebuild_limit: args.rebuild_limit,
-                layers: layers(args, &[])?,
+                reads: args.reads,
+                layers: layers(args, &LayerOptions::default())?,
             };
             Ok(ExportSpec::Volume { pool, name, export, options })
         }

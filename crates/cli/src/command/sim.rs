@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 use fieldstone_codes::Profile;
+use fieldstone_proto::Strategy;
 use fieldstone_sim::{Failure, Options, Outcome, run_many};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -35,9 +36,20 @@ pub struct Args {
     /// Make all volumes thin and grow none, as the worlds of older seeds did.
     #[arg(long)]
     thin: bool,
+    /// Replicate the journal in this way, instead of the ways that the seeds choose: flat, ring,
+    /// tree or primary.
+    #[arg(long, value_name = "WAY")]
+    replicate: Option<Strategy>,
     /// Print one JSON object per run.
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn options(&self) -> Options<'_> {
+        let Self { code, thin, replicate, .. } = *self;
+        Options { trace: None, code, thin, replicate }
+    }
 }
 
 fn parse_range(text: &str) -> Result<Range<u64>, String> {
@@ -66,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn one(seed: u64, args: &Args) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     let trace = (!args.json).then_some(&mut stdout as &mut dyn std::io::Write);
-    let outcome = fieldstone_sim::run(seed, Options { trace, code: args.code, thin: args.thin });
+    let outcome = fieldstone_sim::run(seed, Options { trace, ..args.options() });
     drop(stdout);
     if args.json {
         print_line!("{}", line(&outcome));
@@ -86,7 +98,7 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
     run_many(
         seeds,
         jobs,
-        |seed| fieldstone_sim::run(seed, Options { trace: None, code: args.code, thin: args.thin }),
+        |seed| fieldstone_sim::run(seed, args.options()),
         |outcome| {
             runs += 1;
             ops += outcome.ops;
@@ -115,8 +127,10 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
         let code = args.code.map(|code| format!(" --code {code}")).unwrap_or_default();
         let count = failed.len();
         let thin = if args.thin { " --thin" } else { "" };
+        let replicate = args.replicate.map(|way| format!(" --replicate {way}")).unwrap_or_default();
         bail!(
-            "{count} seeds failed; see the first with `fieldstone sim --seed {seed}{code}{thin}`"
+            "{count} seeds failed; see the first with `fieldstone sim --seed \
+             {seed}{code}{thin}{replicate}`"
         );
     }
     Ok(())
@@ -177,6 +191,8 @@ fn line(outcome: &Outcome) -> serde_json::Value {
         "virtual_ns": outcome.virtual_time.0,
         "volumes_started": outcome.volumes_started,
         "faults": faults,
+        "records_relayed": outcome.relays[0],
+        "records_sent_again": outcome.relays[1],
         "trace_hash": format!("{:016x}", outcome.trace_hash),
         "failure": outcome.failure.as_ref().map(told),
     })

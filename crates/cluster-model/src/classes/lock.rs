@@ -1,7 +1,7 @@
 //! The class `lock`: advisory locks, stored as attributes `lock.NAME` of their object.
 //!
 //! A lock has a type, a tag, and lockers; a locker is a client with a cookie. All lockers of a
-//! shared lock use the same tag. A lock with a duration ends by itself: whoever reads it leaves out
+//! shared lock use the same tag. A lock with a duration ends by itself: a reader leaves out
 //! what has expired.
 
 use std::collections::BTreeMap;

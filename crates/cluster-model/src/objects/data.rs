@@ -1,7 +1,7 @@
 //! The bytes of an object: pages that clones share, with the blocks of them that were written.
 //!
 //! A page has memory up to its last written block, so a small object takes little. It keeps a
-//! checksum of each block: see [`sums`](super::sums). A page that somebody else holds — a clone, or
+//! checksum of each block: see [`sums`](super::sums). A page that another owner holds — a clone, or
 //! an answer on its way to a client — is copied before it is changed.
 
 use std::sync::Arc;

@@ -106,7 +106,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
         #[test]
-        fn equals_a_set_of_bits(steps in prop::collection::vec((any::<bool>(), 0..BYTES, 0..BYTES), 1..20)) {
+        fn equals_a_set_of_bits(
+            steps in prop::collection::vec((any::<bool>(), 0..BYTES, 0..BYTES), 1..20),
+        ) {
             let (mut set, mut model) = (Intervals::default(), 0_u64);
             let mut half = (Intervals::default(), 0);
             for (index, &(inserts, start, end)) in steps.iter().enumerate() {

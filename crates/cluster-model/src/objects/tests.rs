@@ -237,6 +237,35 @@ fn a_removed_snapshot_in_an_old_context_makes_no_clone() {
     assert_eq!(object.snaps.seq, snap);
 }
 
+/// The number of clones that an operation makes of an object of 8192 bytes that has a snapshot.
+fn clones_after(fill: impl FnOnce(&mut ObjectOps, SnapId)) -> usize {
+    let mut bench = Bench::new(false);
+    bench.run(|ops| {
+        ops.write_full(vec![1; 8192].into());
+    });
+    let snap = bench.snap();
+    let reply = bench.run(|ops| fill(ops, snap));
+    assert_eq!(reply.result, 0);
+    bench.pool.object(&key()).expect("it exists").snaps.clones.len()
+}
+
+#[test]
+fn only_a_change_makes_a_clone() {
+    type Fill = fn(&mut ObjectOps);
+    let cases: [(&str, Fill, usize); 5] = [
+        ("zeroes at the end", |ops| _ = ops.zero(8192, 100), 0),
+        ("zeroes behind the end", |ops| _ = ops.zero(1 << 20, 100), 0),
+        ("zeroes across the end", |ops| _ = ops.zero(8191, 100), 1),
+        ("cut at the end", |ops| _ = ops.truncate(8192), 1),
+        ("made although it is there", |ops| _ = ops.create(false), 1),
+    ];
+    for (what, fill, clones) in cases {
+        assert_eq!(clones_after(|ops, _| fill(ops)), clones, "{what}");
+    }
+    let rolled_back = clones_after(|ops, snap| _ = ops.rollback(snap));
+    assert_eq!(rolled_back, 1, "rolled back to what it is");
+}
+
 #[test]
 fn a_list_of_snapshots_has_clones_overlaps_and_the_head() {
     let mut bench = Bench::new(false);

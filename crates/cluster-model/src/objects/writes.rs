@@ -175,8 +175,12 @@ impl Execution<'_> {
 
     fn roll_back(&mut self, snap: SnapId) -> Result<(), Errno> {
         match self.found(snap) {
-            // The head is what the snapshot sees already.
-            Some(Found::Head) if self.before.is_some() => Ok(()),
+            // The head is what the snapshot sees already. It counts as changed all the same, so
+            // newer snapshots get a clone.
+            Some(Found::Head) if self.before.is_some() => {
+                self.come_to_be();
+                Ok(())
+            }
             // The object did not exist then.
             None | Some(Found::Head) => match self.remove() {
                 Err(Errno::ENOENT) => Ok(()),

@@ -3,6 +3,9 @@
 //! A transport is a pair of queues of bytes. Bytes arrive in order, after a random time, in random
 //! pieces. The end of a transport arrives behind the bytes. What breaks is decided when a transport
 //! is made ([`Doom`]), and by the faults of the whole cluster.
+//!
+//! In three of four seeds, clients have branches on other cores. Mail between two cores arrives in
+//! order, after a random time. Links move between the cores at random times.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,10 +15,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 use fieldstone_cluster_model::Store;
 use fieldstone_cluster_model::wire::{LinkId as ServerLink, Links, MapChange, Server, WireCluster};
+use fieldstone_crush::OsdId;
 use fieldstone_rados::Nanos;
 use fieldstone_rados::auth::server::KeyServer;
 use fieldstone_rados::auth::{Credentials, Entity, Mode};
-use fieldstone_rados::client::{Action, Client, ClientOptions, LinkId, Phase};
+use fieldstone_rados::client::{
+    Action, Branch, BranchId, Client, ClientOptions, Errand, LinkId, Phase, Report,
+};
 use fieldstone_rados::cluster::{Cluster, PoolInfo};
 use fieldstone_rados::encoding::{Addresses, EntityAddress, Time};
 use fieldstone_rados::message::monitor::{MonMap, MonitorInfo};
@@ -49,8 +55,59 @@ pub const fn ms(ms: u64) -> Nanos {
 pub struct Node {
     pub client: Client,
     pub cluster: Cluster,
+    /// The parts of the client on other cores.
+    branches: Vec<Branch>,
     executor: Executor,
-    pipes: BTreeMap<LinkId, u64>,
+    pipes: BTreeMap<Port, u64>,
+    /// When the newest mail to each branch, and from it, arrives.
+    mail: Vec<[Nanos; 2]>,
+}
+
+/// A link of a part of a client: part 0 is on the client's own core.
+type Port = (usize, LinkId);
+
+/// What one core sends to another.
+enum Post {
+    Errands(Vec<Errand>),
+    Reports(Vec<Report>),
+}
+
+impl Node {
+    fn deadlines(&self) -> impl Iterator<Item = Nanos> {
+        let branches = self.branches.iter().filter_map(Branch::deadline);
+        self.client.deadline().into_iter().chain(branches)
+    }
+
+    fn poll_action(&mut self, part: usize) -> Option<Action> {
+        match part.checked_sub(1) {
+            None => self.client.poll_action(),
+            Some(branch) => self.branches[branch].poll_action(),
+        }
+    }
+
+    fn outgoing(&mut self, part: usize) -> Vec<(LinkId, Vec<u8>)> {
+        let mut sent = Vec::new();
+        let take = |link, parts: &mut Vec<Bytes>| sent.push((link, parts.concat()));
+        match part.checked_sub(1) {
+            None => self.client.outgoing(&mut Vec::new(), take),
+            Some(branch) => self.branches[branch].outgoing(&mut Vec::new(), take),
+        }
+        sent
+    }
+
+    fn received(&mut self, (part, link): Port, bytes: Bytes, now: Nanos) {
+        match part.checked_sub(1) {
+            None => self.client.received(link, bytes, now),
+            Some(branch) => self.branches[branch].received(link, bytes, now),
+        }
+    }
+
+    fn broken(&mut self, (part, link): Port, why: String, now: Nanos) {
+        match part.checked_sub(1) {
+            None => self.client.broken(link, why, now),
+            Some(branch) => self.branches[branch].broken(link, why),
+        }
+    }
 }
 
 /// The direction of bytes.
@@ -63,7 +120,7 @@ pub enum Way {
 /// A transport.
 pub struct Pipe {
     node: usize,
-    link: LinkId,
+    port: Port,
     pub server: Server,
     server_link: Option<ServerLink>,
     pub doom: Doom,
@@ -81,6 +138,8 @@ enum Event {
     Bytes(u64, Way, Bytes),
     /// The end arrives at the client (down) or at the server (up).
     End(u64, Way),
+    /// Mail between the client and a branch of it.
+    Mail(usize, usize, Post),
     Timer,
     Fault,
     Heal(u64),
@@ -153,8 +212,15 @@ fn store(maps: &Maps) -> Store {
 }
 
 impl World {
-    /// A world before anything has happened.
+    /// A world before anything has happened. Clients have work to do.
     pub fn new(seed: u64) -> Self {
+        let mut world = Self::idle(seed, (seed % 4) as usize);
+        work::begin(&mut world);
+        world
+    }
+
+    /// A world whose clients have so many branches and nothing to do.
+    pub fn idle(seed: u64, branches: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let maps = Maps::new();
         let mut cluster = WireCluster::new(store(&maps), monmap());
@@ -203,11 +269,17 @@ impl World {
                 crush_location: Vec::new(),
                 note: String::new(),
             };
-            let (client, cluster) = Client::new(options, Nanos(0));
-            let executor = Executor::default();
-            world.nodes.push(Node { client, cluster, executor, pipes: BTreeMap::new() });
+            let (mut client, cluster) = Client::new(options, Nanos(0));
+            client.set_branches(u16::try_from(branches).expect("few"));
+            world.nodes.push(Node {
+                client,
+                cluster,
+                branches: (0..branches).map(|_| Branch::default()).collect(),
+                executor: Executor::default(),
+                pipes: BTreeMap::new(),
+                mail: vec![[Nanos(0); 2]; branches],
+            });
         }
-        work::begin(&mut world);
         world
     }
 
@@ -282,6 +354,16 @@ impl World {
         self.run_until(until, |_| false);
     }
 
+    /// Runs for so long, without new faults.
+    pub fn run_for(&mut self, time_ms: u64) {
+        self.run_until(self.now.plus(ms(time_ms)), |_| false);
+    }
+
+    /// True if a client has no task left.
+    pub fn is_done(&self, node: usize) -> bool {
+        self.nodes[node].executor.is_empty()
+    }
+
     /// Checks what is left when nothing is asked for any more.
     pub fn check_rest(&mut self) {
         for (at, node) in self.nodes.iter().enumerate() {
@@ -303,7 +385,7 @@ impl World {
             if is_over(self) {
                 return;
             }
-            let deadlines = self.nodes.iter().filter_map(|node| node.client.deadline());
+            let deadlines = self.nodes.iter().flat_map(Node::deadlines);
             let next = deadlines
                 .chain(self.events.keys().next().map(|&(at, _)| at))
                 .chain(self.links.cluster().next_time())
@@ -340,7 +422,13 @@ impl World {
                 let node = &mut self.nodes[at];
                 did |= node.executor.run();
                 did |= node.client.run(self.now, wall);
-                did |= self.carry(at);
+                for branch in &mut node.branches {
+                    did |= branch.run(self.now);
+                }
+                for part in 0..=self.nodes[at].branches.len() {
+                    did |= self.carry(at, part);
+                }
+                did |= self.post(at);
             }
             did |= self.serve();
             if !did {
@@ -349,7 +437,7 @@ impl World {
             assert!(turn < MAX_TURNS, "seed {}: a client spins at {:?}", self.seed, self.now);
         }
         for (at, node) in self.nodes.iter().enumerate() {
-            let deadline = node.client.deadline();
+            let deadline = node.deadlines().min();
             assert!(
                 deadline.is_none_or(|deadline| deadline > self.now),
                 "seed {}: client {at} leaves what is due: {deadline:?}, now {:?}",
@@ -359,33 +447,69 @@ impl World {
         }
     }
 
-    /// Carries out what a client wants of its transports.
-    fn carry(&mut self, at: usize) -> bool {
+    /// Carries out what a part of a client wants of its transports.
+    fn carry(&mut self, at: usize, part: usize) -> bool {
         let mut did = false;
-        while let Some(action) = self.nodes[at].client.poll_action() {
+        while let Some(action) = self.nodes[at].poll_action(part) {
             did = true;
             match action {
-                Action::Connect(link, socket) => self.connect(at, link, socket),
+                Action::Connect(link, socket) => self.connect(at, (part, link), socket),
                 Action::Close(link) => {
-                    if let Some(pipe) = self.nodes[at].pipes.remove(&link) {
+                    if let Some(pipe) = self.nodes[at].pipes.remove(&(part, link)) {
                         self.end_of_client(pipe);
                     }
                 }
             }
         }
-        let mut sent = Vec::new();
-        let node = &mut self.nodes[at];
-        node.client.outgoing(&mut Vec::new(), |link, parts| sent.push((link, parts.concat())));
-        for (link, bytes) in sent {
+        for (link, bytes) in self.nodes[at].outgoing(part) {
             did = true;
-            if let Some(&pipe) = self.nodes[at].pipes.get(&link) {
+            if let Some(&pipe) = self.nodes[at].pipes.get(&(part, link)) {
                 self.send(pipe, Way::Up, bytes);
             }
         }
         did
     }
 
-    fn connect(&mut self, node: usize, link: LinkId, socket: SocketAddr) {
+    /// Puts the mail between the cores of a client on its way.
+    fn post(&mut self, at: usize) -> bool {
+        let mut did = false;
+        for part in 0..self.nodes[at].branches.len() {
+            let node = &mut self.nodes[at];
+            let errands = node.client.take_errands(BranchId(part as u16));
+            let reports = node.branches[part].take_reports();
+            for post in [Post::Errands(errands), Post::Reports(reports)] {
+                let way = match &post {
+                    Post::Errands(errands) if !errands.is_empty() => 0,
+                    Post::Reports(reports) if !reports.is_empty() => 1,
+                    _ => continue,
+                };
+                did = true;
+                // A core that is busy takes its mail late.
+                let longest_us = if self.rng.random_ratio(1, 20) { 200_000 } else { 100 };
+                let delay = Nanos(self.rng.random_range(1..longest_us) * 1_000);
+                let newest = &mut self.nodes[at].mail[part][way];
+                *newest = (*newest).max(self.now.plus(delay));
+                let arrives = *newest;
+                self.schedule(arrives, Event::Mail(at, part, post));
+            }
+        }
+        did
+    }
+
+    /// Moves the link of a random OSD to a random core.
+    pub fn move_a_link(&mut self, node: usize) {
+        let branches = self.nodes[node].branches.len();
+        if branches == 0 {
+            return;
+        }
+        let osd = OsdId(self.rng.random_range(0..OSDS));
+        let core = self.rng.random_range(0..=branches);
+        let branch = core.checked_sub(1).map(|branch| BranchId(branch as u16));
+        self.say(|| format!("client {node} moves {osd:?} to core {core}"));
+        self.nodes[node].client.move_link(osd, branch, self.now);
+    }
+
+    fn connect(&mut self, node: usize, port: Port, socket: SocketAddr) {
         let monitor = (0..MONITORS).find(|&rank| monitor_socket(rank) == socket);
         let osd = self.maps.listener(socket);
         let server = monitor.map(Server::Monitor).or(osd.map(Server::Osd));
@@ -393,13 +517,13 @@ impl World {
         self.newest_pipe += 1;
         let id = self.newest_pipe;
         let at = self.now.plus(ms(self.rng.random_range(0..4)));
-        self.say(|| format!("client {node} {link:?} pipe {id} to {server:?}: {doom:?}"));
+        self.say(|| format!("client {node} {port:?} pipe {id} to {server:?}: {doom:?}"));
         if !doom.hangs {
             self.schedule(at, Event::Connected(id, !doom.refuses && server.is_some()));
         }
         let pipe = Pipe {
             node,
-            link,
+            port,
             server: server.unwrap_or(Server::Osd(u32::MAX)),
             server_link: None,
             doom,
@@ -409,8 +533,8 @@ impl World {
             server_is_gone: false,
         };
         self.pipes.insert(id, pipe);
-        let old = self.nodes[node].pipes.insert(link, id);
-        assert!(old.is_none(), "seed {}: {link:?} was in use", self.seed);
+        let old = self.nodes[node].pipes.insert(port, id);
+        assert!(old.is_none(), "seed {}: {port:?} was in use", self.seed);
     }
 
     fn end_of_client(&mut self, id: u64) {
@@ -533,6 +657,12 @@ impl World {
                 self.forget(id);
             }
             Event::End(id, Way::Down) => self.end_at_client(id, "the peer has closed it"),
+            Event::Mail(node, branch, Post::Errands(errands)) => {
+                self.nodes[node].branches[branch].take(errands);
+            }
+            Event::Mail(node, branch, Post::Reports(reports)) => {
+                self.nodes[node].client.reported(BranchId(branch as u16), reports);
+            }
             Event::Timer => {
                 self.links.tick(self.now);
                 self.schedule(self.now.plus(ms(1_000)), Event::Timer);
@@ -546,6 +676,7 @@ impl World {
     /// Draws a fault, and the time of the next one.
     fn fault(&mut self) {
         if self.now < ms(FAULTS_S * 1_000) {
+            (0..self.nodes.len()).for_each(|node| self.move_a_link(node));
             self.begin_fault();
             let pause = self.rng.random_range(10..self.faults.longest_pause_ms);
             self.schedule(self.now.plus(ms(pause)), Event::Fault);
@@ -600,7 +731,7 @@ impl World {
     fn deliver(&mut self, id: u64, way: Way, bytes: Bytes) {
         let now = self.now;
         let Some(pipe) = self.pipes.get(&id) else { return };
-        let (node, link, server_link) = (pipe.node, pipe.link, pipe.server_link);
+        let (node, port, server_link) = (pipe.node, pipe.port, pipe.server_link);
         self.trace ^= now.0 ^ id;
         self.note(&bytes);
         match way {
@@ -610,7 +741,7 @@ impl World {
                 }
             }
             Way::Down if self.pipes[&id].client_is_gone => {}
-            Way::Down => self.nodes[node].client.received(link, bytes, now),
+            Way::Down => self.nodes[node].received(port, bytes, now),
         }
     }
 
@@ -618,9 +749,9 @@ impl World {
         let Some(pipe) = self.pipes.get_mut(&id) else { return };
         if !pipe.client_is_gone {
             pipe.client_is_gone = true;
-            let (node, link) = (pipe.node, pipe.link);
-            self.nodes[node].pipes.remove(&link);
-            self.nodes[node].client.broken(link, why.to_owned(), self.now);
+            let (node, port) = (pipe.node, pipe.port);
+            self.nodes[node].pipes.remove(&port);
+            self.nodes[node].broken(port, why.to_owned(), self.now);
         }
         let at = self.now.plus(ms(1));
         self.schedule(at, Event::End(id, Way::Up));

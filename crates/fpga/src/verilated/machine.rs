@@ -11,8 +11,8 @@ use fieldstone_verilate::bench::{Clock, SeededRng, seeded_rng};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
-use super::memory::{BEAT, Read, Reads, Write, Writes, apply, beat_of};
 use super::{HOST_BASE, Options, Request, Shared, WriteRun, designs};
+use crate::memory_port::{BEAT, Read, Reads, Write, Writes, apply, beat_of};
 
 /// Cycles between two updates of the shared cycle counter.
 const CYCLES_PER_NOTE: u64 = 256;

@@ -17,7 +17,6 @@
 
 pub mod encoder;
 mod machine;
-mod memory;
 
 use std::ops::Range;
 use std::path::PathBuf;

@@ -29,9 +29,9 @@ use crate::program::PITCH_ALIGN_BYTES;
 /// The wanted length of rows.
 const ROW_BYTES: usize = 64 << 10;
 /// The length of a slice, inputs and outputs together, if rows of [`ROW_BYTES`] are less.
-const SLICE_BYTES_LEAST: usize = 16 << 20;
+const SLICE_BYTES_MIN: usize = 16 << 20;
 /// Most bytes of a slice.
-const SLICE_BYTES_MOST: usize = 64 << 20;
+const SLICE_BYTES_MAX: usize = 64 << 20;
 
 const ALIGN: usize = PITCH_ALIGN_BYTES as usize;
 /// Inputs begin at multiples of this number of bytes behind the checksums.
@@ -83,7 +83,7 @@ const SUM_BYTES: usize = size_of::<u32>();
 /// The longest range of columns of a slice, for a map with this number of elements.
 fn columns_max(elements: usize) -> usize {
     let wanted = ROW_BYTES.saturating_mul(elements);
-    wanted.clamp(SLICE_BYTES_LEAST, SLICE_BYTES_MOST) / elements.max(1) / ALIGN * ALIGN
+    wanted.clamp(SLICE_BYTES_MIN, SLICE_BYTES_MAX) / elements.max(1) / ALIGN * ALIGN
 }
 
 /// Where the elements of a map's shards lie in the memory of a slice, and how many they are.

@@ -1,7 +1,8 @@
 //! A Ceph client in the real world: its sockets and timer, on a reactor.
 //!
-//! The client itself ([`fieldstone_rados::client`]) does no I/O. [`Carrier`] moves its bytes. A
-//! store has a carrier on its core; [`run`] has one in the calling thread, for commands.
+//! The client itself ([`fieldstone_rados::client`]) does no I/O. [`Carrier`] moves its bytes, or
+//! those of its [`Branch`] on another core. A store has a carrier on its core, and one for each
+//! branch; [`run`] has one in the calling thread, for commands.
 
 mod settings;
 pub(crate) mod sockets;
@@ -12,27 +13,89 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use fieldstone_block::Nanos;
-use fieldstone_rados::client::{Action, Client};
+use fieldstone_rados::client::{Action, Branch, Client, LinkId};
 use fieldstone_rados::encoding::Time;
 use fieldstone_uring::{Event, Reactor, Token};
 
-use sockets::{Heard, Name, Operation, Sockets};
+use sockets::{LinkEvent, Name, Operation, Sockets};
 
 pub use run::Session;
 pub use settings::CephSettings;
 
-/// Moves the bytes of a client.
-pub(crate) struct Carrier {
-    pub(crate) client: Client,
+/// What a carrier moves the bytes of.
+pub(crate) trait Machine {
+    fn received(&mut self, link: LinkId, bytes: Bytes, now: Nanos);
+    fn broken(&mut self, link: LinkId, why: String, now: Nanos);
+    fn run(&mut self, now: Nanos) -> bool;
+    fn poll_action(&mut self) -> Option<Action>;
+    fn outgoing(&mut self, parts: &mut Vec<Bytes>, send: impl FnMut(LinkId, &mut Vec<Bytes>));
+    fn deadline(&self) -> Option<Nanos>;
+}
+
+impl Machine for Client {
+    fn received(&mut self, link: LinkId, bytes: Bytes, now: Nanos) {
+        Client::received(self, link, bytes, now);
+    }
+
+    fn broken(&mut self, link: LinkId, why: String, now: Nanos) {
+        Client::broken(self, link, why, now);
+    }
+
+    fn run(&mut self, now: Nanos) -> bool {
+        Client::run(self, now, wall_clock())
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        Client::poll_action(self)
+    }
+
+    fn outgoing(&mut self, parts: &mut Vec<Bytes>, send: impl FnMut(LinkId, &mut Vec<Bytes>)) {
+        Client::outgoing(self, parts, send);
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        Client::deadline(self)
+    }
+}
+
+impl Machine for Branch {
+    fn received(&mut self, link: LinkId, bytes: Bytes, now: Nanos) {
+        Branch::received(self, link, bytes, now);
+    }
+
+    fn broken(&mut self, link: LinkId, why: String, _: Nanos) {
+        Branch::broken(self, link, why);
+    }
+
+    fn run(&mut self, now: Nanos) -> bool {
+        Branch::run(self, now)
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        Branch::poll_action(self)
+    }
+
+    fn outgoing(&mut self, parts: &mut Vec<Bytes>, send: impl FnMut(LinkId, &mut Vec<Bytes>)) {
+        Branch::outgoing(self, parts, send);
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        Branch::deadline(self)
+    }
+}
+
+/// Moves the bytes of a client, or of a branch of one.
+pub(crate) struct Carrier<M = Client> {
+    pub(crate) machine: M,
     sockets: Sockets,
     /// When the timer is due; `None` without a timer.
     armed: Option<Nanos>,
     parts: Vec<Bytes>,
 }
 
-impl Carrier {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client, sockets: Sockets::default(), armed: None, parts: Vec::new() }
+impl<M: Machine> Carrier<M> {
+    pub(crate) fn new(machine: M) -> Self {
+        Self { machine, sockets: Sockets::default(), armed: None, parts: Vec::new() }
     }
 
     /// Takes an event of an operation that [`Carrier::act`] or [`Carrier::flush`] started with the
@@ -49,27 +112,32 @@ impl Carrier {
             self.armed = None;
             return;
         }
-        let heard = self.sockets.event(name, event);
-        self.hear(heard, reactor, token);
+        let event = self.sockets.event(name, event);
+        self.link_event(event, reactor, token);
     }
 
-    fn hear(&mut self, heard: Option<Heard>, reactor: &mut Reactor, token: impl Fn(u32) -> Token) {
-        match heard {
-            Some(Heard::Received(link, bytes)) => {
-                self.client.received(link, bytes, reactor.now());
+    fn link_event(
+        &mut self,
+        event: Option<LinkEvent>,
+        reactor: &mut Reactor,
+        token: impl Fn(u32) -> Token,
+    ) {
+        match event {
+            Some(LinkEvent::Received(link, bytes)) => {
+                self.machine.received(link, bytes, reactor.now());
             }
-            Some(Heard::Broken(link, why)) => {
+            Some(LinkEvent::Broken(link, why)) => {
                 self.sockets.close(link, reactor, token);
-                self.client.broken(link, why, reactor.now());
+                self.machine.broken(link, why, reactor.now());
             }
             None => {}
         }
     }
 
-    /// Runs the client, and opens and closes sockets. True if there was anything to do.
+    /// Runs the machine, and opens and closes sockets. True if there was anything to do.
     pub(crate) fn act(&mut self, reactor: &mut Reactor, token: impl Fn(u32) -> Token) -> bool {
-        let mut did = self.client.run(reactor.now(), wall_clock());
-        while let Some(action) = self.client.poll_action() {
+        let mut did = self.machine.run(reactor.now());
+        while let Some(action) = self.machine.poll_action() {
             did = true;
             match action {
                 Action::Connect(link, address) => {
@@ -78,19 +146,19 @@ impl Carrier {
                 Action::Close(link) => self.sockets.close(link, reactor, &token),
             }
         }
-        while let Some(heard) = self.sockets.refused() {
+        while let Some(event) = self.sockets.refused() {
             did = true;
-            self.hear(Some(heard), reactor, &token);
+            self.link_event(Some(event), reactor, &token);
         }
         did
     }
 
     /// Starts the sends and receives of this turn, and sets the timer.
     pub(crate) fn flush(&mut self, reactor: &mut Reactor, token: impl Fn(u32) -> Token) {
-        let Self { client, sockets, parts, .. } = self;
-        client.outgoing(parts, |link, parts| sockets.send(link, parts));
+        let Self { machine, sockets, parts, .. } = self;
+        machine.outgoing(parts, |link, parts| sockets.send(link, parts));
         self.sockets.start(reactor, &token);
-        if let Some(due) = self.client.deadline()
+        if let Some(due) = self.machine.deadline()
             && self.armed.is_none_or(|armed| due < armed)
         {
             reactor.timer(due, token(Name::TIMER.index()));

@@ -52,7 +52,7 @@ impl Session {
             Self { reactor, carrier, executor, cluster, timer, events, longest_sleep };
         loop {
             session.advance(None);
-            match session.carrier.client.phase() {
+            match session.carrier.machine.phase() {
                 Phase::Serving => return Ok(session),
                 Phase::Failed(why) => return Err(why),
                 Phase::Connecting | Phase::Closed => session.sleep(None)?,
@@ -81,7 +81,7 @@ impl Session {
     /// The newest map of the OSDs that the client has.
     #[must_use]
     pub fn map(&self) -> Option<Arc<OsdMap>> {
-        self.carrier.client.map().cloned()
+        self.carrier.machine.map().cloned()
     }
 
     /// Runs a procedure to its end. About once a second, `meanwhile` gets the reason why requests
@@ -140,7 +140,7 @@ impl Session {
     }
 
     fn check(&self) -> Result<(), String> {
-        match self.carrier.client.phase() {
+        match self.carrier.machine.phase() {
             Phase::Failed(why) => Err(why),
             _ => Ok(()),
         }
@@ -157,7 +157,7 @@ impl Session {
     /// The reason why requests wait, for people; empty if none waits long.
     #[must_use]
     pub fn waits_for(&self) -> String {
-        self.carrier.client.waits_for(self.reactor.now())
+        self.carrier.machine.waits_for(self.reactor.now())
     }
 
     /// Runs everything that is ready. True if there was anything.
@@ -199,14 +199,14 @@ impl Session {
     pub fn close(mut self) {
         let ended = |client: &Client| matches!(client.phase(), Phase::Closed | Phase::Failed(_));
         let limit = self.reactor.fresh_now().plus(Nanos::from_ms(CLOSE_MS));
-        while !ended(&self.carrier.client) && self.reactor.fresh_now() < limit {
+        while !ended(&self.carrier.machine) && self.reactor.fresh_now() < limit {
             self.advance(None);
             self.carrier.flush(&mut self.reactor, token);
             if !self.carrier.is_sending() || self.sleep(None).is_err() {
                 break;
             }
         }
-        self.carrier.client.close();
+        self.carrier.machine.close();
         self.carrier.release(&mut self.reactor, token);
     }
 }

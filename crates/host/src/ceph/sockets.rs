@@ -29,7 +29,7 @@ const ATTEMPTS: u16 = 1 << 14;
 
 /// An event of a link.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum LinkEvent {
     /// Bytes arrived.
     Received(LinkId, Bytes),
     /// The connection is gone, for this reason.
@@ -132,8 +132,8 @@ impl Sockets {
     }
 
     /// A link that could not begin to connect.
-    pub(crate) fn refused(&mut self) -> Option<Heard> {
-        self.refused.pop().map(|(link, why)| Heard::Broken(link, why))
+    pub(crate) fn refused(&mut self) -> Option<LinkEvent> {
+        self.refused.pop().map(|(link, why)| LinkEvent::Broken(link, why))
     }
 
     /// Queues bytes.
@@ -171,11 +171,11 @@ impl Sockets {
     }
 
     /// Takes an event of an operation of a link.
-    pub(crate) fn event(&mut self, name: Name, event: Event) -> Option<Heard> {
+    pub(crate) fn event(&mut self, name: Name, event: Event) -> Option<LinkEvent> {
         let link = name.link;
         let state = self.links.get_mut(&link).filter(|state| state.attempt == name.attempt)?;
         self.stirred.push(link);
-        let broken = |why: String| Some(Heard::Broken(link, why));
+        let broken = |why: String| Some(LinkEvent::Broken(link, why));
         match (name.operation, event.result, event.payload) {
             (Operation::Connect, Ok(_), Payload::Socket(socket)) => {
                 state.socket = Some(socket);
@@ -196,7 +196,7 @@ impl Sockets {
                     state.receive_bytes = (state.receive_bytes / 2).max(RECEIVE_BYTES_MIN);
                 }
                 buffer.truncate(count);
-                Some(Heard::Received(link, buffer.freeze()))
+                Some(LinkEvent::Received(link, buffer.freeze()))
             }
             (_, Err(error), _) => broken(error.to_string()),
             _ => broken("an operation ended without its result".to_owned()),

@@ -11,7 +11,8 @@
 //!
 //! # Bounds
 //!
-//! A connection is a stranger until the negotiation is over ([`strangers`](crate::strangers)).
+//! A connection is pending until the negotiation is over
+//! ([`connection_table`](crate::connection_table)).
 //! Payloads and replies of all connections of all cores count against one [`Budget`]. The server
 //! does not receive from a connection that waits for room. A connection that holds room for which
 //! others wait is closed if it neither sends the rest of its payload nor takes its replies for
@@ -37,6 +38,9 @@ use fieldstone_buf::Budget;
 use fieldstone_nbd::{ExportList, Limits, Session, SessionPhase};
 use slab::Slab;
 
+use crate::connection_table::{
+    Admission, ConnectionTable, PENDING_AGE_MS, SEND_BYTES_MAX, StallLimit,
+};
 use crate::frontend::{
     Frontend, FrontendCounts, FrontendIo, FrontendKind, FrontendSetup, NoFrontend, Pressure,
     Submitter,
@@ -45,7 +49,6 @@ use crate::handle::Handle;
 use crate::message::DeviceId;
 use crate::notices::Cause;
 use crate::store::Mail;
-use crate::strangers::{Admission, ConnectionTable, SEND_BYTES_MAX, STRANGER_AGE_MS, StallLimit};
 use crate::wire_socket::cut;
 use fieldstone_uring::{Event, Reactor, Socket, Want};
 
@@ -94,7 +97,7 @@ struct Connection {
     unsent: Vec<Bytes>,
     dirty: bool,
     /// The negotiation is not over.
-    stranger: bool,
+    is_pending: bool,
     /// The connection was closed to make room for others, and its place is already free.
     gone: bool,
     /// The connection is in the list of connections that wait for room.
@@ -250,7 +253,7 @@ impl Frontend for NbdServer {
             sending: false,
             unsent: Vec::new(),
             dirty: false,
-            stranger: true,
+            is_pending: true,
             gone: false,
             waiting: false,
             progress: io.now,
@@ -313,10 +316,10 @@ impl Frontend for NbdServer {
             if connection.start_io(index, io) {
                 again.push(index);
             }
-            if connection.stranger
+            if connection.is_pending
                 && matches!(connection.session.phase(), SessionPhase::Transmission(_))
             {
-                connection.stranger = false;
+                connection.is_pending = false;
                 self.table.introduced(index);
             }
             self.holding |= connection.session.holds_room();
@@ -355,7 +358,7 @@ impl Frontend for NbdServer {
         }
     }
 
-    /// Closes up to `count` strangers, the oldest first.
+    /// Closes up to `count` pending connections, the oldest first.
     fn evict_oldest(&mut self, count: usize, io: &mut FrontendIo<'_>) {
         for _ in 0..count {
             let Some(oldest) = self.table.oldest() else { return };
@@ -363,10 +366,10 @@ impl Frontend for NbdServer {
         }
     }
 
-    /// Closes strangers whose time is over, and stalled connections.
+    /// Closes pending connections whose time is over, and stalled connections.
     fn watch(&mut self, io: &mut FrontendIo<'_>) {
         while let Some(index) = self.table.overdue(io.now) {
-            let seconds = STRANGER_AGE_MS / 1000;
+            let seconds = PENDING_AGE_MS / 1000;
             let line =
                 format_args!("closed an NBD connection: no export was chosen within {seconds} s");
             io.say(Cause::Silent, line);
@@ -375,7 +378,7 @@ impl Frontend for NbdServer {
         self.dismiss_stalled(io);
     }
 
-    /// When the time of the oldest stranger is over.
+    /// When the time of the oldest pending connection is over.
     fn deadline(&self) -> Option<Nanos> {
         self.table.deadline()
     }

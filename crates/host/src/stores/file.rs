@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 use bytes::Bytes;
+use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{
     Backend, BlockError, Completion, Extent, Info, Nanos, Op, Payload, Piece, Request, Stage,
 };
@@ -44,7 +45,7 @@ use fieldstone_uring::{
 use slab::Slab;
 use smallvec::smallvec;
 
-use super::{StoreKind, StoreOptions};
+use super::{StoreKind, StoreOptions, without_cache};
 use crate::pace::{Group, Pace};
 use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
 use crate::timed_call;
@@ -56,8 +57,10 @@ pub const KIND: StoreKind = StoreKind {
     argument: "PATH",
     about: "a file or a block device",
     layers: |_, options| {
-        let is_cached = options.caching == Caching::Buffered;
-        Ok(is_cached.then(|| "cache:off".to_owned()).into_iter().collect())
+        Ok(match options.caching {
+            Caching::Buffered => without_cache(),
+            Caching::Direct => LayerOptions::default(),
+        })
     },
     name: |argument, _| {
         let name = Path::new(argument).file_name();

@@ -11,13 +11,14 @@ pub mod volume;
 
 use std::str::FromStr;
 
+use fieldstone_block::layers::LayerOptions;
 use fieldstone_uring::Caching;
 
 use crate::store::StoreSpec;
 
 pub use file::{FileSpec, FileStatus};
 pub use ram::RamSpec;
-pub use rbd::{RbdSpec, RbdStatus};
+pub use rbd::{HandedOver, RbdSpec, RbdStatus};
 pub use volume::{NodePlace, VolumeCall, VolumeSpec, VolumeStatus};
 
 /// All kinds of stores that a target can name.
@@ -35,10 +36,10 @@ pub struct StoreKind {
     pub argument: &'static str,
     /// A description of the kind, for the help.
     pub about: &'static str,
-    /// The layers that shall stand in front, as `--layer` takes them; options of the user come
-    /// after them. `cache:off` if the data is in memory or in the page cache, and a cache would
-    /// only keep second copies. May read files. An error says why the argument is refused.
-    pub layers: fn(argument: &str, StoreOptions) -> Result<Vec<String>, String>,
+    /// The layers that the store asks for; options of the user win over them. Without a cache if
+    /// the data is in memory or in the page cache, and a cache would only keep second copies. May
+    /// read files. An error says why the argument is refused.
+    pub layers: fn(argument: &str, StoreOptions) -> Result<LayerOptions, String>,
     /// The name of the export, for the target at this position of the command line.
     pub name: fn(argument: &str, place: usize) -> String,
     /// Makes the spec from the argument.
@@ -76,13 +77,20 @@ impl StoreTarget {
         (self.kind.name)(&self.argument, place)
     }
 
-    /// The layers that shall stand in front of the store: [`StoreKind::layers`].
+    /// The layers that the store asks for: [`StoreKind::layers`].
     ///
     /// # Errors
     /// The reason why the target is refused.
-    pub fn layers(&self, options: StoreOptions) -> Result<Vec<String>, String> {
+    pub fn layers(&self, options: StoreOptions) -> Result<LayerOptions, String> {
         (self.kind.layers)(&self.argument, options)
     }
+}
+
+/// The defaults without the cache, for stores whose data is in memory or in the page cache.
+fn without_cache() -> LayerOptions {
+    let mut layers = LayerOptions::default();
+    layers.leave_out("cache");
+    layers
 }
 
 impl PartialEq for StoreTarget {

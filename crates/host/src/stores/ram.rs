@@ -2,7 +2,7 @@
 
 use fieldstone_block::{Backend, Completion, Info, Nanos, Ram, Request};
 
-use super::StoreKind;
+use super::{StoreKind, without_cache};
 use crate::store::{Phase, Store, StoreIo, StoreSpec};
 
 /// The kind `ram:SIZE`.
@@ -10,7 +10,7 @@ pub const KIND: StoreKind = StoreKind {
     scheme: "ram",
     argument: "SIZE",
     about: "memory, which goes with the process",
-    layers: |_, _| Ok(vec!["cache:off".to_owned()]),
+    layers: |_, _| Ok(without_cache()),
     name: |_, place| if place == 0 { "ram".to_owned() } else { format!("ram{place}") },
     spec: |argument, _| {
         let size_bytes = fieldstone_units::parse_size(argument)?;

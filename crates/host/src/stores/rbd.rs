@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Opening: a thread reads ceph.conf and the keyring -> the client connects -> the image opens
-//! Serving: requests -> Image -> Cluster (calls) -> Client -> sockets, all on the store's core
+//! Serving: requests -> Image -> Cluster (calls) -> Client -> sockets, all on the store's core,
+//!          except sockets that moved to another core
 //! Closing: writes in flight end, the lock of the image is given up
 //! ```
 //!
@@ -17,11 +18,15 @@
 //! [`Backend::shared`](fieldstone_block::Backend::shared).
 //!
 //! An image that begins with a LUKS header, and is opened without `luks`, is served as the bytes
-//! that are stored. The store looks at the first bytes, and says so in the log.
+//! that are stored. The store reads the first bytes, and says so in the log.
+//!
+//! With several cores, the other cores have branches of the client (module `branches`): when the
+//! store's core is busy, connections to OSDs move there.
 //!
 //! A client that is blocked by the cluster, because another one took the image over, fails: the
 //! store says so, and has to be opened again.
 
+mod branches;
 mod cache;
 
 use std::fmt;
@@ -37,11 +42,14 @@ use fieldstone_rados::settings::ReadPolicy;
 use fieldstone_rbd::{Image, ImageSpec};
 use fieldstone_uring::Event;
 
+pub use branches::HandedOver;
 pub use cache::ImageCache;
+
+use branches::{Branches, ReportsMail};
 
 use super::{StoreKind, StoreOptions};
 use crate::ceph::{Carrier, CephSettings};
-use crate::store::{Mail, Phase, Store, StoreIo, StoreSpec};
+use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
 use crate::timed_call;
 
 /// The kind `ceph:POOL/IMAGE`.
@@ -53,7 +61,9 @@ pub const KIND: StoreKind = StoreKind {
         let spec = RbdSpec::parse(argument)?;
         // If ceph.conf cannot be read, the opening says so.
         let settings = CephSettings::read_options(&spec.words).ok();
-        cache::layers(spec.cache, settings.as_ref())
+        let mut layers = cache::layers(spec.cache, settings.as_ref())?;
+        layers.merge(&spec.luks_layer()?);
+        Ok(layers)
     },
     name: |argument, _| {
         let parsed = RbdSpec::parse(argument);
@@ -93,6 +103,12 @@ pub struct RbdStatus {
     pub owns_lock: bool,
     /// The epoch of the newest map of the OSDs.
     pub map_epoch: u32,
+    /// The number of connections to OSDs on the store's core, and on each other core.
+    pub connections: Vec<usize>,
+    /// How many connections have moved to another core since the start.
+    pub moves: u64,
+    /// What the store's core and the others handed over to each other.
+    pub handed: HandedOver,
 }
 
 impl RbdSpec {
@@ -146,10 +162,7 @@ impl RbdSpec {
             Some(("cache", mode)) => self.cache = Some(ImageCache::parse(mode)?),
             Some(("luks", file)) => {
                 self.luks = Some(file.to_owned());
-                for settings in self.layers() {
-                    let tried = LayerOptions::default().add_settings(settings);
-                    tried.map_err(|error| error.to_string())?;
-                }
+                self.luks_layer()?;
             }
             _ => {
                 return Err(format!(
@@ -159,6 +172,18 @@ impl RbdSpec {
             }
         }
         Ok(())
+    }
+
+    /// The layer that the option `luks` asks for. The file's name is no text of `--layer`, where
+    /// commas divide options.
+    fn luks_layer(&self) -> Result<LayerOptions, String> {
+        let mut layers = LayerOptions::default();
+        if let Some(file) = &self.luks {
+            let mut settings = Settings::none("luks");
+            settings.set("passphrase-file", file);
+            layers.add_settings(settings).map_err(|error| error.to_string())?;
+        }
+        Ok(layers)
     }
 }
 
@@ -205,23 +230,14 @@ impl StoreSpec for RbdSpec {
         };
         Box::new(RbdStore { spec: *self, state, arrived: Vec::new(), refused: Vec::new() })
     }
-
-    fn layers(&self) -> Vec<Settings> {
-        let settings = self.luks.iter().map(|file| {
-            let mut settings = Settings::none("luks");
-            settings.set("passphrase-file", file);
-            settings
-        });
-        settings.collect()
-    }
 }
 
 /// The name of the store's own read of an image's first bytes.
-const LOOK: RequestId = RequestId(u64::MAX);
+const PROBE_READ: RequestId = RequestId(u64::MAX);
 
-/// The store's look at the first bytes of an image.
+/// The read of an image's first bytes, which finds a LUKS header.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum ProbeState {
     /// When the image is open.
     Due,
     Begun,
@@ -242,12 +258,13 @@ enum State {
 
 struct Running {
     carrier: Carrier,
+    branches: Branches,
     image: Image,
     closing: bool,
     /// The phase, the size and who shares the image at the last turn: the host looks again when
     /// they change.
     seen: (Phase, u64, Option<Sharing>),
-    look: Look,
+    probe: ProbeState,
 }
 
 struct RbdStore {
@@ -260,19 +277,21 @@ struct RbdStore {
 
 impl Running {
     /// Reads the first bytes of the image.
-    fn begin_look(&mut self, now: Nanos) {
+    fn begin_probe(&mut self, now: Nanos) {
         let first = PREFIX_BYTES as u32;
-        self.look = Look::Over;
+        self.probe = ProbeState::Over;
         if self.image.info().size_bytes >= u64::from(first) {
-            self.look = Look::Begun;
-            self.image.submit(Request::own(LOOK, Op::Read, 0, first), now);
+            self.probe = ProbeState::Begun;
+            self.image.submit(Request::own(PROBE_READ, Op::Read, 0, first), now);
         }
     }
 
     /// Takes the first bytes out of the completions, and says what they are.
-    fn end_look(&mut self, out: &mut Vec<Completion>, image: &str) {
-        let Some(at) = out.iter().position(|completion| completion.id == LOOK) else { return };
-        self.look = Look::Over;
+    fn end_probe(&mut self, out: &mut Vec<Completion>, image: &str) {
+        let Some(at) = out.iter().position(|completion| completion.id == PROBE_READ) else {
+            return;
+        };
+        self.probe = ProbeState::Over;
         let first = match out.swap_remove(at).result {
             Ok(Payload::Data(pieces)) => pieces.into_iter().next(),
             _ => None,
@@ -288,7 +307,7 @@ impl Running {
     }
 
     fn phase(&self) -> Phase {
-        if let client::Phase::Failed(why) = self.carrier.client.phase() {
+        if let client::Phase::Failed(why) = self.carrier.machine.phase() {
             return Phase::Failed(why);
         }
         match self.image.phase() {
@@ -303,8 +322,9 @@ impl Running {
 }
 
 impl RbdStore {
-    fn begin(&mut self, settings: &CephSettings, io: &StoreIo<'_>) {
-        let (client, cluster) = Client::new(settings.client_options(io.now), io.now);
+    fn begin(&mut self, settings: &CephSettings, io: &mut StoreIo<'_>) {
+        let (mut client, cluster) = Client::new(settings.client_options(io.now), io.now);
+        let branches = Branches::open(&mut client, io);
         let reads = self.spec.reads.unwrap_or(settings.settings().read_policy);
         let mut image = Image::open(cluster, ImageSpec { reads, ..self.spec.image.clone() });
         for request in self.arrived.drain(..) {
@@ -312,8 +332,8 @@ impl RbdStore {
         }
         let carrier = Carrier::new(client);
         let seen = (Phase::Opening, 0, None);
-        let look = if self.spec.luks.is_some() { Look::Over } else { Look::Due };
-        let running = Running { carrier, image, closing: false, look, seen };
+        let probe = if self.spec.luks.is_some() { ProbeState::Over } else { ProbeState::Due };
+        let running = Running { carrier, branches, image, closing: false, probe, seen };
         self.state = State::Running(Box::new(running));
     }
 
@@ -352,8 +372,8 @@ impl Backend for RbdStore {
         out.append(&mut self.refused);
         if let State::Running(running) = &mut self.state {
             running.image.poll(now, out);
-            if running.look == Look::Begun {
-                running.end_look(out, &self.spec.image.path());
+            if running.probe == ProbeState::Begun {
+                running.end_probe(out, &self.spec.image.path());
             }
         }
     }
@@ -411,7 +431,8 @@ impl Store for RbdStore {
 
     fn release(&mut self, io: &mut StoreIo<'_>) {
         if let State::Running(mut running) = std::mem::replace(&mut self.state, State::Closed) {
-            running.carrier.client.close();
+            running.carrier.machine.close();
+            running.branches.close(&self.spec.image.path(), &running.carrier.machine, io);
             let device = io.device;
             running.carrier.release(io.reactor, |index| StoreIo::token_of(device, index));
         }
@@ -426,6 +447,15 @@ impl Store for RbdStore {
     }
 
     fn mail(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
+        let mail = match mail.downcast::<ReportsMail>() {
+            Ok(mail) => {
+                if let State::Running(running) = &mut self.state {
+                    running.branches.reported(*mail, &mut running.carrier.machine);
+                }
+                return;
+            }
+            Err(mail) => mail,
+        };
         let Ok(mail) = mail.downcast::<SettingsMail>() else { return };
         // The store may have been closed meanwhile.
         if !matches!(self.state, State::Reading) {
@@ -446,12 +476,13 @@ impl Store for RbdStore {
         let State::Running(running) = &mut self.state else { return false };
         let device = io.device;
         running.image.run(io.now);
-        let mut did = running.carrier.act(io.reactor, |index| StoreIo::token_of(device, index));
+        let mut did = running.branches.begin_moves(&mut running.carrier.machine, io.now);
+        did |= running.carrier.act(io.reactor, |index| StoreIo::token_of(device, index));
         if did {
             running.image.run(io.now);
         }
-        if running.look == Look::Due && running.phase() == Phase::Serving {
-            running.begin_look(io.now);
+        if running.probe == ProbeState::Due && running.phase() == Phase::Serving {
+            running.begin_probe(io.now);
             did = true;
         }
         let image = &running.image;
@@ -464,6 +495,7 @@ impl Store for RbdStore {
     fn flush(&mut self, io: &mut StoreIo<'_>) {
         if let State::Running(running) = &mut self.state {
             let device = io.device;
+            running.branches.flush(&mut running.carrier.machine, io);
             running.carrier.flush(io.reactor, |index| StoreIo::token_of(device, index));
         }
     }
@@ -471,7 +503,7 @@ impl Store for RbdStore {
     fn waits_for(&self, now: Nanos) -> String {
         match &self.state {
             State::Reading => "ceph.conf and the keyring".to_owned(),
-            State::Running(running) => running.carrier.client.waits_for(now),
+            State::Running(running) => running.carrier.machine.waits_for(now),
             State::Closed | State::Failed(_) => String::new(),
         }
     }
@@ -481,8 +513,22 @@ impl Store for RbdStore {
         Some(Box::new(RbdStatus {
             image: self.spec.image.path(),
             owns_lock: running.image.owns_lock(),
-            map_epoch: running.carrier.client.map().map_or(0, |map| map.epoch),
+            map_epoch: running.carrier.machine.map().map_or(0, |map| map.epoch),
+            connections: running.carrier.machine.link_counts(),
+            moves: running.carrier.machine.moves(),
+            handed: running.branches.handed,
         }))
+    }
+
+    fn calls(&self) -> &'static [Call] {
+        branches::CALLS
+    }
+
+    fn call(&mut self, call: Settings) -> Result<(), String> {
+        match &mut self.state {
+            State::Running(running) => running.branches.call(call),
+            _ => Err("the image is not open".to_owned()),
+        }
     }
 }
 
@@ -504,7 +550,9 @@ mod tests {
         let spec = RbdSpec::parse("rbd/disk:cache=writeback").unwrap();
         assert_eq!(spec.cache, Some(ImageCache::Writeback));
         let spec = RbdSpec::parse(r"rbd/disk:luks=/etc/a\:b,c=d").unwrap();
-        assert_eq!(spec.layers()[0].to_string(), "luks:passphrase-file=/etc/a:b,c=d");
+        let luks = spec.luks_layer().unwrap().make().unwrap().pop().unwrap();
+        assert_eq!(luks.name(), "luks");
+        assert_eq!(luks.options()[0], ("passphrase-file", "/etc/a:b,c=d".to_owned()));
         let mut bad = vec!["", "rbd", "rbd/", "/disk", "a/b/c/d", "a/b@", "a/b:fast", "a/b:id"];
         bad.extend(["a/b:luks=", "a/b:cache=x"]);
         for bad in bad {

@@ -19,7 +19,9 @@ use fieldstone_accel::{
 use fieldstone_block::{Backend, Completion, Info, Nanos, Request, Settings};
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_uring::Endpoint;
-use fieldstone_volume::{Status, Volume, VolumeAction, VolumeConfig, VolumeEvent, VolumePhase};
+use fieldstone_volume::{
+    Reach, Status, Volume, VolumeAction, VolumeConfig, VolumeEvent, VolumePhase,
+};
 
 use crate::message::{Link, LocalNodeId, Message};
 use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
@@ -235,7 +237,10 @@ impl VolumeStore {
     fn listen(&mut self, node: NodeIndex, events: &mut Vec<RemoteEvent>, now: Nanos) {
         for event in events.drain(..) {
             let event = match event {
-                RemoteEvent::Up => VolumeEvent::NodeUp(node),
+                RemoteEvent::Up(address) => {
+                    self.volume.handle(VolumeEvent::NodeAt(node, Reach::At(address)), now);
+                    VolumeEvent::NodeUp(node)
+                }
                 RemoteEvent::Down => VolumeEvent::NodeDown(node),
                 RemoteEvent::Reply(reply) => VolumeEvent::Reply { node, reply },
             };
@@ -320,6 +325,7 @@ impl Store for VolumeStore {
         let Ok(mail) = mail.downcast::<NodeMail>() else { return };
         match *mail {
             NodeMail::Up(node, link) if self.is_current(node, link) => {
+                self.volume.handle(VolumeEvent::NodeAt(node, Reach::Here), io.now);
                 self.volume.handle(VolumeEvent::NodeUp(node), io.now);
             }
             NodeMail::Down(node, link) if self.is_current(node, link) => {

@@ -4,4 +4,5 @@ mod common;
 mod example;
 mod folders;
 mod frontends;
+mod links;
 mod sessions;

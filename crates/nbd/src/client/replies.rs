@@ -60,7 +60,7 @@ impl Pending {
     fn block_status(&mut self, payload: &[u8], context: Option<u32>) -> Result<(), ClientError> {
         let mut fields = Fields(payload);
         if self.command != cmd::BLOCK_STATUS || self.extents.is_some() {
-            return Err(ClientError::Malformed("block status nobody asked for"));
+            return Err(ClientError::Malformed("block status that was not asked for"));
         }
         if fields.u32() != context || !fields.0.len().is_multiple_of(8) {
             return Err(ClientError::Malformed("block status of another context or odd length"));

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use fieldstone_proto::{BLOCK_BYTES, NodeError, Reply, ReplyBody, crc32c};
+use fieldstone_proto::{BLOCK_BYTES, NodeError, Reply, ReplyBody, VolumeId, crc32c};
 
 use crate::disk::{DiskOpKind, node_error};
 use crate::interface::{DiskError, DiskOutput, NodeAction};
@@ -87,20 +87,35 @@ impl Node {
         self.close(entry, result);
     }
 
-    /// Closes an entry with its result.
+    /// The node's own part of an entry has ended with this result. Closes the entry, unless it
+    /// waits for other nodes.
     pub(crate) fn close(&mut self, entry: EntryId, result: Result<ReplyBody, NodeError>) {
+        if !self.end_own_part(entry, &result) {
+            self.finish(entry, result);
+        }
+    }
+
+    /// Closes an entry with its result. An entry with a route has its own result.
+    pub(crate) fn finish(&mut self, entry: EntryId, result: Result<ReplyBody, NodeError>) {
         let entry = self.table.close(entry);
         if !entry.peer_lost {
             let slots_free = self.slots_for(entry.volume);
+            let result = match entry.relay {
+                Some(relay) => Ok(relay.into_answer()),
+                None => result,
+            };
             let reply = Reply { tag: entry.tag, result, slots_free };
             self.disk.actions.push_back(NodeAction::Reply { peer: entry.peer, reply });
         }
-        if entry.counted
-            && let Some(volume) = self.volumes.get_mut(&entry.volume)
-        {
+        self.release(entry.volume, entry.counted);
+    }
+
+    /// A request on the volume no longer keeps fences and removals waiting, if it did.
+    pub(crate) fn release(&mut self, id: VolumeId, counted: bool) {
+        if counted && let Some(volume) = self.volumes.get_mut(&id) {
             volume.active -= 1;
             if volume.active == 0 && !volume.ordered.is_empty() {
-                self.run_ordered_queue(entry.volume);
+                self.run_ordered_queue(id);
             }
         }
     }

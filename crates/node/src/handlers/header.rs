@@ -12,6 +12,7 @@ use super::bounds;
 use crate::interface::PeerId;
 use crate::limits::VOLUMES_MAX;
 use crate::node::Node;
+use crate::relays::EntryRelay;
 use crate::request_table::{Entry, EntryId, RemoveStep, Task};
 use crate::volumes::check_epoch;
 
@@ -39,7 +40,8 @@ pub(crate) fn rights_needed(body: &RequestBody) -> Rights {
         | RequestBody::JournalDelete { .. }
         | RequestBody::ShardWrite { .. }
         | RequestBody::ShardSync
-        | RequestBody::ShardDelete { .. } => Rights::WRITE,
+        | RequestBody::ShardDelete { .. }
+        | RequestBody::AdmitRelays { .. } => Rights::WRITE,
         RequestBody::JournalRead { .. }
         | RequestBody::ShardRead { .. }
         | RequestBody::ShardVerify { .. }
@@ -67,6 +69,7 @@ impl Node {
         }
         self.accepted = Some(peer);
         bounds::check(&request.body, &request.payload, self.config.slot_bytes)?;
+        self.check_route(request)?;
         let capability = &request.capability;
         match request.body {
             RequestBody::Stat => return Ok(Admission::Answer(ReplyBody::Stat(self.stat()))),
@@ -78,6 +81,12 @@ impl Node {
                 }
             }
             _ => self.check_volume(peer, needed, request)?,
+        }
+        if let RequestBody::AdmitRelays { pass } = request.body {
+            if let Some(volume) = self.volumes.get_mut(&capability.volume) {
+                volume.admit_relays(peer, pass);
+            }
+            return Ok(Admission::Answer(ReplyBody::Done));
         }
         if let RequestBody::ShardList { from } = request.body {
             let volume = capability.volume;
@@ -121,6 +130,24 @@ impl Node {
         }
     }
 
+    /// Checks the route of a request. A route without a cycle and with this node at its rank is the
+    /// only one that the node follows.
+    fn check_route(&self, request: &Request) -> Result<(), NodeError> {
+        let Some(route) = &request.route else { return Ok(()) };
+        let writes = matches!(
+            request.body,
+            RequestBody::JournalAppend { .. } | RequestBody::ShardWrite { .. }
+        );
+        if !writes {
+            return Err(NodeError::Invalid("this operation takes no route".to_owned()));
+        }
+        route.check(self.config.node).map_err(|error| NodeError::Invalid(error.to_string()))?;
+        match self.relays.is_full_for(route.children().len()) {
+            true => Err(NodeError::Busy),
+            false => Ok(()),
+        }
+    }
+
     /// Checks that the node knows the volume, and that the capability has its epoch. Notes the
     /// writer.
     fn check_volume(
@@ -136,6 +163,10 @@ impl Node {
             return Ok(());
         }
         check_epoch(volume, request.capability.epoch)?;
+        if let Some(route) = request.route.as_ref().filter(|route| route.is_relayed()) {
+            // The writer's own connection stays the holder.
+            return volume.check_pass(route.replicas[usize::from(route.rank)].pass);
+        }
         if needed == Rights::WRITE {
             volume.used_by(peer);
         }
@@ -155,6 +186,7 @@ impl Node {
         let body = std::mem::replace(&mut request.body, RequestBody::Identify);
         let payload = std::mem::take(&mut request.payload);
         let volume = request.capability.volume;
+        let relay = request.route.take().map(|route| Box::new(EntryRelay::new(*route)));
         let (counted, task) = match body {
             RequestBody::Fence { takeover } => (false, Task::Fence { takeover }),
             RequestBody::PutRoot { version } => {
@@ -178,6 +210,7 @@ impl Node {
             outstanding: 0,
             error: None,
             task,
+            relay,
         })
     }
 }

@@ -26,6 +26,12 @@
 //! writer have rising numbers ([`PeerId`]), so a late fence of an old connection supersedes no
 //! newer one.
 //!
+//! # Writes from other nodes
+//! A node may get a volume's write from another node (`relays`). The other node does not become the
+//! holder. It must show the pass that the holder announced last over its present connection. So
+//! when the writer comes back over another connection, or announces a new pass, no write that other
+//! nodes still have in their queues reaches a file any more.
+//!
 //! # Reservations
 //! The record also says how many slots the volume has reserved (see the store's `allotments`). A
 //! volume without a root keeps its reservation only while its writer is connected: if a writer
@@ -63,7 +69,7 @@ use bytes::Bytes;
 
 use fieldstone_proto::disk::VolumeRecord;
 use fieldstone_proto::{
-    CapabilityKey, Epoch, JournalGen, JournalInfo, MasterKey, NodeError, VolumeId,
+    CapabilityKey, Epoch, JournalGen, JournalInfo, MasterKey, NodeError, Pass, VolumeId,
 };
 
 pub(crate) use journal::{Journal, JournalStage, check_range};
@@ -113,6 +119,8 @@ pub(crate) struct Volume {
     pub(crate) holder: Option<PeerId>,
     /// Connected peers that were the holder, until their writer came back over another connection.
     pub(crate) superseded: Vec<PeerId>,
+    /// The pass that other nodes must show, and the connection over which the writer announced it.
+    admitted: Option<(PeerId, Pass)>,
     pub(crate) journals: BTreeMap<JournalGen, Journal>,
     /// Other requests on the volume in the request table.
     pub(crate) active: u32,
@@ -144,6 +152,7 @@ impl Volume {
             key: key.derive(id, Epoch(0)),
             holder: None,
             superseded: Vec::new(),
+            admitted: None,
             journals: BTreeMap::new(),
             active: 0,
             ordered: VecDeque::new(),
@@ -178,6 +187,22 @@ impl Volume {
                 Err(NodeError::Invalid(text.into()))
             }
             false => Ok(()),
+        }
+    }
+
+    /// From now on other nodes must show `pass`, for as long as the writer uses this connection.
+    pub(crate) fn admit_relays(&mut self, peer: PeerId, pass: Pass) {
+        self.admitted = Some((peer, pass));
+    }
+
+    /// Requires that the writer is connected, and has announced this pass last. The sender may try
+    /// again later, or the writer itself.
+    pub(crate) fn check_pass(&self, pass: Pass) -> Result<(), NodeError> {
+        match (self.admitted, self.holder) {
+            (Some((peer, announced)), Some(holder)) if peer == holder && announced == pass => {
+                Ok(())
+            }
+            _ => Err(NodeError::Busy),
         }
     }
 

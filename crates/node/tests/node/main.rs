@@ -8,6 +8,7 @@ mod model;
 mod open;
 mod order;
 mod rebuilt;
+mod relays;
 mod shares;
 mod start;
 mod world;

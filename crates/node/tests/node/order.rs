@@ -152,6 +152,7 @@ fn syncs_of_one_file_share() {
         tag: Tag(tag),
         capability: cap(VOLUME, Epoch(1)),
         body: RequestBody::JournalSync { generation: GENERATION },
+        route: None,
         payload: Vec::new(),
     };
     let mut submitted = 0;
@@ -207,6 +208,7 @@ fn payloads_are_checked_however_the_list_is_cut() {
                 tag: Tag(1000),
                 capability: cap(VOLUME, Epoch(1)),
                 body: write(1, 4096, &data, None),
+                route: None,
                 payload: starts.zip(ends).map(|(from, to)| sent.slice(from..to)).collect(),
             };
             world.node.handle(0, NodeEvent::Request { peer: OLD, request });

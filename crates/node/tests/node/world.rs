@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::disk::{Disk, Faults};
 use bytes::Bytes;
-use fieldstone_node::{Node, NodeAction, NodeConfig, NodeEvent, PeerId};
+use fieldstone_node::{LinkTarget, Node, NodeAction, NodeConfig, NodeEvent, PeerId};
 use fieldstone_proto::{
     Capability, Epoch, MasterKey, NodeError, NodeIndex, PoolId, Reply, ReplyBody, Request,
-    RequestBody, Rights, Tag, VolumeId,
+    RequestBody, Rights, Route, Tag, VolumeId,
 };
 use rand_chacha::ChaCha8Rng;
 
@@ -32,6 +32,10 @@ pub struct World {
     pub disk: Disk,
     pub rng: ChaCha8Rng,
     pub replies: BTreeMap<Tag, (PeerId, Reply)>,
+    /// Requests that the node has passed on to other nodes.
+    pub relayed: Vec<(LinkTarget, Request)>,
+    /// Links that the node has given up.
+    pub closed: Vec<LinkTarget>,
     next_tag: u64,
 }
 
@@ -39,7 +43,8 @@ impl World {
     pub fn new(config: NodeConfig, rng: ChaCha8Rng) -> Self {
         let node = Node::new(config);
         let disk = Disk::default();
-        let mut world = Self { node, disk, rng, replies: BTreeMap::new(), next_tag: 0 };
+        let (replies, relayed, closed) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut world = Self { node, disk, rng, replies, relayed, closed, next_tag: 0 };
         world.start();
         world
     }
@@ -95,10 +100,22 @@ impl World {
         body: RequestBody,
         payload: &Bytes,
     ) -> Tag {
+        self.send_routed(peer, cap, body, None, payload)
+    }
+
+    /// Sends a request with a route.
+    pub fn send_routed(
+        &mut self,
+        peer: PeerId,
+        cap: Capability,
+        body: RequestBody,
+        route: Option<Route>,
+        payload: &Bytes,
+    ) -> Tag {
         self.next_tag += 1;
         let tag = Tag(self.next_tag);
         let payload = if payload.is_empty() { vec![] } else { vec![payload.clone()] };
-        let request = Request { tag, capability: cap, body, payload };
+        let request = Request { tag, capability: cap, body, route: route.map(Box::new), payload };
         self.node.handle(NOW_NS, NodeEvent::Request { peer, request });
         self.pump();
         tag
@@ -109,6 +126,8 @@ impl World {
         while let Some(action) = self.node.next_action() {
             match action {
                 NodeAction::Disk { id, op } => self.disk.submit(id, op),
+                NodeAction::Relay { to, request } => self.relayed.push((to, request)),
+                NodeAction::CloseLink { to } => self.closed.push(to),
                 NodeAction::Reply { peer, reply } => {
                     let before = self.replies.insert(reply.tag, (peer, reply));
                     assert!(before.is_none(), "two replies for one request");

@@ -167,7 +167,9 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_refused_without_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..5000)) {
+    fn noise_is_refused_without_panic(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..5000),
+    ) {
         prop_assert!(SlotHeader::decode(&bytes).is_err());
         prop_assert!(Superblock::decode(&bytes).is_err());
         prop_assert!(JournalHeader::decode(&bytes, VolumeId(0), JournalGen(0)).is_err());

@@ -23,6 +23,8 @@ pub(super) mod sealed {
         const DIRECTION: u8;
         /// Longest body.
         const BODY_BYTES_MAX: usize;
+        /// The version of the protocol that has this operation.
+        fn version_of(op: u8) -> u16;
         /// Makes the message from its parts.
         fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError>;
     }
@@ -138,6 +140,7 @@ impl<M: Message> Decoder<M> {
                         return Ok(None);
                     }
                     self.header.check(M::DIRECTION, M::BODY_BYTES_MAX)?;
+                    self.header.check_op(M::version_of(self.header.op))?;
                     self.body.clear();
                     self.state = ParseState::Body;
                 }

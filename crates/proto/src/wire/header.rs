@@ -3,7 +3,9 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{WIRE_HEADER_BYTES, WIRE_VERSION, WireError, WireErrorKind, check_len};
+use super::{
+    WIRE_HEADER_BYTES, WIRE_VERSION, WIRE_VERSION_BASIC, WireError, WireErrorKind, check_len,
+};
 use crate::{PAYLOAD_BYTES_MAX, crc32c};
 
 pub(super) const MAGIC: [u8; 4] = *b"FSTW";
@@ -37,6 +39,15 @@ impl Header {
         self.payload_len.get() as usize
     }
 
+    /// Checks that the message has the version of its operation.
+    pub(super) fn check_op(&self, version: u16) -> Result<(), WireError> {
+        if self.version.get() == version {
+            return Ok(());
+        }
+        let value = u64::from(self.op);
+        Err(WireErrorKind::Value { what: "the operation in this version", value }.at(7))
+    }
+
     /// Runs every check that needs no body.
     pub(super) fn check(&self, direction: u8, body_max: usize) -> Result<(), WireError> {
         if self.magic != MAGIC {
@@ -48,7 +59,7 @@ impl Header {
             return Err(WireErrorKind::Checksum { what, found, computed }.at(COVERED_BYTES));
         }
         let version = self.version.get();
-        if version != WIRE_VERSION {
+        if !(WIRE_VERSION_BASIC..=WIRE_VERSION).contains(&version) {
             return Err(WireErrorKind::Version { found: version, known: WIRE_VERSION }.at(4));
         }
         if self.direction != direction {

@@ -5,7 +5,7 @@
 //! | offset | bytes | field                                                   |
 //! |-------:|------:|---------------------------------------------------------|
 //! |      0 |     4 | magic `FSTW`                                            |
-//! |      4 |     2 | version of the protocol, 2                              |
+//! |      4 |     2 | version of the protocol: 2, or 3 for what 3 added       |
 //! |      6 |     1 | 0 for a request, 1 for a reply                          |
 //! |      7 |     1 | operation, or the kind of the reply's content           |
 //! |      8 |     8 | tag                                                     |
@@ -29,6 +29,9 @@
 //!   for all payloads of all peers.
 //! - Left-over bytes in a body, unknown operations and values out of range are errors. A newer
 //!   version is an error that names both versions. A reader never accepts a part of a message.
+//!   Version 3 added routes, [`crate::RequestBody::AdmitRelays`], [`crate::ReplyBody::Outcomes`]
+//!   and [`crate::NodeError::NotPassedOn`]. All other messages are still those of version 2, so
+//!   programs of both versions understand each other as long as no write is passed on.
 //! - After an error the connection is useless: the reader does not know where the next message
 //!   starts.
 //!
@@ -60,8 +63,11 @@ use crate::{PAYLOAD_BYTES_MAX, Tag, crc32c};
 /// Length of a header.
 pub const WIRE_HEADER_BYTES: usize = size_of::<Header>();
 
-/// The version of the protocol in this release.
-pub const WIRE_VERSION: u16 = 2;
+/// The newest version of the protocol that this release speaks.
+pub const WIRE_VERSION: u16 = 3;
+
+/// The version of messages without any addition of a later version.
+pub const WIRE_VERSION_BASIC: u16 = 2;
 
 /// Longest body of a request.
 pub const REQUEST_BODY_BYTES_MAX: usize = 64 << 10;
@@ -148,6 +154,7 @@ fn check_len(what: &'static str, len: usize, max: usize) -> Result<(), WireError
 /// The fields of a header, except lengths and checksums.
 struct Envelope {
     direction: u8,
+    version: u16,
     op: u8,
     tag: Tag,
     slots_free: u32,
@@ -168,7 +175,7 @@ fn assemble(
     let bounded = |len: usize| U32::new(u32::try_from(len).expect("checked to be a few MiB"));
     let mut header = Header {
         magic: MAGIC,
-        version: WIRE_VERSION.into(),
+        version: envelope.version.into(),
         direction: envelope.direction,
         op: envelope.op,
         tag: envelope.tag.0.into(),
@@ -197,7 +204,7 @@ pub(crate) fn mend_header<M: Message>(header: &mut Header, behind: &[u8]) -> (us
     let (body_bytes, rest) = behind.split_at(body);
     *header = Header {
         magic: MAGIC,
-        version: WIRE_VERSION.into(),
+        version: M::version_of(header.op).into(),
         direction: M::DIRECTION,
         body_len: U32::new(u32::try_from(body).expect("a few MiB at most")),
         payload_len: U32::new(u32::try_from(payload).expect("a few MiB at most")),

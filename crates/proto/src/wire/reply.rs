@@ -5,10 +5,15 @@ use bytes::Bytes;
 use super::body::{Reader, Writer};
 use super::decoder::sealed::Parts;
 use super::request::{get_meta, put_meta};
-use super::{Envelope, Header, REPLY_BODY_BYTES_MAX, WireError, WireErrorKind, assemble};
+use super::{
+    Envelope, Header, REPLY_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC, WireError,
+    WireErrorKind, assemble,
+};
+use crate::route::REPLICAS_MAX;
 use crate::{
-    CapabilityError, Epoch, JournalGen, JournalInfo, NodeError, NodeIndex, NodeStat, PoolId, Reply,
-    ReplyBody, SegmentId, ShardIndex, ShardInfo, Tag, VolumeId, VolumeState, VolumeSummary,
+    CapabilityError, Epoch, JournalGen, JournalInfo, NodeError, NodeIndex, NodeStat, Outcome,
+    PoolId, Reply, ReplyBody, SegmentId, ShardIndex, ShardInfo, Tag, VolumeId, VolumeState,
+    VolumeSummary,
 };
 
 /// The kinds of replies. Errors start at 128.
@@ -19,6 +24,7 @@ mod op {
     pub(super) const VOLUMES: u8 = 3;
     pub(super) const VOLUME_STATE: u8 = 4;
     pub(super) const SHARDS: u8 = 5;
+    pub(super) const OUTCOMES: u8 = 6;
     pub(super) const CAPABILITY: u8 = 128;
     pub(super) const FENCED: u8 = 129;
     pub(super) const IN_USE: u8 = 130;
@@ -29,12 +35,14 @@ mod op {
     pub(super) const INVALID: u8 = 135;
     pub(super) const IO: u8 = 136;
     pub(super) const UNREACHABLE: u8 = 137;
+    pub(super) const NOT_PASSED_ON: u8 = 138;
 }
 
 /// The smallest length of an item of each list.
 const VOLUME_BYTES: usize = 36;
 const JOURNAL_BYTES: usize = 16;
 const SHARD_BYTES: usize = 30;
+const OUTCOME_BYTES: usize = 3;
 
 /// The reply as a gather list: header and body, then the data read.
 ///
@@ -53,6 +61,7 @@ pub fn encode_reply(reply: &Reply) -> Result<Vec<Bytes>, WireError> {
     };
     let envelope = Envelope {
         direction: Reply::DIRECTION,
+        version: Reply::version_of(op),
         op,
         tag: reply.tag,
         slots_free: reply.slots_free,
@@ -103,6 +112,19 @@ fn put_body(out: &mut Writer, body: &ReplyBody) -> u8 {
                 put_meta(out, &info.meta);
             }
             op::SHARDS
+        }
+        ReplyBody::Outcomes(outcomes) => {
+            out.count(outcomes.len());
+            for outcome in outcomes {
+                out.u16(outcome.node.0);
+                // The kind precedes the fields of the error, whose length it decides.
+                let at = out.0.len();
+                out.u8(op::DONE);
+                if let Err(error) = &outcome.result {
+                    out.0[at] = put_error(out, error);
+                }
+            }
+            op::OUTCOMES
         }
     }
 }
@@ -157,12 +179,24 @@ fn put_error(out: &mut Writer, error: &NodeError) -> u8 {
             op::IO
         }
         NodeError::Unreachable => op::UNREACHABLE,
+        NodeError::NotPassedOn { from, to } => {
+            out.u16(from.0);
+            out.u16(to.0);
+            op::NOT_PASSED_ON
+        }
     }
 }
 
 impl Parts for Reply {
     const DIRECTION: u8 = 1;
     const BODY_BYTES_MAX: usize = REPLY_BODY_BYTES_MAX;
+
+    fn version_of(op: u8) -> u16 {
+        match op {
+            op::OUTCOMES | op::NOT_PASSED_ON => WIRE_VERSION,
+            _ => WIRE_VERSION_BASIC,
+        }
+    }
 
     fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError> {
         let mut reader = Reader::new(body);
@@ -229,6 +263,21 @@ fn get_body(op: u8, body: &mut Reader<'_>) -> Result<ReplyBody, WireError> {
             });
             ReplyBody::Shards { shards: shards.collect::<Result<_, WireError>>()?, next }
         }
+        op::OUTCOMES => {
+            let count = body.count(OUTCOME_BYTES, "the outcomes")?;
+            if count > REPLICAS_MAX {
+                return Err(body.value_error("the number of outcomes", count as u64, 4));
+            }
+            let outcomes = (0..count).map(|_| {
+                let node = NodeIndex(body.u16("an outcome's node")?);
+                let result = match body.u8("an outcome")? {
+                    op::DONE => Ok(()),
+                    op => Err(get_error(op, body)?),
+                };
+                Ok(Outcome { node, result })
+            });
+            ReplyBody::Outcomes(outcomes.collect::<Result<_, WireError>>()?)
+        }
         other => return Err(unknown(other)),
     })
 }
@@ -271,6 +320,10 @@ fn get_error(op: u8, body: &mut Reader<'_>) -> Result<NodeError, WireError> {
         op::INVALID => NodeError::Invalid(body.text("the reason")?),
         op::IO => NodeError::Io(body.text("the reason")?),
         op::UNREACHABLE => NodeError::Unreachable,
+        op::NOT_PASSED_ON => NodeError::NotPassedOn {
+            from: NodeIndex(body.u16("the node that tried")?),
+            to: NodeIndex(body.u16("the node that it tried to reach")?),
+        },
         other => return Err(unknown(other)),
     })
 }

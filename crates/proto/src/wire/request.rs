@@ -4,10 +4,14 @@ use bytes::Bytes;
 
 use super::body::{Reader, Writer};
 use super::decoder::sealed::Parts;
-use super::{Envelope, Header, REQUEST_BODY_BYTES_MAX, WireError, WireErrorKind, assemble};
+use super::{
+    Envelope, Header, REQUEST_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC, WireError,
+    WireErrorKind, assemble,
+};
+use crate::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX};
 use crate::{
-    Capability, Epoch, JournalGen, Lsn, Request, RequestBody, Rights, SealMeta, SegmentId,
-    SegmentKind, ShardIndex, Tag, VolumeId,
+    Capability, Epoch, JournalGen, Lsn, NodeIndex, Pass, Replica, Request, RequestBody, Rights,
+    Route, SealMeta, SegmentId, SegmentKind, ShardIndex, Strategy, Tag, VolumeId,
 };
 
 /// The operations' numbers.
@@ -31,6 +35,9 @@ mod op {
     pub(super) const STAT: u8 = 16;
     pub(super) const RESERVE: u8 = 17;
     pub(super) const RENEW_RECORD: u8 = 18;
+    pub(super) const ADMIT_RELAYS: u8 = 19;
+    /// Added to the number of an operation that has a route.
+    pub(super) const ROUTED: u8 = 64;
 }
 
 /// The request as a gather list: header and body, then the payload's own pieces.
@@ -40,9 +47,14 @@ mod op {
 pub fn encode_request(request: &Request) -> Result<Vec<Bytes>, WireError> {
     let mut out = Writer::new();
     put_capability(&mut out, &request.capability);
+    if let Some(route) = &request.route {
+        put_route(&mut out, route);
+    }
     let op = put_body(&mut out, &request.body);
+    let op = if request.route.is_some() { op | op::ROUTED } else { op };
     let envelope = Envelope {
         direction: Request::DIRECTION,
+        version: Request::version_of(op),
         op,
         tag: request.tag,
         slots_free: 0,
@@ -72,6 +84,45 @@ fn get_capability(body: &mut Reader<'_>) -> Result<Capability, WireError> {
         expires_ns: body.u64(what)?,
         mac: body.array(what)?,
     })
+}
+
+fn put_route(out: &mut Writer, route: &Route) {
+    out.u8(route.strategy as u8);
+    out.u8(route.rank);
+    out.u32(route.wait_ms);
+    out.count(route.replicas.len());
+    for replica in &route.replicas {
+        out.u16(replica.node.0);
+        out.u64(replica.pass.0);
+        out.u8(replica.shard.0);
+        out.bytes(&replica.address);
+    }
+}
+
+/// The smallest length of a replica: its fields, with an empty address.
+const REPLICA_BYTES: usize = 15;
+
+fn get_route(body: &mut Reader<'_>) -> Result<Route, WireError> {
+    let last = u8::try_from(Strategy::ALL.len() - 1).expect("four strategies");
+    let strategy = Strategy::ALL[usize::from(body.choice(last, "the strategy")?)];
+    let rank = body.u8("the rank")?;
+    let wait_ms = body.u32("the wait")?;
+    let count = body.count(REPLICA_BYTES, "the replicas")?;
+    if count > REPLICAS_MAX {
+        return Err(body.value_error("the number of replicas", count as u64, 4));
+    }
+    let replicas = (0..count).map(|_| {
+        let node = NodeIndex(body.u16("a replica's node")?);
+        let pass = Pass(body.u64("a replica's pass")?);
+        let shard = ShardIndex(body.u8("a replica's shard")?);
+        let address = body.bytes("a replica's address")?;
+        match address.len() <= ADDRESS_BYTES_MAX {
+            true => Ok(Replica { node, pass, shard, address }),
+            false => Err(body.value_error("an address's length", address.len() as u64, 0)),
+        }
+    });
+    let replicas = replicas.collect::<Result<_, WireError>>()?;
+    Ok(Route { strategy, rank, wait_ms, replicas })
 }
 
 /// Writes the fields of an operation; returns its number.
@@ -163,6 +214,10 @@ fn put_shard_body(out: &mut Writer, body: &RequestBody) -> u8 {
             op::RESERVE
         }
         RequestBody::RenewRecord => op::RENEW_RECORD,
+        RequestBody::AdmitRelays { pass } => {
+            out.u64(pass.0);
+            op::ADMIT_RELAYS
+        }
         _ => op::STAT,
     }
 }
@@ -192,16 +247,27 @@ impl Parts for Request {
     const DIRECTION: u8 = 0;
     const BODY_BYTES_MAX: usize = REQUEST_BODY_BYTES_MAX;
 
+    fn version_of(op: u8) -> u16 {
+        match op {
+            op::ADMIT_RELAYS.. => WIRE_VERSION,
+            _ => WIRE_VERSION_BASIC,
+        }
+    }
+
     fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError> {
         let mut reader = Reader::new(body);
         let capability = get_capability(&mut reader)?;
-        let body = match header.op {
-            op::FENCE..=op::JOURNAL_DELETE => get_volume_body(header.op, &mut reader)?,
+        let (route, op) = match header.op.checked_sub(op::ROUTED) {
+            Some(op) => (Some(Box::new(get_route(&mut reader)?)), op),
+            None => (None, header.op),
+        };
+        let body = match op {
+            op::FENCE..=op::JOURNAL_DELETE => get_volume_body(op, &mut reader)?,
             other => get_shard_body(other, &mut reader)?,
         };
         reader.finish()?;
         let payload = if payload.is_empty() { Vec::new() } else { vec![payload] };
-        Ok(Request { tag: Tag(header.tag.get()), capability, body, payload })
+        Ok(Request { tag: Tag(header.tag.get()), capability, body, route, payload })
     }
 }
 
@@ -247,6 +313,7 @@ fn get_shard_body(op: u8, body: &mut Reader<'_>) -> Result<RequestBody, WireErro
             spare: body.u32("the spare slots")?,
         },
         op::RENEW_RECORD => RequestBody::RenewRecord,
+        op::ADMIT_RELAYS => RequestBody::AdmitRelays { pass: Pass(body.u64("the pass")?) },
         op::SHARD_WRITE => get_shard_write(body)?,
         op::SHARD_READ => RequestBody::ShardRead {
             segment: SegmentId(body.u64("the segment")?),

@@ -6,8 +6,9 @@ use zerocopy::FromBytes;
 use super::*;
 use crate::{
     Capability, CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex,
-    NodeStat, PoolId, Reply, ReplyBody, Request, RequestBody, Rights, SealMeta, SegmentId,
-    SegmentKind, ShardIndex, ShardInfo, VolumeId, VolumeState, VolumeSummary,
+    NodeStat, Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody, Rights,
+    Route, SealMeta, SegmentId, SegmentKind, ShardIndex, ShardInfo, VolumeId, VolumeState,
+    VolumeSummary,
 };
 
 fn joined(parts: &[Bytes]) -> Vec<u8> {
@@ -57,6 +58,7 @@ fn golden_request() {
             }),
             data_first: false,
         },
+        route: None,
         payload: vec![Bytes::from_static(b"field"), Bytes::from_static(b"stone")],
     };
     let bytes = joined(&encode_request(&request).unwrap());
@@ -92,6 +94,84 @@ fn golden_request() {
         "6669656c6473746f6e65"
     );
     assert_eq!(hex(&bytes), golden);
+}
+
+/// A program outside this project made these bytes, too.
+#[test]
+fn golden_routed_request() {
+    let replica = |node, pass, shard, address| Replica {
+        node: NodeIndex(node),
+        pass: Pass(pass),
+        shard: ShardIndex(shard),
+        address: Bytes::from_static(address),
+    };
+    let replicas = vec![replica(2, 5, 0, b""), replica(0, 6, 1, b"unix:/n")];
+    let route = Route { strategy: crate::Strategy::Ring, rank: 1, wait_ms: 1500, replicas };
+    let request = Request {
+        tag: Tag(0x55),
+        capability: capability(),
+        body: RequestBody::JournalAppend { generation: JournalGen(9), lsn: Lsn(4096) },
+        route: Some(Box::new(route)),
+        payload: vec![Bytes::from_static(b"fieldstone")],
+    };
+    let golden = concat!(
+        "46535457",
+        "0300",
+        "00",
+        "45",
+        "5500000000000000",
+        "00000000",
+        "83000000",
+        "0a000000",
+        "66aaf439",
+        "ba1238a2",
+        "7643275e",
+        "02010000000000000000000000000000",
+        "0300000000000000",
+        "07000000",
+        "0000000000000000",
+        "ffffffffffffffff",
+        "4433221100000000",
+        "abababababababababababababababab",
+        "01",
+        "01",
+        "dc050000",
+        "02000000",
+        "0200",
+        "0500000000000000",
+        "00",
+        "00000000",
+        "0000",
+        "0600000000000000",
+        "01",
+        "07000000",
+        "756e69783a2f6e",
+        "0900000000000000",
+        "0010000000000000",
+        "6669656c6473746f6e65"
+    );
+    let bytes = joined(&encode_request(&request).unwrap());
+    assert_eq!(hex(&bytes), golden);
+    assert_eq!(decode(&bytes).unwrap(), Some(request));
+}
+
+/// A program of version 2 does not know the additions of version 3, so no message of version 2 has
+/// them, and no other message has version 3.
+#[test]
+fn an_addition_comes_only_with_its_version() {
+    let with = |op: u8, version: u16| {
+        let bytes = header_with(|_| {});
+        let mut header = Header::read_from_bytes(&bytes).unwrap();
+        (header.op, header.version) = (op, version.into());
+        header.header_crc = crc32c(&header.as_bytes()[..COVERED_BYTES]).into();
+        decode::<Request>(header.as_bytes()).unwrap_err().kind
+    };
+    for (op, version) in [(16, 2), (19, 3), (69, 3)] {
+        assert_eq!(with(op, version), WireErrorKind::Truncated("the capability"));
+        let other = if version == 2 { 3 } else { 2 };
+        let what = "the operation in this version";
+        assert_eq!(with(op, other), WireErrorKind::Value { what, value: u64::from(op) });
+    }
 }
 
 #[test]
@@ -189,11 +269,27 @@ fn request_body() -> impl Strategy<Value = RequestBody> {
         proptest::collection::vec(id.prop_map(SegmentId), 0..100)
             .prop_map(|segments| RequestBody::ShardDelete { segments }),
         id.prop_map(|from| RequestBody::ShardList { from: SegmentId(from) }),
+        id.prop_map(|pass| RequestBody::AdmitRelays { pass: Pass(pass) }),
     ]
 }
 
 fn bytes(max: usize) -> impl Strategy<Value = Bytes> {
     proptest::collection::vec(any::<u8>(), 0..max).prop_map(Bytes::from)
+}
+
+fn route() -> impl Strategy<Value = Route> {
+    let replica = (any::<u16>(), any::<u64>(), any::<u8>(), bytes(100)).prop_map(
+        |(node, pass, shard, address)| Replica {
+            node: NodeIndex(node),
+            pass: Pass(pass),
+            shard: ShardIndex(shard),
+            address,
+        },
+    );
+    let replicas = proptest::collection::vec(replica, 0..=crate::route::REPLICAS_MAX);
+    let strategy = prop::sample::select(crate::Strategy::ALL.to_vec());
+    (strategy, any::<u8>(), any::<u32>(), replicas)
+        .prop_map(|(strategy, rank, wait_ms, replicas)| Route { strategy, rank, wait_ms, replicas })
 }
 
 prop_compose! {
@@ -204,6 +300,7 @@ prop_compose! {
         rights in any::<u32>(),
         mac in any::<[u8; 16]>(),
         body in request_body(),
+        route in proptest::option::of(route()),
         payload in proptest::collection::vec(bytes(3000), 0..4),
     ) -> Request {
         let capability = Capability {
@@ -215,18 +312,24 @@ prop_compose! {
             expires_ns: numbers[3],
             mac,
         };
-        Request { tag: Tag(tag), capability, body, payload }
+        let route = route.map(Box::new);
+        Request { tag: Tag(tag), capability, body, route, payload }
     }
 }
 
 prop_compose! {
-    fn stat()(pool in any::<u128>(), node in any::<u16>(), a in any::<[u64; 5]>(), b in any::<[u32; 4]>())
+    fn stat()(
+        pool in any::<u128>(),
+        node in any::<u16>(),
+        a in any::<[u64; 5]>(),
+        b in any::<[u32; 4]>(),
+    )
         -> NodeStat
     {
         NodeStat {
             pool: PoolId(pool), node: NodeIndex(node), incarnation: a[0], slot_bytes: b[0],
-            slots_total: b[1], slots_free: b[2], slots_lacking: b[3], read_bytes: a[1], written_bytes: a[2],
-            refused: a[3], corrupt_blocks: a[4],
+            slots_total: b[1], slots_free: b[2], slots_lacking: b[3], read_bytes: a[1],
+            written_bytes: a[2], refused: a[3], corrupt_blocks: a[4],
         }
     }
 }
@@ -244,6 +347,19 @@ prop_compose! {
             journals: journals.collect(), stat,
         }
     }
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    let result = prop_oneof![
+        Just(Ok(())),
+        Just(Err(NodeError::Busy)),
+        "\\PC{0,40}".prop_map(|reason| Err(NodeError::Io(reason))),
+        any::<[u16; 2]>().prop_map(|[from, to]| Err(NodeError::NotPassedOn {
+            from: NodeIndex(from),
+            to: NodeIndex(to)
+        })),
+    ];
+    (any::<u16>(), result).prop_map(|(node, result)| Outcome { node: NodeIndex(node), result })
 }
 
 fn reply_result() -> impl Strategy<Value = Result<ReplyBody, NodeError>> {
@@ -274,6 +390,8 @@ fn reply_result() -> impl Strategy<Value = Result<ReplyBody, NodeError>> {
         volume_state().prop_map(|state| Ok(ReplyBody::VolumeState(state))),
         (proptest::collection::vec(shard, 0..50), proptest::option::of(any::<u64>()))
             .prop_map(|(shards, next)| Ok(ReplyBody::Shards { shards, next: next.map(SegmentId) })),
+        proptest::collection::vec(outcome(), 0..=crate::route::REPLICAS_MAX)
+            .prop_map(|outcomes| Ok(ReplyBody::Outcomes(outcomes))),
         reason.prop_map(|reason| Err(NodeError::Capability(reason))),
         any::<(u64, u64)>().prop_map(|(sent, current)| Err(NodeError::Fenced {
             sent: Epoch(sent),
@@ -356,12 +474,21 @@ proptest! {
     /// Any body behind a correct header: no panic, no allocation beyond the message.
     #[test]
     fn any_body_gives_a_message_or_an_error(
-        op in any::<u8>(), fields in proptest::collection::vec(any::<u8>(), 0..300), short in 0usize..100,
+        op in any::<u8>(),
+        fields in proptest::collection::vec(any::<u8>(), 0..300),
+        short in 0usize..100,
     ) {
         let mut message = vec![0; WIRE_HEADER_BYTES];
         message.extend_from_slice(&fields[..fields.len().saturating_sub(short)]);
-        for (direction, body_max) in [(0, REQUEST_BODY_BYTES_MAX), (1, REPLY_BODY_BYTES_MAX)] {
-            let envelope = Envelope { direction, op, tag: Tag(1), slots_free: 0, body_max };
+        let cases = [
+            (0, WIRE_VERSION_BASIC, REQUEST_BODY_BYTES_MAX),
+            (0, WIRE_VERSION, REQUEST_BODY_BYTES_MAX),
+            (1, WIRE_VERSION_BASIC, REPLY_BODY_BYTES_MAX),
+            (1, WIRE_VERSION, REPLY_BODY_BYTES_MAX),
+        ];
+        for (direction, version, body_max) in cases {
+            let envelope =
+                Envelope { direction, op, version, tag: Tag(1), slots_free: 0, body_max };
             let stream = joined(&assemble(&envelope, message.clone(), &[]).unwrap());
             let error = if direction == 0 {
                 decode::<Request>(&stream).err()
@@ -384,7 +511,14 @@ proptest! {
 }
 
 fn header_with(change: fn(&mut Header)) -> Vec<u8> {
-    let envelope = Envelope { direction: 0, op: 0, tag: Tag(1), slots_free: 0, body_max: 100 };
+    let envelope = Envelope {
+        direction: 0,
+        version: WIRE_VERSION_BASIC,
+        op: 0,
+        tag: Tag(1),
+        slots_free: 0,
+        body_max: 100,
+    };
     let bytes = joined(&assemble(&envelope, vec![0; WIRE_HEADER_BYTES], &[]).unwrap());
     let mut header = Header::read_from_bytes(&bytes).unwrap();
     change(&mut header);
@@ -424,6 +558,7 @@ fn errors_stay_and_long_messages_are_not_made() {
         tag: Tag(1),
         capability: capability(),
         body: RequestBody::PutRoot { version: 1 },
+        route: None,
         payload: vec![Bytes::from(vec![0; PAYLOAD_BYTES_MAX]), Bytes::from_static(b"x")],
     };
     let error = encode_request(&request).unwrap_err();
@@ -448,6 +583,7 @@ fn a_header_takes_no_memory_and_a_payload_waits_for_room() {
         tag: Tag(1),
         capability: capability(),
         body: RequestBody::PutRoot { version: 1 },
+        route: None,
         payload: vec![Bytes::from(vec![7; LEN])],
     };
     let stream = joined(&encode_request(&request).unwrap());

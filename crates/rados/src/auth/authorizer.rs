@@ -10,16 +10,21 @@
 //!
 //! The challenge is encrypted like the other parts, but no length stands in front of it. A service
 //! may leave the challenge out.
+//!
+//! It shares nothing with the client's credentials, so it may go to another core with its
+//! connection. If the service refuses the ticket, the owner of the credentials has to tell them:
+//! [`Credentials::ticket_refused`](super::Credentials::ticket_refused).
 
 use bytes::Bytes;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::RngCore;
 
 use super::aes256::Usage;
 use super::monitor::damaged;
 use super::ticket::Ticket;
 use super::wire::{Authorize, AuthorizeReply, Authorizer, decode_challenge, open_blob};
 use super::{
-    AuthDone, AuthError, AuthRequest, ClientAuth, Credentials, METHOD_CEPHX, Mode, accept_mode,
-    refusal,
+    AuthDone, AuthError, AuthRequest, ClientAuth, Entity, METHOD_CEPHX, Mode, accept_mode, refusal,
 };
 use crate::encoding::{Decoder, Encoder, EntityKind};
 
@@ -35,7 +40,9 @@ enum State {
 
 /// cephx on a connection to a service.
 pub struct AuthorizerAuth {
-    credentials: Credentials,
+    entity: Entity,
+    global_id: u64,
+    rng: ChaCha20Rng,
     kind: EntityKind,
     ticket: Ticket,
     modes: Vec<Mode>,
@@ -44,20 +51,26 @@ pub struct AuthorizerAuth {
 }
 
 impl AuthorizerAuth {
-    /// Authentication by this ticket, with the modes that the client accepts, the best first.
+    /// Authentication of a client, by its name and global id, with this ticket and the modes that
+    /// the client accepts, the best first. `rng` must be secret and new for each connection.
     #[must_use]
-    pub fn new(credentials: Credentials, kind: EntityKind, ticket: Ticket, modes: &[Mode]) -> Self {
+    pub fn new(
+        (entity, global_id): (Entity, u64),
+        rng: ChaCha20Rng,
+        kind: EntityKind,
+        ticket: Ticket,
+        modes: &[Mode],
+    ) -> Self {
         let modes = modes.to_vec();
-        Self { credentials, kind, ticket, modes, nonce: 0, state: State::New }
+        Self { entity, global_id, rng, kind, ticket, modes, nonce: 0, state: State::New }
     }
 
-    fn authorizer(&self, challenge_plus_one: Option<u64>) -> Bytes {
-        let shared = &mut *self.credentials.0.borrow_mut();
+    fn authorizer(&mut self, challenge_plus_one: Option<u64>) -> Bytes {
         let (kind, blob) = (self.kind as u32, self.ticket.blob.clone());
-        let authorizer = Authorizer { global_id: shared.global_id, kind, blob };
+        let authorizer = Authorizer { global_id: self.global_id, kind, blob };
         let authorize = Authorize { nonce: self.nonce, challenge_plus_one };
         let mut into = Encoder::new();
-        authorizer.encode(&self.ticket.session_key, authorize, &mut shared.rng, &mut into);
+        authorizer.encode(&self.ticket.session_key, authorize, &mut self.rng, &mut into);
         into.finish()
     }
 }
@@ -67,7 +80,7 @@ impl ClientAuth for AuthorizerAuth {
         if self.modes.is_empty() {
             return Err(AuthError::other("no mode is allowed on connections to services"));
         }
-        self.nonce = self.credentials.0.borrow_mut().random();
+        self.nonce = self.rng.next_u64();
         self.state = State::Shown;
         let (modes, payload) = (self.modes.clone(), self.authorizer(None));
         Ok(AuthRequest { method: METHOD_CEPHX, modes, payload })
@@ -110,9 +123,7 @@ impl ClientAuth for AuthorizerAuth {
 
     fn refused(&mut self, result: i32, methods: &[u32], modes: &[u32]) -> AuthError {
         self.state = State::Over;
-        let mut shared = self.credentials.0.borrow_mut();
-        shared.drop_ticket(self.kind, &self.ticket.blob);
-        let (entity, name) = (&shared.entity, self.kind.name());
+        let (entity, name) = (&self.entity, self.kind.name());
         let why = refusal(result, methods, modes);
         AuthError::old_ticket(format!("the service {name} refuses the ticket of {entity}: {why}"))
     }

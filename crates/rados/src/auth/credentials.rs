@@ -26,7 +26,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::authorizer::AuthorizerAuth;
 use super::monitor::{MonitorAuth, OldTicket};
-use super::none::NoneAuth;
+use super::none::{NoneAuth, NoneServiceAuth};
 use super::ticket::{Ticket, later};
 use super::wire::{NamedTicket, TicketBlob};
 use super::{AuthError, ClientAuth, CryptoKey, Entity, Mode};
@@ -221,7 +221,7 @@ impl Credentials {
     }
 
     /// The authentication of a connection to a service, with the modes that the client accepts, the
-    /// best first.
+    /// best first. It shares nothing with these credentials, so it may go to another core.
     ///
     /// # Errors
     /// There is no good ticket: one has to come from a monitor first.
@@ -229,12 +229,13 @@ impl Credentials {
         &self,
         kind: EntityKind,
         modes: &[Mode],
-    ) -> Result<Box<dyn ClientAuth>, AuthError> {
-        let shared = self.0.borrow();
+    ) -> Result<Box<dyn ClientAuth + Send>, AuthError> {
+        let shared = &mut *self.0.borrow_mut();
+        let (entity, global_id) = (shared.entity.clone(), shared.global_id);
         if shared.key.is_none() {
-            return Ok(Box::new(NoneAuth::service(self.clone(), modes)));
+            return Ok(Box::new(NoneServiceAuth::new(entity, global_id, modes)));
         }
-        let (entity, service) = (&shared.entity, kind.name());
+        let service = kind.name();
         let Some(ticket) = shared.tickets.get(&kind) else {
             return Err(AuthError::other(format!(
                 "{entity} has no ticket for the service {service}"
@@ -246,8 +247,21 @@ impl Credentials {
             )));
         }
         let ticket = ticket.clone();
-        drop(shared);
-        Ok(Box::new(AuthorizerAuth::new(self.clone(), kind, ticket, modes)))
+        let mut seed = [0; 32];
+        shared.rng.fill_bytes(&mut seed);
+        let rng = ChaCha20Rng::from_seed(seed);
+        Ok(Box::new(AuthorizerAuth::new((entity, global_id), rng, kind, ticket, modes)))
+    }
+
+    /// What the client shows to a service at present; `None` without a ticket.
+    #[must_use]
+    pub fn ticket_blob(&self, kind: EntityKind) -> Option<TicketBlob> {
+        self.0.borrow().tickets.get(&kind).map(|ticket| ticket.blob.clone())
+    }
+
+    /// A service refused this ticket: it is invalid from now on, unless a newer one came meanwhile.
+    pub fn ticket_refused(&self, kind: EntityKind, refused: &TicketBlob) {
+        self.0.borrow_mut().drop_ticket(kind, refused);
     }
 
     /// What is due for renewal at this time, if no renewal is on its way. It also sets the clock.

@@ -33,8 +33,9 @@
 //!
 //! * A wrong key shows in one of two ways: the monitor refuses the answer, or the client cannot
 //!   read the ticket. Both give an [`AuthError`] that names the entity.
-//! * A service that refuses an authorizer makes the ticket invalid. So the next step of a client is
-//!   a renewal, and not the same refusal again.
+//! * A service that refuses an authorizer makes the ticket invalid
+//!   ([`Credentials::ticket_refused`]). So the next step of a client is a renewal, and not the same
+//!   refusal again.
 //! * A monitor that refuses an old ticket makes the client forget its global id. The next
 //!   connection asks for a new one. So this refusal is not one of the client
 //!   ([`AuthErrorKind::OldTicket`]).

@@ -15,12 +15,11 @@ use crate::errno::Errno;
 
 use super::Entity;
 
-/// The method none, on a connection to a monitor or to a service.
+/// The method none, on a connection to a monitor.
 pub struct NoneAuth {
     credentials: Credentials,
     modes: Vec<Mode>,
-    to_monitor: bool,
-    /// The global id that a monitor gave, until the connection is chosen.
+    /// The global id that the monitor gave, until the connection is chosen.
     granted: Option<u64>,
 }
 
@@ -28,40 +27,76 @@ impl NoneAuth {
     /// For a connection to a monitor.
     #[must_use]
     pub fn monitor(credentials: Credentials, modes: &[Mode]) -> Self {
-        Self { credentials, modes: modes.to_vec(), to_monitor: true, granted: None }
+        Self { credentials, modes: modes.to_vec(), granted: None }
     }
+}
 
-    /// For a connection to a service.
+/// The method none, on a connection to a service. Like the authorizer of cephx, it shares nothing
+/// with the credentials.
+pub struct NoneServiceAuth {
+    entity: Entity,
+    global_id: u64,
+    modes: Vec<Mode>,
+}
+
+impl NoneServiceAuth {
+    /// For a client of this name and global id.
     #[must_use]
-    pub fn service(credentials: Credentials, modes: &[Mode]) -> Self {
-        Self { credentials, modes: modes.to_vec(), to_monitor: false, granted: None }
+    pub fn new(entity: Entity, global_id: u64, modes: &[Mode]) -> Self {
+        Self { entity, global_id, modes: modes.to_vec() }
     }
+}
+
+fn begin(
+    first: u8,
+    entity: &Entity,
+    global_id: u64,
+    modes: &[Mode],
+) -> Result<AuthRequest, AuthError> {
+    if !modes.contains(&Mode::Crc) {
+        return Err(AuthError::refused(format!(
+            "{entity} has no key, and the mode secure is demanded, which needs one"
+        )));
+    }
+    let mut into = Encoder::new();
+    into.u8(first);
+    entity.encode(&mut into);
+    into.u64(global_id);
+    Ok(AuthRequest { method: METHOD_NONE, modes: vec![Mode::Crc], payload: into.finish() })
+}
+
+fn done(mode: Mode) -> Result<AuthDone, AuthError> {
+    accept_mode(&[Mode::Crc], mode, Vec::new())?;
+    Ok(AuthDone { session_key: Vec::new(), connection_secret: Vec::new() })
+}
+
+fn refused(entity: &Entity, result: i32, methods: &[u32], modes: &[u32]) -> AuthError {
+    let why = refusal(result, methods, modes);
+    if methods.contains(&METHOD_CEPHX) {
+        let text = format!("the server demands cephx, and {entity} has no key: {why}");
+        return AuthError::refused(text);
+    }
+    AuthError::of_number(result, format!("the server does not accept {entity}: {why}"))
+}
+
+fn no_challenge() -> AuthError {
+    AuthError::other("the server sent a challenge, and the method none has none")
 }
 
 impl ClientAuth for NoneAuth {
     fn begin(&mut self) -> Result<AuthRequest, AuthError> {
-        if !self.modes.contains(&Mode::Crc) {
-            let entity = self.credentials.entity();
-            return Err(AuthError::refused(format!(
-                "{entity} has no key, and the mode secure is demanded, which needs one"
-            )));
-        }
         let shared = self.credentials.0.borrow();
-        let mut into = Encoder::new();
-        into.u8(if self.to_monitor { MODE_MONITOR } else { 1 });
-        shared.entity.encode(&mut into);
-        into.u64(shared.global_id);
-        Ok(AuthRequest { method: METHOD_NONE, modes: vec![Mode::Crc], payload: into.finish() })
+        begin(MODE_MONITOR, &shared.entity, shared.global_id, &self.modes)
     }
 
     fn more(&mut self, _: Bytes) -> Result<Bytes, AuthError> {
-        Err(AuthError::other("the server sent a challenge, and the method none has none"))
+        Err(no_challenge())
     }
 
     fn done(&mut self, global_id: u64, mode: Mode, _: Bytes) -> Result<AuthDone, AuthError> {
-        accept_mode(&[Mode::Crc], mode, Vec::new())?;
-        self.granted = self.to_monitor.then_some(global_id);
-        Ok(AuthDone { session_key: Vec::new(), connection_secret: Vec::new() })
+        let done = done(mode)?;
+        self.granted = Some(global_id);
+        Ok(done)
     }
 
     fn commit(&mut self) {
@@ -71,13 +106,25 @@ impl ClientAuth for NoneAuth {
     }
 
     fn refused(&mut self, result: i32, methods: &[u32], modes: &[u32]) -> AuthError {
-        let entity = self.credentials.entity();
-        let why = refusal(result, methods, modes);
-        if methods.contains(&METHOD_CEPHX) {
-            let text = format!("the server demands cephx, and {entity} has no key: {why}");
-            return AuthError::refused(text);
-        }
-        AuthError::of_number(result, format!("the server does not accept {entity}: {why}"))
+        refused(&self.credentials.entity(), result, methods, modes)
+    }
+}
+
+impl ClientAuth for NoneServiceAuth {
+    fn begin(&mut self) -> Result<AuthRequest, AuthError> {
+        begin(1, &self.entity, self.global_id, &self.modes)
+    }
+
+    fn more(&mut self, _: Bytes) -> Result<Bytes, AuthError> {
+        Err(no_challenge())
+    }
+
+    fn done(&mut self, _: u64, mode: Mode, _: Bytes) -> Result<AuthDone, AuthError> {
+        done(mode)
+    }
+
+    fn refused(&mut self, result: i32, methods: &[u32], modes: &[u32]) -> AuthError {
+        refused(&self.entity, result, methods, modes)
     }
 }
 

@@ -150,7 +150,7 @@ impl CryptoKey {
         Ok(key)
     }
 
-    /// The text of the key as in keyrings. It is the secret: show it to nobody.
+    /// The text of the key as in keyrings. It is the secret: do not show it.
     #[must_use]
     pub fn to_base64(&self) -> String {
         let mut into = Encoder::new();

@@ -164,7 +164,7 @@ impl Inner {
         Some(((kind as u32, service, blob), session_key))
     }
 
-    /// The tickets of these kinds. Kinds that nobody knows are left out.
+    /// The tickets of these kinds. Unknown kinds are left out.
     fn tickets(&mut self, kinds: u32, entity: &Entity, global_id: u64) -> Vec<NamedTicket> {
         let kinds = (0..8).map(|bit| 1_u8 << bit).filter(|&kind| kinds & u32::from(kind) != 0);
         let kinds: Vec<EntityKind> = kinds.filter_map(EntityKind::of).collect();

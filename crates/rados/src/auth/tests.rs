@@ -75,8 +75,13 @@ fn log_in(server: &KeyServer, credentials: &Credentials) -> Result<AuthDone, Aut
 
 fn reach_osd(server: &KeyServer, credentials: &Credentials) -> Result<AuthDone, AuthError> {
     let mut client = credentials.service_auth(EntityKind::Osd, &BOTH)?;
+    let shown = credentials.ticket_blob(EntityKind::Osd).expect("there is a ticket");
     let mut osd = server.service_auth(EntityKind::Osd);
-    let (ours, theirs, _) = shake_hands(&mut *client, &mut *osd)?;
+    let result = shake_hands(&mut *client, &mut *osd);
+    if result.as_ref().is_err_and(|error| error.kind == AuthErrorKind::OldTicket) {
+        credentials.ticket_refused(EntityKind::Osd, &shown);
+    }
+    let (ours, theirs, _) = result?;
     assert!(ours == theirs);
     Ok(ours)
 }
@@ -166,7 +171,8 @@ fn a_server_cannot_weaken_the_mode() {
         // Neither the mode that was not offered nor an empty secret passes.
         for mode in [Mode::Crc, Mode::Secure] {
             let (mut client, mut other) = if kind == EntityKind::Osd {
-                let client = credentials.service_auth(kind, &[Mode::Secure]).expect("a ticket");
+                let client: Box<dyn ClientAuth> =
+                    credentials.service_auth(kind, &[Mode::Secure]).expect("a ticket");
                 (client, server.service_auth(kind))
             } else {
                 (credentials.monitor_auth(&[Mode::Secure]), server.monitor_auth())
@@ -537,7 +543,8 @@ fn damage_everything(kind: EntityKind, keys: KeyKind) {
         let (server, credentials) = cluster_with(keys);
         let (mut client, mut other) = if kind == EntityKind::Osd {
             log_in(&server, &credentials).expect("new");
-            let client = credentials.service_auth(kind, &BOTH).expect("a ticket");
+            let client: Box<dyn ClientAuth> =
+                credentials.service_auth(kind, &BOTH).expect("a ticket");
             (client, server.service_auth(kind))
         } else {
             (credentials.monitor_auth(&BOTH), server.monitor_auth())

@@ -3,15 +3,17 @@
 use fieldstone_crush::OsdId;
 use fieldstone_crush::osdmap::{OsdMap, PgId, PoolId};
 
-use super::links::{Heard, Peer};
+use super::branch::ErrandKind;
+use super::links::{Peer, PeerEvent};
+use super::places::{Place, Traffic};
 use super::{Action, Client, Phase};
 use crate::Nanos;
-use crate::auth::AuthErrorKind;
+use crate::auth::{AuthErrorKind, ClientAuth};
 use crate::cluster::{Answer, Call, CallId, ListCursor, Listing, PoolInfo, SnapId};
-use crate::encoding::{Addresses, EntityAddress, EntityKind, EntityName};
+use crate::encoding::{Addresses, DecodeError, EntityAddress, EntityKind, EntityName};
 use crate::errno::Errno;
 use crate::message::features::{SUPPORTED, lacking, names};
-use crate::message::osd::{ObjectPosition, OsdBackoff, OsdOpReply, WatchNotify};
+use crate::message::osd::{ObjectPosition, OsdBackoff, OsdOp, OsdOpReply, WatchNotify};
 use crate::message::{Message, MessageKind};
 use crate::monitors;
 use crate::msgr::{ConnectionError, ConnectionEvent};
@@ -161,13 +163,16 @@ impl Client {
             match action {
                 objecter::Action::Open { osd, addresses } => self.open_osd(osd, &addresses, now),
                 objecter::Action::Close(osd) => self.close_link(Peer::Osd(osd)),
-                objecter::Action::Send(osd, op) => {
-                    let peer = Peer::Osd(osd);
-                    self.links.send(peer, op.encode(self.links.features(peer)));
-                }
+                objecter::Action::Send(osd, op) => self.send_request(osd, op),
                 objecter::Action::SendBackoffAck(osd, backoff) => {
                     let peer = Peer::Osd(osd);
-                    self.links.send(peer, backoff.encode(self.links.features(peer)));
+                    match self.places.get(osd).and_then(|place| place.branch) {
+                        Some(branch) => {
+                            let errand = ErrandKind::AcknowledgeBackoff(osd, backoff);
+                            self.places.errand(branch, errand);
+                        }
+                        None => self.links.send(peer, backoff.encode(self.links.features(peer))),
+                    }
                 }
                 // The messenger's own signs of life find dead peers.
                 objecter::Action::Probe(_) => {}
@@ -228,6 +233,16 @@ impl Client {
         }
     }
 
+    fn send_request(&mut self, osd: OsdId, op: OsdOp) {
+        match self.places.count(osd, op.ops.data_bytes() as u64) {
+            Some(branch) => self.places.errand(branch, ErrandKind::Send(osd, op)),
+            None => {
+                let peer = Peer::Osd(osd);
+                self.links.send(peer, op.encode(self.links.features(peer)));
+            }
+        }
+    }
+
     fn open_osd(&mut self, osd: OsdId, addresses: &Addresses, now: Nanos) {
         let modes = &self.options.osd_modes;
         let auth = match self.options.credentials.service_auth(EntityKind::Osd, modes) {
@@ -238,13 +253,35 @@ impl Client {
                 return self.objecter.session_closed(osd, now);
             }
         };
-        let peer_name = EntityName { kind: EntityKind::Osd, number: i64::from(osd.0) };
-        let names = (peer_name, self.own_name());
         self.close_link(Peer::Osd(osd));
-        match self.links.open(Peer::Osd(osd), names, addresses, auth, now) {
+        if addresses.msgr2().and_then(|address| address.socket).is_none() {
+            tracing::warn!("osd.{} has no address for messenger 2: {addresses}", osd.0);
+            return self.objecter.session_closed(osd, now);
+        }
+        self.open_link(osd, addresses, auth, now);
+    }
+
+    /// Opens a link to an OSD on the core where it belongs.
+    fn open_link(
+        &mut self,
+        osd: OsdId,
+        addresses: &Addresses,
+        auth: Box<dyn ClientAuth + Send>,
+        now: Nanos,
+    ) {
+        let shown = self.options.credentials.ticket_blob(EntityKind::Osd);
+        let opening = self.links.opening(osd, self.own_name(), addresses, auth);
+        let (branch, session) = (self.places.branch_for(osd), opening.global_seq);
+        let place = Place { branch, session, shown, traffic: Traffic::default() };
+        self.places.insert(osd, place);
+        if let Some(branch) = branch {
+            return self.places.errand(branch, ErrandKind::Open(Box::new(opening)));
+        }
+        match self.links.open_osd(opening, now) {
             Some((link, socket)) => self.actions.push_back(Action::Connect(link, socket)),
             None => {
-                tracing::warn!("osd.{} has no address for messenger 2: {addresses}", osd.0);
+                tracing::warn!("osd.{}: there are too many connections", osd.0);
+                self.places.remove(osd);
                 self.objecter.session_closed(osd, now);
             }
         }
@@ -259,6 +296,11 @@ impl Client {
     }
 
     fn close_link(&mut self, peer: Peer) {
+        if let Peer::Osd(osd) = peer
+            && let Some(Place { branch: Some(branch), .. }) = self.places.remove(osd)
+        {
+            return self.places.errand(branch, ErrandKind::Close(osd));
+        }
         if let Some(link) = self.links.close(peer) {
             self.actions.push_back(Action::Close(link));
         }
@@ -272,8 +314,7 @@ impl Client {
                 monitors::Action::Open { attempt, peer, addresses } => {
                     let auth = self.options.credentials.monitor_auth(&self.options.monitor_modes);
                     let names = (peer, self.own_name());
-                    let peer = Peer::Monitor(attempt);
-                    match self.links.open(peer, names, &addresses, auth, now) {
+                    match self.links.open_monitor(attempt, names, &addresses, auth, now) {
                         Some((link, socket)) => {
                             self.actions.push_back(Action::Connect(link, socket));
                         }
@@ -404,7 +445,7 @@ impl Client {
 
     pub(super) fn hear_links(&mut self, now: Nanos) -> bool {
         let mut did = false;
-        while let Some(Heard { peer, event }) = self.links.poll_event() {
+        while let Some(PeerEvent { peer, event }) = self.links.poll_event() {
             did = true;
             // What one event causes comes before the next event: it may close that one's link.
             self.hear(peer, event, now);
@@ -413,7 +454,7 @@ impl Client {
         did
     }
 
-    fn hear(&mut self, peer: Peer, event: ConnectionEvent, now: Nanos) {
+    pub(super) fn hear(&mut self, peer: Peer, event: ConnectionEvent, now: Nanos) {
         match event {
             ConnectionEvent::Ready { peer: name, features, .. } if lacking(features) != 0 => {
                 let text = format!(
@@ -448,6 +489,10 @@ impl Client {
     }
 
     fn link_ended(&mut self, peer: Peer, error: &ConnectionError, now: Nanos) {
+        let shown = match peer {
+            Peer::Osd(osd) => self.places.get(osd).and_then(|place| place.shown.clone()),
+            Peer::Monitor(_) => None,
+        };
         self.close_link(peer);
         let auth_error = match error {
             ConnectionError::Auth(error) => Some(error.kind),
@@ -460,8 +505,13 @@ impl Client {
             }
             Peer::Osd(osd) => {
                 tracing::info!("the connection to osd.{} is lost: {error}", osd.0);
+                if auth_error == Some(AuthErrorKind::OldTicket)
+                    && let Some(shown) = shown
+                {
+                    self.options.credentials.ticket_refused(EntityKind::Osd, &shown);
+                }
                 if auth_error.is_some() {
-                    // The authorizer has dropped a ticket that was refused: get another one.
+                    // Get another ticket.
                     self.tickets_at = now;
                 }
                 self.objecter.session_closed(osd, now);
@@ -474,15 +524,9 @@ impl Client {
         const BACKOFF: u16 = MessageKind::OsdBackoff as u16;
         const NOTIFY: u16 = MessageKind::WatchNotify as u16;
         const MAPS: u16 = MessageKind::OsdMap as u16;
-        let heard = match message.kind {
+        let result = match message.kind {
             REPLY => {
-                match OsdOpReply::decode(message) {
-                    Ok(reply) => self.objecter.reply(osd, message.tid, reply, now),
-                    Err(error) => {
-                        tracing::warn!("an answer of osd.{} cannot be read: {error}", osd.0);
-                        self.objecter.undecodable(osd, message.tid, now);
-                    }
-                }
+                self.osd_replied(osd, message.tid, OsdOpReply::decode(message), now);
                 Ok(())
             }
             BACKOFF => OsdBackoff::decode(message)
@@ -497,10 +541,31 @@ impl Client {
                 Ok(())
             }
         };
-        if let Err(error) = heard {
+        if let Err(error) = result {
             tracing::warn!("osd.{} breaks the protocol: {error}", osd.0);
             self.close_link(Peer::Osd(osd));
             self.objecter.session_closed(osd, now);
+        }
+    }
+
+    /// An OSD answered the request of this number.
+    pub(super) fn osd_replied(
+        &mut self,
+        osd: OsdId,
+        tid: u64,
+        reply: Result<OsdOpReply, DecodeError>,
+        now: Nanos,
+    ) {
+        match reply {
+            Ok(reply) => {
+                let bytes = reply.reply.ops.iter().map(|op| op.data.len() as u64).sum();
+                self.places.count_answer(osd, bytes);
+                self.objecter.reply(osd, tid, reply, now);
+            }
+            Err(error) => {
+                tracing::warn!("an answer of osd.{} cannot be read: {error}", osd.0);
+                self.objecter.undecodable(osd, tid, now);
+            }
         }
     }
 

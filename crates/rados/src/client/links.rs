@@ -1,6 +1,7 @@
 //! The links of a client: each is a connection to a monitor or an OSD.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
@@ -11,11 +12,12 @@ use slab::Slab;
 
 use crate::Nanos;
 use crate::auth::ClientAuth;
-use crate::encoding::{Addresses, EntityAddress, EntityName};
+use crate::encoding::{Addresses, EntityAddress, EntityKind, EntityName};
 use crate::message::Message;
 use crate::message::features::SUPPORTED;
 use crate::monitors::MonitorSession;
-use crate::msgr::{ClientOptions, Connection, ConnectionEvent};
+use crate::msgr::ClientOptions as ConnectionOptions;
+use crate::msgr::{Connection, ConnectionEvent};
 
 /// The most links at a time. Objecter and monitors have lower bounds of their own.
 const LINKS_MAX: usize = 1 << 15;
@@ -33,7 +35,7 @@ pub(super) enum Peer {
 
 /// An event of a link that is in use.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct PeerEvent {
     pub(super) peer: Peer,
     pub(super) event: ConnectionEvent,
 }
@@ -45,6 +47,24 @@ struct Link {
     features: u64,
     /// The owner has closed the transport.
     is_broken: bool,
+}
+
+/// What a link to an OSD needs to be opened, on this core or another.
+pub(super) struct Opening {
+    pub(super) osd: OsdId,
+    pub(super) addresses: Addresses,
+    own_address: EntityAddress,
+    own_name: EntityName,
+    /// Also the number of the session.
+    pub(super) global_seq: u64,
+    cookie: u64,
+    auth: Box<dyn ClientAuth + Send>,
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opening(osd.{}, session {})", self.osd.0, self.global_seq)
+    }
 }
 
 pub(super) struct Links {
@@ -73,32 +93,80 @@ impl Links {
         }
     }
 
-    /// Opens a link; there is none to this peer. `None` if the peer has no address for messenger 2,
-    /// or there are too many links.
-    pub(super) fn open(
+    /// Opens a link to a monitor; there is none to it. `None` if the monitor has no address for
+    /// messenger 2, or there are too many links.
+    pub(super) fn open_monitor(
         &mut self,
-        peer: Peer,
+        session: MonitorSession,
         (peer_name, own_name): (EntityName, EntityName),
         addresses: &Addresses,
         auth: Box<dyn ClientAuth>,
         now: Nanos,
     ) -> Option<(LinkId, SocketAddr)> {
-        debug_assert!(!self.by_peer.contains_key(&peer), "{peer:?} has a link already");
-        let socket = addresses.msgr2()?.socket?;
-        if self.links.len() >= LINKS_MAX {
-            return None;
-        }
-        self.global_seq += 1;
-        let options = ClientOptions {
+        let (global_seq, cookie) = self.next_numbers();
+        let options = ConnectionOptions {
             peer: peer_name,
             peer_addresses: addresses.clone(),
             own_address: self.own_address,
             own_name,
-            global_seq: self.global_seq,
-            cookie: self.rng.random_range(1..u64::MAX),
+            global_seq,
+            cookie,
             features: SUPPORTED,
             auth,
         };
+        self.connect(Peer::Monitor(session), options, now)
+    }
+
+    /// What a new link to an OSD needs.
+    pub(super) fn opening(
+        &mut self,
+        osd: OsdId,
+        own_name: EntityName,
+        addresses: &Addresses,
+        auth: Box<dyn ClientAuth + Send>,
+    ) -> Opening {
+        let (global_seq, cookie) = self.next_numbers();
+        let (addresses, own_address) = (addresses.clone(), self.own_address);
+        Opening { osd, addresses, own_address, own_name, global_seq, cookie, auth }
+    }
+
+    /// Opens a link to an OSD; there is none to it. `None` if the OSD has no address for messenger
+    /// 2, or there are too many links.
+    pub(super) fn open_osd(
+        &mut self,
+        opening: Opening,
+        now: Nanos,
+    ) -> Option<(LinkId, SocketAddr)> {
+        let osd = opening.osd;
+        let options = ConnectionOptions {
+            peer: EntityName { kind: EntityKind::Osd, number: i64::from(osd.0) },
+            peer_addresses: opening.addresses,
+            own_address: opening.own_address,
+            own_name: opening.own_name,
+            global_seq: opening.global_seq,
+            cookie: opening.cookie,
+            features: SUPPORTED,
+            auth: opening.auth,
+        };
+        self.connect(Peer::Osd(osd), options, now)
+    }
+
+    fn next_numbers(&mut self) -> (u64, u64) {
+        self.global_seq += 1;
+        (self.global_seq, self.rng.random_range(1..u64::MAX))
+    }
+
+    fn connect(
+        &mut self,
+        peer: Peer,
+        options: ConnectionOptions,
+        now: Nanos,
+    ) -> Option<(LinkId, SocketAddr)> {
+        debug_assert!(!self.by_peer.contains_key(&peer), "{peer:?} has a link already");
+        let socket = options.peer_addresses.msgr2()?.socket?;
+        if self.links.len() >= LINKS_MAX {
+            return None;
+        }
         let connection = Connection::client(options, now);
         let key = self.links.insert(Link { peer, connection, features: 0, is_broken: false });
         let link = LinkId(u16::try_from(key).expect("links are bounded"));
@@ -162,6 +230,11 @@ impl Links {
         link.map_or(0, |link| link.features)
     }
 
+    /// True if there is a link to this peer.
+    pub(super) fn has(&self, peer: Peer) -> bool {
+        self.by_peer.contains_key(&peer)
+    }
+
     /// Queues a message. It is lost if there is no link.
     pub(super) fn send(&mut self, peer: Peer, message: Message) {
         if let Some(&link) = self.by_peer.get(&peer)
@@ -184,12 +257,12 @@ impl Links {
     }
 
     /// The next event of any link.
-    pub(super) fn poll_event(&mut self) -> Option<Heard> {
+    pub(super) fn poll_event(&mut self) -> Option<PeerEvent> {
         while let Some(&link) = self.with_events.first() {
             if let Some(state) = self.links.get_mut(link.0.into())
                 && let Some(event) = state.connection.poll_event()
             {
-                return Some(Heard { peer: state.peer, event });
+                return Some(PeerEvent { peer: state.peer, event });
             }
             self.with_events.remove(&link);
         }

@@ -29,13 +29,22 @@
 //! **Tickets** are renewed over the session with the monitor when three quarters of their time are
 //! over. An OSD that refuses a ticket makes the client renew it.
 //!
+//! **Several cores.** A client may have [branches](branch) on other cores: each has the links to
+//! some of the OSDs. The client stays one, with one name and one address. Its owner carries
+//! [errands](Client::take_errands) to the branches and [reports](Client::reported) back. The CPU
+//! time of the cores decides which links move to a branch.
+//!
 //! **The end.** [`Client::close`] fails what is not answered, and closes the links. A client whose
 //! key all monitors refuse, or which cannot read a map, fails ([`Phase::Failed`]).
 
+mod balance;
+pub mod branch;
+mod branches;
 mod calls;
 mod links;
 mod location;
 mod maps;
+mod places;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -56,7 +65,9 @@ use crate::monitors::{self, Monitors, Trouble};
 use crate::objecter::{self, Objecter, Wait, WaitReason};
 
 use links::Links;
+use places::Places;
 
+pub use branch::{Branch, BranchId, CoreLoad, Errand, Report};
 pub use links::LinkId;
 
 /// How long a request waits before [`Client::waits_for`] names it.
@@ -122,6 +133,9 @@ pub struct Client {
     began: Nanos,
     calls: Calls,
     links: Links,
+    places: Places,
+    /// What branches told, and is not handled yet.
+    reports: VecDeque<(BranchId, Report)>,
     monitors: Monitors,
     objecter: Objecter<OsdMap>,
     map: Option<Arc<OsdMap>>,
@@ -172,6 +186,8 @@ impl Client {
             EntityAddress { nonce: options.nonce, ..EntityAddress::msgr2(UNSPECIFIED, 0) };
         let client = Self {
             links: Links::new(options.seed, own_address),
+            places: Places::default(),
+            reports: VecDeque::new(),
             monitors,
             objecter: Objecter::new(objecter_options, now),
             phase: Phase::Connecting,
@@ -223,6 +239,7 @@ impl Client {
         loop {
             let mut busy = self.take_calls(now);
             busy |= self.hear_links(now);
+            busy |= self.hear_branches(now);
             busy |= self.run_monitors(now);
             busy |= self.run_objecter(now);
             if !busy {
@@ -350,6 +367,7 @@ impl Client {
         for link in self.links.close_all() {
             self.actions.push_back(Action::Close(link));
         }
+        self.close_branches();
         self.fail_calls(errno);
     }
 

@@ -328,7 +328,7 @@ impl Connection {
             Tag::Keepalive2Ack => {
                 Time::decode(&mut Decoder::new(first))?;
             }
-            // Both ends are lossy: nobody keeps what it sent.
+            // Both ends are lossy: neither keeps what it sent.
             Tag::Ack => {
                 payload::decode_number(first, "an acknowledged sequence number")?;
             }

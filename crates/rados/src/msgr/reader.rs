@@ -28,11 +28,11 @@ pub(super) struct FrameReader {
     pub(super) cipher: Option<Cipher>,
     /// The longest frame that is accepted.
     pub(super) limit: u64,
-    stage: Stage,
+    part: FramePart,
 }
 
 /// What comes next.
-enum Stage {
+enum FramePart {
     Preamble,
     First {
         preamble: Preamble,
@@ -53,24 +53,26 @@ impl FrameReader {
         let mut input = Input::default();
         input.record = Some(Vec::new());
         let limit = MAX_HANDSHAKE_FRAME_BYTES;
-        Self { input, cipher: None, limit, stage: Stage::Preamble }
+        Self { input, cipher: None, limit, part: FramePart::Preamble }
     }
 
     /// The next frame, if all of it is there. A frame that its sender aborted is passed over.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, ConnectionError> {
         loop {
-            let stage = std::mem::replace(&mut self.stage, Stage::Preamble);
-            let step = match stage {
-                Stage::Preamble => self.preamble()?,
-                Stage::First { preamble, inline } => self.first(preamble, inline)?,
-                Stage::Rest { preamble, segments, next } => self.rest(preamble, segments, next)?,
+            let part = std::mem::replace(&mut self.part, FramePart::Preamble);
+            let step = match part {
+                FramePart::Preamble => self.preamble()?,
+                FramePart::First { preamble, inline } => self.first(preamble, inline)?,
+                FramePart::Rest { preamble, segments, next } => {
+                    self.rest(preamble, segments, next)?
+                }
             };
             match step {
-                Step::Wait(stage) => {
-                    self.stage = stage;
+                Step::Wait(part) => {
+                    self.part = part;
                     return Ok(None);
                 }
-                Step::Go(stage) => self.stage = stage,
+                Step::Go(part) => self.part = part,
                 Step::Done(frame) => return Ok(Some(frame)),
             }
         }
@@ -79,14 +81,14 @@ impl FrameReader {
     fn preamble(&mut self) -> Result<Step, ConnectionError> {
         let Some(cipher) = &mut self.cipher else {
             let Some(bytes) = self.input.take_array::<PREAMBLE_BYTES>() else {
-                return Ok(Step::Wait(Stage::Preamble));
+                return Ok(Step::Wait(FramePart::Preamble));
             };
             let preamble = Preamble::decode(&bytes, self.limit)?;
-            return Ok(Step::Go(Stage::First { preamble, inline: Bytes::new() }));
+            return Ok(Step::Go(FramePart::First { preamble, inline: Bytes::new() }));
         };
         const BLOCK_BYTES: usize = PREAMBLE_BYTES + INLINE_BYTES;
         let Some(sealed) = self.input.take_array::<{ BLOCK_BYTES + SEAL_BYTES }>() else {
-            return Ok(Step::Wait(Stage::Preamble));
+            return Ok(Step::Wait(FramePart::Preamble));
         };
         let mut block = [0; BLOCK_BYTES];
         let mut seal = [0; SEAL_BYTES];
@@ -99,7 +101,7 @@ impl FrameReader {
         bytes.copy_from_slice(&block[..PREAMBLE_BYTES]);
         let preamble = Preamble::decode(&bytes, self.limit)?;
         let inline = Bytes::copy_from_slice(&block[PREAMBLE_BYTES..]);
-        Ok(Step::Go(Stage::First { preamble, inline }))
+        Ok(Step::Go(FramePart::First { preamble, inline }))
     }
 
     fn first(&mut self, preamble: Preamble, mut inline: Bytes) -> Result<Step, ConnectionError> {
@@ -108,7 +110,7 @@ impl FrameReader {
             let more = padded(len).saturating_sub(INLINE_BYTES);
             if more > 0 {
                 let Some(sealed) = self.input.take(more + SEAL_BYTES) else {
-                    return Ok(Step::Wait(Stage::First { preamble, inline }));
+                    return Ok(Step::Wait(FramePart::First { preamble, inline }));
                 };
                 let block = open(cipher, sealed).ok_or_else(|| wrong("the seal of a segment"))?;
                 let mut whole = BytesMut::with_capacity(INLINE_BYTES + block.len());
@@ -120,7 +122,7 @@ impl FrameReader {
             inline
         } else if len > 0 {
             let Some(mut segment) = self.input.take(len + CRC_BYTES) else {
-                return Ok(Step::Wait(Stage::First { preamble, inline }));
+                return Ok(Step::Wait(FramePart::First { preamble, inline }));
             };
             let sum = segment.split_off(len);
             if sum[..] != checksum::segment(&segment).to_le_bytes() {
@@ -134,7 +136,7 @@ impl FrameReader {
         if preamble.segments == 1 {
             return Ok(Step::Done(Frame { tag: preamble.tag, segments }));
         }
-        Ok(Step::Go(Stage::Rest { preamble, segments, next: 1 }))
+        Ok(Step::Go(FramePart::Rest { preamble, segments, next: 1 }))
     }
 
     fn rest(
@@ -147,7 +149,7 @@ impl FrameReader {
             let lens = preamble.lens.map(|len| len as usize);
             let len: usize = lens[1..].iter().map(|&len| padded(len)).sum();
             let Some(sealed) = self.input.take(len + SECURE_EPILOGUE_BYTES + SEAL_BYTES) else {
-                return Ok(Step::Wait(Stage::Rest { preamble, segments, next }));
+                return Ok(Step::Wait(FramePart::Rest { preamble, segments, next }));
             };
             let mut block = open(cipher, sealed).ok_or_else(|| wrong("the seal of segments"))?;
             for index in 1..MAX_SEGMENTS {
@@ -159,13 +161,13 @@ impl FrameReader {
         } else {
             while next < preamble.segments {
                 let Some(segment) = self.input.take(preamble.lens[next] as usize) else {
-                    return Ok(Step::Wait(Stage::Rest { preamble, segments, next }));
+                    return Ok(Step::Wait(FramePart::Rest { preamble, segments, next }));
                 };
                 segments[next] = segment;
                 next += 1;
             }
             let Some(epilogue) = self.input.take_array::<CRC_EPILOGUE_BYTES>() else {
-                return Ok(Step::Wait(Stage::Rest { preamble, segments, next }));
+                return Ok(Step::Wait(FramePart::Rest { preamble, segments, next }));
             };
             let sums = epilogue[1..].chunks_exact(CRC_BYTES);
             for (segment, sum) in segments[1..preamble.segments].iter().zip(sums) {
@@ -177,19 +179,19 @@ impl FrameReader {
         };
         match late & LATE_MASK {
             LATE_COMPLETE => Ok(Step::Done(Frame { tag: preamble.tag, segments })),
-            LATE_ABORTED => Ok(Step::Go(Stage::Preamble)),
+            LATE_ABORTED => Ok(Step::Go(FramePart::Preamble)),
             _ => Err(wrong("the status at the end of a frame")),
         }
     }
 }
 
 enum Step {
-    Wait(Stage),
-    Go(Stage),
+    Wait(FramePart),
+    Go(FramePart),
     Done(Frame),
 }
 
-/// Opens a block that has its seal behind it: in place if nobody else holds the memory.
+/// Opens a block that has its seal behind it: in place if the memory has no other holder.
 fn open(cipher: &mut Cipher, mut sealed: Bytes) -> Option<Bytes> {
     let mut seal = [0; SEAL_BYTES];
     seal.copy_from_slice(&sealed.split_off(sealed.len() - SEAL_BYTES));

@@ -164,6 +164,28 @@ impl<M: ClusterMap> Objecter<M> {
         session.state = SessionState::Opening;
         session.failures = session.failures.saturating_add(1);
         let failures = session.failures;
+        self.take_back(osd, now);
+        self.reopen(osd, failures, now);
+        self.want_map();
+    }
+
+    /// The owner wants the connection to an OSD in another place: closes it, and opens it again at
+    /// once. All requests of the session are sent again, as after a loss, but it counts as none.
+    pub fn move_session(&mut self, osd: OsdId, now: Nanos) {
+        let Some(session) = self.sessions.get_mut(&osd).filter(|session| session.is_ready()) else {
+            return;
+        };
+        session.backoffs.clear();
+        session.state = SessionState::Opening;
+        let addresses = session.addresses.clone();
+        self.actions.push_back(Action::Close(osd));
+        self.actions.push_back(Action::Open { osd, addresses });
+        self.take_back(osd, now);
+    }
+
+    /// Nothing of a session that is not ready counts as sent. Its watches are registered anew.
+    fn take_back(&mut self, osd: OsdId, now: Nanos) {
+        let Some(session) = self.sessions.get(&osd) else { return };
         let keys: Vec<usize> = session.requests.values().copied().collect();
         for key in keys {
             let Some(request) = self.requests.get_mut(key) else { continue };
@@ -173,8 +195,6 @@ impl<M: ClusterMap> Objecter<M> {
             }
         }
         self.renew_lingers_of(osd, now);
-        self.reopen(osd, failures, now);
-        self.want_map();
     }
 
     fn reopen(&mut self, osd: OsdId, failures: u32, now: Nanos) {

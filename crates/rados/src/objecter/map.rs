@@ -100,7 +100,7 @@ pub(super) struct Target {
     /// The seed, not folded.
     pub hash: u32,
     pub group: Rc<Group>,
-    /// The OSD: the primary or, for some reads, another member. `None`: nobody can take it.
+    /// The OSD: the primary or, for some reads, another member. `None`: no OSD can take it.
     pub osd: Option<OsdId>,
     /// `osd` was selected among all members.
     pub chose_replica: bool,

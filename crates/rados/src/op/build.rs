@@ -176,7 +176,7 @@ impl ObjectOps {
         self.plain(code::STAT)
     }
 
-    /// Fails with `ENOENT` if there is no object. It is a `stat` whose data nobody reads.
+    /// Fails with `ENOENT` if there is no object. It is a `stat` whose data is not read.
     pub fn assert_exists(&mut self) -> &mut Self {
         self.stat()
     }

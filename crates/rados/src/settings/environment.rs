@@ -167,7 +167,8 @@ mod tests {
     fn reads_all_options() {
         let arguments = parse(
             "--conf a.conf -n client.x --cluster=west -m 'v2:1.2.3.4, v2:1.2.3.5' \
-             --rbd-cache=false --log-to-stderr --keyring /k --rados_osd_op_timeout 5 --no-mon-config --debug-ms=1=2",
+             --rbd-cache=false --log-to-stderr --keyring /k --rados_osd_op_timeout 5 \
+             --no-mon-config --debug-ms=1=2",
         );
         let arguments = arguments.expect("sound");
         assert_eq!(arguments.conf.as_deref(), Some("a.conf"));

@@ -25,7 +25,7 @@ const COOKIE_PREFIX: &str = "auto ";
 /// How many may hold a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// Nobody holds it.
+    /// No client holds it.
     None,
     /// One.
     Exclusive,

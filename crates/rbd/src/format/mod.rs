@@ -7,6 +7,7 @@ pub mod lock;
 pub mod names;
 pub mod notice;
 pub mod object_map;
+pub mod request;
 pub mod striping;
 
 pub use features::Features;

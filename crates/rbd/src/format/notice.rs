@@ -5,16 +5,18 @@
 //!
 //! | No | Message | Who answers |
 //! |---|---|---|
-//! | 0, 1 | a client took, or gave up, the lock | nobody |
+//! | 0, 1 | a client took, or gave up, the lock | no client |
 //! | 2 | a client asks for the lock | the owner, with a [`response`]: 0, or `EROFS` to refuse |
-//! | 3 | the header changed | nobody |
-//! | 4, 5 | progress of, or the end of, a request | nobody |
-//! | 6.. | a request to the owner, e.g. a resize | the owner |
+//! | 3 | the header changed | no client |
+//! | 4, 5 | progress of, or the end of, a request | no client |
+//! | 6.. | a [`Request`] to the owner, e.g. for a resize | the owner |
 //!
 //! (Ceph: `src/librbd/WatchNotifyTypes`.)
 
 use bytes::Bytes;
 use fieldstone_rados::encoding::{DecodeError, Decoder, Encoder};
+
+use super::request::{self, Request};
 
 /// Names a client: its number, and the cookie of its watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +51,8 @@ pub enum Notice {
     AsyncProgress(RequestId, u64, u64),
     /// A request has ended, with a negative error number or 0.
     AsyncComplete(RequestId, i32),
+    /// A request to the owner.
+    Request(Request),
     /// A request to the owner that this client does not serve.
     OwnerRequest(u32),
     /// Another message. It needs no answer.
@@ -73,12 +77,12 @@ impl ClientId {
 }
 
 impl RequestId {
-    fn encode(self, into: &mut Encoder) {
+    pub(super) fn encode(self, into: &mut Encoder) {
         self.client.encode(into);
         into.u64(self.request);
     }
 
-    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+    pub(super) fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
         Ok(Self { client: ClientId::decode(from)?, request: from.u64("a request")? })
     }
 }
@@ -88,7 +92,8 @@ impl Notice {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut into = Encoder::new();
-        into.section(VERSION, 1, |into| match self {
+        let version = if matches!(self, Notice::Request(_)) { request::VERSION } else { VERSION };
+        into.section(version, 1, |into| match self {
             Notice::AcquiredLock(client) => client.encode(into.u32(0)),
             Notice::ReleasedLock(client) => client.encode(into.u32(1)),
             Notice::RequestLock(client, force) => {
@@ -106,6 +111,7 @@ impl Notice {
                 request.encode(into.u32(5));
                 into.i32(*result);
             }
+            Notice::Request(request) => request.encode(into.u32(request.number())),
             Notice::OwnerRequest(number) | Notice::Other(number) => {
                 into.u32(*number);
             }
@@ -139,7 +145,10 @@ impl Notice {
             }
             5 => Notice::AsyncComplete(RequestId::decode(&mut from)?, from.i32("a result")?),
             number if OWNER_REQUESTS.contains(&number) || number == METADATA_UPDATE => {
-                Notice::OwnerRequest(number)
+                match Request::decode(number, version, &mut from)? {
+                    Some(request) => Notice::Request(request),
+                    None => Notice::OwnerRequest(number),
+                }
             }
             number => Notice::Other(number),
         })
@@ -169,6 +178,8 @@ pub fn decode_response(bytes: &Bytes) -> Result<Option<i32>, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use fieldstone_rados::cluster::SnapId;
+
     use super::*;
 
     fn notices() -> Vec<Notice> {
@@ -181,9 +192,53 @@ mod tests {
             Notice::HeaderUpdate,
             Notice::AsyncProgress(request, 4, 5),
             Notice::AsyncComplete(request, -2),
-            Notice::OwnerRequest(7),
+            Notice::OwnerRequest(10),
             Notice::Other(18),
         ]
+        .into_iter()
+        .chain(requests())
+        .collect()
+    }
+
+    /// Each kind of work, with an id and, where that is possible, without one.
+    fn requests() -> impl Iterator<Item = Notice> {
+        use super::super::request::Work;
+        let client = ClientId { client: 1, watch: 2 };
+        let id = Some(RequestId { client, request: 3 });
+        let name = || "s".to_owned();
+        let named = [
+            Work::CreateSnapshot(name()),
+            Work::RemoveSnapshot(name()),
+            Work::RenameSnapshot(SnapId(9), name()),
+            Work::ProtectSnapshot(name()),
+            Work::UnprotectSnapshot(name()),
+        ];
+        let resize = Work::Resize { size_bytes: 5, may_shrink: true };
+        let with_id = named.clone().into_iter().chain([Work::Flatten, resize]);
+        let with_id = with_id.map(move |work| Request { id, work });
+        let without = named.into_iter().map(|work| Request { id: None, work });
+        with_id.chain(without).map(Notice::Request)
+    }
+
+    #[test]
+    fn requests_of_other_versions_are_read() {
+        use super::super::request::Work;
+        let read = |bytes: &'static [u8]| Notice::decode(&Bytes::from_static(bytes));
+        // Version 3 of a resize says nothing about shrinking.
+        let old = read(
+            b"\x03\x01\x24\0\0\0\x07\0\0\0\x00\x10\0\0\0\0\0\0\
+              \x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0",
+        );
+        let id = Some(RequestId { client: ClientId { client: 1, watch: 2 }, request: 3 });
+        let work = Work::Resize { size_bytes: 4096, may_shrink: true };
+        assert_eq!(old, Ok(Notice::Request(Request { id, work })));
+        // Version 2 of a snapshot has nothing but the name.
+        let old = read(b"\x02\x01\x09\0\0\0\x08\0\0\0\x01\0\0\0s");
+        let work = Work::CreateSnapshot("s".into());
+        assert_eq!(old, Ok(Notice::Request(Request { id: None, work })));
+        // A snapshot of a group is not made here.
+        let group = read(b"\x07\x01\x13\0\0\0\x09\0\0\0\x01\0\0\0s\x01\x01\x04\0\0\0\x01\0\0\0");
+        assert_eq!(group, Ok(Notice::OwnerRequest(9)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! u32 14 | section(1,1) { u64 objects }            the header
-//! ceil(objects / 4) bytes                          four objects in a byte, the first in the top bits
+//! ceil(objects / 4) bytes                          four objects in a byte, the first on top
 //! u32 length | u32 crc of the header's 14 bytes    the footer; empty in inputs of class calls
 //!            | u32 count | a crc for each 4096 bytes of data
 //! ```

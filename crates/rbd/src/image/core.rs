@@ -10,8 +10,10 @@ use fieldstone_rados::errno::Errno;
 use fieldstone_rados::settings::ReadPolicy;
 use fieldstone_tasks::Lock;
 
+use super::asking::Asking;
 use super::owner::Ownership;
-use super::sync::{Event, Gate, Pass, Spawner, Timer, Turn, Turns};
+use super::requests::Requests;
+use super::sync::{Alone, Event, Gate, Pass, Spawner, Timer, Turn, Turns};
 use super::view::View;
 use crate::error::RbdError;
 use crate::format::notice::ClientId;
@@ -86,6 +88,10 @@ pub(crate) struct Core {
     pub(crate) watch: RefCell<Option<Rc<Watch>>>,
     /// Who owns the lock, as far as this client knows.
     pub(crate) ownership: Ownership,
+    /// What other clients have asked the owner for.
+    pub(crate) requests: Requests,
+    /// What this client has asked the owner for.
+    pub(crate) asking: Asking,
     /// The object map, while this client owns it, or that of the snapshot.
     pub(crate) map: RefCell<Option<ObjectMap>>,
     gate: Gate,
@@ -163,6 +169,8 @@ impl Core {
             view: RefCell::new(view),
             watch: RefCell::default(),
             ownership: Ownership::default(),
+            requests: Requests::default(),
+            asking: Asking::default(),
             map: RefCell::default(),
             gate: Gate::default(),
             turns: Turns::default(),
@@ -301,6 +309,11 @@ impl Core {
     /// Goes through the gate: while a write holds the pass, this client does not give the lock up.
     pub(crate) async fn enter(self: &Rc<Self>) -> Pass<GateOf> {
         Gate::enter(GateOf(Rc::clone(self))).await
+    }
+
+    /// Goes through the gate as the only one: the writes inside end, and new ones wait.
+    pub(crate) async fn enter_alone(self: &Rc<Self>) -> Alone<GateOf> {
+        Gate::enter_alone(GateOf(Rc::clone(self))).await
     }
 
     /// Closes the gate, and waits until no write is inside.

@@ -138,7 +138,8 @@ impl Core {
             }
             Err(Errno::ESHUTDOWN) => Err(self.error("changing the object map", Errno::ESHUTDOWN)),
             Err(errno) => {
-                tracing::warn!(image = %self.name, object, %errno, "changing the object map failed");
+                let image = &self.name;
+                tracing::warn!(%image, object, %errno, "changing the object map failed");
                 self.invalidate_map("a change of it failed").await
             }
         }

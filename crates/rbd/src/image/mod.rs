@@ -4,15 +4,18 @@
 //! has delivered answers of the cluster, and carries out the calls that the cluster's queue has
 //! then. Each request is a task. Files, bottom up: [`view`] reads objects and parents, [`map`]
 //! keeps the object map, [`owner`] gets and gives the lock, [`watcher`] listens to other clients,
-//! [`write`] changes objects.
+//! [`requests`] does what they ask the owner for, [`asking`] asks another owner, [`write`] changes
+//! objects.
 //!
 //! **Failure.** A request that fails says why. If the cluster has blocked this client, or the image
 //! is gone, the image stops: all requests from then on fail with that error.
 
+mod asking;
 mod core;
 mod extents;
 mod map;
 mod owner;
+mod requests;
 mod session;
 mod sync;
 mod view;

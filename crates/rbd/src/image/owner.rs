@@ -57,7 +57,7 @@ pub(crate) const NOTIFY_TIMEOUT_MS: u32 = 5_000;
 /// How long to wait for the lock, after its owner has promised to give it up, before it is asked
 /// again.
 const RELEASE_WAIT: Nanos = Nanos::from_ms(30_000);
-/// How long to wait before the lock is tried again, when nobody answered for the owner. A living
+/// How long to wait before the lock is tried again, when no owner answered. A living
 /// owner may be slow: it is asked without end, and requests wait.
 const SILENT_PAUSE: Nanos = Nanos::from_ms(1_000);
 /// How long this client leaves the lock to a client that has asked for it.
@@ -66,6 +66,8 @@ const HOLD_BACK: Nanos = Nanos::from_ms(2_000);
 const AT_ONCE_MAX: usize = 1_000;
 /// How often the lock is tried while another image of this same client has it without a watch.
 const SELF_MAX: usize = 60;
+/// Why the lock is not got, if its owner keeps it.
+pub(super) const KEPT: &str = "it uses the image exclusively";
 /// Cookies of this image that are remembered.
 const COOKIES_MAX: usize = 16;
 
@@ -93,6 +95,8 @@ pub(crate) struct Ownership {
     cookies: RefCell<Vec<String>>,
     /// Steps that change the lock come one after another.
     steps: Lock,
+    /// Requests of other clients, and giving the lock up, come one after another.
+    pub(super) duties: Lock,
     /// How many such steps have begun or ended.
     step_changes: Cell<u64>,
     /// The lock will be given up when the layers above keep nothing any more.
@@ -134,6 +138,13 @@ impl Ownership {
     pub(crate) fn layers_settled(&self) {
         if self.leaving.get() {
             self.settled.set(true);
+            self.changed.happen();
+        }
+    }
+
+    /// The lock stays here after all: the layers may keep data again.
+    pub(super) fn stays(&self) {
+        if self.leaving.replace(false) {
             self.changed.happen();
         }
     }
@@ -449,8 +460,7 @@ impl Core {
                 0 => promised = true,
                 // EROFS and others: it keeps the lock.
                 _ => {
-                    let reason = "it uses the image exclusively";
-                    return Err(self.locked_by(&owner.client.to_string(), reason));
+                    return Err(self.locked_by(&owner.client.to_string(), KEPT));
                 }
             }
         }
@@ -465,7 +475,8 @@ impl Core {
             return Ok(Attempt::OwnClient);
         }
         if !is_self {
-            tracing::warn!(image = %self.name, owner = %name, "the lock's owner is gone; it is shut out");
+            let image = &self.name;
+            tracing::warn!(%image, owner = %name, "the lock's owner is gone; it is shut out");
             let Some(address) = owner.blocklist_address() else {
                 return Err(self.locked_by(&name, "it is gone, and its address is not known"));
             };
@@ -498,6 +509,7 @@ impl Core {
         {
             self.ownership.changed.next().await;
         }
+        let _duty = self.ownership.duties.acquire().await;
         if !self.needs_lock() || self.ownership.possession() != Possession::Owned {
             return;
         }
@@ -527,7 +539,7 @@ impl Core {
 
     /// Waits until the layers above keep nothing any more. False if the lock is not to be given up
     /// by the caller: another procedure does it, or it is lost, or the image has ended.
-    async fn layers_leave(&self) -> bool {
+    pub(super) async fn layers_leave(&self) -> bool {
         let ownership = &self.ownership;
         if ownership.leaving.replace(true) {
             return false;

@@ -44,7 +44,7 @@ struct Clock {
 pub struct Timer(Rc<RefCell<Clock>>);
 
 impl Timer {
-    /// A timer at time 0, with nobody asleep.
+    /// A timer at time 0, with no sleeper.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -116,8 +116,8 @@ impl Spawner {
         std::mem::take(&mut *self.0.borrow_mut())
     }
 
-    /// Runs the tasks beside `future`, until that is done. Then they are dropped.
-    pub(crate) async fn run_beside<F: Future>(&self, future: F) -> F::Output {
+    /// Runs the tasks concurrently with `future`, until that is done. Then they are dropped.
+    pub(crate) async fn run_with<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut tasks: Vec<Task> = Vec::new();
         poll_fn(|context| {
@@ -137,7 +137,7 @@ impl Spawner {
     }
 }
 
-/// Lets writes in, until somebody closes it and waits for those inside.
+/// Lets writes in, until a task closes it and waits for those inside.
 #[derive(Default)]
 pub(crate) struct Gate {
     inside: Cell<usize>,
@@ -147,6 +147,9 @@ pub(crate) struct Gate {
 
 /// A write is inside until it drops this.
 pub(crate) struct Pass<T: AsRef<Gate>>(T);
+
+/// A procedure is inside alone until it drops this.
+pub(crate) struct Alone<T: AsRef<Gate>>(Pass<T>);
 
 impl Gate {
     /// Waits until the gate is open, and goes in.
@@ -161,7 +164,27 @@ impl Gate {
         }
     }
 
-    /// Closes the gate, and waits until nobody is inside. Each call needs a call of
+    /// Waits until the gate is open and no other write is inside, and goes in. All others wait
+    /// outside until the procedure is done.
+    pub(crate) async fn enter_alone<T: AsRef<Gate>>(gate: T) -> Alone<T> {
+        loop {
+            let inner = gate.as_ref();
+            if inner.closed.get() == 0 {
+                inner.closed.set(1);
+                inner.inside.set(inner.inside.get() + 1);
+                // From here on, a future that is dropped leaves the gate as it was.
+                let alone = Alone(Pass(gate));
+                let inner = alone.0.0.as_ref();
+                while inner.inside.get() > 1 {
+                    inner.changed.next().await;
+                }
+                return alone;
+            }
+            inner.changed.next().await;
+        }
+    }
+
+    /// Closes the gate, and waits until no write is inside. Each call needs a call of
     /// [`Gate::open`].
     pub(crate) async fn close(&self) {
         self.closed.set(self.closed.get() + 1);
@@ -185,6 +208,12 @@ impl<T: AsRef<Gate>> Drop for Pass<T> {
     }
 }
 
+impl<T: AsRef<Gate>> Drop for Alone<T> {
+    fn drop(&mut self) {
+        self.0.0.as_ref().open();
+    }
+}
+
 /// Turns on objects: a procedure of several steps has an object to itself, first come, first
 /// served.
 #[derive(Default)]
@@ -198,7 +227,7 @@ pub(crate) struct Turn<T: AsRef<Turns>> {
 }
 
 impl Turns {
-    /// True if somebody has a turn on the object, or waits for one.
+    /// True if a task has a turn on the object, or waits for one.
     pub(crate) fn is_busy(&self, object: u64) -> bool {
         let turns = self.0.borrow();
         !turns.is_empty() && turns.contains_key(&object)

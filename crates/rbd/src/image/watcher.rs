@@ -57,7 +57,7 @@ impl Core {
         while self.check().is_ok() {
             match self.cluster.watch(self.store.object(&self.header_object())).await {
                 Ok(watch) if self.check().is_err() => {
-                    // The image was closed meanwhile, and nobody else would end this watch.
+                    // The image was closed meanwhile, and no other task would end this watch.
                     let _ = watch.end().await;
                     return;
                 }
@@ -86,7 +86,7 @@ impl Core {
         });
     }
 
-    fn handle_notice(self: &Rc<Self>, watch: &Watch, notify_id: u64, payload: &Bytes) {
+    fn handle_notice(self: &Rc<Self>, watch: &Rc<Watch>, notify_id: u64, payload: &Bytes) {
         let possession = self.ownership.possession();
         let owns = matches!(possession, Possession::Owned | Possession::Releasing);
         let answer = match Notice::decode(payload) {
@@ -105,6 +105,21 @@ impl Core {
             Ok(Notice::RequestLock(client, _)) if owns && client != self.client_id() => {
                 self.answer_request_for_lock(possession)
             }
+            Ok(Notice::Request(request)) if owns => {
+                match self.take_request(watch, notify_id, request) {
+                    Some(answer) => answer,
+                    None => return,
+                }
+            }
+            Ok(Notice::AsyncProgress(id, done, total)) => {
+                self.hear_of(id, Some((done, total)), None);
+                Bytes::new()
+            }
+            Ok(Notice::AsyncComplete(id, result)) => {
+                self.hear_of(id, None, Some(result));
+                Bytes::new()
+            }
+            // The client asks for the lock then, and does it itself.
             Ok(Notice::OwnerRequest(_)) if owns => notice::response(-Errno::EOPNOTSUPP.0),
             Ok(_) => Bytes::new(),
             Err(fault) => {

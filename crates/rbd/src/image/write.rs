@@ -7,13 +7,20 @@
 //! 1. The object map says that the object exists.
 //! 2. If the parent may have its bytes: the change goes out with the condition that the object
 //!    exists. If it does not, the parent's bytes are read, and one request copies them up and does
-//!    the change. The class writes them only if the object still does not exist, so nobody's change
-//!    is lost.
+//!    the change. The class writes them only if the object still does not exist, so no other
+//!    client's change is lost.
 //! 3. After a removal, the map says that the object is gone.
 //!
 //! **Snapshots and copying up.** An image with `deep-flatten` and snapshots copies the parent's
 //! bytes in a request of its own that keeps no snapshots: so the object looks as if it had existed
-//! before the snapshots, and they find the bytes there.
+//! before the snapshots, and they find the bytes there. Flattening copies that way too. An object
+//! that was there before, and was deleted by a rollback, keeps what the snapshots of that time see:
+//! only newer ones find the copy.
+//!
+//! **Zeroes that change nothing.** An OSD leaves an object as it is, and makes no clone for new
+//! snapshots, if the range to be zeroed lies behind the object's bytes. The map must not say then
+//! that the object has changed since the last snapshot, or a difference of snapshots would have too
+//! much. So an object that is clean is asked for its size first.
 //!
 //! **A lock that is lost.** A change of several steps asks before each step whether this client
 //! still has the lock. If not, it fails, and the whole write begins again when the lock is back.
@@ -25,18 +32,22 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use fieldstone_rados::cluster::SnapContext;
+use fieldstone_rados::cluster::{Operation, SnapContext, SnapId};
 use fieldstone_rados::errno::Errno;
-use fieldstone_rados::op::ObjectOps;
+use fieldstone_rados::op::results::{Snapshots, Stat};
+use fieldstone_rados::op::{ALL_SNAPSHOTS, ObjectOps};
 use fieldstone_tasks::oneshot;
 
 use super::core::Core;
 use super::view::{Pieces, View, trimmed};
 use crate::error::RbdError;
 use crate::format::{Features, ObjectExtent, ObjectState, class, lock, names};
+use crate::store::answer;
 
 /// Objects of one request that are changed at the same time.
 const OBJECTS_AT_ONCE: usize = 64;
+/// Older than all snapshots.
+const NONE: SnapId = SnapId(0);
 /// How often a write is tried again after this client has lost the lock in the middle.
 const LOCK_LOSSES_MAX: usize = 3;
 
@@ -238,6 +249,12 @@ impl Core {
         if matches!(change, ObjectChange::Remove) && overlap == 0 {
             return self.remove_object(view, object).await;
         }
+        if let ObjectChange::Zero { offset, .. } = change
+            && state == Some(ObjectState::ExistsClean)
+            && self.ends_before(view, object, offset).await?
+        {
+            return Ok(());
+        }
         if state.is_some_and(|state| state != ObjectState::Exists) {
             self.set_state(object, ObjectState::Exists, None).await?;
             self.still_owns()?;
@@ -351,7 +368,12 @@ impl Core {
                 ops.create(false);
             }
         } else if deep {
-            self.copy_below_snapshots(view, object, below).await?;
+            let len = below.len() as u64;
+            self.copy_below_snapshots(view, object, below, NONE).await?;
+            if matches!(change, ObjectChange::Zero { offset, .. } if *offset >= len) {
+                // The object is what the snapshots see.
+                return self.note_copied(view, object, NONE).await;
+            }
         } else {
             class::copyup(&mut ops, below);
         }
@@ -359,6 +381,40 @@ impl Core {
         self.still_owns()?;
         let sent = view.data.send_keeping(&view.object(object), ops, &view.snap_context).await;
         sent.map(drop).map_err(|errno| self.error("a write", errno))
+    }
+
+    /// True if an object exists, and all its bytes lie before `offset`: to zero it from there on
+    /// changes nothing.
+    pub(crate) async fn ends_before(
+        &self,
+        view: &View,
+        object: u64,
+        offset: u64,
+    ) -> Result<bool, RbdError> {
+        let action = "asking for an object's size";
+        let mut ops = ObjectOps::new();
+        ops.stat();
+        let reply = match view.data.send(&view.object(object), ops).await {
+            Ok(reply) => reply,
+            Err(Errno::ENOENT) => return Ok(false),
+            Err(errno) => return Err(self.error(action, errno)),
+        };
+        let data = answer(&reply, 0).map_err(|errno| self.error(action, errno))?;
+        let stat = Stat::decode(data).map_err(|fault| RbdError::damaged(&self.name, &fault))?;
+        Ok(stat.size_bytes <= offset)
+    }
+
+    /// The map says of an object that was, or will be, copied below the snapshots and nothing else:
+    /// it has not changed since the last one. `seq`: the newest snapshot that does not see the
+    /// copy.
+    async fn note_copied(&self, view: &View, object: u64, seq: SnapId) -> Result<(), RbdError> {
+        let is_seen = view.snap_context.snaps.first().is_some_and(|&newest| newest > seq);
+        let is_clean = view.features.has(Features::FAST_DIFF) && is_seen;
+        let state = if is_clean { ObjectState::ExistsClean } else { ObjectState::Exists };
+        if self.state(object).is_some_and(|present| present != state) {
+            self.set_state(object, state, None).await?;
+        }
+        Ok(())
     }
 
     /// What an object would show of the parent, without zeroes at the end.
@@ -374,14 +430,16 @@ impl Core {
         Ok(trimmed(&pieces))
     }
 
-    /// Copies bytes of the parent into an object as if it had existed before all snapshots.
+    /// Copies bytes of the parent into an object as if it had existed before all snapshots but
+    /// those up to `seq`.
     async fn copy_below_snapshots(
         &self,
         view: &View,
         object: u64,
         below: Bytes,
+        seq: SnapId,
     ) -> Result<(), RbdError> {
-        self.mark_in_snapshots(view, object).await?;
+        self.mark_in_snapshots(view, object, seq).await?;
         self.still_owns()?;
         let mut ops = ObjectOps::new();
         class::copyup(&mut ops, below);
@@ -399,25 +457,42 @@ impl Core {
         if overlap == 0 {
             return Ok(());
         }
-        let mut ops = ObjectOps::new();
-        ops.stat();
-        let exists = view.data.send_if_exists(&view.object(object), ops).await;
-        if exists.map_err(|errno| self.error("looking for an object", errno))? {
-            return Ok(());
-        }
+        let Some(seq) = self.absent_since(view, object).await? else { return Ok(()) };
         let below = self.parent_bytes(view, object, overlap).await?;
         if below.is_empty() {
             return Ok(());
         }
-        if self.state(object).is_some_and(|state| state != ObjectState::Exists) {
-            self.set_state(object, ObjectState::Exists, None).await?;
-        }
-        self.copy_below_snapshots(view, object, below).await
+        self.note_copied(view, object, seq).await?;
+        self.copy_below_snapshots(view, object, below, seq).await
+    }
+
+    /// The newest snapshot that a deleted object has heard of, [`NONE`] if there never was an
+    /// object; `None` if it exists.
+    async fn absent_since(&self, view: &View, object: u64) -> Result<Option<SnapId>, RbdError> {
+        let action = "looking for an object";
+        let mut ops = ObjectOps::new();
+        ops.list_snaps();
+        let mut operation = Operation::new(view.data.object(&view.object(object)), ops);
+        operation.snapshot = ALL_SNAPSHOTS;
+        let reply = match self.cluster.operate(operation).await {
+            Ok(reply) => reply,
+            Err(Errno::ENOENT) => return Ok(Some(NONE)),
+            Err(errno) => return Err(self.error(action, errno)),
+        };
+        let data = answer(&reply, 0).map_err(|errno| self.error(action, errno))?;
+        let found =
+            Snapshots::decode(data).map_err(|fault| RbdError::damaged(&self.name, &fault))?;
+        Ok(if found.head().is_some() { None } else { Some(found.seq) })
     }
 
     /// The object maps of the snapshots say that the object exists: it does from now on. A map that
     /// cannot be changed is flagged invalid.
-    async fn mark_in_snapshots(&self, view: &View, object: u64) -> Result<(), RbdError> {
+    async fn mark_in_snapshots(
+        &self,
+        view: &View,
+        object: u64,
+        seq: SnapId,
+    ) -> Result<(), RbdError> {
         if !view.features.has(Features::OBJECT_MAP) {
             return Ok(());
         }
@@ -426,7 +501,7 @@ impl Core {
         let mut state = ObjectState::Exists;
         for snapshot in &header.snapshots {
             let id = snapshot.info.id;
-            if header.layout.objects(snapshot.info.size_bytes) <= object {
+            if id <= seq || header.layout.objects(snapshot.info.size_bytes) <= object {
                 continue;
             }
             let mut ops = ObjectOps::new();

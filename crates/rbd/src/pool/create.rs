@@ -306,8 +306,8 @@ pub(super) fn check_name(name: &str) -> Result<(), RbdError> {
     let is_bad = |c: char| matches!(c, '/' | '@') || c.is_control();
     if name.is_empty() || name.len() > names::NAME_BYTES_MAX || name.contains(is_bad) {
         return Err(RbdError::Invalid(format!(
-            "`{name}` is no name of an image or a snapshot: it must have 1 to {} bytes, and no `/`, \
-             `@` or control character",
+            "`{name}` is no name of an image or a snapshot: it must have 1 to {} bytes, and no \
+             `/`, `@` or control character",
             names::NAME_BYTES_MAX
         )));
     }

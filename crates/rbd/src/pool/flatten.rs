@@ -15,6 +15,7 @@ use fieldstone_rados::op::ObjectOps;
 use super::{Pool, Progress, each_object};
 use crate::error::RbdError;
 use crate::format::class;
+use crate::format::request::Work;
 use crate::image::Core;
 
 impl Pool {
@@ -23,21 +24,23 @@ impl Pool {
     /// # Errors
     /// There is no such image, it is no clone, or the cluster answers with an error.
     pub async fn flatten(&self, image: &str, progress: Progress<'_>) -> Result<(), RbdError> {
-        self.with_image(image, |core| async move { self.flatten_image(&core, progress).await })
-            .await
+        self.with_image_or_owner(
+            image,
+            Work::Flatten,
+            progress,
+            |core, progress| async move {
+                copy_parent(&core, progress).await?;
+                self.forget_parent(&core).await
+            },
+            |_| Ok(()),
+        )
+        .await
     }
 
-    async fn flatten_image(&self, core: &Rc<Core>, progress: Progress<'_>) -> Result<(), RbdError> {
+    /// The header forgets the parent, after [`copy_parent`]. The caller has the lock, and no
+    /// other write is under way.
+    pub(super) async fn forget_parent(&self, core: &Rc<Core>) -> Result<(), RbdError> {
         let header = core.header();
-        let (Some(_), Some(overlap_bytes)) = (&header.parent, header.overlap_bytes) else {
-            return Err(RbdError::Invalid(format!("image {} has no parent", core.name)));
-        };
-        let objects = header.layout.objects(overlap_bytes.min(header.size_bytes));
-        each_object(core, 0..objects, progress, |core, view, object| async move {
-            let _turn = core.turn(object).await;
-            core.copy_up(&view, object).await
-        })
-        .await?;
         let mut ops = ObjectOps::new();
         core.assert_owner(&mut ops);
         class::parent_detach(&mut ops);
@@ -52,4 +55,18 @@ impl Pool {
         let needs_parent = now.snapshots.iter().any(|snapshot| snapshot.overlap_bytes.is_some());
         if needs_parent { Ok(()) } else { self.detach_child(core, &header).await }
     }
+}
+
+/// Copies up each object that only the parent has. The caller has the lock; others may write.
+pub(super) async fn copy_parent(core: &Rc<Core>, progress: Progress<'_>) -> Result<(), RbdError> {
+    let header = core.header();
+    let (Some(_), Some(overlap_bytes)) = (&header.parent, header.overlap_bytes) else {
+        return Err(RbdError::Invalid(format!("image {} has no parent", core.name)));
+    };
+    let objects = header.layout.objects(overlap_bytes.min(header.size_bytes));
+    each_object(core, 0..objects, progress, |core, view, object| async move {
+        let _turn = core.turn(object).await;
+        core.copy_up(&view, object).await
+    })
+    .await
 }

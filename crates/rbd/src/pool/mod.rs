@@ -3,7 +3,7 @@
 //! All are procedures; a host runs them in an executor, and moves the [`Timer`] on. A procedure
 //! that changes an image opens it like any other client: it watches the header, gets the lock, and
 //! tells the other clients when it is done. While it runs it keeps the lock; a client that asks for
-//! it waits.
+//! it waits. If another client has the lock and keeps it, that client is asked to do the work.
 
 mod clone;
 mod create;
@@ -11,6 +11,7 @@ mod detach;
 mod flatten;
 mod remove;
 mod resize;
+mod serve;
 mod snapshot;
 
 use std::cell::Cell;
@@ -24,11 +25,13 @@ use fieldstone_tasks::oneshot;
 use crate::error::RbdError;
 use crate::find;
 use crate::format::notice::Notice;
+use crate::format::request::Work;
 use crate::header::Header;
 use crate::image::{Core, ImageSpec, Spawner, Timer, View, open};
 use crate::store::{Store, find_pool};
 
 pub use create::CreateOptions;
+pub(crate) use serve::carry_out;
 
 /// Told how far a procedure is: objects done, of this many.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -106,6 +109,26 @@ impl Pool {
         error.with_path(&self.path(image))
     }
 
+    /// Opens an image, does something with it, and closes it.
+    async fn open_and<T, F>(
+        &self,
+        image: &str,
+        work: impl FnOnce(Rc<Core>) -> F,
+    ) -> Result<T, RbdError>
+    where
+        F: Future<Output = Result<T, RbdError>>,
+    {
+        let spawner = Spawner::default();
+        let (cluster, timer) = (self.cluster.clone(), self.timer.clone());
+        let procedure = async {
+            let core = open(cluster, timer, spawner.clone(), self.spec(image), |_| {}).await?;
+            let result = work(Rc::clone(&core)).await;
+            core.close().await;
+            result
+        };
+        spawner.run_with(procedure).await
+    }
+
     /// Opens an image, gets its lock, changes it, tells the other clients, and closes it.
     async fn with_image<T, F>(
         &self,
@@ -115,23 +138,41 @@ impl Pool {
     where
         F: Future<Output = Result<T, RbdError>>,
     {
-        let spawner = Spawner::default();
-        let (cluster, timer) = (self.cluster.clone(), self.timer.clone());
-        let procedure = async {
-            let core = open(cluster, timer, spawner.clone(), self.spec(image), |_| {}).await?;
-            let result = match core.enter_as_owner().await {
-                Ok(pass) => {
-                    let result = change(Rc::clone(&core)).await;
-                    core.notify(&Notice::HeaderUpdate).await;
-                    drop(pass);
-                    result
-                }
-                Err(error) => Err(error),
-            };
-            core.close().await;
+        self.open_and(image, |core| async move {
+            let _pass = core.enter_as_owner().await?;
+            let result = change(Rc::clone(&core)).await;
+            core.notify(&Notice::HeaderUpdate).await;
             result
-        };
-        spawner.run_beside(procedure).await
+        })
+        .await
+    }
+
+    /// As [`Pool::with_image`]; but if another client keeps the lock, that client is asked for the
+    /// work, and `done` gives the result.
+    async fn with_image_or_owner<'a, T, F>(
+        &self,
+        image: &str,
+        work: Work,
+        progress: Progress<'a>,
+        change: impl FnOnce(Rc<Core>, Progress<'a>) -> F,
+        done: impl FnOnce(&Core) -> Result<T, RbdError>,
+    ) -> Result<T, RbdError>
+    where
+        F: Future<Output = Result<T, RbdError>>,
+    {
+        self.open_and(image, |core| async move {
+            let _pass = match core.enter_as_owner().await {
+                Ok(pass) => pass,
+                Err(error) => {
+                    core.ask_if_kept(error, &work, progress).await?;
+                    return done(&core);
+                }
+            };
+            let result = change(Rc::clone(&core), progress).await;
+            core.notify(&Notice::HeaderUpdate).await;
+            result
+        })
+        .await
     }
 }
 

@@ -9,6 +9,7 @@ use fieldstone_rados::op::ObjectOps;
 use super::{Pool, Progress, each_object, or_missing};
 use crate::error::RbdError;
 use crate::format::object_map::OBJECTS_MAX;
+use crate::format::request::Work;
 use crate::format::{Features, ObjectState, class};
 use crate::image::{Core, View};
 
@@ -25,18 +26,31 @@ impl Pool {
         may_shrink: bool,
         progress: Progress<'_>,
     ) -> Result<(), RbdError> {
-        self.with_image(image, |core| async move {
-            if size_bytes < core.header().size_bytes && !may_shrink {
-                return Err(RbdError::Invalid(format!(
-                    "image {image} would shrink from {} to {size_bytes} bytes and lose what is \
-                     behind; say that it may",
-                    core.header().size_bytes
-                )));
-            }
-            resize(&core, size_bytes, progress).await
-        })
+        self.with_image_or_owner(
+            image,
+            Work::Resize { size_bytes, may_shrink },
+            progress,
+            |core, progress| async move {
+                check_size(&core, size_bytes, may_shrink)?;
+                resize(&core, size_bytes, progress).await
+            },
+            |_| Ok(()),
+        )
         .await
     }
+}
+
+/// Fails if an image would shrink, and may not.
+pub(super) fn check_size(core: &Core, size_bytes: u64, may_shrink: bool) -> Result<(), RbdError> {
+    let present = core.header().size_bytes;
+    if size_bytes >= present || may_shrink {
+        return Ok(());
+    }
+    Err(RbdError::Invalid(format!(
+        "image {} would shrink from {present} to {size_bytes} bytes and lose what is behind; say \
+         that it may",
+        core.name
+    )))
 }
 
 /// Sets the size. The caller has the lock.
@@ -128,11 +142,16 @@ async fn cut_objects(core: &Rc<Core>, size_bytes: u64) -> Result<(), RbdError> {
         if !core.may_exist(extent.object) {
             continue;
         }
+        let is_striped = view.layout.is_striped();
         if core.state(extent.object) == Some(ObjectState::ExistsClean) {
+            // To zero what is not there is no change; to cut the object off at its end is one.
+            if is_striped && core.ends_before(&view, extent.object, extent.offset_bytes).await? {
+                continue;
+            }
             core.set_state(extent.object, ObjectState::Exists, None).await?;
         }
         let mut ops = ObjectOps::new();
-        if view.layout.is_striped() {
+        if is_striped {
             ops.zero(extent.offset_bytes, extent.len_bytes);
         } else {
             ops.truncate(extent.offset_bytes);

@@ -11,6 +11,7 @@ use super::resize::resize;
 use super::{Pool, Progress, each_object, or_missing};
 use crate::error::RbdError;
 use crate::format::class::{ParentSpec, Protection};
+use crate::format::request::Work;
 use crate::format::{Features, ObjectMap, ObjectState, class, features, names};
 use crate::header::Snapshot;
 use crate::image::Core;
@@ -34,7 +35,14 @@ impl Pool {
     /// There is a snapshot of this name, or the cluster answers with an error.
     pub async fn create_snapshot(&self, image: &str, name: &str) -> Result<SnapId, RbdError> {
         check_name(name)?;
-        self.with_image(image, |core| async move { create(&core, name).await }).await
+        self.with_image_or_owner(
+            image,
+            Work::CreateSnapshot(name.to_owned()),
+            &mut |_, _| {},
+            |core, _| async move { create(&core, name).await },
+            |core| Ok(core.header().snapshot_named(name)?.info.id),
+        )
+        .await
     }
 
     /// Removes a snapshot.
@@ -43,10 +51,16 @@ impl Pool {
     /// There is no such snapshot; it is protected or has clones; or the cluster answers with an
     /// error.
     pub async fn remove_snapshot(&self, image: &str, name: &str) -> Result<(), RbdError> {
-        self.with_image(image, |core| async move {
-            let snapshot = core.header().snapshot_named(name)?.info.id;
-            self.remove_one(&core, snapshot).await
-        })
+        self.with_image_or_owner(
+            image,
+            Work::RemoveSnapshot(name.to_owned()),
+            &mut |_, _| {},
+            |core, _| async move {
+                let snapshot = core.header().snapshot_named(name)?.info.id;
+                self.remove_one(&core, snapshot).await
+            },
+            |_| Ok(()),
+        )
         .await
     }
 
@@ -55,10 +69,13 @@ impl Pool {
     /// # Errors
     /// There is no such snapshot, or the cluster answers with an error.
     pub async fn protect_snapshot(&self, image: &str, name: &str) -> Result<(), RbdError> {
-        self.with_image(image, |core| async move {
-            let snapshot = core.header().snapshot_named(name)?.info.id;
-            set_protection(&core, snapshot, Protection::Protected).await
-        })
+        self.with_image_or_owner(
+            image,
+            Work::ProtectSnapshot(name.to_owned()),
+            &mut |_, _| {},
+            |core, _| async move { protect(&core, name).await },
+            |_| Ok(()),
+        )
         .await
     }
 
@@ -67,25 +84,34 @@ impl Pool {
     /// # Errors
     /// There is no such snapshot, it has clones of format 1, or the cluster answers with an error.
     pub async fn unprotect_snapshot(&self, image: &str, name: &str) -> Result<(), RbdError> {
-        self.with_image(image, |core| async move {
-            let header = core.header();
-            let snapshot = header.snapshot_named(name)?;
-            if snapshot.protection == Protection::Unprotected {
-                return Ok(());
-            }
-            let id = snapshot.info.id;
-            // Nobody makes a clone of format 1 from now on.
-            set_protection(&core, id, Protection::Unprotecting).await?;
-            let child = match self.find_old_child(&core, id).await {
-                Ok(None) => return set_protection(&core, id, Protection::Unprotected).await,
-                Ok(Some(child)) => Ok(child),
-                Err(error) => Err(error),
-            };
-            set_protection(&core, id, Protection::Protected).await?;
-            let reason = format!("snapshot {name} has the clone {}", child?);
-            Err(RbdError::InUse { image: core.name.clone(), reason })
-        })
+        self.with_image_or_owner(
+            image,
+            Work::UnprotectSnapshot(name.to_owned()),
+            &mut |_, _| {},
+            |core, _| async move { self.unprotect(&core, name).await },
+            |_| Ok(()),
+        )
         .await
+    }
+
+    /// Lifts the protection of a snapshot. The caller has the lock.
+    pub(super) async fn unprotect(&self, core: &Rc<Core>, name: &str) -> Result<(), RbdError> {
+        let header = core.header();
+        let snapshot = header.snapshot_named(name)?;
+        if snapshot.protection == Protection::Unprotected {
+            return Ok(());
+        }
+        let id = snapshot.info.id;
+        // No client makes a clone of format 1 from now on.
+        set_protection(core, id, Protection::Unprotecting).await?;
+        let child = match self.find_old_child(core, id).await {
+            Ok(None) => return set_protection(core, id, Protection::Unprotected).await,
+            Ok(Some(child)) => Ok(child),
+            Err(error) => Err(error),
+        };
+        set_protection(core, id, Protection::Protected).await?;
+        let reason = format!("snapshot {name} has the clone {}", child?);
+        Err(RbdError::InUse { image: core.name.clone(), reason })
     }
 
     /// Looks for a clone of format 1 in all pools.
@@ -133,7 +159,7 @@ impl Pool {
 
     /// Removes a snapshot. The caller has the lock.
     ///
-    /// The header comes before the data: its class refuses if somebody has made a clone meanwhile,
+    /// The header comes before the data: its class refuses if a client has made a clone meanwhile,
     /// and if this client dies, only space is lost. What changed before the snapshot is noted in
     /// the next object map before that: too much is noted if the removal is refused, never too
     /// little.
@@ -201,7 +227,8 @@ impl Pool {
     }
 }
 
-async fn create(core: &Rc<Core>, name: &str) -> Result<SnapId, RbdError> {
+/// Makes a snapshot. The caller has the lock, and no write is under way.
+pub(super) async fn create(core: &Rc<Core>, name: &str) -> Result<SnapId, RbdError> {
     if core.header().snapshots.iter().any(|snapshot| snapshot.info.name == name) {
         return Err(RbdError::Exists(format!("snapshot {}@{name}", core.name)));
     }
@@ -323,6 +350,27 @@ async fn merge_map(core: &Rc<Core>, snapshot: &Snapshot) -> Result<(), RbdError>
         *core.map.borrow_mut() = Some(map);
     }
     Ok(())
+}
+
+/// Protects a snapshot. The caller has the lock.
+pub(super) async fn protect(core: &Rc<Core>, name: &str) -> Result<(), RbdError> {
+    let snapshot = core.header().snapshot_named(name)?.info.id;
+    set_protection(core, snapshot, Protection::Protected).await
+}
+
+/// Gives a snapshot another name. The caller has the lock.
+pub(super) async fn rename(core: &Rc<Core>, id: SnapId, name: &str) -> Result<(), RbdError> {
+    let mut ops = ObjectOps::new();
+    core.assert_owner(&mut ops);
+    class::snapshot_rename(&mut ops, id, name);
+    match core.store.send(&core.header_object(), ops).await {
+        Ok(_) => {
+            core.mark_stale();
+            core.refresh().await
+        }
+        Err(Errno::EEXIST) => Err(RbdError::Exists(format!("snapshot {}@{name}", core.name))),
+        Err(errno) => Err(core.error("renaming the snapshot", errno)),
+    }
 }
 
 /// Flags the map of the present state or of a snapshot invalid.

@@ -1,5 +1,6 @@
 //! Several clients of one image do random things, die, and take over from each other. Every read
-//! gives what was written, and no object map denies an object.
+//! gives what was written, and no object map denies an object. In some runs the only client keeps
+//! the lock, and is asked for snapshots, sizes and flattening.
 
 use fieldstone_block::{ExtentKind, Nanos, Op, Payload, RequestId};
 use fieldstone_cluster_model::Delays;
@@ -41,10 +42,16 @@ struct Chaos {
     next_value: u8,
     next_snapshot: u32,
     has_lock: bool,
+    /// The only client keeps the lock, and does what others ask for.
+    is_exclusive: bool,
     /// The number of clients.
     clients: usize,
     is_clone: bool,
     was_clone: bool,
+}
+
+fn open(world: &mut World, exclusive: bool) -> usize {
+    world.open_with(ImageSpec { exclusive, ..spec("vm") })
 }
 
 impl Chaos {
@@ -83,7 +90,8 @@ impl Chaos {
             world.create("vm", options);
         }
         let clients = if has_lock { random.random_range(1..4) } else { 1 };
-        let live = (0..clients).map(|_| world.open("vm")).collect();
+        let is_exclusive = has_lock && clients == 1 && seed.is_multiple_of(2);
+        let live = (0..clients).map(|_| open(&mut world, is_exclusive)).collect();
         Self {
             seed,
             world,
@@ -95,6 +103,7 @@ impl Chaos {
             next_value: 0,
             next_snapshot: 0,
             has_lock,
+            is_exclusive,
             clients,
             is_clone,
             was_clone: false,
@@ -240,7 +249,8 @@ impl Chaos {
                     .manage(|pool| async move { pool.remove_snapshot("vm", &name).await });
                 removed.expect("the snapshot is removed");
             }
-            3 if existing > 0 => {
+            // Who keeps the lock does not roll back for others.
+            3 if existing > 0 && !self.is_exclusive => {
                 let index = self.random.random_range(0..existing);
                 let (name, bytes) = self.snapshots[index].clone();
                 // A clone that was cut short has less in common with its parent than the snapshot.
@@ -307,7 +317,7 @@ impl Chaos {
             // Nothing holds its last writes back.
             self.world.run_for(Nanos::from_ms(10));
         }
-        let next = self.world.open("vm");
+        let next = open(&mut self.world, self.is_exclusive);
         self.live.push(next);
     }
 
@@ -322,7 +332,7 @@ impl Chaos {
         self.world.freeze(guest);
         self.pending.retain(|pending| pending.guest != guest);
         self.live.retain(|&other| other != guest);
-        let next = self.world.open("vm");
+        let next = open(&mut self.world, self.is_exclusive);
         self.live.push(next);
         self.quiesce();
         for _ in 0..3 {
@@ -340,7 +350,7 @@ impl Chaos {
         self.quiesce();
         self.world.close(guest);
         self.live.retain(|&other| other != guest);
-        let next = self.world.open("vm");
+        let next = open(&mut self.world, self.is_exclusive);
         self.live.push(next);
     }
 

@@ -298,6 +298,22 @@ impl World {
         result
     }
 
+    /// Runs a procedure with a client of its own, without waiting.
+    pub fn begin_client<T: 'static, F>(
+        &mut self,
+        work: impl FnOnce(Cluster) -> F,
+    ) -> Rc<RefCell<Option<T>>>
+    where
+        F: Future<Output = T> + 'static,
+    {
+        let (cluster, _handle) = self.client();
+        let done = work(cluster);
+        let result = Rc::new(RefCell::new(None));
+        let place = Rc::clone(&result);
+        self.tasks.spawn(Box::pin(async move { *place.borrow_mut() = Some(done.await) }));
+        result
+    }
+
     /// Carries out a request on an object of the pool `rbd` at once, as a person with tools.
     pub fn tamper(&mut self, object: &str, ops: ObjectOps) -> Reply {
         self.tamper_in("", object, ops)

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
 use fieldstone_host::folder;
-use fieldstone_proto::{MasterKey, PoolId};
+use fieldstone_proto::{MasterKey, PoolId, Strategy};
 
 use super::layout::SLOT_BYTES;
 use super::record::{self, FolderKind};
@@ -40,7 +40,13 @@ pub struct Sizes {
 
 /// Makes a pool: first the nodes, then the key and the pool's description. So if it is interrupted,
 /// no folder looks like a pool.
-pub fn create(dir: &Path, nodes: u16, profile: Profile, sizes: Sizes) -> anyhow::Result<Pool> {
+pub fn create(
+    dir: &Path,
+    nodes: u16,
+    profile: Profile,
+    replicate: Strategy,
+    sizes: Sizes,
+) -> anyhow::Result<Pool> {
     check_fits(profile, nodes)?;
     if is_pool(dir) {
         bail!("{} is a pool already; remove the folder to start over", dir.display());
@@ -57,6 +63,7 @@ pub fn create(dir: &Path, nodes: u16, profile: Profile, sizes: Sizes) -> anyhow:
         nodes,
         profile,
         layout: Layout::for_node_bytes(node_bytes)?,
+        replicate,
         key: MasterKey(random()?.to_le_bytes()),
     };
     let folders = pool.node_indices().map(|node| pool.node_folder(node));
@@ -87,13 +94,15 @@ mod tests {
         let sizes = Sizes { node_bytes: Some(16 << 20), overcommit: true };
         for code in ["clay:16+4", "clay:20+4", "zigzag:11+2,n=1024"] {
             let profile: Profile = code.parse().expect("the name of a code");
-            let error = create(&dir, 24, profile, sizes).expect_err("too many elements");
+            let flat = Strategy::Flat;
+            let error = create(&dir, 24, profile, flat, sizes).expect_err("too many elements");
             let error = format!("{error:#}");
             assert!(error.contains(code) && error.contains("slots of nodes have 1 MiB"), "{error}");
             assert!(error.contains("choose another code"), "{error}");
             assert!(!dir.exists(), "{code}: the folder was made");
         }
-        let pool = create(&dir, 12, "clay:8+4".parse().expect("a name"), sizes).expect("it fits");
-        assert_eq!(pool.nodes, 12);
+        let profile = "clay:8+4".parse().expect("a name");
+        let pool = create(&dir, 12, profile, Strategy::Ring, sizes).expect("it fits");
+        assert_eq!((pool.nodes, pool.replicate), (12, Strategy::Ring));
     }
 }

@@ -227,6 +227,7 @@ mod tests {
             nodes: 6,
             profile: "rs:4+2".parse().expect("a profile"),
             layout: Layout { slot_bytes: 1 << 20, slots: 100 },
+            replicate: fieldstone_proto::Strategy::Flat,
             key: MasterKey([1; 16]),
         };
         pool.write().expect("writable");

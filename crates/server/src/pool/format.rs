@@ -5,13 +5,17 @@
 
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
-use fieldstone_proto::PoolId;
+use fieldstone_proto::{PoolId, Strategy};
 use serde::{Deserialize, Serialize};
 
 use super::layout::{Layout, SLOT_BYTES_MAX};
 
-/// The format that this version writes, and the newest that it reads.
-pub const FORMAT: u32 = 1;
+/// The newest format that this version reads.
+pub const FORMAT: u32 = 2;
+
+/// The format of a pool without any addition of a later format. So releases that do not know an
+/// addition open the pools that do not use it, and no others.
+const FORMAT_BASIC: u32 = 1;
 
 /// The content of `pool.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,6 +33,9 @@ pub struct PoolFile {
     pub slot_bytes: u32,
     /// Number of slots on each node.
     pub slots_per_node: u32,
+    /// How nodes get the journal, from format 2 on; flat if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replicate: Option<String>,
 }
 
 /// The field that every version of the format has.
@@ -39,14 +46,22 @@ struct Versioned {
 
 impl PoolFile {
     /// The description of a pool.
-    pub fn new(id: PoolId, nodes: u16, profile: Profile, layout: Layout) -> Self {
+    pub fn new(
+        id: PoolId,
+        nodes: u16,
+        profile: Profile,
+        layout: Layout,
+        replicate: Strategy,
+    ) -> Self {
+        let replicate = (replicate != Strategy::Flat).then(|| replicate.to_string());
         Self {
-            format: FORMAT,
+            format: if replicate.is_some() { FORMAT } else { FORMAT_BASIC },
             pool: id.to_string(),
             nodes,
             code: profile.to_string(),
             slot_bytes: layout.slot_bytes,
             slots_per_node: layout.slots,
+            replicate,
         }
     }
 
@@ -75,7 +90,18 @@ impl PoolFile {
                 file.slot_bytes
             );
         }
+        if file.replicate.is_some() && file.format == FORMAT_BASIC {
+            bail!("it is damaged: format {FORMAT_BASIC} has no field \"replicate\"");
+        }
         Ok(file)
+    }
+
+    /// How nodes get the journal.
+    pub fn replicate(&self) -> anyhow::Result<Strategy> {
+        match &self.replicate {
+            Some(name) => Ok(name.parse()?),
+            None => Ok(Strategy::Flat),
+        }
     }
 
     /// The default code.

@@ -36,6 +36,7 @@ use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 pub use capacity_check::check_capacity;
 pub use create::{Sizes, check_fits, create};
 pub use fault_tolerance::{Losses, PoolRegistry, inspect};
+pub use fieldstone_proto::Strategy;
 pub use format::PoolFile;
 pub use layout::{Layout, default_node_bytes, free_bytes, geometry};
 pub use provision::{Provision, needed_slots};
@@ -58,6 +59,8 @@ pub struct Pool {
     pub profile: Profile,
     /// The slots of each node.
     pub layout: Layout,
+    /// How the records of journals reach their nodes.
+    pub replicate: Strategy,
     /// The master key, from which the keys that sign capabilities are derived.
     pub key: MasterKey,
 }
@@ -125,6 +128,7 @@ impl Pool {
             nodes: file.nodes,
             profile,
             layout: Layout { slot_bytes: file.slot_bytes, slots: file.slots_per_node },
+            replicate: file.replicate().with_context(|| format!("{}", path.display()))?,
             key: read_key(&folder.join(KEY_FILE))?,
         })
     }
@@ -147,7 +151,8 @@ impl Pool {
     pub fn write(&self) -> anyhow::Result<()> {
         let key = self.key.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
         write_new(&self.folder.join(KEY_FILE), key.as_bytes(), 0o600)?;
-        let file = PoolFile::new(self.id, self.nodes, self.profile, self.layout);
+        let Self { id, nodes, profile, layout, replicate, .. } = *self;
+        let file = PoolFile::new(id, nodes, profile, layout, replicate);
         let partial = self.folder.join(format!("{POOL_FILE}.partial"));
         let path = self.folder.join(POOL_FILE);
         write_new(&partial, file.to_text().as_bytes(), 0o644)?;
@@ -206,6 +211,7 @@ mod tests {
             nodes: 6,
             profile: "rs:4+2".parse().expect("a profile"),
             layout: Layout { slot_bytes: 1 << 20, slots: 100 },
+            replicate: Strategy::Flat,
             key: MasterKey(*b"0123456789abcdef"),
         }
     }
@@ -223,6 +229,29 @@ mod tests {
         assert_eq!(mode.mode() & 0o777, 0o600);
     }
 
+    /// A release that does not know how to pass records on refuses the pool: its nodes would not
+    /// understand the requests.
+    #[test]
+    fn a_way_to_replicate_has_a_format_of_its_own() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join(POOL_FILE);
+        for strategy in Strategy::ALL {
+            let pool = Pool { replicate: strategy, ..sample(folder.path()) };
+            pool.write().expect("writable");
+            assert_eq!(Pool::open(folder.path()).expect("readable").replicate, strategy);
+            let text = fs::read_to_string(&path).expect("readable");
+            let flat = strategy == Strategy::Flat;
+            assert_eq!(text.contains("\"format\": 1"), flat, "{text}");
+            assert_eq!(text.contains("replicate"), !flat, "{text}");
+        }
+        let text = fs::read_to_string(&path).expect("readable");
+        for (from, to) in [("\"format\": 2", "\"format\": 1"), ("primary", "chain")] {
+            fs::write(&path, text.replace(from, to)).expect("writable");
+            let error = format!("{:#}", Pool::open(folder.path()).expect_err("refused"));
+            assert!(error.contains("replicate"), "{error}");
+        }
+    }
+
     #[test]
     fn damaged_newer_and_missing_files_are_named() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -236,7 +265,7 @@ mod tests {
         let path = folder.path().join(POOL_FILE);
         let text = fs::read_to_string(&path).expect("readable");
         for (from, to, what) in [
-            ("\"format\": 1", "\"format\": 2", "newer version"),
+            ("\"format\": 1", "\"format\": 3", "newer version"),
             ("rs:4+2", "rs:4", "rs:K+M"),
             ("\"nodes\": 6", "\"nodes\": 0", "nodes"),
             ("\"nodes\": 6", "\"nodes\": \"six\"", "pool.json"),

@@ -37,6 +37,7 @@ pub fn io_report(stats: &DeviceStats) -> IoReport {
             op: op_name(*op),
             stage: interval.name().to_owned(),
             count: summary.count,
+            mean_ns: summary.mean_ns.round() as u64,
             p50_ns: summary.p50.0,
             p99_ns: summary.p99.0,
             p999_ns: summary.p999.0,

@@ -150,6 +150,21 @@ pub struct VolumeReport {
     pub moved_bytes: u64,
     /// Bytes sent to nodes.
     pub sent_bytes: u64,
+    /// How the records of the journal reach its nodes: "flat", "ring", "tree" or "primary".
+    #[serde(default)]
+    pub replicate: String,
+    /// Records of the journal that nodes passed on to each other.
+    #[serde(default)]
+    pub appends_relayed: u64,
+    /// Records that the volume sent to a node itself, because no other node had reached it.
+    #[serde(default)]
+    pub appends_sent_again: u64,
+    /// Writes of copies of shards that nodes passed on to each other.
+    #[serde(default)]
+    pub copies_relayed: u64,
+    /// Copies that the volume sent to a node itself, because no other node had reached it.
+    #[serde(default)]
+    pub copies_sent_again: u64,
     /// Reads that needed decoding.
     pub degraded_reads: u64,
     /// Checkpoints written.
@@ -322,6 +337,9 @@ pub struct StageReport {
     pub stage: String,
     /// Number of requests measured.
     pub count: u64,
+    /// Mean latency.
+    #[serde(default)]
+    pub mean_ns: u64,
     /// Median latency.
     pub p50_ns: u64,
     /// 99th percentile of the latency.

@@ -33,7 +33,7 @@ pub use listing::{Known, Listing};
 pub use nodes::FixedNode;
 pub use query::{NodeAnswer, PoolStatus};
 pub use service::{METRICS_TIMEOUT, STATUS_TIMEOUT, Served, ServerInfo};
-pub use volumes::VolumeOptions;
+pub use volumes::{ReadPolicy, VolumeOptions};
 
 pub(crate) use nodes::open as find_nodes;
 

@@ -95,7 +95,7 @@ impl RunningPool {
 }
 
 impl NodeQuery {
-    /// Asks the node, and sends its answers. Nobody receives late answers.
+    /// Asks the node, and sends its answers. Late answers are dropped.
     fn ask(self, handle: &Handle, sender: &Sender<NodeAnswerPart>) {
         let node = self.node;
         let session = NodeSession::connect(handle, node, &self.place, self.timeout);

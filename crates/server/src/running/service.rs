@@ -86,8 +86,8 @@ impl ServerInfo {
                     ..VolumeReport::default()
                 }
             });
-            if let DeviceState::Failed(reason) = device.state {
-                volume.reason = reason;
+            if let DeviceState::Failed(failure) = device.state {
+                volume.reason = failure.reason;
             }
             volumes.push(volume);
         }

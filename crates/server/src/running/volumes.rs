@@ -10,6 +10,7 @@ use fieldstone_host::{
     DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, VolumeStatus, wall_offset_ns,
 };
 use fieldstone_proto::{Epoch, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeId};
+pub use fieldstone_volume::ReadPolicy;
 use fieldstone_volume::{OpenMode, Provisioning, VolumeConfig};
 
 use super::{Known, Listing, RunningPool};
@@ -31,6 +32,8 @@ pub struct VolumeOptions {
     pub auto_rebuild: bool,
     /// Largest rate of the reads of rebuild and scrub in bytes per second; 0 for no limit.
     pub rebuild_limit: u64,
+    /// Which copy answers a read of a volume whose shards are copies.
+    pub reads: ReadPolicy,
     /// The layers in front of the volume.
     pub layers: LayerOptions,
 }
@@ -48,6 +51,7 @@ impl VolumeOptions {
             inspect: false,
             auto_rebuild: false,
             rebuild_limit: 0,
+            reads: ReadPolicy::Primary,
             layers: LayerOptions::default(),
         }
     }
@@ -71,6 +75,8 @@ impl RunningPool {
             key: pool.key,
             wall_offset_ns: wall_offset_ns(),
             node_timeout_ms: NODE_TIMEOUT_MS,
+            replicate: pool.replicate,
+            reads: options.reads,
             auto_rebuild: options.auto_rebuild,
             rebuild_limit_bytes_per_second: options.rebuild_limit,
         }

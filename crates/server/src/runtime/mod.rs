@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
-use fieldstone_block::{Info, Settings};
+use fieldstone_block::{Info, OpenFailure, Settings};
 use fieldstone_host::{
     CoreSnapshot, DeviceId, DeviceSpec, FrontendKind, Handle, Host, HostConfig, LocalNodeConfig,
     PAYLOAD_MEMORY_BYTES, StoreSpec, VolumeCall, frontends,
@@ -214,7 +214,8 @@ impl Runtime {
     /// Opens a store that needs no pool, and waits until it serves, or until `stop` is set.
     ///
     /// # Errors
-    /// The store cannot be opened, or `stop` was set.
+    /// The store cannot be opened (an [`OpenFailure`], which says whether another try makes sense),
+    /// or `stop` was set.
     pub fn open_store(
         &self,
         name: &str,
@@ -255,7 +256,7 @@ impl Runtime {
         &self,
         name: &DeviceName,
         export: &str,
-        answer: &Receiver<Result<Info, String>>,
+        answer: &Receiver<Result<Info, OpenFailure>>,
         wait: OpenWait<'_>,
     ) -> anyhow::Result<Info> {
         const STEP: Duration = Duration::from_millis(50);
@@ -265,8 +266,10 @@ impl Runtime {
         loop {
             match answer.recv_timeout(STEP) {
                 Ok(Ok(info)) => return Ok(info),
-                Ok(Err(reason)) => {
-                    bail!("cannot open {export}: {reason}{}", self.down_nodes(name))
+                Ok(Err(mut failure)) => {
+                    let nodes = self.down_nodes(name);
+                    failure.reason = format!("cannot open {export}: {failure}{nodes}");
+                    return Err(failure.into());
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     bail!("cannot open {export}: its core has ended{}", self.down_nodes(name))

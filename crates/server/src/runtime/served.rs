@@ -4,7 +4,7 @@
 //!            opened
 //! Opening -----------> Serving
 //!   |  ^
-//!   |  | tried again
+//!   |  | tried again, unless the failure is final
 //!   v  |
 //! Failed
 //! ```
@@ -15,6 +15,7 @@
 use std::sync::PoisonError;
 
 use anyhow::bail;
+use fieldstone_block::OpenFailure;
 use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase, VolumeStatus};
 use fieldstone_volume::NodeHealth;
 
@@ -27,8 +28,8 @@ pub enum DeviceState {
     Opening,
     /// The device was opened.
     Serving(OpenDevice),
-    /// The device could not be opened, for this reason. The server may try again.
-    Failed(String),
+    /// The device could not be opened. The server tries again, unless the failure is final.
+    Failed(OpenFailure),
 }
 
 /// A device that a server is told to serve.
@@ -72,7 +73,8 @@ impl Runtime {
     /// Checks that a volume is not being opened.
     ///
     /// # Errors
-    /// It is being opened, or will be tried again. The error says what the opening waits for.
+    /// It is being opened, or will be tried again: the error says what the opening waits for. Or it
+    /// has failed for good.
     pub fn check_not_opening(&self, name: &DeviceName) -> anyhow::Result<()> {
         let served = self.served_devices();
         let shown = &name.name;
@@ -80,8 +82,11 @@ impl Runtime {
             Some(DeviceState::Opening) => {
                 bail!("the volume {shown:?} is still opening{}", self.waiting_for(name))
             }
-            Some(DeviceState::Failed(reason)) => bail!(
-                "the volume {shown:?} could not be opened and is tried again: {reason}{}",
+            Some(DeviceState::Failed(failure)) if failure.is_final => {
+                bail!("{shown:?} could not be opened: {failure}")
+            }
+            Some(DeviceState::Failed(failure)) => bail!(
+                "the volume {shown:?} could not be opened and is tried again: {failure}{}",
                 self.waiting_for(name)
             ),
             Some(DeviceState::Serving(_)) | None => Ok(()),
@@ -99,7 +104,7 @@ impl Runtime {
         };
         let failure = |device: &ServedDevice| match &device.state {
             DeviceState::Opening => None,
-            DeviceState::Failed(reason) => Some(reason.clone()),
+            DeviceState::Failed(failure) => Some(failure.reason.clone()),
             DeviceState::Serving(open) => match phase(open.device) {
                 Some(Phase::Failed(reason)) => Some(format!("{}: {reason}", device.export)),
                 _ => None,

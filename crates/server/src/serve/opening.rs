@@ -1,8 +1,9 @@
 //! Opens the devices of a server: all at the same time, with a thread for each.
 //!
 //! The server exports each open device, even if other devices cannot be opened. It tries to open a
-//! failed device again until the server ends. When all devices have failed, the server ends with
-//! the reasons: see [`Runtime::all_failed`].
+//! failed device again until the server ends, unless the failure is final (a wrong passphrase, for
+//! example). When all devices have failed, the server ends with the reasons: see
+//! [`Runtime::all_failed`].
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use fieldstone_block::OpenFailure;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_host::frontends::nbd;
 use fieldstone_host::{Destination, StoreOptions, StoreTarget};
@@ -201,7 +203,7 @@ impl Openings {
         let cores = self.runtime.snapshot();
         let waits = self.runtime.served_devices().into_iter().map(|device| {
             let reasons = match device.state {
-                DeviceState::Failed(reason) => vec![reason],
+                DeviceState::Failed(failure) => vec![failure.reason],
                 _ => self.runtime.lacking_nodes(&cores, &device.name),
             };
             (shown_name(&self.pools, &device.name, &device.export), reasons)
@@ -243,7 +245,13 @@ impl Drop for Openings {
     }
 }
 
-/// Opens a device. Tries again until it is open or the server ends.
+/// The failure of a try to open a device. Only an [`OpenFailure`] can be final.
+fn failure(error: &anyhow::Error) -> OpenFailure {
+    let is_final = error.downcast_ref::<OpenFailure>().is_some_and(|failure| failure.is_final);
+    OpenFailure { reason: format!("{error:#}"), is_final }
+}
+
+/// Opens a device. Tries again until it is open, has failed for good, or the server ends.
 fn open(
     name: &DeviceName,
     export: &str,
@@ -280,12 +288,17 @@ fn open(
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        let reason = format!("{error:#}");
-        runtime.set_state(name, DeviceState::Failed(reason.clone()));
+        let failure = failure(&error);
+        runtime.set_state(name, DeviceState::Failed(failure.clone()));
+        let OpenFailure { reason, is_final } = failure;
         // If all devices have failed now, the server ends and reports the reasons itself.
         if reason != last && runtime.all_failed().is_none() {
-            eprint_line!("fieldstone: {reason}\nfieldstone: {export} is tried again");
+            let next = if is_final { "is not tried again" } else { "is tried again" };
+            eprint_line!("fieldstone: {reason}\nfieldstone: {export} {next}");
             last = reason;
+        }
+        if is_final {
+            return;
         }
         let rested = Instant::now() + RETRY_PAUSE;
         while Instant::now() < rested && !stop.load(Ordering::Relaxed) {
@@ -297,6 +310,16 @@ fn open(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_device_itself_says_that_a_failure_is_final() {
+        let lasting = anyhow::Error::from(OpenFailure::lasting("no key slot opens"));
+        let failed = failure(&lasting.context("disk"));
+        assert_eq!(failed, OpenFailure::lasting("disk: no key slot opens"));
+        let passing = anyhow::Error::from(OpenFailure::passing("no monitor answers"));
+        assert!(!failure(&passing).is_final);
+        assert!(!failure(&anyhow::anyhow!("interrupted")).is_final);
+    }
 
     #[test]
     fn an_interruption_tells_each_reason_on_its_own_line() {

@@ -99,7 +99,11 @@ impl NodeProcess for MirrorNode {
     fn handle(&mut self, event: NodeEvent, _now: Nanos) {
         match event {
             NodeEvent::Request { peer, request } => self.waiting.push_back((peer, request)),
-            NodeEvent::PeerLost { .. } | NodeEvent::Room { .. } => {}
+            NodeEvent::PeerLost { .. }
+            | NodeEvent::Room { .. }
+            | NodeEvent::Relayed { .. }
+            | NodeEvent::LinkLost { .. }
+            | NodeEvent::Tick => {}
             NodeEvent::Disk { id, result } => {
                 let (peer, tag) = self.disk.remove(&id).expect("the operation was started");
                 let result = match result {

@@ -87,7 +87,7 @@ impl MirrorVolume {
     fn send(&mut self, node: NodeIndex, tag: u64, body: RequestBody, payload: Vec<Bytes>) {
         let capability =
             Capability { volume: self.volume, epoch: Epoch(self.epoch), ..Capability::default() };
-        let request = NodeRequest { tag: Tag(tag), capability, body, payload };
+        let request = NodeRequest { tag: Tag(tag), capability, body, route: None, payload };
         self.actions.push_back(VolumeAction::Send { node, request });
     }
 
@@ -302,6 +302,7 @@ impl VolumeProcess for MirrorVolume {
             }
             VolumeEvent::Reply { node, reply } => self.replied(node, reply),
             VolumeEvent::JobDone { .. } => {} // it gives no jobs
+            VolumeEvent::NodeAt(..) => {}     // its requests have no routes
         }
     }
 

@@ -25,7 +25,7 @@ use fieldstone_proto::{JournalGen, NodeIndex, SegmentId, ShardIndex, VolumeId};
 use fieldstone_volume::{Geometry, Provisioning, slots_whole};
 
 use super::World;
-use super::tenant::Tenant;
+use super::sim_volume::SimVolume;
 use crate::actor::{Cast, NodeProcess, VolumeProcess};
 use crate::disk::{SimDisk, View};
 use crate::scenario::BLOCK_BYTES;
@@ -108,11 +108,11 @@ impl<C: Cast> World<'_, C> {
 
     /// Finds a node that holds more slots of a volume than the volume knows.
     fn unknown_slots(&self) -> Option<String> {
-        for (index, tenant) in self.tenants.iter().enumerate() {
-            let health = self.volumes.get(&tenant.active?)?.device.store().health();
+        for (index, sim_volume) in self.sim_volumes.iter().enumerate() {
+            let health = self.volumes.get(&sim_volume.active?)?.device.store().health();
             for node in self.nodes_without_permanent_fault() {
                 let known = health.nodes.get(usize::from(node.0))?.shards;
-                let (held, open, old) = self.held_for(node, tenant.volume);
+                let (held, open, old) = self.held_for(node, sim_volume.volume);
                 if held - open - old > known || open > OPEN_MAX {
                     return Some(format!(
                         "{node} holds {held} slots of volume {index}, {open} of them open; the \
@@ -127,17 +127,19 @@ impl<C: Cast> World<'_, C> {
     /// Finds a node that keeps fewer slots for a thick volume than the volume's size takes. The
     /// data of other volumes may leave fewer, where it came first to a node that came back empty.
     fn lacking_slots(&self) -> Option<String> {
-        let thick =
-            |(_, tenant): &(usize, &Tenant)| tenant.share.provisioning == Provisioning::Thick;
-        for (index, tenant) in self.tenants.iter().enumerate().filter(thick) {
+        let thick = |(_, sim_volume): &(usize, &SimVolume)| {
+            sim_volume.share.provisioning == Provisioning::Thick
+        };
+        for (index, sim_volume) in self.sim_volumes.iter().enumerate().filter(thick) {
             let left = self.slots_left_for(index);
-            let size_bytes = tenant.blocks * BLOCK_BYTES;
-            let geometry = Geometry { size_bytes, ..tenant.share.geometry };
+            let size_bytes = sim_volume.blocks * BLOCK_BYTES;
+            let geometry = Geometry { size_bytes, ..sim_volume.share.geometry };
             let promised = slots_whole(&geometry, self.scenario.profile, self.scenario.nodes);
             for node in self.nodes_without_permanent_fault() {
                 let process = self.nodes[usize::from(node.0)].process.as_ref();
                 let accounting = process.and_then(NodeProcess::accounting)?;
-                let share = accounting.volumes.iter().find(|share| share.volume == tenant.volume);
+                let share =
+                    accounting.volumes.iter().find(|share| share.volume == sim_volume.volume);
                 let reserved = share.map_or(0, |share| u64::from(share.slots_reserved));
                 if reserved < promised.min(left) {
                     return Some(format!(
@@ -167,18 +169,24 @@ impl<C: Cast> World<'_, C> {
     /// Checks that nodes hold only a few slots of empty volumes.
     pub(super) fn check_space_came_back(&mut self) -> Option<()> {
         let allowed = EMPTY_SEGMENTS_MAX * self.scenario.profile.shards() as u64;
-        for tenant in self.all_tenants() {
+        for volume_number in self.volume_numbers() {
             // A thick volume keeps dead segments until it needs their room.
-            let Tenant { volume, share, .. } = &self.tenants[tenant];
+            let SimVolume { volume, share, .. } = &self.sim_volumes[volume_number];
             if share.provisioning == Provisioning::Thick {
                 continue;
             }
             let held =
                 self.nodes_without_permanent_fault().map(|node| self.held_for(node, *volume).0);
             let held: u64 = held.sum();
-            self.note(Who::World, "space", held, format_args!("{held} slots of {tenant} held"));
+            self.note(
+                Who::World,
+                "space",
+                held,
+                format_args!("{held} slots of {volume_number} held"),
+            );
             if held > allowed {
-                let text = format!("{held} slots of volume {tenant} are in use though it is empty");
+                let text =
+                    format!("{held} slots of volume {volume_number} are in use though it is empty");
                 self.fail(format!("{text}, not {allowed}"));
                 return None;
             }

@@ -13,8 +13,12 @@ pub(super) fn brief_request(request: &Request) -> BriefRequest<'_> {
 
 impl fmt::Display for BriefRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Request { tag, capability, body, payload } = self.0;
+        let Request { tag, capability, body, route, payload } = self.0;
         write!(f, "#{} epoch {} ", tag.0, capability.epoch)?;
+        if let Some(route) = route {
+            let nodes: Vec<u16> = route.replicas.iter().map(|replica| replica.node.0).collect();
+            write!(f, "{} {nodes:?} rank {} ", route.strategy, route.rank)?;
+        }
         match body {
             RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, .. } => {
                 let (blocks, sealed) = (checksums.len(), seal.is_some());
@@ -60,6 +64,14 @@ impl fmt::Display for BriefReply<'_> {
                     write!(f, " {}.{}", shard.segment, shard.shard)?;
                 }
                 write!(f, " next {next:?}")?;
+            }
+            Ok(ReplyBody::Outcomes(outcomes)) => {
+                for outcome in outcomes {
+                    match &outcome.result {
+                        Ok(()) => write!(f, "{} done ", outcome.node)?,
+                        Err(error) => write!(f, "{} ERROR {error} ", outcome.node)?,
+                    }
+                }
             }
             Err(error) => write!(f, "ERROR {error}")?,
         }

@@ -70,15 +70,15 @@ impl Reserved {
 
 impl<C: Cast> World<'_, C> {
     /// True when the pool may have been too full for `request` at any time since it was made.
-    pub(super) fn is_short_of_space(&self, tenant: usize, request: &InFlight) -> bool {
+    pub(super) fn is_short_of_space(&self, volume_number: usize, request: &InFlight) -> bool {
         let scenario = &self.scenario;
         let small = matches!(scenario.kind, Kind::Full | Kind::Crowded);
         // Other pools have space for all volumes, but only for the sizes of their creation.
-        let grown = self.tenants.iter().any(|seat| !seat.asked_blocks.is_empty());
+        let grown = self.sim_volumes.iter().any(|sim_volume| !sim_volume.asked_blocks.is_empty());
         if !small && !grown {
             return false;
         }
-        let thick = self.tenants[tenant].share.provisioning == Provisioning::Thick;
+        let thick = self.sim_volumes[volume_number].share.provisioning == Provisioning::Thick;
         // With lost nodes, the other nodes hold more than a thick volume has reserved on each.
         let spare_nodes = usize::from(scenario.nodes) > scenario.profile.shards();
         let impaired = match spare_nodes {
@@ -97,7 +97,7 @@ impl<C: Cast> World<'_, C> {
     /// garbage, except the share that they may keep. A node that came back empty can grant a thick
     /// volume no more than that, if the other volumes came first.
     /// While no fault has struck a node for good, nothing excuses fewer slots than promised.
-    pub(super) fn slots_left_for(&self, tenant: usize) -> u64 {
+    pub(super) fn slots_left_for(&self, volume_number: usize) -> u64 {
         if self.fault_model.struck() == 0 {
             return u64::MAX;
         }
@@ -105,43 +105,43 @@ impl<C: Cast> World<'_, C> {
         let alive = usize::from(scenario.nodes).saturating_sub(self.fault_model.struck()).max(1);
         let width = scenario.profile.shards().min(alive) as u64;
         let taken = |other: usize| {
-            let share = &self.tenants[other].share;
+            let share = &self.sim_volumes[other].share;
             if share.provisioning == Provisioning::Thick {
                 return slots_whole(&share.geometry, scenario.profile, scenario.nodes);
             }
             let segments = (self.live_segments(other) * 12).div_ceil(11);
             (segments * width).div_ceil(alive as u64) + SLOTS_NEEDED
         };
-        let others = self.all_tenants().filter(|other| *other != tenant);
+        let others = self.volume_numbers().filter(|other| *other != volume_number);
         u64::from(scenario.slots).saturating_sub(others.map(taken).sum())
     }
 
     /// The blocks of users in a segment.
-    fn data_blocks(&self, tenant: usize) -> u64 {
-        let shard_bytes = u64::from(self.tenants[tenant].share.geometry.shard_bytes);
+    fn data_blocks(&self, volume_number: usize) -> u64 {
+        let shard_bytes = u64::from(self.sim_volumes[volume_number].share.geometry.shard_bytes);
         let blocks = shard_bytes * self.scenario.profile.k() as u64 / BLOCK_BYTES;
         blocks - (1 + blocks / BLOCKS_PER_FOOTER_BLOCK)
     }
 
     /// The blocks that users have stored or reserved.
-    fn used_blocks(&self, tenant: usize) -> u64 {
-        let seat = &self.tenants[tenant];
-        seat.checker.used(seat.share.cells_per_block(), &seat.reserved.blocks)
+    fn used_blocks(&self, volume_number: usize) -> u64 {
+        let sim_volume = &self.sim_volumes[volume_number];
+        sim_volume.checker.used(sim_volume.share.cells_per_block(), &sim_volume.reserved.blocks)
     }
 
     /// The segments that these blocks fill.
-    fn live_segments(&self, tenant: usize) -> u64 {
-        self.used_blocks(tenant).div_ceil(self.data_blocks(tenant))
+    fn live_segments(&self, volume_number: usize) -> u64 {
+        self.used_blocks(volume_number).div_ceil(self.data_blocks(volume_number))
     }
 
     /// A volume is gone from all nodes. Requests that wait now were made while the pool held its
     /// blocks.
-    pub(super) fn note_removed(&mut self, tenant: usize) {
-        let used = self.used_blocks(tenant);
-        let seat = &self.tenants[tenant];
-        self.freed_blocks += match seat.share.provisioning {
+    pub(super) fn note_removed(&mut self, volume_number: usize) {
+        let used = self.used_blocks(volume_number);
+        let sim_volume = &self.sim_volumes[volume_number];
+        self.freed_blocks += match sim_volume.share.provisioning {
             Provisioning::Thin => used,
-            Provisioning::Thick => used.max(seat.blocks),
+            Provisioning::Thick => used.max(sim_volume.blocks),
         };
     }
 
@@ -151,25 +151,26 @@ impl<C: Cast> World<'_, C> {
         let scenario = &self.scenario;
         let nodes = usize::from(scenario.nodes).saturating_sub(self.fault_model.struck());
         let width = scenario.profile.shards().min(nodes) as u64;
-        let live = |tenant: usize| {
-            let seat = &self.tenants[tenant];
-            let live = self.live_segments(tenant) * width;
-            let VolumePlan { geometry, provisioning, .. } = &seat.share;
+        let live = |volume_number: usize| {
+            let sim_volume = &self.sim_volumes[volume_number];
+            let live = self.live_segments(volume_number) * width;
+            let VolumePlan { geometry, provisioning, .. } = &sim_volume.share;
             if *provisioning == Provisioning::Thin {
                 return live;
             }
             // The volume may have reserved slots for a size that it was asked to grow to.
-            let blocks = seat.asked_blocks.iter().copied().max().unwrap_or(0).max(seat.blocks);
+            let blocks =
+                sim_volume.asked_blocks.iter().copied().max().unwrap_or(0).max(sim_volume.blocks);
             let size_bytes = blocks * BLOCK_BYTES;
             let geometry = Geometry { size_bytes, ..*geometry };
             let whole = slots_whole(&geometry, scenario.profile, scenario.nodes);
             live.max(whole * u64::from(scenario.nodes))
         };
-        let blocks = self.all_tenants().map(|tenant| self.data_blocks(tenant));
+        let blocks = self.volume_numbers().map(|volume_number| self.data_blocks(volume_number));
         let smallest = blocks.min().unwrap_or(1);
         let freed = (self.freed_blocks - freed_before).div_ceil(smallest) * width;
-        let spare = SLOTS_KEPT * self.tenants.len() as u64;
+        let spare = SLOTS_KEPT * self.sim_volumes.len() as u64;
         let space = nodes as u64 * u64::from(scenario.slots).saturating_sub(spare);
-        (self.all_tenants().map(live).sum::<u64>() + freed, space)
+        (self.volume_numbers().map(live).sum::<u64>() + freed, space)
     }
 }

@@ -150,7 +150,7 @@ impl<C: Cast> World<'_, C> {
     /// The active processes of the volumes that a fault strikes.
     fn draw_clients(&mut self) -> Vec<ClientId> {
         let victims = self.draw_victims().into_iter();
-        victims.filter_map(|tenant| self.tenants[tenant].active).collect()
+        victims.filter_map(|volume_number| self.sim_volumes[volume_number].active).collect()
     }
 
     fn draw_ns(&mut self, ranges_ms: &[(u64, u64)]) -> u64 {
@@ -204,34 +204,34 @@ impl<C: Cast> World<'_, C> {
     /// A fault strikes volume processes, or every process. False if it finds nothing to strike.
     fn strike_all(&mut self, fault: Fault) -> bool {
         let mut victims = match fault {
-            Fault::KillAll | Fault::PowerAll => self.all_tenants().collect(),
+            Fault::KillAll | Fault::PowerAll => self.volume_numbers().collect(),
             _ => self.draw_victims(),
         };
-        let spared = |tenant: &usize| {
-            self.tenants[*tenant].strikes_since_serving >= STRIKES_BEFORE_SERVING_MAX
+        let spared = |volume_number: &usize| {
+            self.sim_volumes[*volume_number].strikes_since_serving >= STRIKES_BEFORE_SERVING_MAX
         };
         let now = self.now();
-        let is_shut_for_long = |tenant: usize| {
-            let since = self.tenants[tenant].shut_since;
+        let is_shut_for_long = |volume_number: usize| {
+            let since = self.sim_volumes[volume_number].shut_since;
             since.is_some_and(|at| now.since(at).0 > SPARED_AFTER_NS)
         };
-        if victims.iter().any(spared) || self.all_tenants().any(is_shut_for_long) {
+        if victims.iter().any(spared) || self.volume_numbers().any(is_shut_for_long) {
             return false;
         }
-        for tenant in &victims {
-            self.tenants[*tenant].strikes_since_serving += 1;
+        for volume_number in &victims {
+            self.sim_volumes[*volume_number].strikes_since_serving += 1;
         }
         match fault {
-            Fault::VolumeKill => victims.retain(|tenant| self.strike_volume(*tenant)),
-            Fault::Usurp => victims.retain(|tenant| self.usurp(*tenant)),
+            Fault::VolumeKill => victims.retain(|volume_number| self.strike_volume(*volume_number)),
+            Fault::Usurp => victims.retain(|volume_number| self.usurp(*volume_number)),
             Fault::KillAll | Fault::PowerAll => self.strike_everything(fault),
             _ => return false,
         }
         !victims.is_empty()
     }
 
-    fn strike_volume(&mut self, tenant: usize) -> bool {
-        let Some(client) = self.tenants[tenant].active else { return false };
+    fn strike_volume(&mut self, volume_number: usize) -> bool {
+        let Some(client) = self.sim_volumes[volume_number].active else { return false };
         let name = Fault::VolumeKill.name();
         self.note(Who::Fault, name, 0, format_args!("v{}", client.0));
         self.kill_volume(client, "killed");
@@ -241,9 +241,9 @@ impl<C: Cast> World<'_, C> {
     fn strike_everything(&mut self, fault: Fault) {
         self.note(Who::Fault, fault.name(), 0, format_args!("everything"));
         if fault == Fault::PowerAll {
-            for tenant in &mut self.tenants {
-                tenant.checker.power_lost();
-                tenant.reserved.power_lost();
+            for sim_volume in &mut self.sim_volumes {
+                sim_volume.checker.power_lost();
+                sim_volume.reserved.power_lost();
             }
         }
         let clients: Vec<_> = self.volumes.keys().copied().collect();
@@ -261,21 +261,21 @@ impl<C: Cast> World<'_, C> {
             self.fault_model.begins_for_all(node);
             self.schedule.after(away_ns, Happening::Recover { node, what: FaultEnd::Start });
         }
-        for tenant in self.all_tenants() {
-            self.schedule_open(tenant, 0);
+        for volume_number in self.volume_numbers() {
+            self.schedule_open(volume_number, 0);
         }
     }
 
     /// A second volume process takes over while the first is alive, perhaps cut off.
-    fn usurp(&mut self, tenant: usize) -> bool {
-        let Some(old) = self.tenants[tenant].active else { return false };
-        if self.processes(tenant) != 1 || self.volumes[&old].phase != VolumePhase::Serving {
+    fn usurp(&mut self, volume_number: usize) -> bool {
+        let Some(old) = self.sim_volumes[volume_number].active else { return false };
+        if self.processes(volume_number) != 1 || self.volumes[&old].phase != VolumePhase::Serving {
             return false;
         }
         self.note(Who::Fault, Fault::Usurp.name(), 0, format_args!("v{} is succeeded", old.0));
         let lives_ns = self.draw_ns(&[(1, 20), (100, 2000)]);
         self.schedule.after(lives_ns, Happening::EndStale { client: old });
-        self.tenants[tenant].stale_ops_left = self.fault_rng.between(0, 30) as u32;
+        self.sim_volumes[volume_number].stale_ops_left = self.fault_rng.between(0, 30) as u32;
         let nodes = (0..self.nodes.len()).map(|index| NodeIndex(index as u16));
         let cut: Vec<NodeIndex> = nodes.filter(|_| self.fault_rng.chance(500)).collect();
         // Until the first process is fenced it goes on, and stores nothing on nodes that it is cut
@@ -297,14 +297,16 @@ impl<C: Cast> World<'_, C> {
                 self.schedule.after(delay_ns, Happening::Recover { node, what });
             }
         }
-        self.start_volume(tenant, true);
+        self.start_volume(volume_number, true);
         true
     }
 
     /// The process has a successor, but perhaps no node knows it yet.
     fn may_still_write(&self, stale: ClientId) -> bool {
         let Some(host) = self.volumes.get(&stale) else { return false };
-        let active = self.tenants[host.tenant].active.and_then(|active| self.volumes.get(&active));
+        let active = self.sim_volumes[host.volume_number]
+            .active
+            .and_then(|active| self.volumes.get(&active));
         active.is_none_or(|active| active.phase != VolumePhase::Serving)
     }
 

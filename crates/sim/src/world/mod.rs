@@ -4,9 +4,10 @@
 //! actions go back on the schedule. Nothing else moves time, so a run is a function of its
 //! scenario. The parts: `nodes` and `volumes` host the processes; `users` submits requests and
 //! judges answers; `growth` and `removal` grow and remove whole volumes; `faults` makes faults
-//! strike; `permanent_faults` makes the faults that stay; `disk_full` fills the disks of all nodes;
-//! `expected_space` decides when a volume may report a lack of space; `accounting` checks the
-//! contents of nodes; `script` runs a run from creation to the last check.
+//! strike; `links` connects nodes with each other, and strikes these links; `permanent_faults`
+//! makes the faults that stay; `disk_full` fills the disks of all nodes; `expected_space` decides
+//! when a volume may report a lack of space; `accounting` checks the contents of nodes; `script`
+//! runs a run from creation to the last check.
 
 mod accounting;
 mod describe;
@@ -14,11 +15,12 @@ mod disk_full;
 mod expected_space;
 mod faults;
 mod growth;
+mod links;
 mod nodes;
 mod permanent_faults;
 mod removal;
 pub(crate) mod script;
-mod tenant;
+mod sim_volume;
 mod users;
 mod volumes;
 
@@ -39,7 +41,7 @@ use crate::trace::{Trace, Who};
 use disk_full::DisksFull;
 use nodes::NodeHost;
 use permanent_faults::OldCopy;
-use tenant::{Scrub, Tenant};
+use sim_volume::{Scrub, SimVolume};
 use users::InFlight;
 use volumes::VolumeHost;
 
@@ -54,16 +56,24 @@ enum Happening {
     Timer { client: ClientId, at: Nanos },
     /// A volume process tries to connect.
     Connect { client: ClientId, node: NodeIndex, attempt: u64 },
+    /// The time for which a node's process asked for a tick.
+    NodeTimer { node: NodeIndex, life: u64, at: Nanos },
+    /// A node that a process of `life` wanted to reach refused.
+    LinkRefused { node: NodeIndex, life: u64, to: NodeIndex },
+    /// The next fault of a link between nodes is due.
+    StrikeLink,
+    /// A link between nodes works again.
+    HealLink { from: NodeIndex, to: NodeIndex },
     /// The users of a volume go on.
-    Work { tenant: usize },
+    Work { volume_number: usize },
     /// The next fault is due.
     Strike,
     /// A fault on a node ends.
     Recover { node: NodeIndex, what: FaultEnd },
     /// Starts a process of a volume if none runs.
-    Open { tenant: usize },
+    Open { volume_number: usize },
     /// The user goes on removing a volume, or makes it again.
-    Remove { tenant: usize },
+    Remove { volume_number: usize },
     /// Ends a volume process that has a successor.
     EndStale { client: ClientId },
     /// The nodes learn how much room their disks have.
@@ -120,7 +130,7 @@ pub struct World<'a, C: Cast> {
     network: Network,
     nodes: Vec<NodeHost<C::Node>>,
     /// The volumes, each with its users.
-    tenants: Vec<Tenant>,
+    sim_volumes: Vec<SimVolume>,
     /// The living volume processes.
     volumes: BTreeMap<ClientId, VolumeHost<C::Volume>>,
     /// The volume of each process, in the order of the starts.
@@ -139,7 +149,7 @@ pub struct World<'a, C: Cast> {
     steady: bool,
     fault_rng: RandomStream,
     /// Decides which volumes a fault strikes, if there are several.
-    tenant_rng: RandomStream,
+    volume_rng: RandomStream,
     /// Faults that stay and have not struck yet.
     staying: Vec<StayingPlan>,
     disks_full: DisksFull,
@@ -150,6 +160,12 @@ pub struct World<'a, C: Cast> {
     /// Blocks that acknowledged trims and zeroes covered, and blocks of volumes that were removed.
     freed_blocks: u64,
     world_rng: RandomStream,
+    /// Decides about links between nodes.
+    link_rng: RandomStream,
+    link_faults: BTreeMap<&'static str, u64>,
+    /// Records that nodes passed on, and records that volumes sent once more, of volume processes
+    /// that have died.
+    relays: [u64; 2],
     injected: BTreeMap<Fault, u64>,
     device_faults: BTreeMap<DeviceFault, u64>,
     /// The counters of the layers of volume processes that have died.
@@ -171,7 +187,9 @@ impl<'a, C: Cast> World<'a, C> {
                 scenario.wire,
             ),
             nodes: Vec::new(),
-            tenants: (0..scenario.volumes.len()).map(|n| Tenant::new(&scenario, n)).collect(),
+            sim_volumes: (0..scenario.volumes.len())
+                .map(|n| SimVolume::new(&scenario, n))
+                .collect(),
             volumes: BTreeMap::new(),
             owners: Vec::new(),
             fault_model: FaultModel::new(scenario.profile.m(), beyond),
@@ -182,7 +200,8 @@ impl<'a, C: Cast> World<'a, C> {
             calm: false,
             steady: false,
             fault_rng: RandomStream::new(seed, "faults", 0),
-            tenant_rng: RandomStream::new(seed, "tenants", 0),
+            // The name that the streams of recorded seeds have.
+            volume_rng: RandomStream::new(seed, "tenants", 0),
             staying: scenario.staying.clone(),
             disks_full: DisksFull::Ahead,
             old_copies: BTreeMap::new(),
@@ -190,6 +209,9 @@ impl<'a, C: Cast> World<'a, C> {
             audits: 0,
             freed_blocks: 0,
             world_rng: RandomStream::new(seed, "world", 0),
+            link_rng: RandomStream::new(seed, "links", 0),
+            link_faults: BTreeMap::new(),
+            relays: [0, 0],
             injected: BTreeMap::new(),
             device_faults: BTreeMap::new(),
             layers: BTreeMap::new(),
@@ -243,12 +265,16 @@ impl<'a, C: Cast> World<'a, C> {
             Happening::Disk { node, life, id } => self.disk_due(node, life, id),
             Happening::Timer { client, at } => self.timer_due(client, at),
             Happening::Connect { client, node, attempt } => self.connect_due(client, node, attempt),
-            Happening::Work { tenant } => self.work_due(tenant),
+            Happening::NodeTimer { node, life, at } => self.node_timer_due(node, life, at),
+            Happening::LinkRefused { node, life, to } => self.link_refused_due(node, life, to),
+            Happening::StrikeLink => self.link_strike_due(),
+            Happening::HealLink { from, to } => self.heal_link_due(from, to),
+            Happening::Work { volume_number } => self.work_due(volume_number),
             Happening::Strike => self.strike_due(),
             Happening::Recover { node, what } => self.recover_due(node, what),
-            Happening::Open { tenant } => self.open_due(tenant),
+            Happening::Open { volume_number } => self.open_due(volume_number),
             Happening::TellRoom => self.tell_room_due(),
-            Happening::Remove { tenant } => self.remove_due(tenant),
+            Happening::Remove { volume_number } => self.remove_due(volume_number),
             Happening::EndStale { client } => self.kill_volume(client, "end of a stale writer"),
             Happening::Audit => self.audit_due(),
         }
@@ -268,7 +294,10 @@ impl<'a, C: Cast> World<'a, C> {
         let Some((ends, arrival)) = self.network.arrive(peer, direction) else { return };
         match direction {
             FrameDirection::ToNode => self.arrived_at_node(ends, arrival),
-            FrameDirection::ToClient => self.arrived_at_volume(ends, arrival),
+            FrameDirection::ToClient => match ends.client.node() {
+                Some(node) => self.arrived_over_link(node, ends, arrival),
+                None => self.arrived_at_volume(ends, arrival),
+            },
         }
     }
 
@@ -281,18 +310,19 @@ impl<'a, C: Cast> World<'a, C> {
         self.strike_to_stay();
         self.fill_disks_if_due();
         let mut whole = true;
-        for tenant in self.all_tenants() {
-            whole &= self.audit_tenant(tenant);
+        for volume_number in self.volume_numbers() {
+            whole &= self.audit_volume(volume_number);
         }
-        if self.tenants.iter().all(|tenant| tenant.scrub == Scrub::Done) {
+        if self.sim_volumes.iter().all(|sim_volume| sim_volume.scrub == Scrub::Done) {
             self.fault_model.scrubbed();
             self.forget_scrubs();
         }
         if whole {
             self.fault_model.whole(self.now());
         }
-        let steady = |tenant: &Tenant| tenant.active.is_some_and(|active| self.is_steady(active));
-        self.steady = self.calm && self.tenants.iter().all(steady);
+        let steady =
+            |sim_volume: &SimVolume| sim_volume.active.is_some_and(|active| self.is_steady(active));
+        self.steady = self.calm && self.sim_volumes.iter().all(steady);
     }
 
     /// The volume goes on without a node until it is opened again.
@@ -304,17 +334,17 @@ impl<'a, C: Cast> World<'a, C> {
 
     /// Starts or follows a scrub of a volume, if the fault model needs one. True when the volume is
     /// whole.
-    fn audit_tenant(&mut self, tenant: usize) -> bool {
-        let Some(active) = self.tenants[tenant].active else { return false };
+    fn audit_volume(&mut self, volume_number: usize) -> bool {
+        let Some(active) = self.sim_volumes[volume_number].active else { return false };
         if self.has_fenced_node(active) && (self.calm || self.world_rng.chance(20)) {
             // The operator reads this in the status, sooner or later, and opens the volume again.
             self.kill_volume(active, "a node waits for the next opening");
             return false;
         }
-        let scrub = self.tenants[tenant].scrub;
+        let scrub = self.sim_volumes[volume_number].scrub;
         if !self.is_whole(active) {
             if matches!(scrub, Scrub::Requested { by, .. } if by != active) {
-                self.tenants[tenant].scrub = Scrub::Idle;
+                self.sim_volumes[volume_number].scrub = Scrub::Idle;
             }
             return false;
         }
@@ -324,13 +354,14 @@ impl<'a, C: Cast> World<'a, C> {
         match scrub {
             Scrub::Requested { by, at } if by == active && !scrubbing && at < now => {
                 let complete = health.scrub_failed == 0;
-                self.tenants[tenant].scrub = if complete { Scrub::Done } else { Scrub::Idle };
+                self.sim_volumes[volume_number].scrub =
+                    if complete { Scrub::Done } else { Scrub::Idle };
             }
             Scrub::Requested { by, .. } if by == active => {}
             Scrub::Done => {}
             _ if self.fault_model.wants_scrub() && !scrubbing => {
-                self.note(Who::World, "scrub", tenant as u64, format_args!("is asked for"));
-                self.tenants[tenant].scrub = Scrub::Requested { by: active, at: now };
+                self.note(Who::World, "scrub", volume_number as u64, format_args!("is asked for"));
+                self.sim_volumes[volume_number].scrub = Scrub::Requested { by: active, at: now };
                 self.with_volume(active, |volume, _| volume.request_scrub());
             }
             _ => {}
@@ -340,8 +371,8 @@ impl<'a, C: Cast> World<'a, C> {
 
     /// Forgets scrubs under way or over: they may have passed a place that was damaged since.
     fn forget_scrubs(&mut self) {
-        for tenant in &mut self.tenants {
-            tenant.scrub = Scrub::Idle;
+        for sim_volume in &mut self.sim_volumes {
+            sim_volume.scrub = Scrub::Idle;
         }
     }
 }
@@ -358,6 +389,7 @@ impl<C: Cast> World<'_, C> {
             self.count_layers(host);
         }
         let injected = self.injected.iter().map(|(fault, count)| (fault.name(), *count));
+        let of_links = self.link_faults.iter().map(|(fault, count)| (*fault, *count));
         let of_devices = self.device_faults.iter().map(|(fault, count)| (fault.name(), *count));
         crate::run::Outcome {
             seed,
@@ -367,7 +399,8 @@ impl<C: Cast> World<'_, C> {
             events: self.schedule.taken(),
             virtual_time: self.schedule.now(),
             volumes_started: self.owners.len() as u32,
-            faults: injected.chain(of_devices).collect(),
+            faults: injected.chain(of_devices).chain(of_links).collect(),
+            relays: self.relays,
             layers: self.layers.iter().map(|(name, value)| (name.0, name.1, *value)).collect(),
             trace_hash: self.trace.hash(),
             failure: self.failure,

@@ -1,5 +1,7 @@
 //! Hosts of node processes: each has a disk that outlives its processes.
 
+use std::collections::BTreeMap;
+
 use fieldstone_block::Nanos;
 use fieldstone_node::{DiskId, FileId, NodeAction, NodeConfig, NodeEvent, PeerId};
 use fieldstone_proto::{Epoch, NodeIndex, ReplyBody};
@@ -18,6 +20,10 @@ pub(super) struct NodeHost<N> {
     pub disk: SimDisk,
     /// Number of starts of the process.
     pub life: u64,
+    /// The process's links to other nodes.
+    pub links: BTreeMap<NodeIndex, PeerId>,
+    /// When its timer is due.
+    pub timer: Option<Nanos>,
     pub incarnation: u64,
     /// How many times slower than usual the disk is.
     pub slowness: u64,
@@ -62,6 +68,8 @@ impl<C: Cast> World<'_, C> {
             process: None,
             disk,
             life: 0,
+            links: BTreeMap::new(),
+            timer: None,
             incarnation,
             slowness: 1,
             permanent_faults: PermanentFaults::default(),
@@ -113,6 +121,7 @@ impl<C: Cast> World<'_, C> {
         host.unsure |= failed && !host.disk.files().contains(&FileId::Doubt);
         let now = self.now();
         self.network.node_died(now, node, silent);
+        self.links_died(node);
         self.note(Who::Node(node.0), "dead", u64::from(silent), format_args!("silent {silent}"));
         true
     }
@@ -170,7 +179,7 @@ impl<C: Cast> World<'_, C> {
             let host = &mut self.nodes[usize::from(node.0)];
             let life = host.life;
             let Some(action) = host.process.as_mut().and_then(NodeProcess::next_action) else {
-                return;
+                return self.arm_node_timer(node);
             };
             match action {
                 NodeAction::Disk { id, op } => {
@@ -184,6 +193,8 @@ impl<C: Cast> World<'_, C> {
                     let text = text.unwrap_or_default();
                     self.note(who, "disk", id.0, format_args!("#{} {text}", id.0));
                 }
+                NodeAction::Relay { to, request } => self.relay(node, &to, request),
+                NodeAction::CloseLink { to } => self.close_link(node, &to),
                 NodeAction::Reply { peer, reply } => {
                     self.note(who, "reply", reply.tag.0, format_args!("{}", brief_reply(&reply)));
                     if let Ok(ReplyBody::VolumeState(state)) = &reply.result {
@@ -203,18 +214,23 @@ impl<C: Cast> World<'_, C> {
             return;
         }
         let Some(client) = self.network.client_of(peer) else { return };
-        let tenant = self.tenant_of(client);
-        let known = std::mem::replace(&mut self.tenants[tenant].epochs[usize::from(node.0)], epoch);
+        let volume_number = self.volume_number_of(client);
+        let known = std::mem::replace(
+            &mut self.sim_volumes[volume_number].epochs[usize::from(node.0)],
+            epoch,
+        );
         // A node that has removed the volume begins anew.
-        if epoch < known && self.tenants[tenant].removal.is_none() {
-            self.fail(format!("{node} fell back from epoch {known} to {epoch} of volume {tenant}"));
+        if epoch < known && self.sim_volumes[volume_number].removal.is_none() {
+            self.fail(format!(
+                "{node} fell back from epoch {known} to {epoch} of volume {volume_number}"
+            ));
         }
     }
 
     /// Forgets the known epochs of `node`, because its files have changed.
     pub(super) fn forget_epochs(&mut self, node: NodeIndex) {
-        for tenant in &mut self.tenants {
-            tenant.epochs[usize::from(node.0)] = Epoch(0);
+        for sim_volume in &mut self.sim_volumes {
+            sim_volume.epochs[usize::from(node.0)] = Epoch(0);
         }
     }
 }

@@ -65,52 +65,54 @@ pub(super) struct Command {
 impl<C: Cast> World<'_, C> {
     /// Begins to remove a volume, if that is due after the last request to it. It does not begin at
     /// a request that the script makes after the users have stopped: the script needs every volume.
-    pub(super) fn remove_if_due(&mut self, tenant: usize) {
-        let seat = &self.tenants[tenant];
-        let due = self.users_active && seat.share.removed_at_request == Some(seat.requests);
-        if due && seat.removal.is_none() {
-            self.begin_removal(tenant, 0);
+    pub(super) fn remove_if_due(&mut self, volume_number: usize) {
+        let sim_volume = &self.sim_volumes[volume_number];
+        let due =
+            self.users_active && sim_volume.share.removed_at_request == Some(sim_volume.requests);
+        if due && sim_volume.removal.is_none() {
+            self.begin_removal(volume_number, 0);
         }
     }
 
-    pub(super) fn begin_removal(&mut self, tenant: usize, delay_ns: u64) {
+    pub(super) fn begin_removal(&mut self, volume_number: usize, delay_ns: u64) {
         let at = self.now().plus(Nanos(delay_ns));
-        self.tenants[tenant].removal = Some(Removal::Due(at));
-        self.check_again(tenant);
+        self.sim_volumes[volume_number].removal = Some(Removal::Due(at));
+        self.check_again(volume_number);
     }
 
     /// Puts the next step of a removal on the schedule, if none is there.
-    fn check_again(&mut self, tenant: usize) {
-        let seat = &mut self.tenants[tenant];
-        if seat.removal.is_some() && !std::mem::replace(&mut seat.removal_pending, true) {
-            self.schedule.after(POLL_NS, Happening::Remove { tenant });
+    fn check_again(&mut self, volume_number: usize) {
+        let sim_volume = &mut self.sim_volumes[volume_number];
+        if sim_volume.removal.is_some() && !std::mem::replace(&mut sim_volume.removal_pending, true)
+        {
+            self.schedule.after(POLL_NS, Happening::Remove { volume_number });
         }
     }
 
-    pub(super) fn remove_due(&mut self, tenant: usize) {
-        self.tenants[tenant].removal_pending = false;
-        match &self.tenants[tenant].removal {
-            Some(Removal::Due(at)) if *at <= self.now() => self.start_command(tenant),
-            Some(Removal::Running(_)) => self.go_on_removing(tenant),
-            Some(Removal::Gone) => self.make_again(tenant),
+    pub(super) fn remove_due(&mut self, volume_number: usize) {
+        self.sim_volumes[volume_number].removal_pending = false;
+        match &self.sim_volumes[volume_number].removal {
+            Some(Removal::Due(at)) if *at <= self.now() => self.start_command(volume_number),
+            Some(Removal::Running(_)) => self.go_on_removing(volume_number),
+            Some(Removal::Gone) => self.make_again(volume_number),
             Some(Removal::Due(_)) | None => {}
         }
-        self.check_again(tenant);
+        self.check_again(volume_number);
     }
 
-    fn start_command(&mut self, tenant: usize) {
-        let processes = self.volumes.iter().filter(|(_, host)| host.tenant == tenant);
+    fn start_command(&mut self, volume_number: usize) {
+        let processes = self.volumes.iter().filter(|(_, host)| host.volume_number == volume_number);
         let clients: Vec<ClientId> = processes.map(|(client, _)| *client).collect();
         for client in clients {
             self.kill_volume(client, "its volume is removed");
         }
         let client = ClientId(self.owners.len() as u32);
-        self.owners.push(tenant);
-        let rng = &mut self.tenants[tenant].removal_rng;
+        self.owners.push(volume_number);
+        let rng = &mut self.sim_volumes[volume_number].removal_rng;
         let killed = rng.chance(KILLED_PER_MILLE);
         let answers = rng.between(1, 2 * self.nodes.len() as u64) as usize;
-        self.note(Who::Volume(client.0), "remove", 0, format_args!("volume {tenant}"));
-        self.tenants[tenant].removal = Some(Removal::Running(Command {
+        self.note(Who::Volume(client.0), "remove", 0, format_args!("volume {volume_number}"));
+        self.sim_volumes[volume_number].removal = Some(Removal::Running(Command {
             client,
             peers: vec![None; self.nodes.len()],
             fenced: BTreeSet::new(),
@@ -118,13 +120,14 @@ impl<C: Cast> World<'_, C> {
             asked: None,
             dies_after: killed.then_some(answers),
         }));
-        self.go_on_removing(tenant);
+        self.go_on_removing(volume_number);
     }
 
     /// Connects to the running nodes. When all are fenced, tells the next node to remove the
     /// volume.
-    fn go_on_removing(&mut self, tenant: usize) {
-        let Some(Removal::Running(mut command)) = self.tenants[tenant].removal.take() else {
+    fn go_on_removing(&mut self, volume_number: usize) {
+        let Some(Removal::Running(mut command)) = self.sim_volumes[volume_number].removal.take()
+        else {
             return;
         };
         let wanted: Vec<NodeIndex> = self.nodes_without_permanent_fault().collect();
@@ -133,7 +136,7 @@ impl<C: Cast> World<'_, C> {
             if link.is_none() && self.nodes[usize::from(node.0)].process.is_some() {
                 let peer = self.network.connect(command.client, *node);
                 *link = Some(peer);
-                self.ask_to_forget(tenant, peer, RequestBody::Fence { takeover: false });
+                self.ask_to_forget(volume_number, peer, RequestBody::Fence { takeover: false });
             }
         }
         let fenced = wanted.iter().all(|node| command.fenced.contains(node));
@@ -141,22 +144,22 @@ impl<C: Cast> World<'_, C> {
         let waits = command.asked.is_some_and(|node| wanted.contains(&node));
         if fenced && let Some(node) = next.filter(|_| !waits) {
             command.asked = Some(node);
-            self.inject_erase_errors(tenant, node);
+            self.inject_erase_errors(volume_number, node);
             if let Some(peer) = command.peers[usize::from(node.0)] {
-                self.ask_to_forget(tenant, peer, RequestBody::RemoveVolume);
+                self.ask_to_forget(volume_number, peer, RequestBody::RemoveVolume);
             }
         }
-        self.tenants[tenant].removal = Some(Removal::Running(command.clone()));
+        self.sim_volumes[volume_number].removal = Some(Removal::Running(command.clone()));
         if next.is_none() {
             let now = self.now();
             self.network.client_died(now, command.client);
-            self.volume_is_gone(tenant);
+            self.volume_is_gone(volume_number);
         }
     }
 
     /// Sometimes makes writes and syncs fail on a disk that is about to erase headers.
-    fn inject_erase_errors(&mut self, tenant: usize, node: NodeIndex) {
-        let rng = &mut self.tenants[tenant].removal_rng;
+    fn inject_erase_errors(&mut self, volume_number: usize, node: NodeIndex) {
+        let rng = &mut self.sim_volumes[volume_number].removal_rng;
         let (fails, away_ns) =
             (rng.chance(ERASE_ERRORS_PER_MILLE), rng.between(POLL_NS, AWAY_NS_MAX));
         let (write, sync) = (rng.pick(&[0, 100, 500]), rng.pick(&[0, 0, 500]));
@@ -174,20 +177,21 @@ impl<C: Cast> World<'_, C> {
         self.recover_after(node, away_ns, FaultEnd::Disk);
     }
 
-    fn ask_to_forget(&mut self, tenant: usize, peer: PeerId, body: RequestBody) {
+    fn ask_to_forget(&mut self, volume_number: usize, peer: PeerId, body: RequestBody) {
         let now = self.now();
-        let (volume, epoch) = (self.tenants[tenant].volume, self.tenants[tenant].removal_epoch);
+        let (volume, epoch) =
+            (self.sim_volumes[volume_number].volume, self.sim_volumes[volume_number].removal_epoch);
         let key = Self::key().derive(volume, epoch);
         let capability = Capability::issue(&key, volume, epoch, Rights::ALL, u64::MAX);
-        let request = Request { tag: Tag(1), capability, body, payload: Vec::new() };
+        let request = Request { tag: Tag(1), capability, body, route: None, payload: Vec::new() };
         self.network.send_request(now, peer, request);
         self.collect_frames();
     }
 
     /// A frame arrives at a command that removes a volume. False if `ends` is no such command.
     pub(super) fn arrived_at_command(&mut self, ends: Ends, arrival: &Arrival) -> bool {
-        let tenant = self.tenant_of(ends.client);
-        let Some(Removal::Running(command)) = &mut self.tenants[tenant].removal else {
+        let volume_number = self.volume_number_of(ends.client);
+        let Some(Removal::Running(command)) = &mut self.sim_volumes[volume_number].removal else {
             return false;
         };
         if command.client != ends.client {
@@ -217,50 +221,57 @@ impl<C: Cast> World<'_, C> {
             format_args!("{}: {answer:?}", ends.node),
         );
         match answer {
-            Ok(_) if !killed => self.go_on_removing(tenant),
+            Ok(_) if !killed => self.go_on_removing(volume_number),
             Err(_) if self.fault_model.stays(ends.node) => {}
-            answer => self.remove_again(tenant, answer.as_ref().err()),
+            answer => self.remove_again(volume_number, answer.as_ref().err()),
         }
         true
     }
 
     /// The command failed, or was killed. The user gives it again.
-    fn remove_again(&mut self, tenant: usize, error: Option<&NodeError>) {
-        let Some(Removal::Running(command)) = &self.tenants[tenant].removal else { return };
+    fn remove_again(&mut self, volume_number: usize, error: Option<&NodeError>) {
+        let Some(Removal::Running(command)) = &self.sim_volumes[volume_number].removal else {
+            return;
+        };
         let (client, now) = (command.client, self.now());
         self.network.client_died(now, client);
         self.collect_frames();
         // The next command learns the epoch from the nodes.
-        let seat = &mut self.tenants[tenant];
-        seat.removal_epoch = match error {
+        let sim_volume = &mut self.sim_volumes[volume_number];
+        sim_volume.removal_epoch = match error {
             Some(NodeError::Fenced { current, .. } | NodeError::InUse { current }) => {
-                Epoch(current.0.max(seat.removal_epoch.0) + 1)
+                Epoch(current.0.max(sim_volume.removal_epoch.0) + 1)
             }
-            _ => Epoch(seat.removal_epoch.0 + 1),
+            _ => Epoch(sim_volume.removal_epoch.0 + 1),
         };
-        let pause_ns = seat.removal_rng.between(POLL_NS, AGAIN_NS_MAX);
-        seat.removal = Some(Removal::Due(now.plus(Nanos(pause_ns))));
-        self.note(Who::World, "remove", 0, format_args!("volume {tenant}: again: {error:?}"));
+        let pause_ns = sim_volume.removal_rng.between(POLL_NS, AGAIN_NS_MAX);
+        sim_volume.removal = Some(Removal::Due(now.plus(Nanos(pause_ns))));
+        self.note(
+            Who::World,
+            "remove",
+            0,
+            format_args!("volume {volume_number}: again: {error:?}"),
+        );
     }
 
     /// Every node has answered that it has removed the volume.
-    fn volume_is_gone(&mut self, tenant: usize) {
-        let seat = &mut self.tenants[tenant];
-        seat.removal = Some(Removal::Gone);
-        seat.removed.push(seat.volume);
+    fn volume_is_gone(&mut self, volume_number: usize) {
+        let sim_volume = &mut self.sim_volumes[volume_number];
+        sim_volume.removal = Some(Removal::Gone);
+        sim_volume.removed.push(sim_volume.volume);
         self.check_removed();
     }
 
     /// Creates the volume again, with its own id, when all nodes run.
-    fn make_again(&mut self, tenant: usize) {
+    fn make_again(&mut self, volume_number: usize) {
         let away = |node: NodeIndex| self.nodes[usize::from(node.0)].process.is_none();
         if self.nodes_without_permanent_fault().any(away) {
             return;
         }
-        self.note_removed(tenant);
+        self.note_removed(volume_number);
         let client = ClientId(self.owners.len() as u32);
-        self.tenants[tenant].start_over(client);
-        self.start_volume(tenant, false);
+        self.sim_volumes[volume_number].start_over(client);
+        self.start_volume(volume_number, false);
     }
 
     /// The nodes without a fault that stays.
@@ -270,7 +281,7 @@ impl<C: Cast> World<'_, C> {
 
     /// Checks that no node holds data of a removed volume.
     pub(super) fn check_removed(&mut self) {
-        let removed = self.tenants.iter().flat_map(|tenant| &tenant.removed);
+        let removed = self.sim_volumes.iter().flat_map(|sim_volume| &sim_volume.removed);
         let removed: BTreeSet<VolumeId> = removed.copied().collect();
         if removed.is_empty() {
             return;

@@ -70,19 +70,21 @@ impl<C: Cast> World<'_, C> {
     }
 
     fn play_steps(&mut self) -> Option<()> {
-        for tenant in self.all_tenants() {
-            self.start_volume(tenant, false);
+        for volume_number in self.volume_numbers() {
+            self.start_volume(volume_number, false);
         }
         self.until("the volumes are created", STEP_NS_MAX, Self::all_serve)?;
         self.users_active = true;
         self.faults_active = true;
-        for tenant in self.all_tenants() {
-            self.schedule_work(tenant, 0);
+        for volume_number in self.volume_numbers() {
+            self.schedule_work(volume_number, 0);
         }
         self.schedule_strike();
+        self.schedule_link_strike();
         let end = self.now().plus(Nanos(WORK_NS_MAX));
         self.until("the work is done", 2 * WORK_NS_MAX, |world| {
-            world.tenants.iter().all(|tenant| tenant.workload.is_over()) || world.now() >= end
+            world.sim_volumes.iter().all(|sim_volume| sim_volume.workload.is_over())
+                || world.now() >= end
         })?;
         self.calm_down()?;
         self.read_all()?;
@@ -134,9 +136,9 @@ impl<C: Cast> World<'_, C> {
 
     /// Writes to the end of every volume, and flushes.
     fn write_some(&mut self) -> Option<()> {
-        for tenant in self.all_tenants() {
-            let blocks = self.device_blocks(tenant);
-            self.submit_blocks(tenant, Op::Write, blocks - SWEEP_BLOCKS..blocks);
+        for volume_number in self.volume_numbers() {
+            let blocks = self.device_blocks(volume_number);
+            self.submit_blocks(volume_number, Op::Write, blocks - SWEEP_BLOCKS..blocks);
         }
         self.collect_frames();
         self.flush()
@@ -171,8 +173,8 @@ impl<C: Cast> World<'_, C> {
     /// The state that every volume reports, and the state that the world knows.
     pub(super) fn describe_state(&self) -> String {
         let mut text = String::new();
-        for (index, tenant) in self.tenants.iter().enumerate() {
-            text.push_str(&match tenant.active.map(|active| &self.volumes[&active]) {
+        for (index, sim_volume) in self.sim_volumes.iter().enumerate() {
+            text.push_str(&match sim_volume.active.map(|active| &self.volumes[&active]) {
                 Some(host) => {
                     let volume = host.device.store();
                     let error = host.last_error.as_deref().unwrap_or("none");
@@ -189,7 +191,7 @@ impl<C: Cast> World<'_, C> {
 
     fn all_are(&self, phase: &VolumePhase) -> bool {
         let is = |client: ClientId| self.volumes[&client].phase == *phase;
-        self.tenants.iter().all(|tenant| tenant.active.is_some_and(is))
+        self.sim_volumes.iter().all(|sim_volume| sim_volume.active.is_some_and(is))
     }
 
     pub(super) fn all_serve(&self) -> bool {
@@ -198,8 +200,8 @@ impl<C: Cast> World<'_, C> {
 
     /// Every volume serves, with one process, has answered all requests, and is not being removed.
     fn is_quiet(&self) -> bool {
-        let alone = self.volumes.len() == self.tenants.len();
-        let stay = self.tenants.iter().all(|tenant| tenant.removal.is_none());
+        let alone = self.volumes.len() == self.sim_volumes.len();
+        let stay = self.sim_volumes.iter().all(|sim_volume| sim_volume.removal.is_none());
         self.all_serve() && alone && stay && self.in_flight.is_empty()
     }
 
@@ -212,7 +214,7 @@ impl<C: Cast> World<'_, C> {
         }
         self.is_quiet()
             && self.fault_model.impaired().is_empty()
-            && self.tenants.iter().all(|tenant| tenant.active.is_some_and(whole))
+            && self.sim_volumes.iter().all(|sim_volume| sim_volume.active.is_some_and(whole))
     }
 
     /// Checks that a full pool lets users read everything, and recovers when they trim.
@@ -221,27 +223,28 @@ impl<C: Cast> World<'_, C> {
         self.read_all()?;
         let part = if self.permanent_rng.chance(300) { 1 } else { 2 };
         self.note(Who::World, "sweep", part + 1, format_args!("trim 1/{part} of the full pool"));
-        for tenant in self.all_tenants() {
-            let blocks = self.device_blocks(tenant) / part;
-            self.submit_blocks(tenant, Op::Trim, 0..blocks);
+        for volume_number in self.volume_numbers() {
+            let blocks = self.device_blocks(volume_number) / part;
+            self.submit_blocks(volume_number, Op::Trim, 0..blocks);
         }
         self.collect_frames();
         self.until("room is made", STEP_NS_MAX, |world| world.in_flight.is_empty())
     }
 
-    fn device_blocks(&self, tenant: usize) -> u64 {
-        self.tenants[tenant].blocks
+    fn device_blocks(&self, volume_number: usize) -> u64 {
+        self.sim_volumes[volume_number].blocks
     }
 
     /// Submits requests over every block of every volume, a few of each volume at a time.
     fn sweep(&mut self, op: Op) -> Option<()> {
-        let longest = self.all_tenants().map(|tenant| self.device_blocks(tenant)).max()?;
-        let depth = SWEEP_DEPTH * self.tenants.len();
+        let longest =
+            self.volume_numbers().map(|volume_number| self.device_blocks(volume_number)).max()?;
+        let depth = SWEEP_DEPTH * self.sim_volumes.len();
         for first in (0..longest).step_by(SWEEP_BLOCKS as usize) {
-            for tenant in self.all_tenants() {
-                let blocks = self.device_blocks(tenant);
+            for volume_number in self.volume_numbers() {
+                let blocks = self.device_blocks(volume_number);
                 if first < blocks {
-                    self.submit_blocks(tenant, op, first..blocks.min(first + SWEEP_BLOCKS));
+                    self.submit_blocks(volume_number, op, first..blocks.min(first + SWEEP_BLOCKS));
                 }
             }
             self.collect_frames();
@@ -253,7 +256,7 @@ impl<C: Cast> World<'_, C> {
     fn read_all(&mut self) -> Option<()> {
         self.note(Who::World, "sweep", 0, format_args!("read every block"));
         self.sweep(Op::Read)?;
-        let unsettled: usize = self.tenants.iter().map(|t| t.checker.unsettled()).sum();
+        let unsettled: usize = self.sim_volumes.iter().map(|t| t.checker.unsettled()).sum();
         if unsettled > 0 {
             self.fail(format!("{unsettled} cells are undecided after all were read"));
             return None;
@@ -262,16 +265,16 @@ impl<C: Cast> World<'_, C> {
     }
 
     fn flush(&mut self) -> Option<()> {
-        for tenant in self.all_tenants() {
-            self.submit_blocks(tenant, Op::Flush, 0..1);
+        for volume_number in self.volume_numbers() {
+            self.submit_blocks(volume_number, Op::Flush, 0..1);
         }
         self.collect_frames();
         self.until("a flush is done", STEP_NS_MAX, |world| world.in_flight.is_empty())
     }
 
     fn close(&mut self) -> Option<()> {
-        for tenant in self.all_tenants() {
-            let active = self.tenants[tenant].active?;
+        for volume_number in self.volume_numbers() {
+            let active = self.sim_volumes[volume_number].active?;
             self.with_host(active, |host, _| {
                 host.device.drain();
                 host.device.store_mut().request_close();
@@ -285,8 +288,8 @@ impl<C: Cast> World<'_, C> {
 
     fn reopen(&mut self) -> Option<()> {
         self.close()?;
-        for tenant in self.all_tenants() {
-            let active = self.tenants[tenant].active?;
+        for volume_number in self.volume_numbers() {
+            let active = self.sim_volumes[volume_number].active?;
             self.kill_volume(active, "closed");
         }
         self.collect_frames();
@@ -301,8 +304,8 @@ impl<C: Cast> World<'_, C> {
         self.until("the empty volumes are whole", WHOLE_NS_MAX, Self::is_settled)?;
         self.read_all()?;
         self.check_space_came_back()?;
-        for tenant in self.all_tenants() {
-            self.submit_blocks(tenant, Op::Write, 0..SWEEP_BLOCKS);
+        for volume_number in self.volume_numbers() {
+            self.submit_blocks(volume_number, Op::Write, 0..SWEEP_BLOCKS);
         }
         self.collect_frames();
         self.flush()?;

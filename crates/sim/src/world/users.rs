@@ -41,6 +41,8 @@ pub(super) struct InFlight {
     /// The most requests to the volume, one after another, until the answer: the request's own, and
     /// those of the requests in flight that it waits for in the layers.
     steps: u64,
+    /// The requests of the same process that were in flight when this one was made.
+    queued: u64,
     span: Span,
     pub(super) since: Nanos,
     /// Number of freed blocks when the request was made.
@@ -48,44 +50,45 @@ pub(super) struct InFlight {
 }
 
 impl<C: Cast> World<'_, C> {
-    pub(super) fn schedule_work(&mut self, tenant: usize, delay_ns: u64) {
-        if self.users_active && !self.tenants[tenant].work_pending {
-            self.tenants[tenant].work_pending = true;
-            self.schedule.after(delay_ns, Happening::Work { tenant });
+    pub(super) fn schedule_work(&mut self, volume_number: usize, delay_ns: u64) {
+        if self.users_active && !self.sim_volumes[volume_number].work_pending {
+            self.sim_volumes[volume_number].work_pending = true;
+            self.schedule.after(delay_ns, Happening::Work { volume_number });
         }
     }
 
     /// Submits one request, if the users are active and the volume serves.
-    pub(super) fn work_due(&mut self, tenant: usize) {
-        self.tenants[tenant].work_pending = false;
-        if !self.users_active || self.tenants[tenant].workload.is_over() {
+    pub(super) fn work_due(&mut self, volume_number: usize) {
+        self.sim_volumes[volume_number].work_pending = false;
+        if !self.users_active || self.sim_volumes[volume_number].workload.is_over() {
             return;
         }
-        let Some(client) = self.choose_process(tenant) else { return };
-        let depth = self.in_flight.values().filter(|request| request.client == client).count();
-        let seat = &mut self.tenants[tenant];
-        if depth >= seat.workload.plan().depth {
+        let Some(client) = self.choose_process(volume_number) else { return };
+        let depth = self.count_in_flight(client);
+        let sim_volume = &mut self.sim_volumes[volume_number];
+        if depth >= sim_volume.workload.plan().depth as u64 {
             return;
         }
-        let draft = seat.workload.draw();
+        let draft = sim_volume.workload.draw();
         let draft = self.behind_old_end(client, draft);
-        if draft.op == Op::Read || self.tenants[tenant].checker.has_room(draft.span) {
+        if draft.op == Op::Read || self.sim_volumes[volume_number].checker.has_room(draft.span) {
             self.submit(client, draft);
         }
-        let pause_ns = self.tenants[tenant].workload.pause_ns();
-        self.schedule_work(tenant, pause_ns);
+        let pause_ns = self.sim_volumes[volume_number].workload.pause_ns();
+        self.schedule_work(volume_number, pause_ns);
     }
 
     /// The active process, or sometimes one that has a successor and does not know it.
-    fn choose_process(&mut self, tenant: usize) -> Option<ClientId> {
-        let active = self.tenants[tenant].active?;
-        if self.tenants[tenant].stale_ops_left > 0 && self.world_rng.chance(300) {
-            let mut others = self.volumes.iter().filter(|(_, host)| host.tenant == tenant);
+    fn choose_process(&mut self, volume_number: usize) -> Option<ClientId> {
+        let active = self.sim_volumes[volume_number].active?;
+        if self.sim_volumes[volume_number].stale_ops_left > 0 && self.world_rng.chance(300) {
+            let mut others =
+                self.volumes.iter().filter(|(_, host)| host.volume_number == volume_number);
             let stale = others.find(|(client, _)| **client != active);
             if let Some((stale, host)) = stale
                 && host.phase == VolumePhase::Serving
             {
-                self.tenants[tenant].stale_ops_left -= 1;
+                self.sim_volumes[volume_number].stale_ops_left -= 1;
                 return Some(*stale);
             }
         }
@@ -98,12 +101,12 @@ impl<C: Cast> World<'_, C> {
         let number = self.requests;
         let Draft { op, span, flags } = draft;
         let mut data = Bytes::new();
-        let tenant = self.tenant_of(client);
-        let seat = &mut self.tenants[tenant];
-        let (covered, whole) = (seat.blocks_of(span), seat.whole_blocks_of(span));
+        let volume_number = self.volume_number_of(client);
+        let sim_volume = &mut self.sim_volumes[volume_number];
+        let (covered, whole) = (sim_volume.blocks_of(span), sim_volume.whole_blocks_of(span));
         let is_unaligned = covered != whole;
-        let trimmed = seat.cells_of(whole.clone());
-        let checker = &mut seat.checker;
+        let trimmed = sim_volume.cells_of(whole.clone());
+        let checker = &mut sim_volume.checker;
         match op {
             Op::Read | Op::Extents => checker.read_submitted(client, number, span),
             Op::Flush => checker.flush_submitted(client, number),
@@ -130,10 +133,10 @@ impl<C: Cast> World<'_, C> {
         );
         let reserves = op == Op::WriteZeroes && flags.no_hole;
         if reserves {
-            self.tenants[tenant].reserved.reserve(covered);
+            self.sim_volumes[volume_number].reserved.reserve(covered);
         } else if op == Op::WriteZeroes {
             // The device stores the zeroes of blocks that the request covers in part.
-            let reserved = &mut self.tenants[tenant].reserved;
+            let reserved = &mut self.sim_volumes[volume_number].reserved;
             covered
                 .filter(|block| !whole.contains(block))
                 .for_each(|at| reserved.reserve(at..at + 1));
@@ -145,13 +148,14 @@ impl<C: Cast> World<'_, C> {
             reserves,
             is_unaligned,
             steps: 1,
+            queued: self.count_in_flight(client),
             span,
             since: now,
             freed_before,
         };
         request.steps = self.wait_for_others(&request);
         self.in_flight.insert(number, request);
-        let cell_bytes = u64::from(self.tenants[tenant].share.cell_bytes);
+        let cell_bytes = u64::from(self.sim_volumes[volume_number].share.cell_bytes);
         let whole_device = op == Op::Flush;
         let request = Request {
             id: RequestId(u64::from(number)),
@@ -165,15 +169,15 @@ impl<C: Cast> World<'_, C> {
             stamps: Stamps::default(),
         };
         self.with_host(client, |host, now| host.submit(request, now));
-        self.tenants[tenant].requests += 1;
-        self.grow_if_due(client, tenant);
-        self.remove_if_due(tenant);
+        self.sim_volumes[volume_number].requests += 1;
+        self.grow_if_due(client, volume_number);
+        self.remove_if_due(volume_number);
     }
 
     /// Submits a request for these blocks, without modifiers, to the active process of a volume.
-    pub(super) fn submit_blocks(&mut self, tenant: usize, op: Op, blocks: Range<u64>) {
-        if let Some(client) = self.tenants[tenant].active {
-            let span = self.tenants[tenant].cells_of(blocks);
+    pub(super) fn submit_blocks(&mut self, volume_number: usize, op: Op, blocks: Range<u64>) {
+        if let Some(client) = self.sim_volumes[volume_number].active {
+            let span = self.sim_volumes[volume_number].cells_of(blocks);
             self.submit(client, Draft { op, span, flags: RequestFlags::default() });
         }
     }
@@ -201,8 +205,8 @@ impl<C: Cast> World<'_, C> {
                 format_args!("{number} {:?} after {took_us} us: {error}", request.op),
             ),
         }
-        let tenant = self.tenant_of(client);
-        let checker = &mut self.tenants[tenant].checker;
+        let volume_number = self.volume_number_of(client);
+        let checker = &mut self.sim_volumes[volume_number].checker;
         let judged = match request.op {
             Op::Read | Op::Extents => match &completion.result {
                 Ok(payload) => checker.read_returned(number, payload),
@@ -218,20 +222,20 @@ impl<C: Cast> World<'_, C> {
             Op::Write | Op::Trim | Op::WriteZeroes => checker.write_ended(number, ok),
         };
         if ok && needs_space(request.op) {
-            self.tenants[tenant].changed_at = now;
+            self.sim_volumes[volume_number].changed_at = now;
         }
         if ok && matches!(request.op, Op::Trim | Op::WriteZeroes) {
-            let seat = &mut self.tenants[tenant];
+            let sim_volume = &mut self.sim_volumes[volume_number];
             let (covered, whole) =
-                (seat.blocks_of(request.span), seat.whole_blocks_of(request.span));
+                (sim_volume.blocks_of(request.span), sim_volume.whole_blocks_of(request.span));
             self.freed_blocks += whole.end - whole.start;
             match request.reserves {
-                true => seat.reserved.reserve(covered),
-                false => seat.reserved.trim(whole),
+                true => sim_volume.reserved.reserve(covered),
+                false => sim_volume.reserved.trim(whole),
             }
         }
         if ok && request.op == Op::Flush {
-            self.tenants[tenant].reserved.flushed();
+            self.sim_volumes[volume_number].reserved.flushed();
         }
         if let Err(finding) = judged {
             self.fail(format!("request {number} ({:?}): {finding}", request.op));
@@ -239,8 +243,8 @@ impl<C: Cast> World<'_, C> {
         if let Err(error) = completion.result {
             self.judge_error(client, number, request, &error);
         }
-        let pause_ns = self.tenants[tenant].workload.pause_ns();
-        self.schedule_work(tenant, pause_ns);
+        let pause_ns = self.sim_volumes[volume_number].workload.pause_ns();
+        self.schedule_work(volume_number, pause_ns);
     }
 
     /// Decides whether a request may fail with this error, here and now.
@@ -252,15 +256,15 @@ impl<C: Cast> World<'_, C> {
         error: &BlockError,
     ) {
         self.failed_requests += 1;
-        let tenant = self.tenant_of(client);
-        let succeeded = self.tenants[tenant].newest != Some(client);
+        let volume_number = self.volume_number_of(client);
+        let succeeded = self.sim_volumes[volume_number].newest != Some(client);
         let allowed = match error {
             BlockError::Fenced(_) => succeeded,
             BlockError::NoSpace => {
                 // With full disks, a volume refuses all kinds of changes when the journal is full,
                 // and flushes when the journal has to move.
                 let full = self.were_disks_full_since(request.since);
-                let short = self.is_short_of_space(tenant, &request);
+                let short = self.is_short_of_space(volume_number, &request);
                 full || (needs_space(request.op) && short)
             }
             BlockError::Io(_) | BlockError::ShuttingDown => {
@@ -274,8 +278,8 @@ impl<C: Cast> World<'_, C> {
             let InFlight { op, span, .. } = request;
             let (taken, room) = self.slots_taken_of(request.freed_before);
             self.fail(format!(
-                "request {number} ({op:?} {span:?}) of volume {tenant} must not fail: {error} (live \
-                 data takes {taken} of {room} slots): {}",
+                "request {number} ({op:?} {span:?}) of volume {volume_number} must not fail: \
+                 {error} (live data takes {taken} of {room} slots): {}",
                 self.describe_state()
             ));
         }
@@ -304,10 +308,11 @@ impl<C: Cast> World<'_, C> {
         if !request.op.changes_data() {
             return 1;
         }
-        let seat = &self.tenants[self.tenant_of(request.client)];
+        let sim_volume = &self.sim_volumes[self.volume_number_of(request.client)];
         let merges = self.scenario.layers.is_some();
         let waits_for = |one: &InFlight, other: &InFlight| {
-            let (one_blocks, blocks) = (seat.blocks_of(one.span), seat.blocks_of(other.span));
+            let (one_blocks, blocks) =
+                (sim_volume.blocks_of(one.span), sim_volume.blocks_of(other.span));
             let overlap = blocks.start < one_blocks.end && one_blocks.start < blocks.end;
             let touch = one.span.first <= other.span.first + other.span.cells
                 && other.span.first <= one.span.first + one.span.cells;
@@ -341,37 +346,43 @@ impl<C: Cast> World<'_, C> {
     fn longest_ns_in_volume(&self, request: &InFlight) -> u64 {
         let impaired = self.fault_model.was_impaired_since(request.since);
         let longest_ns = if impaired { REQUEST_NS_MAX } else { SOUND_NS_MAX };
-        let tenant = self.tenant_of(request.client);
+        let volume_number = self.volume_number_of(request.client);
         let slow = self.nodes.iter().any(|host| host.permanent_faults.delay_ns > 0);
         let longest_ns = match self.disks_full {
             DisksFull::Full { since, .. } => {
-                let others_get_on = self.tenants[tenant].changed_at > request.since;
+                let others_get_on = self.sim_volumes[volume_number].changed_at > request.since;
                 let factor = if others_get_on { 3 } else { 1 };
                 factor * FULL_NS_MAX + since.since(request.since).0
             }
             DisksFull::Ahead | DisksFull::Over { .. } => longest_ns,
         };
-        if !self.is_short_of_space(tenant, request) {
+        if !self.is_short_of_space(volume_number, request) {
             // Collection may have to make room first, or the ring has to turn once or twice for the
             // changes before this one. Each step of that takes long.
             let waits = slow && request.op.changes_data();
             return if waits { longest_ns.max(SLOW_NS_MAX) } else { longest_ns };
         }
-        // About as many requests were under way when it arrived.
-        let others = |other: &&InFlight| other.client == request.client;
-        let queued = self.in_flight.values().filter(others).count() as u64;
+        let queued = self.count_in_flight(request.client).max(request.queued);
         let (factor, queued_ns) = if slow { (4, SLOW_QUEUED_NS_MAX) } else { (2, QUEUED_NS_MAX) };
         factor * longest_ns + queued * queued_ns
+    }
+
+    fn count_in_flight(&self, client: ClientId) -> u64 {
+        self.in_flight.values().filter(|request| request.client == client).count() as u64
     }
 
     /// Checks that every request gets an answer in time, and every volume opens in time.
     pub(super) fn check_for_stuck_requests(&mut self) {
         let now = self.now();
-        let since = |tenant: usize| self.tenants[tenant].shut_since;
-        let shut = |tenant| since(tenant).is_some_and(|at| now.since(at).0 > SHUT_NS_MAX);
-        if let Some(tenant) = self.all_tenants().find(|tenant| shut(*tenant)) {
+        let since = |volume_number: usize| self.sim_volumes[volume_number].shut_since;
+        let shut =
+            |volume_number| since(volume_number).is_some_and(|at| now.since(at).0 > SHUT_NS_MAX);
+        if let Some(volume_number) =
+            self.volume_numbers().find(|volume_number| shut(*volume_number))
+        {
             let (seconds, state) = (SHUT_NS_MAX / 1_000_000_000, self.describe_state());
-            return self.fail(format!("volume {tenant} has not served for {seconds} s: {state}"));
+            return self
+                .fail(format!("volume {volume_number} has not served for {seconds} s: {state}"));
         }
         let stuck = self
             .in_flight

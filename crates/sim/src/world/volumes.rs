@@ -5,7 +5,7 @@ use fieldstone_block::{Completion, Nanos, Request, Stack};
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_volume::VolumePhase;
-use fieldstone_volume::{OpenMode, VolumeAction, VolumeConfig, VolumeEvent};
+use fieldstone_volume::{OpenMode, Reach, VolumeAction, VolumeConfig, VolumeEvent};
 
 use super::describe::brief_request;
 use super::{Happening, World};
@@ -34,7 +34,7 @@ const QUEUE: SubmissionQueueId = SubmissionQueueId(0);
 /// A volume process with its layers, its engine, and its side of the network.
 pub(super) struct VolumeHost<V> {
     /// The volume that it serves.
-    pub tenant: usize,
+    pub volume_number: usize,
     /// The volume, behind the layers of its device if the run has any.
     pub device: Stack<V, Origin>,
     /// The users' NBD connections, if they use NBD.
@@ -138,49 +138,49 @@ impl<V: VolumeProcess> VolumeHost<V> {
 }
 
 impl<C: Cast> World<'_, C> {
-    pub(super) fn open_due(&mut self, tenant: usize) {
-        self.tenants[tenant].open_pending = false;
-        if self.tenants[tenant].removal.is_some() {
+    pub(super) fn open_due(&mut self, volume_number: usize) {
+        self.sim_volumes[volume_number].open_pending = false;
+        if self.sim_volumes[volume_number].removal.is_some() {
             return;
         }
         let missed = |(index, host): (u16, &super::nodes::NodeHost<C::Node>)| {
             host.process.is_none() && !self.fault_model.may_be_missed(NodeIndex(index))
         };
         if (0u16..).zip(&self.nodes).any(missed) {
-            return self.schedule_open(tenant, OPEN_AGAIN_NS);
+            return self.schedule_open(volume_number, OPEN_AGAIN_NS);
         }
-        if self.tenants[tenant].active.is_none() {
-            let failures = self.tenants[tenant].opening_failures;
+        if self.sim_volumes[volume_number].active.is_none() {
+            let failures = self.sim_volumes[volume_number].opening_failures;
             let takeover = failures >= 3 || self.world_rng.chance(300);
-            self.start_volume(tenant, takeover);
+            self.start_volume(volume_number, takeover);
         }
     }
 
-    pub(super) fn schedule_open(&mut self, tenant: usize, delay_ns: u64) {
-        if !self.tenants[tenant].open_pending {
-            self.tenants[tenant].open_pending = true;
-            self.schedule.after(delay_ns, Happening::Open { tenant });
+    pub(super) fn schedule_open(&mut self, volume_number: usize, delay_ns: u64) {
+        if !self.sim_volumes[volume_number].open_pending {
+            self.sim_volumes[volume_number].open_pending = true;
+            self.schedule.after(delay_ns, Happening::Open { volume_number });
         }
     }
 
     /// Starts a process of a volume. It becomes the active one.
-    pub(super) fn start_volume(&mut self, tenant: usize, takeover: bool) {
+    pub(super) fn start_volume(&mut self, volume_number: usize, takeover: bool) {
         let client = ClientId(self.owners.len() as u32);
-        let seat = &mut self.tenants[tenant];
-        let opening = if seat.newest.is_none() {
+        let sim_volume = &mut self.sim_volumes[volume_number];
+        let opening = if sim_volume.newest.is_none() {
             OpenMode::Create {
-                name: format!("stone{tenant}"),
+                name: format!("stone{volume_number}"),
                 profile: self.scenario.profile,
-                geometry: seat.share.geometry,
-                provisioning: seat.share.provisioning,
+                geometry: sim_volume.share.geometry,
+                provisioning: sim_volume.share.provisioning,
             }
         } else {
             OpenMode::Open { takeover }
         };
-        self.owners.push(tenant);
-        seat.newest = Some(client);
-        seat.active = Some(client);
-        let volume = seat.volume;
+        self.owners.push(volume_number);
+        sim_volume.newest = Some(client);
+        sim_volume.active = Some(client);
+        let volume = sim_volume.volume;
         self.note(Who::Volume(client.0), "start", 0, format_args!("{opening:?}"));
         let config = VolumeConfig {
             volume,
@@ -190,6 +190,8 @@ impl<C: Cast> World<'_, C> {
             key: Self::key(),
             wall_offset_ns: self.scenario.wall_offset_ns,
             node_timeout_ms: self.scenario.node_timeout_ms,
+            replicate: self.scenario.replicate,
+            reads: self.scenario.reads,
             auto_rebuild: true,
             rebuild_limit_bytes_per_second: 0,
         };
@@ -206,7 +208,7 @@ impl<C: Cast> World<'_, C> {
         let frontend = self.scenario.nbd.then(|| NbdFrontend::new(rng));
         let links = vec![NodeLink::default(); usize::from(self.scenario.nodes)];
         let host = VolumeHost {
-            tenant,
+            volume_number,
             device: Stack::new(process, self.scenario.layers()),
             frontend,
             engine,
@@ -256,7 +258,10 @@ impl<C: Cast> World<'_, C> {
             peer.0,
             format_args!("{node} connection {}", peer.0),
         );
-        self.with_volume(client, |volume, now| volume.handle(VolumeEvent::NodeUp(node), now));
+        self.with_volume(client, |volume, now| {
+            volume.handle(VolumeEvent::NodeAt(node, Reach::Here), now);
+            volume.handle(VolumeEvent::NodeUp(node), now);
+        });
     }
 
     pub(super) fn arrived_at_volume(&mut self, ends: Ends, arrival: Arrival) {
@@ -410,19 +415,19 @@ impl<C: Cast> World<'_, C> {
         }
         let before = std::mem::replace(&mut host.phase, phase.clone());
         self.note(Who::Volume(client.0), "phase", 0, format_args!("{phase:?}"));
-        let tenant = self.tenant_of(client);
-        let seat = &mut self.tenants[tenant];
-        if seat.active != Some(client) {
+        let volume_number = self.volume_number_of(client);
+        let sim_volume = &mut self.sim_volumes[volume_number];
+        if sim_volume.active != Some(client) {
             return;
         }
         match phase {
             VolumePhase::Serving => {
-                seat.opening_failures = 0;
-                seat.shut_since = None;
-                seat.strikes_since_serving = 0;
-                seat.made = true;
-                seat.checker.succeeded_by(client);
-                self.schedule_work(tenant, 0);
+                sim_volume.opening_failures = 0;
+                sim_volume.shut_since = None;
+                sim_volume.strikes_since_serving = 0;
+                sim_volume.made = true;
+                sim_volume.checker.succeeded_by(client);
+                self.schedule_work(volume_number, 0);
             }
             VolumePhase::Failed(reason) => self.active_failed(client, &before, &reason),
             VolumePhase::Opening
@@ -433,30 +438,33 @@ impl<C: Cast> World<'_, C> {
     }
 
     fn active_failed(&mut self, client: ClientId, before: &VolumePhase, reason: &str) {
-        let tenant = self.tenant_of(client);
+        let volume_number = self.volume_number_of(client);
         if *before == VolumePhase::Opening {
             let started = self.volumes[&client].started;
             let sound = !self.fault_model.was_impaired_since(started)
                 && !self.were_disks_full_since(started);
-            let seat = &mut self.tenants[tenant];
-            seat.opening_failures += 1;
-            let held = seat.opening_failures <= HELD_MAX && reason.contains(HELD);
+            let sim_volume = &mut self.sim_volumes[volume_number];
+            sim_volume.opening_failures += 1;
+            let held = sim_volume.opening_failures <= HELD_MAX && reason.contains(HELD);
             if sound && !held {
-                let text = format!("volume {tenant} does not open though all nodes are sound");
+                let text =
+                    format!("volume {volume_number} does not open though all nodes are sound");
                 return self.fail(format!("{text}: {reason}"));
             }
-            let created = seat.made || !seat.removed.is_empty();
-            if !created || seat.opening_failures > OPENING_FAILURES_MAX {
-                return self.fail(format!("volume {tenant} does not open: {reason}"));
+            let created = sim_volume.made || !sim_volume.removed.is_empty();
+            if !created || sim_volume.opening_failures > OPENING_FAILURES_MAX {
+                return self.fail(format!("volume {volume_number} does not open: {reason}"));
             }
         } else {
-            return self.fail(format!("volume {tenant} failed: {reason}"));
+            return self.fail(format!("volume {volume_number} failed: {reason}"));
         }
         self.kill_volume(client, "it failed");
     }
 
     /// Adds the counters of the process's layers to those of the run.
     pub(super) fn count_layers(&mut self, host: &VolumeHost<C::Volume>) {
+        let [relayed, again] = host.device.store().relays();
+        self.relays = [self.relays[0] + relayed, self.relays[1] + again];
         for layer in host.device.layers() {
             for counter in layer.counters() {
                 *self.layers.entry((layer.name(), counter.name)).or_default() += counter.value;
@@ -468,25 +476,25 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn kill_volume(&mut self, client: ClientId, why: &str) {
         let Some(host) = self.volumes.remove(&client) else { return };
         self.count_layers(&host);
-        let tenant = host.tenant;
+        let volume_number = host.volume_number;
         self.steady = false;
         self.note(Who::Volume(client.0), "dead", 0, format_args!("{why}"));
         let now = self.now();
         self.network.client_died(now, client);
-        self.tenants[tenant].checker.process_died(client);
+        self.sim_volumes[volume_number].checker.process_died(client);
         self.in_flight.retain(|_, request| request.client != client);
         // No answer of the dead process will set the users to work again.
-        self.schedule_work(tenant, 0);
-        if self.tenants[tenant].active == Some(client) {
-            self.tenants[tenant].active = None;
-            self.tenants[tenant].shut_since.get_or_insert(now);
+        self.schedule_work(volume_number, 0);
+        if self.sim_volumes[volume_number].active == Some(client) {
+            self.sim_volumes[volume_number].active = None;
+            self.sim_volumes[volume_number].shut_since.get_or_insert(now);
             let delay_ns = self.world_rng.between(1_000, 100_000_000);
             // A volume that is not created yet is not opened, but removed and created again.
-            let seat = &self.tenants[tenant];
-            if seat.made || seat.removed.is_empty() {
-                self.schedule_open(tenant, delay_ns);
-            } else if seat.removal.is_none() {
-                self.begin_removal(tenant, delay_ns);
+            let sim_volume = &self.sim_volumes[volume_number];
+            if sim_volume.made || sim_volume.removed.is_empty() {
+                self.schedule_open(volume_number, delay_ns);
+            } else if sim_volume.removal.is_none() {
+                self.begin_removal(volume_number, delay_ns);
             }
         }
     }

@@ -19,6 +19,8 @@ const WHOLE_NS_MAX: u64 = 60_000_000_000;
 const STEP_BLOCKS: u64 = 16;
 /// How long a volume may need to notice that a fault is gone.
 const LIFT_NS: u64 = 3_000_000_000;
+/// Longest virtual time of a closing: a server waits for 30 s.
+const CLOSE_NS_MAX: u64 = 30_000_000_000;
 /// How long the server is stopped: much longer than nodes may be silent.
 const STOPPED_NS: u64 = 60_000_000_000;
 
@@ -44,6 +46,7 @@ pub const NAMES: &[&str] = &[
     "more_records_are_damaged",
     "more_nodes_are_empty",
     "more_disks_are_full",
+    "more_disks_are_full_at_a_closing",
     "more_nodes_die_behind_a_full_journal",
     "every_copy_of_a_journal_record_is_damaged",
 ];
@@ -470,6 +473,26 @@ fn more_disks_are_full() {
     assert!(bench.until(WHOLE_NS_MAX, is_whole), "not whole: {}", bench.describe());
     // The refused writes may have left some of their blocks old and some new.
     bench.sweep(Op::Write, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("writes");
+    becomes_whole(&mut bench);
+}
+
+/// The disks of more nodes than may be lost have no room when the volume closes. The volume closes
+/// without a checkpoint, and the journal keeps what the disks have no room for. When the disks have
+/// room again, the volume opens and has every write.
+#[test]
+fn more_disks_are_full_at_a_closing() {
+    let mut bench = prepared().expect("a volume");
+    bench.sweep(Op::Write, 0..BLOCKS, 1, REQUEST_NS_MAX).expect("writes");
+    nodes(M + 2).for_each(|node| enospc(&mut bench, node, Ops::Changes, Some(NodeFileKind::Data)));
+    bench.volume().request_close();
+    bench.pump_volume();
+    let closed = bench.until(CLOSE_NS_MAX, |bench| bench.phase() == VolumePhase::Closed);
+    assert!(closed, "{}", bench.describe());
+    bench.kill_volume();
+    nodes(M + 2).for_each(|node| bench.lift(node));
+    bench.start_volume();
+    assert!(bench.until(OPEN_NS_MAX, |bench| bench.phase() == VolumePhase::Serving));
+    bench.sweep(Op::Read, 0..BLOCKS, STEP_BLOCKS, REQUEST_NS_MAX).expect("reads");
     becomes_whole(&mut bench);
 }
 

@@ -78,10 +78,10 @@ async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
 }
 
 impl VolumeCore {
-    /// The volume closes, and for too long the nodes have had no room for a segment that a
-    /// checkpoint waits for. `since`: since when. The journal keeps the segment's records, and the
-    /// next opening stores the segment.
-    fn closes_without_room(&self, since: &mut Option<Nanos>) -> bool {
+    /// The volume closes, and for too long the nodes have had no room for the checkpoint or for a
+    /// segment that it waits for. `since`: since when. The journal keeps the records that no
+    /// checkpoint covers, and the next opening stores their segments.
+    pub fn closes_without_room(&self, since: &mut Option<Nanos>) -> bool {
         let segments = self.segments_without_room();
         if self.phase != VolumePhase::Closing || segments.is_empty() || !self.writable() {
             return false;
@@ -94,8 +94,8 @@ impl VolumeCore {
             let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
             tracing::warn!(
                 volume = %self.name,
-                "closes without a checkpoint: {} segments stay in the journal until {} have room",
-                segments.len(),
+                "closes without a checkpoint: no room on {}; the journal keeps what lies in no \
+                 checkpoint",
                 nodes.join(", ")
             );
         }

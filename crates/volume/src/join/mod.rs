@@ -40,6 +40,7 @@ impl VolumeCore {
         state.link.connected = true;
         state.link.connected_at = now;
         state.link.session += 1;
+        state.relay.reset();
         state.root_version = 0;
         self.start_join(node);
     }

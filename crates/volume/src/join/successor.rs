@@ -97,7 +97,7 @@ pub(super) fn check_place(node: NodeIndex, stat: &NodeStat) -> Result<(), NodeEr
 pub(super) async fn who_answers(ctx: &Ctx, node: NodeIndex) -> String {
     let who = match ctx.call(node, RequestBody::Identify).await {
         Ok(ReplyBody::Stat(stat)) => format!("{} of the pool {}", stat.node, stat.pool),
-        _ => "a stranger".to_owned(),
+        _ => "an unknown node".to_owned(),
     };
     format!("it is {who}, which does not know this pool's secret")
 }

@@ -2,17 +2,17 @@
 //! sends the records.
 
 use bytes::Bytes;
-use fieldstone_proto::{BLOCK_BYTES, RequestBody, SegmentKind, crc32c_blocks};
+use fieldstone_proto::{BLOCK_BYTES, SegmentKind, crc32c_blocks};
 use smallvec::SmallVec;
 
 use super::admission::{Admission, UserSpace};
 use super::pending::Origin;
 use super::{BATCHES_MAX, Batch, KeptRecord, Line, Mutation};
-use crate::calls::Waiter;
 use crate::core::VolumeCore;
 use crate::footer::footer_blocks;
 use crate::map::Location;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header, RECORD_ENTRIES_MAX};
+use crate::relay::Append;
 use crate::rows::RecordForm;
 use crate::segment::{Contents, Segment, SegmentIndex, State, segment_id};
 use crate::status::VolumePhase;
@@ -510,11 +510,7 @@ impl VolumeCore {
             payload.extend(record.payload.iter().cloned());
         }
         self.log.records.push_back(KeptRecord { header, payload: record.payload });
-        let generation = self.log.generation;
-        for node in self.log.nodes.clone() {
-            let body = RequestBody::JournalAppend { generation, lsn };
-            let waiter = Waiter::Append { generation, batch: sequence };
-            self.send(node, body, payload.clone(), waiter);
-        }
+        let append = Append { generation: self.log.generation, batch: sequence, lsn };
+        self.send_append(append, payload);
     }
 }

@@ -277,6 +277,14 @@ impl Log {
         self.batches.get_mut(usize::try_from(index).ok()?)
     }
 
+    /// The batch waits for the answer of this node.
+    pub fn awaits(&self, batch: u64, node: NodeIndex) -> bool {
+        let first = self.batches.front().map_or(0, |batch| batch.sequence);
+        let found = batch.checked_sub(first).and_then(|at| usize::try_from(at).ok());
+        let batch = found.and_then(|at| self.batches.get(at));
+        batch.is_some_and(|batch| batch.waiting.contains(&node))
+    }
+
     /// The queue with the next change: the volume's own changes first, then users' in their order
     /// of arrival. With `held`, only trims.
     fn next_line(&self, held: bool) -> Option<Line> {

@@ -14,7 +14,7 @@ use fieldstone_proto::{
 use super::chain::replay_footers;
 use super::recover::{NodeContents, find};
 use super::rings::replay_records;
-use super::{Blame, Failure, stranger};
+use super::{Blame, Failure, foreign_node};
 use crate::core::{Ctx, VolumeCore};
 use crate::map::Location;
 use crate::record::EntryKind;
@@ -63,7 +63,7 @@ async fn summary_of(ctx: &Ctx, node: NodeIndex) -> Result<Option<VolumeSummary>,
     let volume = ctx.with(|core| core.config.volume);
     let answer = ctx.call(node, RequestBody::ListVolumes).await;
     if let Err(NodeError::Capability(_)) = answer {
-        return Err(stranger(ctx, node).await);
+        return Err(foreign_node(ctx, node).await);
     }
     match answer.blame(node)? {
         ReplyBody::Volumes(volumes) => {

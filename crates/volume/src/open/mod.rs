@@ -320,7 +320,7 @@ async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, F
     let mut found = Vec::new();
     for (node, result) in ctx.call_all(nodes, &RequestBody::ListVolumes).await {
         if let Err(NodeError::Capability(_)) = result {
-            return Err(stranger(ctx, node).await);
+            return Err(foreign_node(ctx, node).await);
         }
         if let ReplyBody::Volumes(volumes) = result.blame(node)? {
             let is_of_it = |s: &VolumeSummary| s.volume == volume && s.is_usable();
@@ -332,10 +332,10 @@ async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, F
 
 /// The error for a node that does not know the pool's secret, with the identity that the node
 /// reports.
-async fn stranger(ctx: &Ctx, node: NodeIndex) -> Failure {
+async fn foreign_node(ctx: &Ctx, node: NodeIndex) -> Failure {
     let who = match ctx.call(node, RequestBody::Identify).await {
         Ok(ReplyBody::Stat(stat)) => format!("{} of the pool {}", stat.node, stat.pool),
-        _ => "a stranger".to_owned(),
+        _ => "an unknown node".to_owned(),
     };
     let text = format!("it is {who}, which does not know this pool's secret");
     Failure::Node(node, NodeError::Invalid(text))

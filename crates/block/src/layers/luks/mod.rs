@@ -12,7 +12,9 @@
 //! When the store has a size, the layer reads the header ([`unlock`]), and makes a piece of
 //! [`Work`] of what takes seconds: reading the passphrase's file and deriving keys. Until that has
 //! ended, the device has the size 0, and [`Layer::readiness`] says that it opens. A header that
-//! does not open makes the device fail.
+//! does not open makes the device fail. That failure is final: another try would cost the same
+//! seconds and fail in the same way, until a person corrects the passphrase or the header. Only an
+//! error of the store while the header is read may pass.
 //!
 //! # Requests
 //!
@@ -22,7 +24,7 @@
 //! - *Write*: encrypted into new memory.
 //! - *Trim, `WriteZeroes`*: written as encrypted zeroes, in parts of [`ZEROES_BYTES`], because that
 //!   is what librbd does. With the option `trim=pass` they go to the store, which gives the space
-//!   back. Then everybody who sees the store can tell which sectors are in use.
+//!   back. Then whoever sees the store can tell which sectors are in use.
 //! - *Extents*: holes of the store are holes of the device, as far as they are whole sectors.
 //!
 //! # Ordering
@@ -54,7 +56,7 @@ use fieldstone_luks::{SectorCipher, Unlocked};
 use slab::Slab;
 
 use crate::extents::push_extent;
-use crate::layer::{Counter, Flow, Layer, Readiness, Work, WorkResult};
+use crate::layer::{Counter, Flow, Layer, OpenFailure, Readiness, Work, WorkResult};
 use crate::pieces::{Pieces, push_piece, to_bytes};
 use crate::settings::{SettingError, Settings};
 use crate::{
@@ -107,7 +109,7 @@ enum State {
     /// The header is read, and its key slots are tried.
     Opening(Opening),
     Open(Unlocked),
-    Failed(String),
+    Failed(OpenFailure),
 }
 
 /// A request of this layer's own, and the purpose of its completion.
@@ -195,7 +197,7 @@ impl Luks {
     fn take_step(&mut self, step: Step, flow: &mut Flow<'_>) {
         match step {
             Step::Wait => {}
-            Step::Failed(why) => self.state = State::Failed(why),
+            Step::Failed(failure) => self.state = State::Failed(failure),
             Step::Read(parts) => {
                 for (part, offset_bytes, len_bytes) in parts {
                     let id = RequestId(0);
@@ -528,7 +530,10 @@ impl Layer for Luks {
         match &self.state {
             State::Opening(_) => Readiness::Opening,
             State::Open(_) => Readiness::Ready,
-            State::Failed(why) => Readiness::Failed(format!("luks: {why}")),
+            State::Failed(failure) => Readiness::Failed(OpenFailure {
+                reason: format!("luks: {failure}"),
+                is_final: failure.is_final,
+            }),
         }
     }
 
@@ -545,8 +550,10 @@ impl Layer for Luks {
             Ok(unlocked) if unlocked.segment.offset_bytes.is_multiple_of(below) => {
                 State::Open(unlocked)
             }
-            Ok(_) => State::Failed(format!("the data begins within a block of {below} bytes")),
-            Err(why) => State::Failed(why),
+            Ok(_) => State::Failed(OpenFailure::lasting(format!(
+                "the data begins within a block of {below} bytes"
+            ))),
+            Err(failure) => State::Failed(failure),
         };
     }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use fieldstone_luks::{Header, LuksError, Material, PREFIX_BYTES, Passphrase, Probe, Unlocked};
 
-use crate::layer::{Work, WorkResult};
+use crate::layer::{OpenFailure, Work, WorkResult};
 use crate::pieces::to_bytes;
 use crate::{BlockError, Info, Payload};
 
@@ -24,10 +24,10 @@ pub(super) enum Step {
     Wait,
     /// Reads: the number of the part, its place and its length.
     Read(Vec<(usize, u64, u32)>),
-    Failed(String),
+    Failed(OpenFailure),
 }
 
-enum Stage {
+enum HeaderPart {
     Prefix,
     Metadata,
     Materials(Header),
@@ -35,7 +35,7 @@ enum Stage {
 
 /// What is read at the moment.
 struct Fetch {
-    stage: Stage,
+    part: HeaderPart,
     ranges: Vec<Range<u64>>,
     /// The parts of all ranges: place, length, and the bytes when they are there.
     parts: Vec<(u64, u32, Option<Vec<u8>>)>,
@@ -78,13 +78,13 @@ impl Opening {
         }
         self.begun = true;
         if self.passphrase_file.is_none() {
-            return Step::Failed("the option passphrase-file is missing".to_owned());
+            return lasting("the option passphrase-file is missing");
         }
         let prefix = 0..(PREFIX_BYTES as u64).min(self.size_bytes);
-        self.fetch(Stage::Prefix, &[prefix])
+        self.fetch(HeaderPart::Prefix, &[prefix])
     }
 
-    fn fetch(&mut self, stage: Stage, ranges: &[Range<u64>]) -> Step {
+    fn fetch(&mut self, part: HeaderPart, ranges: &[Range<u64>]) -> Step {
         let mut parts = Vec::new();
         for range in ranges {
             let mut at = range.start - range.start % self.block_bytes;
@@ -97,12 +97,12 @@ impl Opening {
                 at += len;
             }
             if end > self.size_bytes {
-                return Step::Failed("the device is shorter than a LUKS header".to_owned());
+                return lasting("the device is shorter than a LUKS header");
             }
         }
         let reads = parts.iter().enumerate().map(|(part, (at, len, _))| (part, *at, *len));
         let reads = reads.collect();
-        self.fetch = Some(Fetch { stage, ranges: ranges.to_vec(), parts });
+        self.fetch = Some(Fetch { part, ranges: ranges.to_vec(), parts });
         Step::Read(reads)
     }
 
@@ -114,24 +114,24 @@ impl Opening {
             Ok(Payload::Data(pieces)) => {
                 let read = to_bytes(&pieces);
                 if read.len() != *len as usize {
-                    return Step::Failed("the header was read in part".to_owned());
+                    return passing("the header was read in part");
                 }
                 *bytes = Some(read.to_vec());
             }
-            Ok(_) => return Step::Failed("the header was not read".to_owned()),
-            Err(error) => return Step::Failed(format!("the header cannot be read: {error}")),
+            Ok(_) => return passing("the header was not read"),
+            Err(error) => return passing(format!("the header cannot be read: {error}")),
         }
         if fetch.parts.iter().any(|(_, _, bytes)| bytes.is_none()) {
             return Step::Wait;
         }
         let Some(fetch) = self.fetch.take() else { return Step::Wait };
-        self.fetched(fetch).unwrap_or_else(|error| Step::Failed(error.to_string()))
+        self.fetched(fetch).unwrap_or_else(|error| lasting(error.to_string()))
     }
 
     fn fetched(&mut self, fetch: Fetch) -> Result<Step, LuksError> {
         let mut ranges = fetch.ranges.iter().map(|range| fetch.bytes(range)).collect::<Vec<_>>();
-        match fetch.stage {
-            Stage::Prefix => {
+        match fetch.part {
+            HeaderPart::Prefix => {
                 let bytes = ranges.swap_remove(0);
                 let wanted = match fieldstone_luks::probe(&bytes) {
                     Probe::Clone => return Err(LuksError::Clone),
@@ -143,13 +143,13 @@ impl Opening {
                     return self.parsed(Header::parse(&bytes, self.size_bytes)?);
                 }
                 let metadata = 0..wanted;
-                Ok(self.fetch(Stage::Metadata, &[metadata]))
+                Ok(self.fetch(HeaderPart::Metadata, &[metadata]))
             }
-            Stage::Metadata => {
+            HeaderPart::Metadata => {
                 let bytes = ranges.swap_remove(0);
                 self.parsed(Header::parse(&bytes, self.size_bytes)?)
             }
-            Stage::Materials(header) => {
+            HeaderPart::Materials(header) => {
                 let slots: Vec<u32> = header.materials().map(|(slot, _)| slot).collect();
                 let materials = slots.into_iter().zip(ranges);
                 let materials = materials.map(|(slot, bytes)| Material { slot, bytes }).collect();
@@ -166,7 +166,7 @@ impl Opening {
             let passphrase = Passphrase::new(vec![0])?;
             header.unlock(&passphrase, &[])?;
         }
-        Ok(self.fetch(Stage::Materials(header), &ranges))
+        Ok(self.fetch(HeaderPart::Materials(header), &ranges))
     }
 
     pub(super) fn take_work(&mut self) -> Option<Work> {
@@ -192,20 +192,34 @@ impl Fetch {
     }
 }
 
+/// Ends with a failure that another opening would have, too.
+fn lasting(reason: impl Into<String>) -> Step {
+    Step::Failed(OpenFailure::lasting(reason))
+}
+
+/// Ends with a failure that another opening may not have.
+fn passing(reason: impl Into<String>) -> Step {
+    Step::Failed(OpenFailure::passing(reason))
+}
+
 /// Opens the header, in a thread of its own.
 fn work(header: Header, materials: Vec<Material>, file: PathBuf) -> Work {
-    Box::new(move || {
+    let unlock = move || {
         let passphrase = Passphrase::read(&file).map_err(|error| error.to_string())?;
-        let unlocked = header.unlock(&passphrase, &materials).map_err(|error| match error {
+        header.unlock(&passphrase, &materials).map_err(|error| match error {
             LuksError::NoSlotOpens { .. } => format!("{error}, of the file {}", file.display()),
             other => other.to_string(),
-        })?;
-        Ok(Box::new(unlocked))
+        })
+    };
+    Box::new(move || match unlock() {
+        Ok(unlocked) => Ok(Box::new(unlocked)),
+        Err(reason) => Err(OpenFailure::lasting(reason)),
     })
 }
 
 /// What the work gave.
-pub(super) fn outcome(result: WorkResult) -> Result<Unlocked, String> {
+pub(super) fn outcome(result: WorkResult) -> Result<Unlocked, OpenFailure> {
     let unlocked = result?.downcast::<Unlocked>();
-    unlocked.map(|unlocked| *unlocked).map_err(|_| "the work gave nothing of use".to_owned())
+    let unlocked = unlocked.map(|unlocked| *unlocked);
+    unlocked.map_err(|_| OpenFailure::passing("the work gave no key"))
 }

@@ -528,7 +528,7 @@ impl Layer for WriteCache {
     }
 
     fn unwritten(&self) -> Option<Unwritten> {
-        // A change that goes through has been answered by nobody yet.
+        // A change that goes through has no answer yet.
         if self.dirty.is_clean() && self.waiting.is_empty() {
             return None;
         }

@@ -29,8 +29,8 @@ pub(super) struct Args {
 
 /// Where the bytes of an image go.
 enum Target {
-    /// A new file: zeroes stay holes. It gets its length at the end, so that nobody takes the file
-    /// of an export that was broken off for a whole one.
+    /// A new file: zeroes stay holes. It gets its length at the end, so that no program takes the
+    /// file of an export that was broken off for a whole one.
     File(File),
     /// A stream.
     Stream(Box<dyn Write>),

@@ -14,6 +14,7 @@
 //!
 //! The layers keep data only while this client has the image's lock, and of snapshots.
 
+use fieldstone_block::layers::LayerOptions;
 use fieldstone_rados::settings::Settings;
 
 /// How an image is cached.
@@ -84,15 +85,15 @@ fn milliseconds(settings: Option<&Settings>, name: &str, default: u64) -> Result
     }
 }
 
-/// The layers of an image, as `--layer` takes them. `asked`: the mode that the target names.
-/// `settings`: ceph.conf, if it can be read; if it cannot, the opening of the image says why.
+/// The caches of an image. `asked`: the mode that the target names. `settings`: ceph.conf, if it
+/// can be read; if it cannot, the opening of the image says why.
 ///
 /// # Errors
 /// An option of ceph.conf has a value that it cannot have.
 pub fn layers(
     asked: Option<ImageCache>,
     settings: Option<&Settings>,
-) -> Result<Vec<String>, String> {
+) -> Result<LayerOptions, String> {
     let mode = match (asked, settings) {
         (Some(mode), _) => mode,
         (None, Some(settings)) => ImageCache::of(settings)?,
@@ -110,7 +111,7 @@ pub fn layers(
     let until_flush = if until_flush { "on" } else { "off" };
     let no_cache = || "cache:off".to_owned();
     let cache = |allocates| format!("cache:capacity={size_bytes},write-allocate={allocates}");
-    Ok(match mode {
+    let texts = match mode {
         ImageCache::None => vec![no_cache()],
         // As librbd does: without dirty bytes, a write cache has nothing to do.
         ImageCache::Writearound if max_dirty == 0 => vec![no_cache()],
@@ -127,12 +128,16 @@ pub fn layers(
                  max-age={max_age_ms}ms,until-flush={until_flush}"
             ),
         ],
-    })
+    };
+    let mut layers = LayerOptions::default();
+    for text in texts {
+        layers.add(&text).map_err(|error| error.to_string())?;
+    }
+    Ok(layers)
 }
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_block::layers::LayerOptions;
     use fieldstone_rados::settings::{ConfFile, Sources};
 
     use super::*;
@@ -145,11 +150,7 @@ mod tests {
 
     /// The names of the layers, and the options of the write cache.
     fn made(asked: Option<ImageCache>, lines: &str) -> (Vec<&'static str>, String) {
-        let mut options = LayerOptions::default();
-        for text in layers(asked, Some(&conf(lines))).unwrap() {
-            options.add(&text).unwrap();
-        }
-        let layers = options.make().unwrap();
+        let layers = layers(asked, Some(&conf(lines))).unwrap().make().unwrap();
         let caches = layers.iter().filter(|layer| layer.keeps_data());
         let write = layers.iter().find(|layer| layer.name() == "write-cache");
         let text = write.map(|layer| {
@@ -185,7 +186,7 @@ mod tests {
         let writeback = "rbd_cache_policy = writeback";
         assert_eq!(made(Some(ImageCache::None), writeback).0, [""; 0]);
         assert_eq!(made(Some(ImageCache::Writearound), writeback).0, ["write-cache"]);
-        assert_eq!(layers(None, None).unwrap(), ["cache:off"]);
+        assert!(layers(None, None).unwrap().leaves_out("cache"));
     }
 
     #[test]

@@ -18,6 +18,7 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_proto::wire::encode_request;
 use fieldstone_proto::{NodeError, NodeIndex, Reply, Request};
@@ -38,8 +39,8 @@ const CONNECT_MS: u64 = 5_000;
 /// An event for the volume.
 #[derive(Debug)]
 pub enum RemoteEvent {
-    /// The connection is open.
-    Up,
+    /// The connection is open. Other nodes reach the node at this address.
+    Up(Bytes),
     /// The connection is gone.
     Down,
     /// The node's answer.
@@ -57,6 +58,8 @@ enum State {
 pub struct RemoteNode {
     node: NodeIndex,
     place: NodePlace,
+    /// The literal address of the present attempt to connect.
+    address: Bytes,
     /// Brings the addresses that threads have read.
     mailer: Mailer,
     attempt: u16,
@@ -123,6 +126,7 @@ impl RemoteNode {
         Self {
             node,
             place,
+            address: Bytes::new(),
             mailer,
             attempt: 0,
             state: State::Waiting,
@@ -162,6 +166,7 @@ impl RemoteNode {
         self.pause_ms = (self.pause_ms * 2).clamp(PAUSE_MS_MIN, PAUSE_MS_MAX);
         let started = match &self.place {
             NodePlace::At(endpoint) => {
+                self.address = endpoint.literal().to_string().into();
                 io.reactor.connect(endpoint, self.token(Operation::Connect, io))
             }
             NodePlace::Announced(path) => self.read_address(path),
@@ -211,7 +216,11 @@ impl RemoteNode {
         }
         let token = self.token(Operation::Connect, io);
         // The time limit that was set before also limits this step.
-        if let Err(error) = endpoint.and_then(|endpoint| io.reactor.connect(&endpoint, token)) {
+        let connect = |endpoint: Box<Endpoint>| {
+            self.address = endpoint.literal().to_string().into();
+            io.reactor.connect(&endpoint, token)
+        };
+        if let Err(error) = endpoint.and_then(connect) {
             self.unreachable(&error, io);
         }
     }
@@ -306,7 +315,7 @@ impl RemoteNode {
                 let mut socket = Box::new(WireSocket::new(socket, receive, send));
                 socket.start_io(io.reactor);
                 self.state = State::Up(socket);
-                events.push(RemoteEvent::Up);
+                events.push(RemoteEvent::Up(self.address.clone()));
             }
             (Ok(_), _) => self.wait(io),
             (Err(error), _) => {

@@ -332,3 +332,38 @@ fn a_notification_ends_with_the_answers() {
     bench.reply(osd, &op, -2);
     assert_eq!(events(&mut bench), [Event::Notified(Token(2), Err(Errno::ENOENT))]);
 }
+
+#[test]
+fn a_moved_session_opens_at_once_sends_again_and_renews_its_watches() {
+    let (mut bench, osd) = watching();
+    bench.submit(2, super::write(&object("a")));
+    let (_, first) = bench.only();
+    bench.other.clear();
+    // Each of many moves opens at once: none counts as a failure.
+    for attempt in 1..5 {
+        bench.objecter.move_session(osd, bench.now);
+        bench.drain();
+        assert!(
+            matches!(bench.other[..], [Action::Close(closed), Action::Open { osd: opened, .. }]
+            if closed == osd && opened == osd)
+        );
+        bench.other.clear();
+        let sent = bench.take();
+        let (again, renewed): (Vec<_>, Vec<_>) =
+            sent.into_iter().partition(|(_, op)| op.tid == first.tid);
+        assert_eq!((again.len(), again[0].1.attempt), (1, attempt));
+        assert_eq!((renewed.len(), step(&renewed[0].1)), (1, (RECONNECT, attempt as u32)));
+        let (_, op) = renewed[0].clone();
+        bench.reply(osd, &op, 0);
+        assert!(events(&mut bench).is_empty(), "the watch has missed nothing");
+    }
+    bench.reply(osd, &first, 0);
+    assert_eq!(bench.done(), [], "an answer to an older attempt");
+    // A session that is not ready does not move.
+    bench.connects = false;
+    bench.close(osd);
+    bench.other.clear();
+    bench.objecter.move_session(osd, bench.now);
+    bench.drain();
+    assert!(bench.other.is_empty(), "{:?}", bench.other);
+}

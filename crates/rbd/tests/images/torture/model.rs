@@ -2,10 +2,7 @@
 
 use fieldstone_block::{Completion, Nanos, Payload, RequestId};
 use fieldstone_cluster_model::Delays;
-use fieldstone_crush::osdmap::PoolId;
-use fieldstone_rados::cluster::{ObjectName, SnapId};
-use fieldstone_rbd::format::{ObjectMap, names};
-use fieldstone_rbd::header::Header;
+use fieldstone_rados::cluster::SnapId;
 use fieldstone_rbd::{ImageSpec, RbdError};
 
 use super::course::{Carrier, Checked, Io, Order};
@@ -105,37 +102,6 @@ impl Carrier for ModelCarrier {
         if !header.has_valid_object_map(snapshot) {
             return Err(format!("the object map of {} is flagged invalid", header.name));
         }
-        self.check_map(&header, snapshot, !checked.was_killed)
-    }
-}
-
-impl ModelCarrier {
-    /// The map denies no object that exists; and if it is `exact`, it claims none that does not.
-    fn check_map(&self, header: &Header, snapshot: SnapId, exact: bool) -> Result<(), String> {
-        let map = ObjectName::new(PoolId(1), "", &names::object_map(&header.id, snapshot));
-        let size = header.size_at(snapshot).ok_or("there is no such snapshot")?;
-        self.world.model.with_store(|store| {
-            let object = store.object(&map).ok_or("there is no object map")?;
-            let map = ObjectMap::decode(&object.head.data.read(0, 1 << 20))
-                .map_err(|error| error.to_string())?;
-            let objects = header.layout.objects(size);
-            if map.len() != objects {
-                return Err(format!("a map of {} objects instead of {objects}", map.len()));
-            }
-            let data_pool = header.data_pool.unwrap_or(PoolId(1));
-            for number in 0..objects {
-                let name = ObjectName::new(data_pool, "", &names::data(&header.prefix, number));
-                let content = store.object(&name).and_then(|object| match snapshot {
-                    SnapId::HEAD => object.present(),
-                    snapshot => object.at(snapshot),
-                });
-                let (exists, state) = (content.is_some(), map.get(number));
-                if exists != state.may_exist() && (exists || exact) {
-                    let id = snapshot.0;
-                    return Err(format!("object {number} at {id:#x}: {exists}, but {state:?}"));
-                }
-            }
-            Ok(())
-        })
+        self.world.compare_map(&header, snapshot, !checked.was_killed)
     }
 }

@@ -90,6 +90,10 @@ impl Bench {
                     let delay_ns = host.disk.submit(id, op) + host.delay_ns;
                     self.schedule.after(delay_ns, Happening::Disk { node, life, id, forced: None });
                 }
+                fieldstone_node::NodeAction::Relay { .. }
+                | fieldstone_node::NodeAction::CloseLink { .. } => {
+                    panic!("the volume of the bench sends to each node itself")
+                }
                 fieldstone_node::NodeAction::Reply { peer, reply } => {
                     self.schedule.after(NETWORK_NS, Happening::ToVolume { node, peer, reply });
                 }

@@ -34,6 +34,8 @@ impl Bench {
             key: key(),
             wall_offset_ns: 0,
             node_timeout_ms: NODE_TIMEOUT_MS,
+            replicate: fieldstone_proto::Strategy::Flat,
+            reads: fieldstone_volume::ReadPolicy::Primary,
             auto_rebuild: true,
             rebuild_limit_bytes_per_second: 0,
         };

@@ -1,15 +1,15 @@
 //! Bounds for connections that have not shown their purpose yet.
 //!
 //! Each connection costs a descriptor and memory from the moment it is accepted. So a connection is
-//! a *stranger* until it has introduced itself. An NBD client does so by completing the
-//! negotiation, a node's client by a request whose capability the node accepts. Strangers stay for
-//! a bounded time, and their number is bounded. If there is one too many, the oldest is closed. So
-//! a flood of silent connections pushes out other silent connections. A real client introduces
-//! itself within milliseconds, and stays.
+//! *pending* until it has introduced itself. An NBD client does so by completing the negotiation, a
+//! node's client by a request whose capability the node accepts. Pending ones stay for a bounded
+//! time, and their number is bounded. If there is one too many, the oldest is closed. So a flood of
+//! silent connections pushes out other silent connections. A real client introduces itself within
+//! milliseconds, and stays.
 //!
 //! ```text
 //!             admit, arrived                introduced
-//!  (accepted) --------------> stranger ----------------> established
+//!  (accepted) --------------> pending  ----------------> established
 //!                                |  too old, or too many      |  gone
 //!                                +---------> (closed) <-------+
 //! ```
@@ -25,11 +25,11 @@ use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
 
-/// The most strangers of one kind of front-end, or of the node servers, over all cores. There are
-/// fewer if descriptors are few, and more on more than 64 cores.
-pub const STRANGERS_MAX: usize = 256;
-/// How long a connection may stay a stranger.
-pub const STRANGER_AGE_MS: u64 = 10_000;
+/// The most pending connections of one kind of front-end, or of the node servers, over all cores.
+/// There are fewer if descriptors are few, and more on more than 64 cores.
+pub const PENDING_MAX: usize = 256;
+/// How long a connection may stay pending.
+pub const PENDING_AGE_MS: u64 = 10_000;
 /// A client that holds memory for which others wait loses its connection when it neither sends nor
 /// takes anything for this long.
 pub const STALL_MS: u64 = 10_000;
@@ -51,8 +51,8 @@ const CONNECTIONS_MIN: usize = 8;
 pub struct Bounds {
     /// All connections.
     pub connections: usize,
-    /// Strangers among them.
-    pub strangers: usize,
+    /// The pending ones among them.
+    pub pending: usize,
 }
 
 impl Bounds {
@@ -62,8 +62,8 @@ impl Bounds {
         let cores = cores.max(1);
         let all = usize::try_from(open_files / DESCRIPTORS_PER_CONNECTION).unwrap_or(usize::MAX);
         let connections = (all / cores).max(CONNECTIONS_MIN);
-        let strangers = (STRANGERS_MAX / cores).clamp(CONNECTIONS_MIN / 2, connections / 2);
-        Self { connections, strangers }
+        let pending = (PENDING_MAX / cores).clamp(CONNECTIONS_MIN / 2, connections / 2);
+        Self { connections, pending }
     }
 
     /// The same bounds, with at most `connections` connections.
@@ -98,7 +98,7 @@ impl StallLimit {
 pub enum Admission {
     /// There is room.
     Welcome,
-    /// There is room after this stranger is closed.
+    /// There is room after this pending connection is closed.
     InPlaceOf(u32),
     /// Established connections have all places.
     Full,
@@ -108,9 +108,10 @@ pub enum Admission {
 #[derive(Debug)]
 pub struct ConnectionTable {
     bounds: Bounds,
-    /// Strangers in the order of their arrival, each with the time at which it must be closed.
-    strangers: BTreeMap<u64, (u32, Nanos)>,
-    /// The place of each stranger in that order.
+    /// Pending connections in the order of their arrival, each with the time at which it must be
+    /// closed.
+    pending: BTreeMap<u64, (u32, Nanos)>,
+    /// The place of each pending connection in that order.
     places: BTreeMap<u32, u64>,
     next_place: u64,
     introduced: usize,
@@ -122,7 +123,7 @@ impl ConnectionTable {
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
-            strangers: BTreeMap::new(),
+            pending: BTreeMap::new(),
             places: BTreeMap::new(),
             next_place: 0,
             introduced: 0,
@@ -138,7 +139,7 @@ impl ConnectionTable {
     /// Number of all connections.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.introduced + self.strangers.len()
+        self.introduced + self.pending.len()
     }
 
     /// Asks for a place for one more connection. The caller closes the connection that the answer
@@ -147,34 +148,33 @@ impl ConnectionTable {
     #[must_use]
     pub fn admit(&self) -> Admission {
         let full = self.count() >= self.bounds.connections;
-        if !full && self.strangers.len() < self.bounds.strangers {
+        if !full && self.pending.len() < self.bounds.pending {
             return Admission::Welcome;
         }
         self.oldest().map_or(Admission::Full, Admission::InPlaceOf)
     }
 
-    /// The oldest stranger.
+    /// The oldest pending connection.
     #[must_use]
     pub fn oldest(&self) -> Option<u32> {
-        self.strangers.values().next().map(|(id, _)| *id)
+        self.pending.values().next().map(|(id, _)| *id)
     }
 
-    /// A connection has arrived, as a stranger. A stranger that is already in the table starts
-    /// over.
+    /// A connection has arrived, and is pending. One that is already in the table starts over.
     pub fn arrived(&mut self, id: u32, now: Nanos) {
         if let Some(place) = self.places.remove(&id) {
-            self.strangers.remove(&place);
+            self.pending.remove(&place);
         }
-        let deadline = now.plus(Nanos::from_ms(STRANGER_AGE_MS));
-        self.strangers.insert(self.next_place, (id, deadline));
+        let deadline = now.plus(Nanos::from_ms(PENDING_AGE_MS));
+        self.pending.insert(self.next_place, (id, deadline));
         self.places.insert(id, self.next_place);
         self.next_place += 1;
     }
 
-    /// A stranger has introduced itself.
+    /// A pending connection has introduced itself.
     pub fn introduced(&mut self, id: u32) {
         if let Some(place) = self.places.remove(&id) {
-            self.strangers.remove(&place);
+            self.pending.remove(&place);
             self.introduced += 1;
         }
     }
@@ -182,21 +182,21 @@ impl ConnectionTable {
     /// A connection is closed, or is about to be. Call this once for each connection that arrived.
     pub fn gone(&mut self, id: u32) {
         match self.places.remove(&id) {
-            Some(place) => drop(self.strangers.remove(&place)),
+            Some(place) => drop(self.pending.remove(&place)),
             None => self.introduced = self.introduced.saturating_sub(1),
         }
     }
 
-    /// A stranger that must be closed now.
+    /// A pending connection that must be closed now.
     #[must_use]
     pub fn overdue(&self, now: Nanos) -> Option<u32> {
-        self.strangers.values().next().filter(|(_, deadline)| *deadline <= now).map(|(id, _)| *id)
+        self.pending.values().next().filter(|(_, deadline)| *deadline <= now).map(|(id, _)| *id)
     }
 
-    /// When [`ConnectionTable::overdue`] will name a stranger.
+    /// When [`ConnectionTable::overdue`] will name a connection.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
-        self.strangers.values().next().map(|(_, deadline)| *deadline)
+        self.pending.values().next().map(|(_, deadline)| *deadline)
     }
 }
 
@@ -211,10 +211,10 @@ mod tests {
 
     #[test]
     fn the_bounds_follow_from_the_descriptors_and_the_cores() {
-        assert_eq!(Bounds::of(1024, 1), Bounds { connections: 512, strangers: 256 });
-        assert_eq!(Bounds::of(65_536, 4), Bounds { connections: 8192, strangers: 64 });
-        assert_eq!(Bounds::of(64, 1), Bounds { connections: 32, strangers: 16 });
-        assert_eq!(Bounds::of(0, 9), Bounds { connections: 8, strangers: 4 });
+        assert_eq!(Bounds::of(1024, 1), Bounds { connections: 512, pending: 256 });
+        assert_eq!(Bounds::of(65_536, 4), Bounds { connections: 8192, pending: 64 });
+        assert_eq!(Bounds::of(64, 1), Bounds { connections: 32, pending: 16 });
+        assert_eq!(Bounds::of(0, 9), Bounds { connections: 8, pending: 4 });
         assert_eq!(Bounds::of(1 << 20, 1).at_most(1024).connections, 1024);
     }
 
@@ -230,8 +230,8 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_stranger_gives_way_and_an_established_connection_never() {
-        let mut table = ConnectionTable::new(Bounds { connections: 4, strangers: 2 });
+    fn the_oldest_pending_connection_gives_way_and_an_established_one_never() {
+        let mut table = ConnectionTable::new(Bounds { connections: 4, pending: 2 });
         for id in 0..2 {
             assert_eq!(table.admit(), Admission::Welcome);
             table.arrived(id, at(0));
@@ -253,17 +253,17 @@ mod tests {
     }
 
     #[test]
-    fn strangers_go_when_their_time_is_over_in_the_order_of_their_coming() {
-        let mut table = ConnectionTable::new(Bounds { connections: 9, strangers: 9 });
+    fn pending_connections_go_when_their_time_is_over_in_order_of_arrival() {
+        let mut table = ConnectionTable::new(Bounds { connections: 9, pending: 9 });
         assert_eq!(table.deadline(), None);
         for id in [7, 3, 5] {
             table.arrived(id, at(u64::from(id)));
         }
-        assert_eq!(table.deadline(), Some(at(7 + STRANGER_AGE_MS)));
-        assert_eq!(table.overdue(at(6 + STRANGER_AGE_MS)), None);
-        assert_eq!(table.overdue(at(7 + STRANGER_AGE_MS)), Some(7));
+        assert_eq!(table.deadline(), Some(at(7 + PENDING_AGE_MS)));
+        assert_eq!(table.overdue(at(6 + PENDING_AGE_MS)), None);
+        assert_eq!(table.overdue(at(7 + PENDING_AGE_MS)), Some(7));
         table.arrived(7, at(100));
-        assert_eq!(table.overdue(at(7 + STRANGER_AGE_MS)), Some(3), "7 has started over");
+        assert_eq!(table.overdue(at(7 + PENDING_AGE_MS)), Some(3), "7 has started over");
         table.introduced(3);
         table.gone(5);
         assert_eq!(table.oldest(), Some(7));
@@ -272,11 +272,12 @@ mod tests {
     }
 
     proptest! {
-        /// After any sequence of events the bounds hold, and the table names only strangers.
+        /// After any sequence of events the bounds hold, and the table names only pending
+        /// connections.
         #[test]
         fn the_bounds_hold(steps in proptest::collection::vec((0u8..4, any::<u16>()), 0..300)) {
-            let mut table = ConnectionTable::new(Bounds { connections: 12, strangers: 5 });
-            let (mut strangers, mut introduced) = (Vec::new(), Vec::new());
+            let mut table = ConnectionTable::new(Bounds { connections: 12, pending: 5 });
+            let (mut pending, mut introduced) = (Vec::new(), Vec::new());
             let mut next = 0;
             for (what, which) in steps {
                 let which = usize::from(which);
@@ -285,7 +286,7 @@ mod tests {
                         match table.admit() {
                             Admission::Welcome => {}
                             Admission::InPlaceOf(id) => {
-                                prop_assert_eq!(id, strangers.remove(0));
+                                prop_assert_eq!(id, pending.remove(0));
                                 table.gone(id);
                             }
                             Admission::Full => {
@@ -294,11 +295,11 @@ mod tests {
                             }
                         }
                         table.arrived(next, at(0));
-                        strangers.push(next);
+                        pending.push(next);
                         next += 1;
                     }
-                    2 if !strangers.is_empty() => {
-                        let id = strangers.remove(which % strangers.len());
+                    2 if !pending.is_empty() => {
+                        let id = pending.remove(which % pending.len());
                         table.introduced(id);
                         introduced.push(id);
                     }
@@ -307,9 +308,9 @@ mod tests {
                     }
                     _ => {}
                 }
-                prop_assert!(strangers.len() <= 5 && table.count() <= 12);
-                prop_assert_eq!(table.count(), strangers.len() + introduced.len());
-                prop_assert_eq!(table.oldest(), strangers.first().copied());
+                prop_assert!(pending.len() <= 5 && table.count() <= 12);
+                prop_assert_eq!(table.count(), pending.len() + introduced.len());
+                prop_assert_eq!(table.oldest(), pending.first().copied());
             }
         }
     }

@@ -148,6 +148,7 @@ mod tests {
         let write = |beat, strobe| Write { beat, strobe, data: [7; BEAT] };
         writes.push(5, write(11, 0b101));
         writes.push(3, write(10, u64::MAX));
+        assert!(!writes.is_idle());
         let mut memory = [0; 2 * BEAT];
         assert!(writes.land(4).is_none());
         for now in [5, 6] {
@@ -156,6 +157,8 @@ mod tests {
         }
         assert_eq!(memory[BEAT..BEAT + 4], [7, 0, 7, 0]);
         assert_eq!(memory[..BEAT], [7; BEAT]);
+        assert!(writes.is_idle());
+        assert_eq!(beat_of(memory.len(), 10, 11), Some(BEAT..2 * BEAT));
         assert!(!apply(&mut memory, 10, &write(9, 1)) && !apply(&mut memory, 10, &write(12, 1)));
     }
 }

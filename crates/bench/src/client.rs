@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
-use crate::fio::{self, FioTarget, Load, Measured, Pattern};
+use crate::fio::{self, FioTarget, Load, Measured, Pattern, Run};
 use crate::generator::{FILL, InProcess, Job};
 use crate::process::end_with_parent;
 
@@ -38,19 +38,13 @@ impl Client {
 
     /// Accesses the device for some seconds. With the same seed, all contenders of a round with the
     /// same kind of client access the same addresses.
-    pub fn measure(
-        &self,
-        load: Load,
-        size_bytes: u64,
-        seconds: f64,
-        seed: u64,
-    ) -> anyhow::Result<Measured> {
+    pub fn measure(&self, run: Run, size_bytes: u64) -> anyhow::Result<Measured> {
         match self {
-            Self::Fio(target) => {
-                let arguments = fio::measure(target, load, size_bytes, seconds, seed);
-                fio::run(&arguments, load.pattern)
+            Self::Fio(target) => fio::run(&fio::measure(target, run, size_bytes), run.load.pattern),
+            Self::InProcess { .. } => {
+                ensure!(run.jobs == 1, "a device in the client's process has one job");
+                self.generate(run.load, size_bytes, Some(run.seconds), run.seed)
             }
-            Self::InProcess { .. } => self.generate(load, size_bytes, Some(seconds), seed),
         }
     }
 

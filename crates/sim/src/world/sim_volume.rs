@@ -35,7 +35,7 @@ pub(super) enum Scrub {
 }
 
 /// One volume of the run. Different processes may serve it.
-pub(super) struct Tenant {
+pub(super) struct SimVolume {
     pub volume: VolumeId,
     pub share: VolumePlan,
     pub workload: Workload,
@@ -83,7 +83,7 @@ pub(super) struct Tenant {
     pub epochs: Vec<Epoch>,
 }
 
-impl Tenant {
+impl SimVolume {
     /// Volume number `index` of `scenario`, before its first process starts.
     pub fn new(scenario: &Scenario, index: usize) -> Self {
         let share = scenario.volumes[index].clone();
@@ -140,7 +140,7 @@ impl Tenant {
     }
 }
 
-impl Tenant {
+impl SimVolume {
     /// The cells of these blocks.
     pub fn cells_of(&self, blocks: Range<u64>) -> Span {
         let each = self.share.cells_per_block();
@@ -163,27 +163,27 @@ impl Tenant {
 
 impl<C: Cast> World<'_, C> {
     /// The numbers of all volumes.
-    pub(super) fn all_tenants(&self) -> std::ops::Range<usize> {
-        0..self.tenants.len()
+    pub(super) fn volume_numbers(&self) -> std::ops::Range<usize> {
+        0..self.sim_volumes.len()
     }
 
     /// The volume that `client` serves, or served.
-    pub(super) fn tenant_of(&self, client: ClientId) -> usize {
+    pub(super) fn volume_number_of(&self, client: ClientId) -> usize {
         self.owners[client.0 as usize]
     }
 
     /// Number of a volume's living processes.
-    pub(super) fn processes(&self, tenant: usize) -> usize {
-        self.volumes.values().filter(|host| host.tenant == tenant).count()
+    pub(super) fn processes(&self, volume_number: usize) -> usize {
+        self.volumes.values().filter(|host| host.volume_number == volume_number).count()
     }
 
     /// The volumes that a fault strikes: one, or, in half of the cases, all.
     pub(super) fn draw_victims(&mut self) -> Vec<usize> {
-        let count = self.tenants.len();
-        if count == 1 || self.tenant_rng.chance(500) {
-            self.all_tenants().collect()
+        let count = self.sim_volumes.len();
+        if count == 1 || self.volume_rng.chance(500) {
+            self.volume_numbers().collect()
         } else {
-            vec![self.tenant_rng.index(count)]
+            vec![self.volume_rng.index(count)]
         }
     }
 }

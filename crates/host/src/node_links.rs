@@ -1,0 +1,385 @@
+//! Links of this core's nodes to other nodes, over which they pass writes on.
+//!
+//! ```text
+//!  LocalNode --Relay--> NodeLinks --+--> a node of this process: LinkOpen, ToNode
+//!      ^                            +--> a node of another process: a socket
+//!      +---- Relayed, LinkLost ----------< answers
+//! ```
+//!
+//! A link opens with the first request, and stays open until it breaks or its node gives it up. A
+//! node of this process has no address; the writer has named the address of any other one. So an
+//! address is only connected to if it is literal: a name might block.
+//!
+//! # Bounds
+//! A core has at most [`LINKS_MAX`] links; one more takes the place of the one that was used least
+//! recently. A link on which more than [`QUEUED_BYTES_MAX`] wait is lost. The node bounds the time
+//! for which a request may wait.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use fieldstone_block::Nanos;
+use fieldstone_node::{LinkTarget, NodeEvent};
+use fieldstone_proto::wire::encode_request;
+use fieldstone_proto::{NodeIndex, PoolId, Reply, Request};
+
+use crate::message::{Link, LocalNodeId, Message, Router};
+use crate::stores::volume::NodeMail;
+use crate::token::{Kind, token};
+use crate::wire_socket::{Broken, QUEUED_BYTES_MAX, WireSocket};
+use fieldstone_uring::{Address, Endpoint, Event, Payload, Reactor};
+
+/// The most links of a core.
+pub const LINKS_MAX: usize = 1024;
+
+/// The nodes of this process by their numbers.
+pub type LocalNodes = Arc<[(PoolId, NodeIndex)]>;
+
+enum State {
+    /// A node of this process. Requests wait until it is up.
+    Local {
+        node: LocalNodeId,
+        up: bool,
+        waiting: Waiting,
+    },
+    /// The socket is not connected yet.
+    Connecting(Waiting),
+    Socket(Box<WireSocket<Reply>>),
+}
+
+/// Requests that wait for a link to open.
+#[derive(Default)]
+struct Waiting {
+    requests: Vec<Request>,
+    bytes: usize,
+}
+
+impl Waiting {
+    fn push(&mut self, request: Request) {
+        self.bytes += request.payload.iter().map(bytes::Bytes::len).sum::<usize>();
+        self.requests.push(request);
+    }
+}
+
+struct NodeLink {
+    from: LocalNodeId,
+    to: LinkTarget,
+    state: State,
+    used_at: Nanos,
+    dirty: bool,
+}
+
+/// The links of the nodes of one core.
+pub struct NodeLinks {
+    nodes: LocalNodes,
+    links: BTreeMap<u32, NodeLink>,
+    /// The number of each link.
+    numbers: BTreeMap<(u32, LinkTarget), u32>,
+    next: u32,
+    dirty: Vec<u32>,
+}
+
+fn link(number: u32) -> Link {
+    Link { device: Link::NODE, attempt: number }
+}
+
+impl NodeLinks {
+    /// No links yet, on core number `core`.
+    #[must_use]
+    pub fn new(nodes: LocalNodes, core: usize) -> Self {
+        // Numbers differ between cores, because nodes of all cores have links to one node.
+        let next = u32::try_from(core).unwrap_or_default();
+        let (links, numbers, dirty) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { nodes, links, numbers, next, dirty }
+    }
+
+    /// Passes a request on.
+    pub fn relay(
+        &mut self,
+        from: LocalNodeId,
+        to: LinkTarget,
+        request: Request,
+        now: Nanos,
+        router: &mut Router,
+        reactor: &mut Reactor,
+    ) {
+        let number = match self.numbers.get(&(from.number, to.clone())) {
+            Some(number) => *number,
+            None => match self.open(from, &to, now, router, reactor) {
+                Ok(number) => number,
+                Err(why) => {
+                    tracing::debug!("{from} has no link to {}: {why}", to.node);
+                    return tell(from, NodeEvent::LinkLost { to }, router);
+                }
+            },
+        };
+        let Some(found) = self.links.get_mut(&number) else { return };
+        found.used_at = now;
+        let queued = match &mut found.state {
+            State::Local { node, up: true, .. } => {
+                let (node, core) = (*node, node.core(router.cores()));
+                router.send(core, Message::ToNode { node, link: link(number), request });
+                return;
+            }
+            State::Local { waiting, .. } | State::Connecting(waiting) => {
+                waiting.push(request);
+                waiting.bytes
+            }
+            State::Socket(socket) => match encode_request(&request) {
+                Ok(parts) => {
+                    socket.push(parts);
+                    socket.unsent_bytes()
+                }
+                Err(error) => {
+                    return self.lose(number, &error.to_string(), router, reactor);
+                }
+            },
+        };
+        match queued > QUEUED_BYTES_MAX {
+            true => self.lose(number, "it does not take requests", router, reactor),
+            false => self.mark(number),
+        }
+    }
+
+    fn open(
+        &mut self,
+        from: LocalNodeId,
+        to: &LinkTarget,
+        now: Nanos,
+        router: &mut Router,
+        reactor: &mut Reactor,
+    ) -> Result<u32, String> {
+        if self.links.len() >= LINKS_MAX
+            && let Some((&oldest, _)) = self.links.iter().min_by_key(|(_, link)| link.used_at)
+        {
+            self.lose(oldest, "others are used more", router, reactor);
+        }
+        let number = self.next;
+        self.next = number.wrapping_add(u32::try_from(router.cores()).unwrap_or(1));
+        let state = if to.address.is_empty() {
+            let node = self.local(from, to.node).ok_or("it is not of this process")?;
+            let open = Message::LinkOpen { node, link: link(number), core: router.me };
+            router.send(node.core(router.cores()), open);
+            State::Local { node, up: false, waiting: Waiting::default() }
+        } else {
+            let endpoint = endpoint(&to.address)?;
+            let connect = token(Kind::LinkConnect, 0, number);
+            reactor.connect(&endpoint, connect).map_err(|error| error.to_string())?;
+            State::Connecting(Waiting::default())
+        };
+        let opened = NodeLink { from, to: to.clone(), state, used_at: now, dirty: false };
+        self.links.insert(number, opened);
+        self.numbers.insert((from.number, to.clone()), number);
+        Ok(number)
+    }
+
+    /// The node of the same pool with this index, if it is of this process.
+    fn local(&self, from: LocalNodeId, index: NodeIndex) -> Option<LocalNodeId> {
+        let (pool, _) = self.nodes.get(from.number as usize)?;
+        let number = self.nodes.iter().position(|node| *node == (*pool, index))?;
+        Some(LocalNodeId { number: u32::try_from(number).ok()?, index })
+    }
+
+    fn mark(&mut self, number: u32) {
+        if let Some(found) = self.links.get_mut(&number)
+            && !std::mem::replace(&mut found.dirty, true)
+        {
+            self.dirty.push(number);
+        }
+    }
+
+    /// A node gives a link up.
+    pub fn close(
+        &mut self,
+        from: LocalNodeId,
+        to: LinkTarget,
+        router: &mut Router,
+        reactor: &mut Reactor,
+    ) {
+        if let Some(number) = self.numbers.get(&(from.number, to)).copied() {
+            self.remove(number, router, reactor);
+        }
+    }
+
+    /// A node is down, and all its links with it.
+    pub fn close_all(&mut self, from: LocalNodeId, router: &mut Router, reactor: &mut Reactor) {
+        let of_node = |(number, found): (&u32, &NodeLink)| {
+            (found.from.number == from.number).then_some(*number)
+        };
+        for number in self.links.iter().filter_map(of_node).collect::<Vec<_>>() {
+            self.remove(number, router, reactor);
+        }
+    }
+
+    fn remove(
+        &mut self,
+        number: u32,
+        router: &mut Router,
+        reactor: &mut Reactor,
+    ) -> Option<(LocalNodeId, LinkTarget)> {
+        let NodeLink { from, to, state, .. } = self.links.remove(&number)?;
+        self.numbers.remove(&(from.number, to.clone()));
+        match state {
+            State::Local { node, .. } => {
+                let close = Message::LinkClose { node, link: link(number) };
+                router.send(node.core(router.cores()), close);
+            }
+            State::Connecting(_) => {
+                reactor.cancel(token(Kind::LinkConnect, 0, number));
+            }
+            State::Socket(socket) => socket.close(reactor),
+        }
+        Some((from, to))
+    }
+
+    /// A link is gone: closes it, and tells its node.
+    fn lose(&mut self, number: u32, why: &str, router: &mut Router, reactor: &mut Reactor) {
+        if let Some((from, to)) = self.remove(number, router, reactor) {
+            tracing::info!("the link from {from} to {} is lost: {why}", to.node);
+            tell(from, NodeEvent::LinkLost { to }, router);
+        }
+    }
+
+    /// Takes mail from a node of this process.
+    pub fn mail(&mut self, mail: NodeMail, router: &mut Router, reactor: &mut Reactor) {
+        match mail {
+            NodeMail::Up(_, of) => {
+                let Some(found) = self.links.get_mut(&of.attempt) else { return };
+                let State::Local { node, up, waiting } = &mut found.state else { return };
+                *up = true;
+                let (node, core) = (*node, node.core(router.cores()));
+                for request in std::mem::take(waiting).requests {
+                    router.send(core, Message::ToNode { node, link: of, request });
+                }
+            }
+            NodeMail::Down(_, of) => self.lose(of.attempt, "the node is down", router, reactor),
+            NodeMail::Reply(_, of, reply) => {
+                if let Some(found) = self.links.get(&of.attempt) {
+                    let event = NodeEvent::Relayed { from: found.to.clone(), reply };
+                    tell(found.from, event, router);
+                }
+            }
+            NodeMail::Found(..) => {}
+        }
+    }
+
+    /// A connection to the node of another process has opened, or could not.
+    pub fn connected(
+        &mut self,
+        number: u32,
+        event: Event,
+        router: &mut Router,
+        reactor: &mut Reactor,
+    ) {
+        let Some(found) = self.links.get_mut(&number) else { return };
+        let State::Connecting(waiting) = &mut found.state else { return };
+        let socket = match (event.result, event.payload) {
+            (Ok(_), Payload::Socket(socket)) => socket,
+            (Ok(_), _) => return self.lose(number, "no connection", router, reactor),
+            (Err(error), _) => return self.lose(number, &error.to_string(), router, reactor),
+        };
+        let requests = std::mem::take(waiting).requests;
+        let receive = token(Kind::LinkReceive, 0, number);
+        let send = token(Kind::LinkSend, 0, number);
+        let mut socket = Box::new(WireSocket::new(socket, receive, send));
+        for request in requests {
+            match encode_request(&request) {
+                Ok(parts) => socket.push(parts),
+                Err(error) => return self.lose(number, &error.to_string(), router, reactor),
+            }
+        }
+        found.state = State::Socket(socket);
+        self.mark(number);
+    }
+
+    /// A receive has ended.
+    pub fn received(
+        &mut self,
+        number: u32,
+        event: Event,
+        router: &mut Router,
+        reactor: &mut Reactor,
+    ) {
+        let Some(found) = self.links.get_mut(&number) else { return };
+        let State::Socket(socket) = &mut found.state else { return };
+        let mut replies = Vec::new();
+        let result = socket.received(event).and_then(|()| {
+            while let Some(reply) = socket.next_message()? {
+                replies.push(reply);
+            }
+            Ok(())
+        });
+        let (from, to) = (found.from, found.to.clone());
+        for reply in replies {
+            tell(from, NodeEvent::Relayed { from: to.clone(), reply }, router);
+        }
+        self.settle(number, result, router, reactor);
+    }
+
+    /// A send has ended.
+    pub fn sent(&mut self, number: u32, event: Event, router: &mut Router, reactor: &mut Reactor) {
+        let Some(found) = self.links.get_mut(&number) else { return };
+        let State::Socket(socket) = &mut found.state else { return };
+        let result = socket.sent(event);
+        self.settle(number, result, router, reactor);
+    }
+
+    fn settle(
+        &mut self,
+        number: u32,
+        result: Result<(), Broken>,
+        router: &mut Router,
+        reactor: &mut Reactor,
+    ) {
+        match result {
+            Ok(()) => self.mark(number),
+            Err(error) => self.lose(number, &error.to_string(), router, reactor),
+        }
+    }
+
+    /// Starts sends and receives.
+    pub fn pump(&mut self, reactor: &mut Reactor) {
+        for number in std::mem::take(&mut self.dirty) {
+            let Some(found) = self.links.get_mut(&number) else { continue };
+            found.dirty = false;
+            if let State::Socket(socket) = &mut found.state {
+                socket.start_io(reactor);
+            }
+        }
+    }
+}
+
+/// The endpoint of a literal address.
+fn endpoint(address: &[u8]) -> Result<Endpoint, String> {
+    let text = std::str::from_utf8(address).map_err(|_| "its address is no text")?;
+    let address: Address = text.parse().map_err(|error| format!("{error}"))?;
+    if let Address::Tcp { host, .. } = &address
+        && host.parse::<IpAddr>().is_err()
+    {
+        return Err(format!("{address} is not literal"));
+    }
+    Endpoint::resolve(&address).map_err(|error| error.to_string())
+}
+
+/// Hands an event to a node of this core.
+fn tell(node: LocalNodeId, event: NodeEvent, router: &mut Router) {
+    let me = router.me;
+    router.send(me, Message::ToLinkedNode { node, event: Box::new(event) });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name would make the core wait for its resolution.
+    #[test]
+    fn only_literal_addresses_are_connected_to() {
+        for literal in ["tcp:127.0.0.1:7", "tcp:[::1]:7", "unix:/run/n"] {
+            assert!(endpoint(literal.as_bytes()).is_ok(), "{literal}");
+        }
+        for other in [&b"tcp:localhost:7"[..], b"tcp:1.2.3.4", b"", b"\xff\xfe", b"unix:"] {
+            assert!(endpoint(other).is_err(), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What the owner of an image's lock does for other clients: the same procedures as commands run,
+//! on an image that is open and in use.
+
+use std::rc::Rc;
+
+use super::create::check_name;
+use super::flatten::copy_parent;
+use super::{Pool, Progress, resize, snapshot};
+use crate::error::RbdError;
+use crate::format::request::Work;
+use crate::image::Core;
+use crate::store::{Store, find_pool};
+
+/// Carries out what another client has asked for. The image has the lock, and keeps it meanwhile.
+///
+/// # Errors
+/// Those of the procedures; or the lock was lost, which the caller sees by
+/// [`Core::owns_lock`].
+pub(crate) async fn carry_out(
+    core: &Rc<Core>,
+    work: &Work,
+    progress: Progress<'_>,
+) -> Result<(), RbdError> {
+    let pool = Pool::of(core).await?;
+    core.refresh().await?;
+    if matches!(work, Work::Flatten) {
+        // Object by object, beside the writes.
+        let _pass = core.enter().await;
+        core.still_owns()?;
+        copy_parent(core, &mut *progress).await?;
+    }
+    let _alone = core.enter_alone().await;
+    core.still_owns()?;
+    core.refresh().await?;
+    match work {
+        Work::Flatten => pool.forget_parent(core).await,
+        Work::Resize { size_bytes, may_shrink } => {
+            resize::check_size(core, *size_bytes, *may_shrink)?;
+            resize::resize(core, *size_bytes, progress).await
+        }
+        Work::CreateSnapshot(name) => {
+            check_name(name)?;
+            snapshot::create(core, name).await.map(drop)
+        }
+        Work::RemoveSnapshot(name) => {
+            let id = core.header().snapshot_named(name)?.info.id;
+            pool.remove_one(core, id).await
+        }
+        Work::RenameSnapshot(id, name) => {
+            check_name(name)?;
+            snapshot::rename(core, *id, name).await
+        }
+        Work::ProtectSnapshot(name) => snapshot::protect(core, name).await,
+        Work::UnprotectSnapshot(name) => pool.unprotect(core, name).await,
+    }
+}
+
+impl Pool {
+    /// The pool of an open image.
+    async fn of(core: &Rc<Core>) -> Result<Self, RbdError> {
+        let (cluster, timer) = (core.cluster.clone(), core.timer.clone());
+        let info = find_pool(&cluster, &core.spec.pool).await?;
+        let store = Store::new(&cluster, info.id, &core.spec.namespace);
+        Ok(Self { cluster, timer, info, store, seed: Default::default() })
+    }
+}

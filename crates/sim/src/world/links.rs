@@ -1,0 +1,194 @@
+//! Links between nodes, over which nodes pass writes on, and the faults of these links.
+//!
+//! A link is a connection whose client is a node. A node process makes a link with its first
+//! request to another node, and keeps it until it breaks, or until the node gives the other one up.
+//!
+//! Faults strike the links of runs that replicate in another way than *flat*. They impair no node:
+//! whatever happens to links, the volumes must go round them.
+//!
+//! | fault          | what happens                                                        |
+//! |----------------|---------------------------------------------------------------------|
+//! | `link-loss`    | a link breaks; both nodes learn of it, each in its own time         |
+//! | `link-silence` | the way from a node to another one is silent for a while: frames    |
+//! |                | stall. Then they arrive late, or the link is lost                   |
+//!
+//! The faults of nodes strike in the middle of what nodes pass on, as well.
+
+use fieldstone_block::Nanos;
+use fieldstone_node::{LinkTarget, NodeEvent, PeerId};
+use fieldstone_proto::{NodeIndex, Request, Strategy};
+
+use super::describe::{brief_reply, brief_request};
+use super::{Happening, World};
+use crate::actor::{Cast, NodeProcess};
+use crate::network::{Arrival, ClientId, Ends};
+use crate::trace::Who;
+
+const MS: u64 = 1_000_000;
+/// Mean time between faults of links, where no faults strike nodes.
+const GAP_NS: u64 = 200 * MS;
+
+impl<C: Cast> World<'_, C> {
+    /// A node passes a request on.
+    pub(super) fn relay(&mut self, from: NodeIndex, to: &LinkTarget, request: Request) {
+        let text = brief_request(&request).to_string();
+        let key = request.tag.0;
+        self.note(Who::Node(from.0), "relay", key, format_args!("{} {text}", to.node));
+        let now = self.now();
+        if let Some(peer) = self.link(from, to) {
+            return self.network.send_request(now, peer, request);
+        }
+        let other = &self.nodes[usize::from(to.node.0)];
+        if other.process.is_none() || !to.address.is_empty() {
+            let life = self.nodes[usize::from(from.0)].life;
+            let delay_ns = self.link_rng.around(self.scenario.network.delay_ns * 2);
+            self.schedule.after(delay_ns, Happening::LinkRefused { node: from, life, to: to.node });
+            return;
+        }
+        let peer = self.network.connect(ClientId::of_node(from), to.node);
+        self.nodes[usize::from(from.0)].links.insert(to.node, peer);
+        self.network.send_request(now, peer, request);
+    }
+
+    fn link(&self, from: NodeIndex, to: &LinkTarget) -> Option<PeerId> {
+        self.nodes[usize::from(from.0)].links.get(&to.node).copied()
+    }
+
+    /// A node gives a link up.
+    pub(super) fn close_link(&mut self, from: NodeIndex, to: &LinkTarget) {
+        self.note(Who::Node(from.0), "unlink", u64::from(to.node.0), format_args!("{}", to.node));
+        let now = self.now();
+        if let Some(peer) = self.nodes[usize::from(from.0)].links.remove(&to.node) {
+            self.network.close_by_client(now, peer, false);
+        }
+    }
+
+    /// Another node could not be reached.
+    pub(super) fn link_refused_due(&mut self, node: NodeIndex, life: u64, to: NodeIndex) {
+        if self.nodes[usize::from(node.0)].life == life {
+            self.link_lost(node, to);
+        }
+    }
+
+    fn link_lost(&mut self, node: NodeIndex, to: NodeIndex) {
+        self.note(Who::Node(node.0), "nolink", u64::from(to.0), format_args!("{to}"));
+        let to = LinkTarget { node: to, address: bytes::Bytes::new() };
+        self.node_event(node, NodeEvent::LinkLost { to });
+    }
+
+    /// A frame arrives at a node that passes requests on.
+    pub(super) fn arrived_over_link(&mut self, from: NodeIndex, ends: Ends, arrival: Arrival) {
+        let links = &mut self.nodes[usize::from(from.0)].links;
+        if links.get(&ends.node) != Some(&ends.peer) {
+            return;
+        }
+        match arrival {
+            Arrival::Reply(reply) => {
+                let (who, key) = (Who::Node(from.0), reply.tag.0);
+                self.note(who, "told", key, format_args!("{} {}", ends.node, brief_reply(&reply)));
+                let from_link = LinkTarget { node: ends.node, address: bytes::Bytes::new() };
+                self.node_event(from, NodeEvent::Relayed { from: from_link, reply });
+            }
+            Arrival::Closed => {
+                links.remove(&ends.node);
+                self.link_lost(from, ends.node);
+            }
+            Arrival::Request(_) => {}
+        }
+    }
+
+    pub(super) fn node_event(&mut self, node: NodeIndex, event: NodeEvent) {
+        let clock = self.node_clock();
+        let host = &mut self.nodes[usize::from(node.0)];
+        if let Some(process) = host.process.as_mut().filter(|_| !host.permanent_faults.silent) {
+            process.handle(event, clock);
+            self.pump_node(node);
+        }
+    }
+
+    /// The process of a node has died, and with it its links.
+    pub(super) fn links_died(&mut self, node: NodeIndex) {
+        let now = self.now();
+        self.network.client_died(now, ClientId::of_node(node));
+        let host = &mut self.nodes[usize::from(node.0)];
+        host.links.clear();
+        host.timer = None;
+    }
+
+    /// Sets the timer for the time at which a node gives others up.
+    pub(super) fn arm_node_timer(&mut self, node: NodeIndex) {
+        let (now, offset_ns) = (self.now(), self.scenario.wall_offset_ns);
+        let host = &mut self.nodes[usize::from(node.0)];
+        let Some(clock) = host.process.as_ref().and_then(NodeProcess::deadline) else { return };
+        let at = Nanos(clock.0.saturating_sub(offset_ns)).max(now.plus(Nanos(1000)));
+        if host.timer.is_none_or(|timer| at < timer) {
+            host.timer = Some(at);
+            let life = host.life;
+            self.schedule.at(at, Happening::NodeTimer { node, life, at });
+        }
+    }
+
+    pub(super) fn node_timer_due(&mut self, node: NodeIndex, life: u64, at: Nanos) {
+        let host = &mut self.nodes[usize::from(node.0)];
+        if host.life == life && host.timer == Some(at) {
+            host.timer = None;
+            self.node_event(node, NodeEvent::Tick);
+        }
+    }
+
+    pub(super) fn schedule_link_strike(&mut self) {
+        if self.faults_active && self.scenario.replicate != Strategy::Flat {
+            let gap_ns = match self.scenario.fault_gap_ns {
+                0 => GAP_NS,
+                gap_ns => gap_ns,
+            };
+            let delay_ns = self.link_rng.around(gap_ns);
+            self.schedule.after(delay_ns, Happening::StrikeLink);
+        }
+    }
+
+    pub(super) fn link_strike_due(&mut self) {
+        if !self.faults_active {
+            return;
+        }
+        let count = self.nodes.len();
+        let from = NodeIndex(self.link_rng.index(count) as u16);
+        let others = self.nodes[usize::from(from.0)].links.keys().copied();
+        let others: Vec<NodeIndex> = others.collect();
+        if !others.is_empty() {
+            let to = others[self.link_rng.index(others.len())];
+            self.strike_link(from, to);
+        }
+        self.schedule_link_strike();
+    }
+
+    fn strike_link(&mut self, from: NodeIndex, to: NodeIndex) {
+        let now = self.now();
+        let client = ClientId::of_node(from);
+        let fault = match self.link_rng.chance(500) {
+            true => "link-loss",
+            false => "link-silence",
+        };
+        self.note(Who::Fault, fault, u64::from(from.0), format_args!("{from} to {to}"));
+        *self.link_faults.entry(fault).or_default() += 1;
+        if fault == "link-loss" {
+            if let Some(peer) = self.nodes[usize::from(from.0)].links.get(&to).copied() {
+                self.network.lose(now, peer);
+            }
+            return;
+        }
+        if self.network.is_partitioned(client, to) {
+            return;
+        }
+        let (low, high) = self.link_rng.pick(&[(1, 5), (5, 100), (300, 5000)]);
+        let silent_ns = self.link_rng.between(low * MS, high * MS);
+        self.network.partition(client, to);
+        self.schedule.after(silent_ns, Happening::HealLink { from, to });
+    }
+
+    pub(super) fn heal_link_due(&mut self, from: NodeIndex, to: NodeIndex) {
+        let (now, lossy) = (self.now(), self.link_rng.chance(500));
+        self.note(Who::World, "heal", u64::from(from.0), format_args!("{from} to {to}"));
+        self.network.heal(now, ClientId::of_node(from), to, lossy);
+    }
+}

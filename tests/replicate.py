@@ -1,0 +1,115 @@
+#!/usr/bin/python3
+"""Nodes pass the journal on to each other: ring, tree, primary copy. Nodes are killed and stalled."""
+
+import pathlib
+import random
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from kill_nodes import load
+from ledger import BLOCK, Ledger
+from scenario import main
+from world import MIB, Case, check, fieldstone, wait_until
+
+SIZE = 48 * MIB
+WAYS = ("ring", "tree", "primary")
+
+
+def passed_on(pool):
+    return pool.volume_status("v")["appends_relayed"]
+
+
+def check_shown(pool, way):
+    """`pool show` and `status` name the way."""
+    shown = fieldstone("pool", "show", pool.path).stdout
+    check(f"journals replicated by {way}" in shown, f"pool show: {shown}")
+    check(pool.volume_status("v")["replicate"] == way, "status does not name the way")
+    text = fieldstone("status", pool.path).stdout
+    check(f", {way} (" in text, f"status: {text}")
+
+
+def check_bytes(pool, server, ledger):
+    """The server sends each record once while nothing fails."""
+    before = pool.volume_status("v")
+    load(ledger, server.uri("v"), 2)()
+    after = pool.volume_status("v")
+    relayed = after["appends_relayed"] - before["appends_relayed"]
+    again = after["appends_sent_again"] - before["appends_sent_again"]
+    check(relayed > 0, "no record was passed on")
+    print(f"{relayed} records passed on, {again} sent once more")
+
+
+def processes(world, way, rng):
+    pool = world.pool("768M", name=way, options=["--replicate", way])
+    pool.create_volume("v", SIZE)
+    server = pool.serve("v", name=f"serve-{way}")
+    ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
+    load(ledger, server.uri("v"), 1)()
+    check_shown(pool, way)
+    check_bytes(pool, server, ledger)
+    for turn in range(3):
+        # One node of the journal is stalled in the middle of writes, another one is killed.
+        journal = pool.volume_status("v")["journal_nodes"]
+        stalled, killed = rng.sample(journal, 2)
+        finish = load(ledger, server.uri("v"), 6)
+        time.sleep(rng.uniform(0.3, 1.0))
+        pool.nodes[stalled].pause()
+        time.sleep(rng.uniform(0.0, 3.0))
+        pool.kill_nodes([killed])
+        finish()
+        ledger.verify(server.uri("v"))
+        status = pool.volume_status("v")
+        print(
+            f"{way}, turn {turn}: node {stalled} stalled, node {killed} killed of {journal}: "
+            f"{status['appends_relayed']} passed on, {status['appends_sent_again']} sent once more"
+        )
+        finish = load(ledger, server.uri("v"), 3)
+        pool.nodes[stalled].go_on()
+        pool.start_missing_nodes()
+        finish()
+        pool.wait_until_whole("v")
+        ledger.verify(server.uri("v"))
+    # With all nodes back, records are passed on again.
+    before = passed_on(pool)
+
+    def again():
+        load(ledger, server.uri("v"), 1)()
+        return passed_on(pool) > before
+
+    wait_until("records are passed on again", again, seconds=90)
+    # Nothing of it depends on the server.
+    server.kill()
+    server = pool.serve("v", name=f"serve-{way}-again")
+    ledger.verify(server.uri("v"))
+    server.stop()
+    pool.stop_nodes()
+
+
+def inside(world, way, rng):
+    pool = world.pool("768M", name=way, options=["--replicate", way])
+    pool.create_volume("v", SIZE)
+    ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
+    for cores in (1, 2):
+        options = ["--cores", str(cores)]
+        server = pool.serve("v", options=options, name=f"serve-{way}-{cores}")
+        load(ledger, server.uri("v"), 1)()
+        check_shown(pool, way)
+        check_bytes(pool, server, ledger)
+        server.kill()
+        server = pool.serve("v", options=options, name=f"serve-{way}-{cores}-again")
+        ledger.verify(server.uri("v"))
+        server.stop()
+
+
+def scenario(world):
+    rng = random.Random(7)
+    for way in WAYS:
+        (processes if world.case.nodes == "processes" else inside)(world, way, rng)
+
+
+if __name__ == "__main__":
+    main(
+        scenario,
+        [Case("copies:3", "processes"), Case("rs:4+2", "processes"), Case("copies:3", "inside")],
+    )
