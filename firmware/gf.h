@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 /* Writes `parities` (1 to MAX_PARITIES) products of `len` bytes. `data` and `out` are at multiples
- * of 4; 4 bytes after the last of `data` may be read, and each product has room for 4 bytes more. */
+ * of 4. 4 bytes after the last of `data` may be read, and each product has room for 4 more. */
 void gf_encode(const uint8_t *tables, const uint8_t *coefficients, uint32_t parities,
                const uint8_t *data, uint32_t len, uint8_t *const *out);
 

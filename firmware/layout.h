@@ -93,20 +93,27 @@ enum status {
     STATUS_RIGHTS = 3,
     STATUS_RANGE = 4,      /* the capability does not cover the segment */
     STATUS_RETRY = 5,      /* no room; the client tries again later */
-    STATUS_INCOMPLETE = 6, /* bytes are missing, or parities disagree */
+    STATUS_INCOMPLETE = 6, /* bytes are missing, or the messages of a parity write disagree */
+    STATUS_TOO_LONG = 7,   /* a parity write for the host that is longer than its staging area */
 };
 
 enum event {
     EVENT_MALFORMED = 1,   /* a packet whose headers contradict; line of the check, source */
     EVENT_STRAY = 2,       /* data outside of its write; offset, lengths */
     EVENT_INTERRUPTED = 3, /* a client went silent; its request's number */
-    EVENT_AGGREGATE = 4,   /* the host aggregates this parity write; its request's number */
+    EVENT_AGGREGATE = 4,   /* a staged message has ended; its request_id, 1 if it failed */
+};
+
+enum request_state {
+    REQUEST_REFUSED = 0, /* before the header handler accepts it, too */
+    REQUEST_OPEN = 1,    /* its packets come */
+    REQUEST_ENDED = 2,   /* its completion handler has run; a parity write waits for the others */
 };
 
 /* The entry of a message (the paper's write descriptor of 77 bytes). */
 struct request {
     uint32_t scheme;    /* of the write header */
-    uint32_t accepted;  /* 1 after the header handler */
+    uint32_t state;     /* enum request_state */
     uint32_t children;  /* how many nodes this one sends to */
     uint32_t child[4];  /* those nodes; unused ones are zero */
     uint32_t places;    /* the rank of the first child, in its place in packet_header.place */
@@ -116,11 +123,20 @@ struct request {
     uint32_t address[2];
     uint32_t length;
     uint32_t received; /* bytes of data so far */
-    uint32_t group;    /* parity: 1 + the group's number, or 0 when the host aggregates */
+    uint32_t group;    /* parity: 1 + the group's number, and REQUEST_HOST; else 0 */
 };
 
+enum { REQUEST_GROUP = 0xff, REQUEST_HOST = 0x100 };
+
+/* When the pool has no room for a parity write, the host aggregates it. Each of its messages goes
+ * into the staging area of its entry as it comes: the headers of its first packet, then its data at
+ * STAGED_DATA. The areas are in the host's memory after the storage. At EVENT_AGGREGATE the area
+ * is complete, or the message has failed. The host adds the messages up, replies to the client, and
+ * then has the NIC forget them. */
+enum { STAGED_DATA = 256 };
+
 /* A key as the control side installs it: the one of proto's MasterKey::derive. `midstate` is the
- * state of SipHash after the volume and the epoch, which every capability of the key starts with. */
+ * state of SipHash after volume and epoch, which every capability of the key starts with. */
 struct key {
     uint32_t volume[4];
     uint32_t epoch[2];
@@ -134,24 +150,26 @@ struct context {
     uint32_t keys;        /* how many of `key` are set */
     struct key key[KEYS];
     uint8_t coefficient[MAX_PARITIES][MAX_DATA_NODES]; /* of parity and column */
-    uint32_t tables_at; /* from the start of the context to the tables */
+    uint32_t tables_at;   /* from the start of the context to the tables */
+    uint32_t staging_len; /* bytes of each staging area, which start at host_len; at most 4 MiB */
 };
 
 struct cache {
     uint32_t word[CACHED][CAPABILITY_WORDS]; /* checked capabilities, by a word of their MAC */
 };
 
-/* A parity write whose packets the NIC aggregates. */
+/* A parity write, from its first message until its last one ends. */
 struct group {
     uint32_t used;
     uint32_t number[2]; /* the request's number */
     uint32_t client;
+    uint32_t length;   /* bytes of each message */
     uint32_t packets;  /* packets of each message */
     uint32_t expected; /* messages: one per data node */
     uint32_t opened;   /* header handlers so far */
-    uint32_t closed;   /* completions and cleanups so far */
+    uint32_t closed;   /* messages that have ended: each counts once */
     uint32_t failed;
-    uint32_t host;     /* the pool was empty: the host aggregates */
+    uint32_t host;     /* the host aggregates: the write is long, or the pool had no room */
     uint32_t columns;  /* bits of the data nodes that have opened */
     uint32_t request_id[MAX_DATA_NODES];
     uint32_t where[GROUP_PACKETS];  /* offset and length of each packet, once known */

@@ -12,8 +12,8 @@
  * the memory that its task names, its stack and its constants; any other access ends it.
  *
  * Commands are asynchronous. The memory that a command names must stay as it is until the NIC has
- * done the command; the NIC keeps the packet until all commands of its handlers are done. A core
- * has NIC_COMMAND_SLOTS commands at once; issuing one more waits.
+ * done the command. The NIC keeps the packet and the scratch memory of a task until all commands of
+ * its handlers are done. A core has NIC_COMMAND_SLOTS commands at once; issuing one more waits.
  *
  * The same source is built for the NIC's RV32 cores, where a command is a few stores and a load,
  * and for the host, where it is a call of a function that the program sets.
@@ -33,7 +33,8 @@ struct pool;
 struct nic_task {
     const uint8_t *packet;  /* the packet, at a multiple of 4 in the core's fast memory */
     uint32_t packet_len;    /* bytes; cleanup and completion get 0 */
-    uint32_t request_id;    /* names the message's entry in commands; unique while it is in use */
+    uint32_t request_id;    /* names the message's entry in commands; unique while it is in use.
+                             * NIC_SLOT of it is the entry's index */
     struct request *request;       /* the message's entry; zero before its header handler */
     const struct context *context; /* set by the node's control side; handlers read it */
     struct cache *cache;           /* checked capabilities; for header handlers */
@@ -43,6 +44,8 @@ struct nic_task {
 };
 
 enum { NIC_SCRATCH_BYTES = 8192, NIC_COMMAND_SLOTS = 4 };
+
+#define NIC_SLOT(request_id) ((request_id) & 0xfff)
 
 /* The result of a header handler: whether the NIC keeps the message. */
 enum nic_verdict { NIC_REFUSE = 0, NIC_ACCEPT = 1 };

@@ -160,6 +160,13 @@ static void unlock(struct pool *pool)
     nic_atomic_swap(&pool->lock, 0);
 }
 
+static struct group *group_of(const struct nic_task *task)
+{
+    return &task->pool->group[((task->request->group & REQUEST_GROUP) - 1) % GROUPS];
+}
+
+/* The group of the parity write that these headers are part of; an unused one if there is none;
+ * NULL if all are used. */
 static struct group *find_group(struct pool *pool, const struct dfs_header *dfs)
 {
     struct group *unused = NULL;
@@ -172,51 +179,6 @@ static struct group *find_group(struct pool *pool, const struct dfs_header *dfs)
             return group;
     }
     return unused;
-}
-
-/* The first message of a parity write: takes accumulators, or leaves the work to the host. */
-static void open_group(struct pool *pool, struct group *group, const struct dfs_header *dfs,
-                       uint32_t length, uint32_t k, uint32_t first_len)
-{
-    uint32_t rest = length - first_len;
-    uint32_t packets = 1 + rest / DATA_BYTES + (rest % DATA_BYTES != 0);
-    group->used = 1;
-    group->number[0] = dfs->request[0];
-    group->number[1] = dfs->request[1];
-    group->client = dfs->client;
-    group->packets = packets;
-    group->expected = k;
-    if (packets > GROUP_PACKETS || packets > pool->free) {
-        group->host = 1;
-        return;
-    }
-    for (uint32_t i = 0; i < packets; i++)
-        group->accumulator[i] = pool->stack[--pool->free];
-}
-
-/* Joins the parity write that this message is part of; 0 if there is no room, or it contradicts. */
-static int join_group(const struct nic_task *task, const struct dfs_header *dfs,
-                      const struct write_header *write, uint32_t first_len)
-{
-    struct pool *pool = task->pool;
-    uint32_t k = scheme_k(write->scheme), column = 1u << scheme_column(write->scheme);
-    if (!lock(pool))
-        return 0;
-    struct group *group = find_group(pool, dfs);
-    int joined = group != NULL;
-    if (joined && group->used == 0)
-        open_group(pool, group, dfs, write->length, k, first_len);
-    else if (joined)
-        joined = group->expected == k && (group->columns & column) == 0;
-    if (joined) {
-        group->columns |= column;
-        group->request_id[group->opened++ % MAX_DATA_NODES] = task->request_id;
-        if (group->host)
-            nic_event(EVENT_AGGREGATE, dfs->request[0], dfs->request[1]);
-        task->request->group = group->host ? 0 : (uint32_t)(group - pool->group) + 1;
-    }
-    unlock(pool);
-    return joined;
 }
 
 /* Forgets a parity write whose messages are all closed. The pool is locked. */
@@ -234,6 +196,68 @@ static void close_group(const struct nic_task *task, struct group *group)
     uint32_t *word = (uint32_t *)group;
     for (uint32_t i = 0; i < sizeof *group / 4; i++)
         word[i] = 0;
+}
+
+/* The first message of a parity write: takes accumulators, or leaves the work to the host. */
+static void open_group(struct pool *pool, struct group *group, const struct dfs_header *dfs,
+                       uint32_t length, uint32_t k, uint32_t first_len)
+{
+    uint32_t rest = length - first_len;
+    uint32_t packets = 1 + rest / DATA_BYTES + (rest % DATA_BYTES != 0);
+    group->used = 1;
+    group->number[0] = dfs->request[0];
+    group->number[1] = dfs->request[1];
+    group->client = dfs->client;
+    group->length = length;
+    group->packets = packets;
+    group->expected = k;
+    if (packets > GROUP_PACKETS || packets > pool->free) {
+        group->host = 1;
+        return;
+    }
+    for (uint32_t i = 0; i < packets; i++)
+        group->accumulator[i] = pool->stack[--pool->free];
+}
+
+/* Whether a message of this write may join the group. */
+static enum status may_join(const struct nic_task *task, const struct group *group,
+                            const struct write_header *write)
+{
+    uint32_t room = task->context->staging_len;
+    if (group->expected != scheme_k(write->scheme) || group->length != write->length)
+        return STATUS_INCOMPLETE;
+    if (group->columns & 1u << scheme_column(write->scheme))
+        return STATUS_RETRY;
+    if (group->host && (room < STAGED_DATA || write->length > room - STAGED_DATA))
+        return STATUS_TOO_LONG;
+    return STATUS_DONE;
+}
+
+/* Joins the parity write that this message is part of. */
+static enum status join_group(const struct nic_task *task, const struct dfs_header *dfs,
+                              const struct write_header *write, uint32_t first_len)
+{
+    struct pool *pool = task->pool;
+    uint32_t scheme = write->scheme;
+    if (!lock(pool))
+        return STATUS_RETRY;
+    struct group *group = find_group(pool, dfs);
+    enum status status = STATUS_RETRY;
+    if (group != NULL) {
+        if (group->used == 0)
+            open_group(pool, group, dfs, write->length, scheme_k(scheme), first_len);
+        status = may_join(task, group, write);
+    }
+    if (status == STATUS_DONE) {
+        group->columns |= 1u << scheme_column(scheme);
+        group->request_id[group->opened++ % MAX_DATA_NODES] = task->request_id;
+        task->request->group =
+            ((uint32_t)(group - pool->group) + 1) | (group->host ? REQUEST_HOST : 0);
+    } else if (group != NULL && group->opened == 0) {
+        close_group(task, group);
+    }
+    unlock(pool);
+    return status;
 }
 
 /* The line of the first check that the headers fail, or 0. */
@@ -295,6 +319,19 @@ static void set_children(struct request *request, const struct packet_header *pa
     request->rank_step = step << PLACE_RANK;
 }
 
+/* The message goes into the staging area of its entry, this packet's headers first. */
+static void stage(const struct nic_task *task, const struct packet_header *packet)
+{
+    const struct context *context = task->context;
+    struct request *request = task->request;
+    uint32_t at = NIC_SLOT(task->request_id) * context->staging_len;
+    uint32_t low = context->host_len[0] + at;
+    uint32_t high = context->host_len[1] + (low < at);
+    nic_to_host(packet, sizeof *packet + headers_len(packet), low, high);
+    request->address[0] = low + STAGED_DATA;
+    request->address[1] = high + (request->address[0] < STAGED_DATA);
+}
+
 uint32_t header_handler(const struct nic_task *task)
 {
     const struct packet_header *packet = header_of(task);
@@ -311,10 +348,9 @@ uint32_t header_handler(const struct nic_task *task)
         nic_event(EVENT_MALFORMED, line, packet->source);
         return NIC_REFUSE;
     }
-    uint32_t status = authenticate(task, &dfs->capability, write->segment);
-    if (status == STATUS_DONE && strategy(write->scheme) == STRATEGY_CODE && rank(packet) != 0 &&
-        !join_group(task, dfs, write, data_len(packet)))
-        status = STATUS_RETRY;
+    enum status status = authenticate(task, &dfs->capability, write->segment);
+    if (status == STATUS_DONE && strategy(write->scheme) == STRATEGY_CODE && rank(packet) != 0)
+        status = join_group(task, dfs, write, data_len(packet));
     if (status != STATUS_DONE) {
         reply(task, dfs->client, dfs->request, status);
         return NIC_REFUSE;
@@ -328,8 +364,10 @@ uint32_t header_handler(const struct nic_task *task)
     request->address[0] = own->address[0];
     request->address[1] = own->address[1];
     request->length = write->length;
+    if (request->group & REQUEST_HOST)
+        stage(task, packet);
     set_children(request, packet, write);
-    request->accepted = 1;
+    request->state = REQUEST_OPEN;
     return NIC_ACCEPT;
 }
 
@@ -385,7 +423,7 @@ static void xor_into(uint32_t *to, const uint8_t *data, uint32_t len)
 static void aggregate(const struct nic_task *task, const struct packet_header *packet)
 {
     const struct request *request = task->request;
-    struct group *group = &task->pool->group[(request->group - 1) % GROUPS];
+    struct group *group = group_of(task);
     uint32_t index = packet->place & 0xffff, len = data_len(packet);
     if (index >= group->packets || index >= GROUP_PACKETS || len == 0) {
         group->failed = 1;
@@ -414,7 +452,7 @@ uint32_t payload_handler(const struct nic_task *task)
     struct request *request = task->request;
     uint32_t len = data_len(packet), offset = packet->offset;
     uint32_t headers = packet->place & PLACE_FIRST ? headers_len(packet) : 0;
-    if (!request->accepted)
+    if (request->state != REQUEST_OPEN)
         return 0;
     if (task->packet_len != sizeof *packet + headers_len(packet) + len ||
         headers != headers_len(packet) || len > DATA_BYTES || len > request->length ||
@@ -423,7 +461,7 @@ uint32_t payload_handler(const struct nic_task *task)
         return 0;
     }
     nic_atomic_add(&request->received, len);
-    if (request->group != 0) {
+    if (request->group != 0 && (request->group & REQUEST_HOST) == 0) {
         aggregate(task, packet);
         return 0;
     }
@@ -439,32 +477,57 @@ uint32_t payload_handler(const struct nic_task *task)
     return 0;
 }
 
-/* A message of a parity write ends; the last one replies for all. */
-static void leave_group(const struct nic_task *task, uint32_t failed)
+/* Whether the group still has this message: one that the host aggregates outlives its group. */
+static int has_message(const struct group *group, uint32_t request_id)
 {
-    struct request *request = task->request;
-    struct pool *pool = task->pool;
-    struct group *group = &pool->group[(request->group - 1) % GROUPS];
-    if (!lock(pool))
-        return;
-    group->failed |= failed;
-    group->closed++;
-    int last = group->closed == group->expected || (group->failed && group->closed == group->opened);
-    if (last) {
+    for (uint32_t i = 0; i < group->opened && i < MAX_DATA_NODES; i++) {
+        if (group->request_id[i] == request_id)
+            return 1;
+    }
+    return 0;
+}
+
+/* The last message of a parity write has ended: replies for all, and forgets them. What the host
+ * aggregates, it replies to. The pool is locked. */
+static void end_group(const struct nic_task *task, struct group *group)
+{
+    if (!group->host) {
         reply(task, group->client, group->number,
               group->failed ? STATUS_INCOMPLETE : STATUS_DONE);
         for (uint32_t i = 0; i < group->opened && i < MAX_DATA_NODES; i++)
             nic_free(group->request_id[i]);
-        close_group(task, group);
+    }
+    close_group(task, group);
+}
+
+/* A message of a parity write ends, or it is cleaned up. Each counts once: the cleanup of one that
+ * has ended, and waits for a silent data node, fails the write and no more. */
+static void leave_group(const struct nic_task *task, uint32_t failed)
+{
+    struct request *request = task->request;
+    struct pool *pool = task->pool;
+    struct group *group = group_of(task);
+    uint32_t staged = request->group & REQUEST_HOST;
+    if (!lock(pool))
+        return;
+    if (has_message(group, task->request_id)) {
+        group->failed |= failed;
+        group->closed += request->state == REQUEST_OPEN;
+        request->state = REQUEST_ENDED;
+        if (group->closed == group->expected ||
+            (group->failed && group->closed == group->opened))
+            end_group(task, group);
     }
     unlock(pool);
+    if (staged)
+        nic_event(EVENT_AGGREGATE, task->request_id, failed);
 }
 
 uint32_t completion_handler(const struct nic_task *task)
 {
     struct request *request = task->request;
     uint32_t failed = request->received != request->length;
-    if (!request->accepted)
+    if (request->state != REQUEST_OPEN)
         return 0;
     if (request->group != 0) {
         leave_group(task, failed);
@@ -478,7 +541,7 @@ uint32_t completion_handler(const struct nic_task *task)
 uint32_t cleanup_handler(const struct nic_task *task)
 {
     struct request *request = task->request;
-    if (!request->accepted)
+    if (request->state == REQUEST_REFUSED)
         return 0;
     nic_event(EVENT_INTERRUPTED, request->number[0], request->number[1]);
     if (request->group != 0)

@@ -1,11 +1,11 @@
 //! The core: costs, hardware loops, traps, protection, and no panic on any word.
 #![allow(clippy::unwrap_used)]
 
-use fieldstone_nic::core::{Core, Costs, Step, Stop, Trap};
-use fieldstone_nic::isa::{
+use fieldstone_nic::riscv::core::{Core, Costs, Step, Stop, Trap};
+use fieldstone_nic::riscv::isa::{
     Alu, Condition, Instr, LoopCount, Mode, MulDiv, Offset, Reg, Width, encode,
 };
-use fieldstone_nic::memory::{Grant, Memory, Permission, Region};
+use fieldstone_nic::riscv::memory::{Bus, Grant, Memory, Permission, Region};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -23,10 +23,8 @@ fn region(name: &'static str, base: u32, bytes: Vec<u8>) -> Region {
 
 fn memory(code: &[u8]) -> Memory {
     let len = code.len() as u32;
-    let mut memory = Memory::new(vec![
-        region("code", CODE, code.to_vec()),
-        region("data", DATA, vec![0; 256]),
-    ]);
+    let mut memory =
+        Memory::new(vec![region("code", CODE, code.to_vec()), region("data", DATA, vec![0; 256])]);
     let grants = [
         Grant { base: CODE, len, permission: Permission::EXECUTE },
         Grant { base: DATA, len: 128, permission: Permission::WRITE },
@@ -85,12 +83,8 @@ fn instructions_cost_what_the_rtl_showed() {
     assert_eq!(cycles(&[muldiv(MulDiv::Divu)], &[(8, u32::MAX), (9, 1)]), 34);
     assert_eq!(cycles(&[muldiv(MulDiv::Divu)], &[(8, 5), (9, 0x7fff_ffff)]), 4);
     assert_eq!(cycles(&[muldiv(MulDiv::Divu)], &[(8, 5), (9, 0)]), 35, "the longest");
-    let branch = |offset| Instr::Branch {
-        condition: Condition::Ne,
-        rs1: r(6),
-        rs2: Reg::ZERO,
-        offset,
-    };
+    let branch =
+        |offset| Instr::Branch { condition: Condition::Ne, rs1: r(6), rs2: Reg::ZERO, offset };
     assert_eq!(cycles(&[branch(4)], &[]), 1);
     assert_eq!(cycles(&[branch(4)], &[(6, 1)]), 3);
     assert_eq!(cycles(&[Instr::Jal { rd: Reg::ZERO, offset: 4 }], &[]), 2);
@@ -149,11 +143,8 @@ fn xpulp_loads_and_stores_move_their_base() {
         offset: Offset::Reg(r(8)),
         mode: Mode::PostIncrement,
     };
-    let (core, memory) = run(&[store, store, post(9, 3), post(10, 0)], &[
-        (6, 0x1234_80fe),
-        (7, DATA),
-        (8, 2),
-    ]);
+    let (core, memory) =
+        run(&[store, store, post(9, 3), post(10, 0)], &[(6, 0x1234_80fe), (7, DATA), (8, 2)]);
     assert_eq!(memory.bytes(DATA, 4).unwrap(), [0xfe, 0x80, 0xfe, 0x80]);
     assert_eq!(core.register(r(7)), DATA + 4);
     assert_eq!(core.register(r(5)), DATA + 3);
@@ -257,6 +248,34 @@ fn what_is_not_granted_traps() {
     assert_eq!(core.step(&mut memory), Step::Trapped(Trap::Fetch { pc: DATA }));
 }
 
+/// What a core has executed before is decoded once, and never outlives its bytes or its grant.
+#[test]
+fn changed_code_executes_as_it_is_now() {
+    let bytes = code(&[add(6, 6, 1)]);
+    let mut memory = memory(&bytes);
+    let mut core = Core::new(CODE, Costs::RI5CY);
+    let mut step = |memory: &mut Memory, expected, value| {
+        core.pc = CODE;
+        assert_eq!(core.step(memory), expected);
+        assert_eq!(core.register(r(6)), value);
+    };
+    step(&mut memory, Step::Retired, 1);
+    step(&mut memory, Step::Retired, 2);
+    memory.bytes_mut(CODE, 4).unwrap().copy_from_slice(&code(&[add(6, 6, 10)]));
+    step(&mut memory, Step::Retired, 12);
+    let writable = Permission { write: true, ..Permission::EXECUTE };
+    memory.set_grants(&[Grant { base: CODE, len: 4, permission: writable }]).unwrap();
+    memory.store(CODE, Width::Word, encode(&add(6, 6, 100))).unwrap();
+    step(&mut memory, Step::Retired, 112);
+    memory.atomic(CODE, &mut |_| encode(&add(6, 6, 1000))).unwrap();
+    step(&mut memory, Step::Retired, 1112);
+    memory.set_grants(&[Grant { base: CODE, len: 4, permission: Permission::WRITE }]).unwrap();
+    step(&mut memory, Step::Trapped(Trap::Fetch { pc: CODE }), 1112);
+    // Half of the instruction.
+    memory.set_grants(&[Grant { base: CODE, len: 2, permission: Permission::EXECUTE }]).unwrap();
+    step(&mut memory, Step::Trapped(Trap::Fetch { pc: CODE + 2 }), 1112);
+}
+
 #[test]
 fn a_run_is_bounded() {
     let bytes = code(&[Instr::Jal { rd: Reg::ZERO, offset: 0 }]);
@@ -293,7 +312,7 @@ fn no_word_makes_the_core_panic_or_write_outside() {
             // Legal words, so that more than the first few execute.
             for word in bytes.chunks_exact_mut(4) {
                 let at = u32::from_le_bytes(word.try_into().unwrap()) | 3;
-                if let Some(decoded) = fieldstone_nic::isa::decode(at) {
+                if let Some(decoded) = fieldstone_nic::riscv::isa::decode(at) {
                     word.copy_from_slice(&encode(&decoded.instr).to_le_bytes());
                 } else {
                     word.copy_from_slice(&encode(&add(6, 7, 1)).to_le_bytes());

@@ -2,7 +2,7 @@
 //! from RI5CY's decoder for Xpulp.
 #![allow(clippy::unwrap_used)]
 
-use fieldstone_nic::isa::{Instr, decode, encode};
+use fieldstone_nic::riscv::isa::{Instr, decode, encode};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

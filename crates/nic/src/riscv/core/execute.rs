@@ -1,11 +1,11 @@
 //! What instructions do, and the stalls that they cause.
 
 use super::{Core, Producer, Trap};
-use crate::isa::{
+use crate::riscv::isa::{
     Alu, Amo, Condition, CsrOp, CsrSource, Decoded, Instr, LoopCount, Mode, MulDiv, Offset, Reg,
-    Width,
+    Width, encode,
 };
-use crate::memory::{Bus, BusError};
+use crate::riscv::memory::{Bus, BusError};
 
 /// Why an instruction has not executed.
 pub(super) enum NotDone {
@@ -69,7 +69,7 @@ impl Core {
             Instr::Ebreak => return Err(NotDone::Trap(Trap::Ebreak { pc })),
             Instr::Csr { op, rd, source, csr } => {
                 wrote = Some(self.csr(op, rd, source, csr).ok_or_else(|| {
-                    let word = crate::isa::encode(&instr);
+                    let word = encode(&instr);
                     NotDone::Trap(Trap::Illegal { pc, word })
                 })?);
             }
@@ -417,7 +417,7 @@ fn mul_div(op: MulDiv, a: u32, b: u32) -> u32 {
         MulDiv::Mul => a.wrapping_mul(b),
         MulDiv::Mulh => (signed(a).wrapping_mul(signed(b)) >> 32) as u32,
         MulDiv::Mulhsu => (signed(a).wrapping_mul(i64::from(b)) >> 32) as u32,
-        MulDiv::Mulhu => (u64::from(a) * u64::from(b) >> 32) as u32,
+        MulDiv::Mulhu => ((u64::from(a) * u64::from(b)) >> 32) as u32,
         // Division by zero gives all ones, and its remainder is the dividend.
         MulDiv::Div if b == 0 => u32::MAX,
         MulDiv::Rem if b == 0 => a,

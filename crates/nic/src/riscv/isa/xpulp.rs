@@ -110,11 +110,9 @@ fn hardware_loop(f: Fields) -> Option<Instr> {
         2 if wide == 0 => Some(Instr::LoopCount { id, count: LoopCount::Reg(f.rs1()) }),
         3 if no_rs1 => Some(Instr::LoopCount { id, count: LoopCount::Imm(wide) }),
         4 => Some(Instr::LoopSetup { id, count: LoopCount::Reg(f.rs1()), offset: wide << 1 }),
-        5 => Some(Instr::LoopSetup {
-            id,
-            count: LoopCount::Imm(wide),
-            offset: f.bits(19, 15) << 1,
-        }),
+        5 => {
+            Some(Instr::LoopSetup { id, count: LoopCount::Imm(wide), offset: f.bits(19, 15) << 1 })
+        }
         _ => None,
     }
 }

@@ -117,11 +117,8 @@ fn quadrant_1(h: Half) -> Option<Instr> {
         1 => Some(Instr::Jal { rd: Reg::RA, offset: h.imm_jump() }),
         2 => Some(add_imm(h.rd(), Reg::ZERO, h.imm6())),
         3 if h.rd() == Reg::SP => {
-            let imm = h.at(12, 12, 9)
-                | h.at(6, 6, 4)
-                | h.at(5, 5, 6)
-                | h.at(4, 3, 7)
-                | h.at(2, 2, 5);
+            let imm =
+                h.at(12, 12, 9) | h.at(6, 6, 4) | h.at(5, 5, 6) | h.at(4, 3, 7) | h.at(2, 2, 5);
             (imm != 0).then(|| add_imm(Reg::SP, Reg::SP, sign_extend(imm, 10)))
         }
         3 => {

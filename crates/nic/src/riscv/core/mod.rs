@@ -11,8 +11,8 @@
 mod cost;
 mod execute;
 
-use crate::isa::{Decoded, Reg, decode};
-use crate::memory::{Bus, BusError};
+use crate::riscv::isa::Reg;
+use crate::riscv::memory::{Bus, FetchError};
 
 pub use cost::Costs;
 
@@ -191,9 +191,10 @@ impl Core {
     /// Executes one instruction.
     pub fn step(&mut self, bus: &mut impl Bus) -> Step {
         let pc = self.pc;
-        let decoded = match fetch(pc, bus) {
+        let decoded = match bus.instruction(pc) {
             Ok(decoded) => decoded,
-            Err(trap) => return Step::Trapped(trap),
+            Err(FetchError::Denied(pc)) => return Step::Trapped(Trap::Fetch { pc }),
+            Err(FetchError::Illegal(word)) => return Step::Trapped(Trap::Illegal { pc, word }),
         };
         match self.execute(decoded, bus) {
             Ok(()) => {
@@ -225,18 +226,4 @@ impl Core {
         }
         Stop::Reached
     }
-}
-
-fn fetch(pc: u32, bus: &mut impl Bus) -> Result<Decoded, Trap> {
-    let fetch_half = |bus: &mut dyn FnMut(u32) -> Result<u16, BusError>, at: u32| {
-        bus(at).map_err(|_| Trap::Fetch { pc: at })
-    };
-    let mut read = |at| bus.fetch(at);
-    let low = u32::from(fetch_half(&mut read, pc)?);
-    let word = if low & 3 == 3 {
-        u32::from(fetch_half(&mut read, pc.wrapping_add(2))?) << 16 | low
-    } else {
-        low
-    };
-    decode(word).ok_or(Trap::Illegal { pc, word })
 }

@@ -1,21 +1,23 @@
 //! One NIC that handles packets one after the other: matches them to messages, runs the handlers,
 //! and does their commands at once.
 //!
-//! It is the functional half of a NIC, without time: the scheduler and the clusters of the timed
-//! world will run the same handlers in parallel. A packet whose flag says first opens an entry and
-//! runs the header handler; if that refuses, the rest of the message is dropped. Each packet of an
-//! accepted message runs the payload handler. After the last one the completion handler runs. A
-//! message without its last packet stays until [`Device::cleanup`] or a handler frees its entry.
+//! It is the functional half of a NIC, without time. A packet whose flag says first opens an entry
+//! and runs the header handler; if that refuses, the rest of the message is dropped. Each packet of
+//! an accepted message runs the payload handler. After the last one the completion handler runs,
+//! and the message takes no more packets. A message stays until a handler frees its entry, or the
+//! node's CPU does so with [`Device::release`]. [`Device::cleanup`] is for messages that stay for
+//! too long.
 //!
 //! An input error never stops the device: what a handler did wrong comes out as
 //! [`Output::Fault`], and its message is forgotten.
 
 use std::collections::BTreeMap;
 
-use crate::command::Command;
-use crate::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS, Run};
-use crate::packet::{PACKET_HEADER_BYTES, PLACE_FIRST, PLACE_LAST, PacketHeader};
-use crate::state::REQUEST_BYTES;
+use crate::firmware::command::Command;
+use crate::firmware::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS};
+use crate::firmware::packet::{PACKET_HEADER_BYTES, PLACE_FIRST, PLACE_LAST, PacketHeader};
+use crate::firmware::state::REQUEST_BYTES;
+use crate::riscv::core::Counters;
 
 /// What a device does.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,18 +47,22 @@ pub enum Output {
 }
 
 /// A run of a handler, for who counts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ran {
     /// Which handler.
     pub handler: Handler,
-    /// What it did.
-    pub run: Run,
+    /// What the core counted; the host's build has no counters.
+    pub counters: Option<Counters>,
+    /// Commands that it gave.
+    pub commands: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Message {
     slot: u32,
     request_id: u32,
+    /// Its last packet was handled.
+    ended: bool,
 }
 
 /// A NIC around an engine.
@@ -95,12 +101,13 @@ impl<E: Engine> Device<E> {
         &mut self.engine
     }
 
-    /// Messages that are open.
-    pub fn open_messages(&self) -> usize {
-        self.messages.len()
+    /// The names of the messages that are open, `(source, message)`.
+    #[must_use]
+    pub fn open_messages(&self) -> Vec<(u32, u32)> {
+        self.messages.keys().copied().collect()
     }
 
-    /// The runs of handlers since the last call, at most 4,096.
+    /// The runs of handlers since the last call: the first 4,096.
     pub fn take_runs(&mut self) -> Vec<Ran> {
         std::mem::take(&mut self.runs)
     }
@@ -115,12 +122,19 @@ impl<E: Engine> Device<E> {
         if header.place & PLACE_FIRST != 0 && !self.open(name, packet, now_ns, &mut out) {
             return out;
         }
-        let Some(&message) = self.messages.get(&name) else {
-            out.push(Output::Stray);
-            return out;
+        let last = header.place & PLACE_LAST != 0;
+        let message = match self.messages.get_mut(&name) {
+            Some(message) if !message.ended => {
+                message.ended = last;
+                *message
+            }
+            _ => {
+                out.push(Output::Stray);
+                return out;
+            }
         };
         self.run(Handler::Payload, name, message, packet, now_ns, &mut out);
-        if header.place & PLACE_LAST != 0 && self.messages.contains_key(&name) {
+        if last && self.messages.contains_key(&name) {
             self.run(Handler::Completion, name, message, &[], now_ns, &mut out);
         }
         out
@@ -134,6 +148,15 @@ impl<E: Engine> Device<E> {
             self.run(Handler::Cleanup, name, message, &[], now_ns, &mut out);
         }
         out
+    }
+
+    /// Forgets a message, for the node's CPU that was told its `request_id`. An unknown one is
+    /// forgotten already.
+    pub fn release(&mut self, request_id: u32) {
+        let found = self.messages.iter().find(|(_, m)| m.request_id == request_id);
+        if let Some(name) = found.map(|(&name, _)| name) {
+            self.forget(name);
+        }
     }
 
     /// Whether the message is open now.
@@ -155,7 +178,7 @@ impl<E: Engine> Device<E> {
         };
         let generation = &mut self.generations[slot as usize];
         *generation = generation.wrapping_add(1);
-        let message = Message { slot, request_id: slot | *generation << 12 };
+        let message = Message { slot, request_id: slot | *generation << 12, ended: false };
         self.messages.insert(name, message);
         let verdict = self.run(Handler::Header, name, message, packet, now_ns, out);
         if verdict != Some(1) {
@@ -184,24 +207,17 @@ impl<E: Engine> Device<E> {
             }
         };
         if self.runs.len() < MAX_RUNS {
-            self.runs.push(Ran { handler, run: run.clone() });
+            self.runs.push(Ran { handler, counters: run.counters, commands: run.commands.len() });
         }
         for command in run.commands {
             match command {
                 Command::Send { packet } => out.push(Output::Send(packet)),
                 Command::ToHost { address, bytes } => out.push(Output::Store { address, bytes }),
                 Command::Event { code, arguments } => out.push(Output::Event { code, arguments }),
-                Command::Free { request_id } => self.free_request(request_id),
+                Command::Free { request_id } => self.release(request_id),
             }
         }
         Some(run.result)
-    }
-
-    fn free_request(&mut self, request_id: u32) {
-        let found = self.messages.iter().find(|(_, m)| m.request_id == request_id);
-        if let Some(name) = found.map(|(&name, _)| name) {
-            self.forget(name);
-        }
     }
 
     fn forget(&mut self, name: (u32, u32)) {

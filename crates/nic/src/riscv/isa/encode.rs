@@ -19,12 +19,7 @@ fn i_type(opcode: u32, funct3: u32, rd: Reg, rs1: Reg, imm: i32) -> u32 {
 
 fn s_type(opcode: u32, funct3: u32, rs1: Reg, rs2: Reg, imm: i32) -> u32 {
     let imm = imm as u32;
-    opcode
-        | (imm & 31) << 7
-        | funct3 << 12
-        | reg(rs1, 15)
-        | reg(rs2, 20)
-        | (imm >> 5 & 0x7f) << 25
+    opcode | (imm & 31) << 7 | funct3 << 12 | reg(rs1, 15) | reg(rs2, 20) | (imm >> 5 & 0x7f) << 25
 }
 
 fn b_type(funct3: u32, rs1: Reg, rs2: u32, offset: i32) -> u32 {

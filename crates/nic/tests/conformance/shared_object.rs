@@ -2,14 +2,20 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_void};
+use std::path::Path;
+use std::sync::OnceLock;
 
-use fieldstone_nic::command::{self, Command, WORDS, Words};
-use fieldstone_nic::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS, Run};
-use fieldstone_nic::firmware::{self, Target};
-use fieldstone_nic::packet::MAX_PACKET_BYTES;
-use fieldstone_nic::state::{
-    CACHE_BYTES, POOL_BYTES, REQUEST_BYTES, SCRATCH_BYTES, Settings, new_pool,
+use fieldstone_nic::firmware::build::{self, Target};
+use fieldstone_nic::firmware::command::{self, Command, WORDS, Words};
+use fieldstone_nic::firmware::engine::{
+    Area, Call, Engine, EngineError, Handler, MAX_REQUESTS, Run,
 };
+use fieldstone_nic::firmware::packet::MAX_PACKET_BYTES;
+use fieldstone_nic::firmware::state::{
+    CACHE_BYTES, Multiply, REQUEST_BYTES, SCRATCH_BYTES, Settings, new_pool,
+};
+
+use crate::writes::{or_missing, or_skip};
 
 /// `struct nic_task` of `firmware/nic.h`.
 #[repr(C)]
@@ -83,9 +89,44 @@ impl Words32 {
     }
 }
 
+/// The handlers of one build, loaded for as long as the test runs.
+type Handlers = [HandlerFunction; 4];
+
+/// Builds and loads the firmware once for each way to multiply; `None`, with the reason on stderr,
+/// without a C compiler.
+fn handlers(multiply: Multiply) -> Option<Handlers> {
+    static LOADED: [OnceLock<Result<Handlers, String>>; 3] = [const { OnceLock::new() }; 3];
+    or_skip(LOADED[multiply as usize].get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = or_missing(build::build_in(folder.path(), Target::Host, multiply))?;
+        Ok(load(&file))
+    }))
+}
+
+fn load(file: &Path) -> Handlers {
+    let name = CString::new(file.to_str().unwrap()).unwrap();
+    // SAFETY: the library has no constructors; it is never unloaded.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!library.is_null(), "the shared object does not load");
+    let symbol = |name: &str| -> *mut c_void {
+        let name = CString::new(name).unwrap();
+        // SAFETY: a loaded library and a string.
+        let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+        assert!(!found.is_null());
+        found
+    };
+    // SAFETY: `void nic_set_issue(nic_issue_function *)` of `host.c`.
+    let set: unsafe extern "C" fn(Issue) = unsafe { std::mem::transmute(symbol("nic_set_issue")) };
+    // SAFETY: the function lives as long as the program.
+    unsafe { set(issue) };
+    // SAFETY: these are functions of the firmware with these signatures (`nic.h`).
+    Handler::ALL
+        .map(|h| unsafe { std::mem::transmute::<*mut c_void, HandlerFunction>(symbol(h.symbol())) })
+}
+
 /// The engine.
 pub struct HostEngine {
-    handlers: [HandlerFunction; 4],
+    handlers: Handlers,
     node: u32,
     packet: Words32,
     requests: Words32,
@@ -93,42 +134,13 @@ pub struct HostEngine {
     pool: Words32,
     context: Words32,
     scratch: Words32,
-    _folder: tempfile::TempDir,
 }
 
 impl HostEngine {
-    /// Builds and loads the firmware; `None`, with the reason on stderr, without a C compiler.
+    /// An engine with these settings; `None`, with the reason on stderr, without a C compiler.
     pub fn new(settings: &Settings) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let file = match firmware::build_in(folder.path(), Target::Host, settings.multiply) {
-            Ok(file) => file,
-            Err(error @ firmware::BuildError::NoCompiler { .. }) => {
-                eprintln!("skipped: {error}");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
-        let name = CString::new(file.to_str().unwrap()).unwrap();
-        // SAFETY: the library has no constructors; it is never unloaded.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!library.is_null(), "the shared object does not load");
-        let symbol = |name: &str| -> *mut c_void {
-            let name = CString::new(name).unwrap();
-            // SAFETY: a loaded library and a string.
-            let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-            assert!(!found.is_null());
-            found
-        };
-        // SAFETY: these are functions of the firmware with these signatures (`nic.h`).
-        let handlers = Handler::ALL
-            .map(|h| unsafe { std::mem::transmute::<*mut c_void, HandlerFunction>(symbol(h.symbol())) });
-        // SAFETY: `void nic_set_issue(nic_issue_function *)` of `host.c`.
-        let set: unsafe extern "C" fn(Issue) =
-            unsafe { std::mem::transmute(symbol("nic_set_issue")) };
-        // SAFETY: the function lives as long as the program.
-        unsafe { set(issue) };
         Some(Self {
-            handlers,
+            handlers: handlers(settings.multiply)?,
             node: settings.node,
             packet: Words32::new(&[0; MAX_PACKET_BYTES + 8]),
             requests: Words32::new(&vec![0; MAX_REQUESTS as usize * REQUEST_BYTES]),
@@ -136,7 +148,6 @@ impl HostEngine {
             pool: Words32::new(&new_pool()),
             context: Words32::new(&settings.context()),
             scratch: Words32::new(&[0; SCRATCH_BYTES]),
-            _folder: folder,
         })
     }
 }

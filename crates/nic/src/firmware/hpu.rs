@@ -17,16 +17,18 @@
 //! All but program and unit are the L1 memory of a cluster (1 MiB and single-cycle in PsPIN). Bank
 //! conflicts, instruction caches and the swap area in L2 come with the clusters.
 
-use crate::command::{self, Command, SLOTS, WORDS, Words};
-use crate::core::{Core, Costs, Stop};
-use crate::elf::{ElfError, MAX_PROGRAM_BYTES, Program};
-use crate::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS, Run};
-use crate::isa::{Reg, Width};
-use crate::memory::{
-    Access, Bus, BusError, Grant, Memory, MemoryError, Permission, Region,
+use crate::firmware::command::{self, Command, SLOTS, WORDS, Words};
+use crate::firmware::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS, Run};
+use crate::firmware::packet::MAX_PACKET_BYTES;
+use crate::firmware::state::{
+    CACHE_BYTES, POOL_BYTES, REQUEST_BYTES, SCRATCH_BYTES, STAGING_LEN_AT, TABLES_AT, new_pool,
 };
-use crate::packet::MAX_PACKET_BYTES;
-use crate::state::{CACHE_BYTES, POOL_BYTES, REQUEST_BYTES, SCRATCH_BYTES};
+use crate::riscv::core::{Core, Costs, Stop};
+use crate::riscv::elf::{ElfError, MAX_PROGRAM_BYTES, Program};
+use crate::riscv::isa::{Decoded, Reg, Width};
+use crate::riscv::memory::{
+    Access, Bus, BusError, FetchError, Grant, Memory, MemoryError, Permission, Region,
+};
 
 const PROGRAM: u32 = 0x1d00_0000;
 const L1: u32 = 0x1000_0000;
@@ -48,7 +50,7 @@ const END: u32 = 0xffff_fff0;
 
 /// The most bytes of context and tables with the tables of two bytes at a time, which take 512 KiB
 /// and are beyond what the rest leaves of L1: the model gives the context a bank of its own.
-const CONTEXT_BYTES: usize = 544 + (8 << 16);
+const CONTEXT_BYTES: usize = TABLES_AT + (8 << 16);
 
 /// What the core's surroundings cost. The values are ours, where the paper and PsPIN give none:
 /// PsPIN's ping-pong handler, with 29 instructions of which 8 are stores to and loads from the
@@ -82,7 +84,8 @@ pub struct Hpu {
     entries: [u32; 4],
     costs: Costs,
     surroundings: Surroundings,
-    host_len: u64,
+    /// The end of the host's storage and of its staging areas.
+    host_end: u64,
     node: u32,
     max_cycles: u64,
 }
@@ -99,13 +102,13 @@ pub enum HpuError {
     /// Memory cannot hold what it should.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The context and its tables are too large.
-    #[error("a context of {0} bytes is larger than its memory of {CONTEXT_BYTES}")]
+    /// The context lacks fields, or its tables are too large.
+    #[error("a context has {TABLES_AT} to {CONTEXT_BYTES} bytes, not {0}")]
     Context(usize),
 }
 
 impl Hpu {
-    /// A core with `program` and `context`; see [`Settings::context`](crate::state::Settings).
+    /// A core with `program` and `context`; see [`Settings::context`](super::state::Settings).
     ///
     /// # Errors
     /// [`HpuError`] if the program or the context does not fit.
@@ -117,7 +120,7 @@ impl Hpu {
         if program.base < PROGRAM || end > u64::from(PROGRAM) + u64::from(MAX_PROGRAM_BYTES) {
             return Err(HpuError::Place(program.base));
         }
-        if context.len() > CONTEXT_BYTES || context.len() < 16 {
+        if !(TABLES_AT..=CONTEXT_BYTES).contains(&context.len()) {
             return Err(HpuError::Context(context.len()));
         }
         let surroundings = Surroundings::UNLIMITED;
@@ -144,11 +147,12 @@ impl Hpu {
             entries,
             costs: Costs::RI5CY,
             surroundings,
-            host_len: u64::from(field(8)) << 32 | u64::from(field(4)),
+            host_end: (u64::from(field(8)) << 32 | u64::from(field(4)))
+                .saturating_add(u64::from(field(STAGING_LEN_AT)) * u64::from(MAX_REQUESTS)),
             node: field(0),
             max_cycles: 1_000_000,
         };
-        hpu.area_mut(Area::Pool).copy_from_slice(&crate::state::new_pool());
+        hpu.area_mut(Area::Pool).copy_from_slice(&new_pool());
         Ok(hpu)
     }
 
@@ -223,7 +227,7 @@ impl Engine for Hpu {
         let mut bus = UnitBus {
             memory: &mut self.memory,
             surroundings: self.surroundings,
-            host_len: self.host_len,
+            host_end: self.host_end,
             node: self.node,
             cycle: 0,
             words: [0; WORDS],
@@ -233,11 +237,9 @@ impl Engine for Hpu {
         let stop = core.run(&mut bus, END, self.max_cycles);
         let commands = bus.commands;
         match stop {
-            Stop::Reached => Ok(Run {
-                result: core.register(Reg::A0),
-                commands,
-                counters: Some(core.counters),
-            }),
+            Stop::Reached => {
+                Ok(Run { result: core.register(Reg::A0), commands, counters: Some(core.counters) })
+            }
             Stop::Trapped(trap) => Err(EngineError::Trap { handler, trap }),
             Stop::OutOfCycles => Err(EngineError::OutOfCycles { handler, cycles: self.max_cycles }),
         }
@@ -263,12 +265,12 @@ fn place(area: Area) -> (u32, usize) {
     }
 }
 
-
 /// The memories, and the command unit beside them.
 struct UnitBus<'a> {
     memory: &'a mut Memory,
     surroundings: Surroundings,
-    host_len: u64,
+    /// The end of the host's storage and of its staging areas.
+    host_end: u64,
     node: u32,
     cycle: u64,
     words: [u32; WORDS],
@@ -299,7 +301,7 @@ impl UnitBus<'_> {
             }
             Words::ToHost { local, len, address } => {
                 let end = address.checked_add(u64::from(len))?;
-                if end > self.host_len {
+                if end > self.host_end {
                     return None;
                 }
                 Command::ToHost { address, bytes: self.readable(local, len)? }
@@ -332,6 +334,10 @@ impl Bus for UnitBus<'_> {
 
     fn fetch(&mut self, address: u32) -> Result<u16, BusError> {
         self.memory.fetch(address)
+    }
+
+    fn instruction(&mut self, pc: u32) -> Result<Decoded, FetchError> {
+        self.memory.instruction(pc)
     }
 
     fn load(&mut self, address: u32, width: Width) -> Result<Access, BusError> {

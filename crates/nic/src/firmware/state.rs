@@ -22,12 +22,18 @@ pub const CACHE_BYTES: usize = 64 * 68;
 pub const POOL_BYTES: usize = 8 + 64 * 4 + 16 * GROUP_BYTES + 64 * 2048;
 /// Bytes of the core's own memory.
 pub const SCRATCH_BYTES: usize = 8192;
-const GROUP_BYTES: usize = (11 + MAX_DATA_NODES + 3 * 16) * 4;
+const GROUP_BYTES: usize = (12 + MAX_DATA_NODES + 3 * 16) * 4;
 const KEY_BYTES: usize = (4 + 2 + 8) * 4;
 /// Where the tables start in the context: a multiple of 16.
-const TABLES_AT: usize = 544;
-const CONTEXT_FIELDS_BYTES: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 4;
+pub(super) const TABLES_AT: usize = 544;
+/// Where the length of the staging areas is in the context.
+pub(super) const STAGING_LEN_AT: usize = CONTEXT_FIELDS_BYTES - 4;
+const CONTEXT_FIELDS_BYTES: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 8;
 const _: () = assert!(CONTEXT_FIELDS_BYTES <= TABLES_AT);
+/// The data of a staged message starts here in its staging area; its headers are before it.
+pub const STAGED_DATA: u32 = 256;
+/// The most bytes of a staging area.
+pub const MAX_STAGING_LEN: u32 = 4 << 20;
 
 /// How the firmware multiplies: `firmware/gf.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +63,10 @@ impl Multiply {
 pub struct Settings {
     /// The node.
     pub node: u32,
-    /// Storage addresses are below this.
+    /// Storage addresses are below this; the staging areas follow.
     pub host_len: u64,
+    /// Bytes of the staging area of each message, at most [`MAX_STAGING_LEN`].
+    pub staging_len: u32,
     /// Volumes and epochs whose capabilities the NIC accepts: at most [`KEYS`].
     pub keys: Vec<(MasterKey, VolumeId, Epoch)>,
     /// Coefficients by parity and column.
@@ -118,6 +126,7 @@ impl Settings {
             }
         }
         bytes.extend((TABLES_AT as u32).to_le_bytes());
+        bytes.extend(self.staging_len.min(MAX_STAGING_LEN).to_le_bytes());
         bytes.resize(TABLES_AT, 0);
         bytes.extend(self.tables());
         bytes
@@ -130,18 +139,28 @@ impl Settings {
         if self.multiply != Multiply::Pairs {
             return (0..=u16::MAX).map(|i| product((i >> 8) as u8, i as u8)).collect();
         }
-        let of = |parity: usize, byte: u8| {
-            let row = self.coefficients.get(parity).map_or(&[][..], Vec::as_slice);
-            product(row.get(self.column).copied().unwrap_or(0), byte)
-        };
+        // The products of each byte, by byte and parity; an entry of the table has those of two.
+        let mut products = [[0; MAX_PARITIES]; 256];
+        for (byte, of) in (0..=u8::MAX).zip(&mut products) {
+            for (row, product_of_row) in self.coefficients.iter().zip(of) {
+                *product_of_row = product(row.get(self.column).copied().unwrap_or(0), byte);
+            }
+        }
         let mut tables = Vec::with_capacity(8 << 16);
-        for pair in 0..=u16::MAX {
-            for parity in 0..MAX_PARITIES {
-                tables.push(of(parity, pair as u8));
-                tables.push(of(parity, (pair >> 8) as u8));
+        for high in &products {
+            for low in &products {
+                for (&low, &high) in low.iter().zip(high) {
+                    tables.extend([low, high]);
+                }
             }
         }
         tables
+    }
+
+    /// Where the staging area of the entry `slot` starts in the host's memory.
+    #[must_use]
+    pub fn staging_at(&self, slot: u32) -> u64 {
+        self.host_len + u64::from(slot) * u64::from(self.staging_len)
     }
 }
 
@@ -169,9 +188,8 @@ fn key_bytes(master: &MasterKey, volume: VolumeId, epoch: Epoch) -> [u8; KEY_BYT
 
 /// The state of SipHash-2-4-128 after whole words of 8 bytes.
 fn midstate(key: [u8; 16], prefix: &[u8; 24]) -> [u64; 4] {
-    let word = |bytes: &[u8]| {
-        bytes.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte))
-    };
+    let word =
+        |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
     let (k0, k1) = (word(&key[..8]), word(&key[8..]));
     let mut v = [
         k0 ^ 0x736f_6d65_7073_6575,

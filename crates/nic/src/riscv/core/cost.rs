@@ -19,7 +19,7 @@
 //!
 //! `jalr` waits one cycle more for a register that the instruction before it writes (RI5CY's
 //! controller, `jr_stall`). A memory that answers later than in the next cycle stalls the core
-//! until it does: see [`Access`](crate::memory::Access).
+//! until it does: see [`Access`](crate::riscv::memory::Access).
 
 /// Stalls of the core, in cycles beside the one that each instruction takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

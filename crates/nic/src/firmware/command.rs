@@ -5,6 +5,8 @@
 //! without a free slot waits. So a handler runs as long as the NIC's egress makes it wait, and no
 //! longer: the paper's Table I shows such waits as a low IPC.
 
+use crate::firmware::packet::PacketHeader;
+
 /// Words of the unit.
 pub const WORDS: usize = 8;
 /// Commands of a core at once.
@@ -83,11 +85,7 @@ impl Words {
     #[must_use]
     pub fn parse(w: &[u32; WORDS]) -> Option<Self> {
         Some(match w[0] {
-            1 => Words::Send {
-                header: [w[1], w[2], w[3], w[4], w[5]],
-                headers: w[6],
-                data: w[7],
-            },
+            1 => Words::Send { header: [w[1], w[2], w[3], w[4], w[5]], headers: w[6], data: w[7] },
             2 => Words::ToHost {
                 local: w[1],
                 len: w[2],
@@ -104,7 +102,7 @@ impl Words {
 #[must_use]
 pub fn packet(source: u32, header: [u32; 5], headers: &[u8], data: &[u8]) -> Vec<u8> {
     let [destination, message, place, offset, lengths] = header;
-    let header = crate::packet::PacketHeader {
+    let header = PacketHeader {
         source,
         destination,
         message,

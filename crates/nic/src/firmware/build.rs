@@ -7,21 +7,21 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::elf::{ElfError, Program};
-use crate::state::Multiply;
+use crate::firmware::state::Multiply;
+use crate::riscv::elf::{ElfError, Program};
 
 const SOURCES: &[(&str, &str)] = &[
-    ("build", include_str!("../../../firmware/build")),
-    ("program.ld", include_str!("../../../firmware/program.ld")),
-    ("nic.h", include_str!("../../../firmware/nic.h")),
-    ("layout.h", include_str!("../../../firmware/layout.h")),
-    ("xpulp.h", include_str!("../../../firmware/xpulp.h")),
-    ("gf.h", include_str!("../../../firmware/gf.h")),
-    ("gf.c", include_str!("../../../firmware/gf.c")),
-    ("siphash.h", include_str!("../../../firmware/siphash.h")),
-    ("siphash.c", include_str!("../../../firmware/siphash.c")),
-    ("policies.c", include_str!("../../../firmware/policies.c")),
-    ("host.c", include_str!("../../../firmware/host.c")),
+    ("build", include_str!("../../../../firmware/build")),
+    ("program.ld", include_str!("../../../../firmware/program.ld")),
+    ("nic.h", include_str!("../../../../firmware/nic.h")),
+    ("layout.h", include_str!("../../../../firmware/layout.h")),
+    ("xpulp.h", include_str!("../../../../firmware/xpulp.h")),
+    ("gf.h", include_str!("../../../../firmware/gf.h")),
+    ("gf.c", include_str!("../../../../firmware/gf.c")),
+    ("siphash.h", include_str!("../../../../firmware/siphash.h")),
+    ("siphash.c", include_str!("../../../../firmware/siphash.c")),
+    ("policies.c", include_str!("../../../../firmware/policies.c")),
+    ("host.c", include_str!("../../../../firmware/host.c")),
 ];
 
 /// Debian's package of the compiler for the cores.
@@ -112,8 +112,8 @@ pub fn build_in(folder: &Path, target: Target, multiply: Multiply) -> Result<Pat
 /// [`BuildError`] says what is missing or wrong.
 pub fn program(multiply: Multiply) -> Result<Program, BuildError> {
     let temporary = std::env::temp_dir();
-    let folder = tempfile::tempdir()
-        .map_err(|source| BuildError::Folder { folder: temporary, source })?;
+    let folder =
+        tempfile::tempdir().map_err(|source| BuildError::Folder { folder: temporary, source })?;
     let file = build_in(folder.path(), Target::Rv32, multiply)?;
     let bytes = std::fs::read(&file)
         .map_err(|source| BuildError::Folder { folder: folder.path().to_owned(), source })?;

@@ -1,4 +1,4 @@
-//! Memories of the NIC as a handler sees them: regions with latencies, and what a handler may touch.
+//! Memories of the NIC as a handler sees them: regions with latencies, and what it may touch.
 //!
 //! A [`Memory`] has a few regions, each with its bytes and the cycles that it answers later than
 //! the next one. Beside them stands a list of [`Grant`]s. An access is allowed if one grant covers
@@ -7,7 +7,7 @@
 //! the entry of its request, and the state of its context. So a handler cannot write outside its
 //! request's memory, whatever its packet says, as with the PMP unit of RI5CY (16 entries).
 
-use crate::isa::Width;
+use crate::riscv::isa::{Decoded, Width, decode};
 
 /// Why a bus did not do an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,15 @@ pub enum BusError {
     Denied,
     /// Not now: the core waits and tries again.
     Busy,
+}
+
+/// Why there is no instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchError {
+    /// This half word may not be executed.
+    Denied(u32),
+    /// The word is no instruction of the cores.
+    Illegal(u32),
 }
 
 /// The answer to a load.
@@ -38,6 +47,14 @@ pub trait Bus {
     /// [`BusError::Denied`] if it may not be executed.
     fn fetch(&mut self, address: u32) -> Result<u16, BusError>;
 
+    /// The instruction at `pc`. A bus may remember what it has decoded.
+    ///
+    /// # Errors
+    /// [`FetchError`] if it may not be executed, or is none.
+    fn instruction(&mut self, pc: u32) -> Result<Decoded, FetchError> {
+        fetch_and_decode(self, pc)
+    }
+
     /// Reads.
     ///
     /// # Errors
@@ -59,6 +76,14 @@ pub trait Bus {
         address: u32,
         change: &mut dyn FnMut(u32) -> u32,
     ) -> Result<Access, BusError>;
+}
+
+fn fetch_and_decode<B: Bus + ?Sized>(bus: &mut B, pc: u32) -> Result<Decoded, FetchError> {
+    let mut half = |at| bus.fetch(at).map(u32::from).map_err(|_| FetchError::Denied(at));
+    let low = half(pc)?;
+    // The lowest bits say whether the instruction has two half words.
+    let word = if low & 3 == 3 { half(pc.wrapping_add(2))? << 16 | low } else { low };
+    decode(word).ok_or(FetchError::Illegal(word))
 }
 
 /// What a grant allows.
@@ -94,9 +119,7 @@ pub struct Grant {
 
 impl Grant {
     fn covers(&self, address: u32, bytes: u32) -> bool {
-        address
-            .checked_sub(self.base)
-            .is_some_and(|at| at < self.len && bytes <= self.len - at)
+        address.checked_sub(self.base).is_some_and(|at| at < self.len && bytes <= self.len - at)
     }
 }
 
@@ -148,13 +171,17 @@ pub enum MemoryError {
 pub struct Memory {
     regions: Vec<Region>,
     grants: Vec<Grant>,
+    /// For each region, its instructions as they were decoded, by the half word where they start.
+    /// Empty again after a write to the region.
+    decoded: Vec<Vec<Option<Decoded>>>,
 }
 
 impl Memory {
     /// Memory of these regions, which must not overlap, without grants.
     #[must_use]
     pub fn new(regions: Vec<Region>) -> Self {
-        Self { regions, grants: Vec::new() }
+        let decoded = vec![Vec::new(); regions.len()];
+        Self { regions, grants: Vec::new(), decoded }
     }
 
     /// Replaces the grants.
@@ -186,12 +213,13 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::NoRegion`] if no region has all of them.
     pub fn bytes_mut(&mut self, address: u32, len: usize) -> Result<&mut [u8], MemoryError> {
-        self.regions
-            .iter_mut()
-            .find_map(|region| {
-                region.offset(address, len).map(|at| &mut region.bytes[at..at + len])
-            })
-            .ok_or(MemoryError::NoRegion { address, len })
+        for (region, decoded) in self.regions.iter_mut().zip(&mut self.decoded) {
+            if let Some(at) = region.offset(address, len) {
+                decoded.clear();
+                return Ok(&mut region.bytes[at..at + len]);
+            }
+        }
+        Err(MemoryError::NoRegion { address, len })
     }
 
     /// Whether one grant lets the handler read all of these bytes.
@@ -222,7 +250,34 @@ fn write(bytes: &mut [u8], at: usize, len: u32, value: u32) {
     bytes[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
 }
 
+impl Memory {
+    /// The instruction at `pc` if it was decoded before, and may still be executed.
+    fn remembered(&self, pc: u32) -> Option<Decoded> {
+        let (region, at) = self.find(pc, 2).ok()?;
+        let decoded = (*self.decoded[region].get(at / 2)?)?;
+        (at % 2 == 0 && self.allowed(pc, decoded.len_bytes, |p| p.execute)).then_some(decoded)
+    }
+
+    fn remember(&mut self, pc: u32, decoded: Decoded) {
+        let Ok((region, at)) = self.find(pc, decoded.len_bytes) else { return };
+        if at % 2 == 0 {
+            let all = &mut self.decoded[region];
+            all.resize(all.len().max(at / 2 + 1), None);
+            all[at / 2] = Some(decoded);
+        }
+    }
+}
+
 impl Bus for Memory {
+    fn instruction(&mut self, pc: u32) -> Result<Decoded, FetchError> {
+        if let Some(decoded) = self.remembered(pc) {
+            return Ok(decoded);
+        }
+        let decoded = fetch_and_decode(self, pc)?;
+        self.remember(pc, decoded);
+        Ok(decoded)
+    }
+
     fn fetch(&mut self, address: u32) -> Result<u16, BusError> {
         if !self.allowed(address, 2, |p| p.execute) {
             return Err(BusError::Denied);
@@ -246,6 +301,7 @@ impl Bus for Memory {
             return Err(BusError::Denied);
         }
         let (region, at) = self.find(address, width.bytes())?;
+        self.decoded[region].clear();
         let region = &mut self.regions[region];
         write(&mut region.bytes, at, width.bytes(), value);
         Ok(region.store_extra_cycles)
@@ -260,6 +316,7 @@ impl Bus for Memory {
             return Err(BusError::Denied);
         }
         let (region, at) = self.find(address, 4)?;
+        self.decoded[region].clear();
         let region = &mut self.regions[region];
         let value = read(&region.bytes, at, 4);
         write(&mut region.bytes, at, 4, change(value));

@@ -1,8 +1,8 @@
-//! What executes handlers: a core of the NIC ([`Hpu`](crate::hpu::Hpu)), or the host's own build of
+//! What executes handlers: a core of the NIC ([`Hpu`](super::hpu::Hpu)), or the host's own build of
 //! the firmware. Both give the same commands and leave the same memory; a test compares them.
 
-use crate::command::Command;
-use crate::core::{Counters, Trap};
+use crate::firmware::command::Command;
+use crate::riscv::core::{Counters, Trap};
 
 /// Messages that a NIC has at once in this model: as many entries as 64 KiB hold.
 pub const MAX_REQUESTS: u32 = 960;

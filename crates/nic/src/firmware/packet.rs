@@ -22,10 +22,8 @@ pub const COORDINATES_BYTES: usize = 12;
 /// The most data of a packet: with it, the packet is one MTU of 2 KiB and a header.
 pub const DATA_BYTES: usize = 2048;
 /// The most bytes of a packet.
-pub const MAX_PACKET_BYTES: usize = PACKET_HEADER_BYTES
-    + FIXED_HEADERS_BYTES
-    + MAX_COORDINATES * COORDINATES_BYTES
-    + DATA_BYTES;
+pub const MAX_PACKET_BYTES: usize =
+    PACKET_HEADER_BYTES + FIXED_HEADERS_BYTES + MAX_COORDINATES * COORDINATES_BYTES + DATA_BYTES;
 /// The most nodes of a write.
 pub const MAX_COORDINATES: usize = 16;
 /// Marks a packet as the first of its message.
@@ -198,8 +196,7 @@ impl PacketHeader {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; PACKET_HEADER_BYTES] {
         let lengths = u32::from(self.data_len) | u32::from(self.headers_len) << 16;
-        let words =
-            [self.source, self.destination, self.message, self.place, self.offset, lengths];
+        let words = [self.source, self.destination, self.message, self.place, self.offset, lengths];
         let mut bytes = [0; PACKET_HEADER_BYTES];
         for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
