@@ -158,13 +158,15 @@ fn pattern(text: &str) -> (u32, u32) {
     })
 }
 
-fn matches(word: u32, table: &[(&str, &str)]) -> Vec<usize> {
-    (0..table.len())
-        .filter(|&i| {
-            let (mask, value) = pattern(table[i].1);
-            word & mask == value
-        })
-        .collect()
+/// The masks and values of all rows.
+fn patterns(table: &[(&str, &str)]) -> Vec<(u32, u32)> {
+    table.iter().map(|row| pattern(row.1)).collect()
+}
+
+/// The rows that have this word.
+fn matches(word: u32, patterns: &[(u32, u32)]) -> Vec<usize> {
+    let has = |(row, &(mask, value)): (usize, &(u32, u32))| (word & mask == value).then_some(row);
+    patterns.iter().enumerate().filter_map(has).collect()
 }
 
 /// Whether the words of a row decode to what its name says.
@@ -227,15 +229,16 @@ fn each_row_of_the_table_decodes_to_its_instruction_and_back() {
 #[test]
 fn a_long_word_is_legal_if_one_row_has_it() {
     let mut random = ChaCha8Rng::seed_from_u64(2);
+    let long = patterns(LONG);
     let mut legal = 0;
     for round in 0..400_000 {
         let mut word = random.random::<u32>() | 3;
         if round % 2 == 0 {
             // Near a row: a row's bits with one of them flipped.
-            let (mask, value) = pattern(LONG[random.random_range(0..LONG.len())].1);
+            let (mask, value) = long[random.random_range(0..long.len())];
             word = (word & !mask | value) ^ 1 << random.random_range(2..32);
         }
-        let rows = matches(word, LONG);
+        let rows = matches(word, &long);
         assert!(rows.len() <= 1, "{word:#010x} is in {} rows", rows.len());
         match decode(word) {
             Some(decoded) => {
@@ -253,13 +256,14 @@ fn a_long_word_is_legal_if_one_row_has_it() {
 
 #[test]
 fn every_short_word_is_legal_if_one_row_has_it() {
+    let (short, reserved, longs) = (patterns(SHORT), patterns(RESERVED), patterns(LONG));
     for word in 0..=u32::from(u16::MAX) {
         if word & 3 == 3 {
             continue;
         }
-        let rows = matches(word, SHORT);
+        let rows = matches(word, &short);
         assert!(rows.len() <= 1, "{word:#06x}");
-        let legal = !rows.is_empty() && matches(word, RESERVED).is_empty();
+        let legal = !rows.is_empty() && matches(word, &reserved).is_empty();
         let decoded = decode(word);
         assert_eq!(decoded.is_some(), legal, "{word:#06x}: {decoded:?}");
         // The upper half belongs to the next instruction.
@@ -269,7 +273,7 @@ fn every_short_word_is_legal_if_one_row_has_it() {
             // The long form is an instruction of the table.
             let long = encode(&decoded.instr);
             assert_eq!(decode(long).unwrap().instr, decoded.instr);
-            assert_eq!(matches(long, LONG).len(), 1, "{word:#06x}: {long:#010x}");
+            assert_eq!(matches(long, &longs).len(), 1, "{word:#06x}: {long:#010x}");
         }
     }
 }
