@@ -10,4 +10,5 @@ mod oracle;
 mod requests;
 mod sharing;
 mod torture;
+mod unsure;
 mod world;
