@@ -62,3 +62,61 @@ fn a_snapshot_that_is_refused_leaves_nothing() {
         }
     });
 }
+
+fn id_exists(world: &mut World, name: &str) -> bool {
+    let mut ops = ObjectOps::new();
+    ops.stat();
+    world.tamper(&names::id_object(name), ops).result == 0
+}
+
+#[test]
+fn an_image_whose_new_name_is_not_confirmed_can_be_opened() {
+    for can_look in [true, false] {
+        let mut world = World::new(1, Delays::USUAL);
+        world.create("vm", small(Features::DEFAULT));
+        lose_answer(&mut world, names::DIRECTORY, "dir_rename_image", Errno::ETIMEDOUT);
+        if !can_look {
+            lose_answer(&mut world, names::DIRECTORY, "dir_get_id", Errno::ETIMEDOUT);
+        }
+        let rename =
+            |world: &mut World| world.manage(|pool| async move { pool.rename("vm", "new").await });
+        let renamed = rename(&mut world);
+        assert_eq!(renamed.is_ok(), can_look, "{renamed:?}");
+        world.open("new");
+        if !can_look {
+            assert_eq!(rename(&mut world), Ok(()), "it goes on where it was");
+        }
+        let names = world.manage(|pool| async move { pool.list().await });
+        assert_eq!(names, Ok(vec!["new".to_owned()]));
+        assert!(!id_exists(&mut world, "vm"));
+    }
+}
+
+#[test]
+fn a_new_name_that_is_refused_is_free_again() {
+    let mut world = World::new(1, Delays::USUAL);
+    world.create("vm", small(Features::DEFAULT));
+    let refusal =
+        Fault { error: Errno::ESTALE, times: 1, method: Some("dir_rename_image"), executes: false };
+    world.model.inject_fault(POOL, names::DIRECTORY, refusal);
+    let renamed = world.manage(|pool| async move { pool.rename("vm", "new").await });
+    assert!(renamed.is_err(), "{renamed:?}");
+    assert!(!id_exists(&mut world, "new"));
+    let itself = world.manage(|pool| async move { pool.rename("vm", "vm").await });
+    assert!(itself.is_err(), "{itself:?}");
+    world.open("vm");
+}
+
+#[test]
+fn a_clone_that_its_parent_did_not_confirm_leaves_nothing_there() {
+    let mut world = cloned(Features::DEFAULT);
+    let parent = names::header(&world.info("vm").id);
+    lose_answer(&mut world, &parent, "child_attach", Errno::ETIMEDOUT);
+    let made = world.manage(|pool| async move {
+        pool.clone_image(&pool, "vm", "a", "second", &small(Features::DEFAULT)).await
+    });
+    assert!(made.is_err(), "{made:?}");
+    let left = world.manage(|pool| async move { pool.list().await });
+    assert_eq!(left, Ok(vec!["child".to_owned(), "vm".to_owned()]));
+    assert_eq!(world.info("vm").snapshots[0].info.children, 1);
+}
