@@ -1,5 +1,6 @@
 //! Images in a model of a cluster.
 
+mod again;
 mod basics;
 mod chaos;
 mod clones;
