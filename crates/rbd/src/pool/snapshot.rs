@@ -338,10 +338,9 @@ async fn finish_maps(core: &Rc<Core>, id: SnapId, has_map: bool) -> Result<(), R
     let mut ops = ObjectOps::new();
     core.assert_map_owner(&mut ops);
     class::object_map_snap_add(&mut ops);
-    if let Err(errno) = core.store.send(&core.map_object(), ops).await {
-        drop(core.error("changing the object map", errno));
-        return core.invalidate_map("a snapshot could not be noted in it").await;
-    }
+    let sent = core.store.send(&core.map_object(), ops).await;
+    // Also after an error: the OSD may have changed the map, and the next write of an object must
+    // change it again.
     if let Some(map) = core.map.borrow_mut().as_mut() {
         for object in 0..map.len() {
             if map.get(object) == ObjectState::Exists {
@@ -349,7 +348,9 @@ async fn finish_maps(core: &Rc<Core>, id: SnapId, has_map: bool) -> Result<(), R
             }
         }
     }
-    Ok(())
+    let Err(errno) = sent else { return Ok(()) };
+    drop(core.error("changing the object map", errno));
+    core.invalidate_map("a snapshot could not be noted in it").await
 }
 
 /// What changed between a snapshot and the next one changed between the one before and the next.
@@ -384,9 +385,12 @@ async fn merge_map(core: &Rc<Core>, snapshot: &Snapshot) -> Result<(), RbdError>
         core.check()?;
         return invalidate(core, next, "a removed snapshot could not be noted in it").await;
     }
-    if next == SnapId::HEAD {
+    // A map that was given up meanwhile stays so: it lacks what was written since.
+    if next == SnapId::HEAD && core.map.borrow().is_some() {
         let map = core.load_map(SnapId::HEAD).await?;
-        *core.map.borrow_mut() = Some(map);
+        if let Some(present) = core.map.borrow_mut().as_mut() {
+            *present = map;
+        }
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ mod maps;
 mod oracle;
 mod requests;
 mod sharing;
+mod stale;
 mod torture;
 mod unsure;
 mod world;

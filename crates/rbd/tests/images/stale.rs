@@ -1,0 +1,70 @@
+//! What an open image knows of itself, and is not so any more.
+
+use bytes::Bytes;
+use fieldstone_block::{Nanos, Op};
+use fieldstone_cluster_model::{Delays, Fault};
+use fieldstone_crush::osdmap::PoolId;
+use fieldstone_rados::cluster::{ObjectName, SnapId};
+use fieldstone_rados::errno::Errno;
+use fieldstone_rados::op::ObjectOps;
+use fieldstone_rbd::format::class::{self, ParentSpec};
+use fieldstone_rbd::format::request::Work;
+use fieldstone_rbd::format::{Features, names};
+use fieldstone_rbd::pool::CreateOptions;
+
+use super::clones::{cloned, small};
+use super::requests::{ask, asked, begin_ask, exclusive, named, read_snapshot};
+use super::world::{World, assert_bytes, bytes_of};
+
+const POOL: PoolId = PoolId(1);
+
+fn inject(world: &World, object: &str, method: &'static str, error: Errno, executes: bool) {
+    let fault = Fault { error, times: 1, method: Some(method), executes };
+    world.model.inject_fault(POOL, object, fault);
+}
+
+#[test]
+fn a_map_that_was_flagged_does_not_come_back() {
+    let mut world = World::new(1, Delays::USUAL);
+    world.create("vm", small(Features::DEFAULT));
+    let vm = world.open("vm");
+    world.write(vm, 0, &[1; 100]);
+    assert_eq!(asked(&mut world, "vm", named("s", Work::CreateSnapshot), Some(1)), Some(0));
+    let map = names::object_map(&world.info("vm").id, SnapId::HEAD);
+    inject(&world, &map, "object_map_update", Errno::EIO, false);
+    world.write(vm, 4096, &[2; 100]);
+    world.write(vm, 7 * 4096, &[3; 100]);
+    let done = begin_ask(&mut world, "vm", named("s", Work::RemoveSnapshot), Some(2));
+    let mut reads = Vec::new();
+    world.run_until("the removal", |world| {
+        reads.push(world.submit(vm, Op::Read, 7 * 4096, 100, Bytes::new()));
+        done.borrow().is_some()
+    });
+    assert_eq!(done.take(), Some(Some(0)));
+    world.run_for(Nanos::from_ms(1_000));
+    for id in reads {
+        let data = world.take(vm, id).expect("it is read").expect("it can be read");
+        assert_bytes(&bytes_of(&data), &[3; 100]);
+    }
+}
+
+/// Neither can the map be changed, nor be flagged. The write fails, and the next one does not go on
+/// without a map that the next owner would believe.
+#[test]
+fn a_map_that_cannot_be_flagged_is_used_on() {
+    let mut world = World::new(1, Delays::USUAL);
+    world.create("vm", small(Features::DEFAULT));
+    let vm = world.open("vm");
+    world.write(vm, 0, &[1; 100]);
+    let id = world.info("vm").id;
+    let (header, map) = (names::header(&id), names::object_map(&id, SnapId::HEAD));
+    inject(&world, &map, "object_map_update", Errno::EIO, false);
+    inject(&world, &header, "set_flags", Errno::EIO, false);
+    world.try_write(vm, 4096, &[2; 100]).expect_err("the OSDs fail");
+    world.write(vm, 4096, &[3; 100]);
+    world.check_map("vm");
+    world.close(vm);
+    let other = world.open("vm");
+    world.write(other, 0, &[4; 100]);
+    assert_bytes(&world.read(other, 4096, 100), &[3; 100]);
+}
