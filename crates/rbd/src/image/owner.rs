@@ -308,7 +308,8 @@ impl Core {
     }
 
     /// Gets the lock, and goes through the gate. While the caller holds the pass, this client does
-    /// not give the lock up.
+    /// not give the lock up. The view is up to date: a procedure may have changed the header while
+    /// the caller waited at the gate.
     pub(crate) async fn enter_as_owner(self: &Rc<Self>) -> Result<Pass<GateOf>, RbdError> {
         loop {
             self.check()?;
@@ -316,7 +317,7 @@ impl Core {
             self.acquire().await?;
             let pass = self.enter().await;
             self.check()?;
-            if self.owns_lock() {
+            if self.owns_lock() && !self.is_stale() {
                 return Ok(pass);
             }
         }

@@ -32,31 +32,46 @@ pub(crate) async fn carry_out(
     let _alone = core.enter_alone().await;
     core.still_owns()?;
     core.refresh().await?;
-    match work {
-        Work::Flatten => pool.forget_parent(core).await,
-        Work::Resize { size_bytes, may_shrink } => {
-            resize::check_size(core, *size_bytes, *may_shrink)?;
-            resize::resize(core, *size_bytes, progress).await
-        }
-        Work::CreateSnapshot(name) => {
-            check_name(name)?;
-            snapshot::create(core, name).await.map(drop)
-        }
-        Work::RemoveSnapshot(name) => {
-            let id = core.header().snapshot_named(name)?.info.id;
-            pool.remove_one(core, id).await
-        }
-        Work::RenameSnapshot(id, name) => {
-            check_name(name)?;
-            snapshot::rename(core, *id, name).await
-        }
-        Work::ProtectSnapshot(name) => snapshot::protect(core, name).await,
-        Work::UnprotectSnapshot(name) => pool.unprotect(core, name).await,
+    let result = pool.change(core, work, progress).await;
+    if result.is_err() {
+        // The header may have changed all the same. Writes that wait at the gate need the new one.
+        core.mark_stale();
     }
+    result
 }
 
 impl Pool {
-    /// The pool of an open image.
+    /// Changes an image. The caller has the lock, and no write is under way.
+    async fn change(
+        &self,
+        core: &Rc<Core>,
+        work: &Work,
+        progress: Progress<'_>,
+    ) -> Result<(), RbdError> {
+        match work {
+            Work::Flatten => self.forget_parent(core).await,
+            Work::Resize { size_bytes, may_shrink } => {
+                resize::check_size(core, *size_bytes, *may_shrink)?;
+                resize::resize(core, *size_bytes, progress).await
+            }
+            Work::CreateSnapshot(name) => {
+                check_name(name)?;
+                snapshot::create(core, name).await.map(drop)
+            }
+            Work::RemoveSnapshot(name) => {
+                let id = core.header().snapshot_named(name)?.info.id;
+                self.remove_one(core, id).await
+            }
+            Work::RenameSnapshot(id, name) => {
+                check_name(name)?;
+                snapshot::rename(core, *id, name).await
+            }
+            Work::ProtectSnapshot(name) => snapshot::protect(core, name).await,
+            Work::UnprotectSnapshot(name) => self.unprotect(core, name).await,
+        }
+    }
+
+    /// The pool of an open image. It may have got another name since the image was opened.
     async fn of(core: &Rc<Core>) -> Result<Self, RbdError> {
         let (cluster, timer) = (core.cluster.clone(), core.timer.clone());
         let info = find_pool(&cluster, &core.spec.pool).await?;

@@ -23,6 +23,10 @@ fn inject(world: &World, object: &str, method: &'static str, error: Errno, execu
     world.model.inject_fault(POOL, object, fault);
 }
 
+fn step(world: &mut World) {
+    world.step(world.model.now().plus(Nanos::from_ms(100)));
+}
+
 #[test]
 fn a_map_that_was_flagged_does_not_come_back() {
     let mut world = World::new(1, Delays::USUAL);
@@ -67,4 +71,54 @@ fn a_map_that_cannot_be_flagged_is_used_on() {
     let other = world.open("vm");
     world.write(other, 0, &[4; 100]);
     assert_bytes(&world.read(other, 4096, 100), &[3; 100]);
+}
+
+/// True if the header has a snapshot.
+fn has_snapshot(world: &World, header: &str) -> bool {
+    let name = ObjectName::new(POOL, "", header);
+    world.model.with_store(|store| {
+        let object = store.object(&name).expect("there is a header");
+        object.head.omap.keys().any(|key| key.starts_with(b"snapshot_"))
+    })
+}
+
+#[test]
+fn a_write_that_waited_for_a_snapshot_that_failed_is_not_in_it() {
+    for seed in 0..8 {
+        let mut world = World::new(seed, Delays::USUAL);
+        world.create("vm", small(Features::DEFAULT));
+        let vm = exclusive(&mut world, "vm");
+        world.write(vm, 0, &[1; 4096]);
+        let id = world.info("vm").id;
+        let (header, map) = (names::header(&id), names::object_map(&id, SnapId::HEAD));
+        inject(&world, &map, "object_map_snap_add", Errno::EIO, false);
+        inject(&world, &header, "set_flags", Errno::EIO, false);
+        let done = begin_ask(&mut world, "vm", named("s", Work::CreateSnapshot), Some(1));
+        world.run_until("the snapshot", |world| has_snapshot(world, &header));
+        assert!(done.borrow().is_none(), "the procedure has ended");
+        world.write(vm, 0, &[2; 4096]);
+        assert_bytes(&read_snapshot(&mut world, "vm", "s")[..4096], &[1; 4096]);
+        assert_bytes(&world.read(vm, 0, 4096), &[2; 4096]);
+        world.check_map("vm");
+    }
+}
+
+#[test]
+fn a_write_that_waited_for_a_smaller_size_leaves_nothing_behind_the_end() {
+    for steps in 0..60 {
+        let mut world = World::new(steps, Delays::USUAL);
+        world.create("vm", small(Features::DEFAULT));
+        let vm = exclusive(&mut world, "vm");
+        world.write(vm, 0, &[1; 4096]);
+        let header = names::header(&world.info("vm").id);
+        inject(&world, &header, "set_size", Errno::ETIMEDOUT, true);
+        let resize = |size_bytes| Work::Resize { size_bytes, may_shrink: true };
+        let done = begin_ask(&mut world, "vm", resize(4096), Some(1));
+        (0..steps).for_each(|_| step(&mut world));
+        let late = world.submit(vm, Op::Write, 30_000, 100, vec![2; 100].into());
+        world.run_until("both", |world| done.borrow().is_some() && world.take(vm, late).is_some());
+        assert_eq!(asked(&mut world, "vm", resize(40_000), Some(2)), Some(0));
+        assert_bytes(&world.read(vm, 30_000, 100), &[0; 100]);
+        world.check_map("vm");
+    }
 }
