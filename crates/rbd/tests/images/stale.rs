@@ -122,3 +122,27 @@ fn a_write_that_waited_for_a_smaller_size_leaves_nothing_behind_the_end() {
         world.check_map("vm");
     }
 }
+
+/// An image of very many objects that do not exist: the core has other work meanwhile.
+#[test]
+fn making_a_large_thin_image_smaller_gives_way_to_others() {
+    let mut world = World::new(1, Delays::USUAL);
+    let size_bytes = 1_000_000 * 4096;
+    world.create("vm", CreateOptions { size_bytes, ..small(Features::DEFAULT) });
+    let vm = exclusive(&mut world, "vm");
+    world.write(vm, 500_000 * 4096, &[1; 100]);
+    let work = Work::Resize { size_bytes: 0, may_shrink: true };
+    let done = begin_ask(&mut world, "vm", work, Some(1));
+    let mut steps = 0;
+    world.run_until("the end", |_| {
+        steps += 1;
+        done.borrow().is_some()
+    });
+    assert_eq!(done.take(), Some(Some(0)));
+    assert!(steps > 200, "the work was done in {steps} steps");
+    let prefix = world.info("vm").prefix;
+    let object = ObjectName::new(POOL, "", &names::data(&prefix, 500_000));
+    world.model.with_store(|store| {
+        assert!(store.object(&object).is_none_or(|object| object.present().is_none()));
+    });
+}
