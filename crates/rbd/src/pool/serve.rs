@@ -9,7 +9,7 @@ use super::{Pool, Progress, resize, snapshot};
 use crate::error::RbdError;
 use crate::format::request::Work;
 use crate::image::Core;
-use crate::store::{Store, find_pool};
+use crate::store::Store;
 
 /// Carries out what another client has asked for. The image has the lock, and keeps it meanwhile.
 ///
@@ -74,7 +74,10 @@ impl Pool {
     /// The pool of an open image. It may have got another name since the image was opened.
     async fn of(core: &Rc<Core>) -> Result<Self, RbdError> {
         let (cluster, timer) = (core.cluster.clone(), core.timer.clone());
-        let info = find_pool(&cluster, &core.spec.pool).await?;
+        let pools = cluster.pools().await;
+        let pools = pools.map_err(|errno| core.error("the list of pools", errno))?;
+        let info = pools.into_iter().find(|pool| pool.id == core.store.pool);
+        let info = info.ok_or_else(|| RbdError::NoPool(core.spec.pool.clone()))?;
         let store = Store::new(&cluster, info.id, &core.spec.namespace);
         Ok(Self { cluster, timer, info, store, seed: Default::default() })
     }

@@ -146,3 +146,35 @@ fn making_a_large_thin_image_smaller_gives_way_to_others() {
         assert!(store.object(&object).is_none_or(|object| object.present().is_none()));
     });
 }
+
+/// The pool of an open image gets another name, and another pool gets the old one.
+#[test]
+fn an_owner_knows_its_pool_by_number() {
+    let mut world = World::new(1, Delays::USUAL);
+    world.create("vm", small(Features::DEFAULT));
+    let vm = exclusive(&mut world, "vm");
+    let ask_for = |world: &mut World, header: &ObjectName, work, number| {
+        let header = header.clone();
+        let done = world.begin_client(|cluster| ask(cluster, header, work, Some(number)));
+        world.run_until("the end", |_| done.borrow().is_some());
+        done.take().expect("it has ended")
+    };
+    let id = world.info("vm").id;
+    let header = ObjectName::new(POOL, "", &names::header(&id));
+    let create = named("s", Work::CreateSnapshot);
+    assert_eq!(ask_for(&mut world, &header, create, 1), Some(0));
+    let snapshot = world.info("vm").snapshots[0].info.id;
+    world.model.with_store(|store| {
+        store.pool_mut(POOL).expect("it is there").info.name = "old".to_owned();
+    });
+    let protect = named("s", Work::ProtectSnapshot);
+    assert_eq!(ask_for(&mut world, &header, protect, 2), Some(0));
+    world.model.add_pool("rbd");
+    let mut ops = ObjectOps::new();
+    let parent = ParentSpec { pool: POOL, namespace: String::new(), image: id, snapshot };
+    class::add_child(&mut ops, &parent, "abc");
+    assert_eq!(world.tamper(names::CHILDREN, ops).result, 0);
+    let unprotect = named("s", Work::UnprotectSnapshot);
+    assert_eq!(ask_for(&mut world, &header, unprotect, 3), Some(-16));
+    assert!(world.guest(vm).image.owns_lock());
+}
