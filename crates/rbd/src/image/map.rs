@@ -170,14 +170,16 @@ impl Core {
         }
     }
 
-    /// Flags the map of a snapshot invalid.
+    /// Flags the map of a snapshot invalid. It is no error if the snapshot is gone.
     pub(crate) async fn invalidate_snapshot_map(&self, snapshot: SnapId) -> Result<(), RbdError> {
         let flags = features::FLAG_OBJECT_MAP_INVALID | features::FLAG_FAST_DIFF_INVALID;
         let mut ops = ObjectOps::new();
         self.assert_owner(&mut ops);
         class::set_flags(&mut ops, flags, flags, snapshot);
         match self.store.send(&self.header_object(), ops).await {
-            Ok(_) => {
+            // librbd removes a snapshot without asking the owner of the lock, if the image has not
+            // the feature `fast-diff`.
+            Ok(_) | Err(Errno::ENOENT) => {
                 self.mark_stale();
                 Ok(())
             }

@@ -178,3 +178,33 @@ fn an_owner_knows_its_pool_by_number() {
     assert_eq!(ask_for(&mut world, &header, unprotect, 3), Some(-16));
     assert!(world.guest(vm).image.owns_lock());
 }
+
+/// Without `fast-diff`, librbd removes a snapshot although another client has the lock: first its
+/// object map, then its entry in the header.
+#[test]
+fn a_snapshot_that_another_client_removes_fails_no_write() {
+    for has_entry in [true, false] {
+        let mut world = cloned(Features::DEFAULT);
+        let child = exclusive(&mut world, "child");
+        world.write(child, 0, &[2; 100]);
+        let create = named("s", Work::CreateSnapshot);
+        assert_eq!(asked(&mut world, "child", create, Some(1)), Some(0));
+        let header = world.info("child");
+        let snapshot = header.snapshots[0].info.id;
+        let mut ops = ObjectOps::new();
+        ops.delete();
+        assert_eq!(world.tamper(&names::object_map(&header.id, snapshot), ops).result, 0);
+        if !has_entry {
+            let mut ops = ObjectOps::new();
+            class::snapshot_remove(&mut ops, snapshot);
+            assert_eq!(world.tamper(&names::header(&header.id), ops).result, 0);
+        }
+        world.write(child, 9_000, &[3; 100]);
+        let mut expected = vec![1; 40_000];
+        expected[..100].fill(2);
+        expected[9_000..9_100].fill(3);
+        assert_bytes(&world.read(child, 0, 40_000), &expected);
+        world.check_map("child");
+        assert_eq!(world.info("child").snapshots.is_empty(), !has_entry);
+    }
+}
