@@ -494,9 +494,16 @@ impl Core {
     async fn blocklist(&self, address: &str) -> Result<(), RbdError> {
         let action = "blocking a client that is gone";
         // The address has digits, dots, colons, brackets and a slash: nothing to escape.
-        let command =
-            format!(r#"{{"prefix": "osd blocklist", "blocklistop": "add", "addr": "{address}"}}"#);
-        let reply = self.cluster.command(command, Bytes::new()).await;
+        let command = |word| {
+            let command =
+                format!(r#"{{"prefix": "osd {word}", "{word}op": "add", "addr": "{address}"}}"#);
+            self.cluster.command(command, Bytes::new())
+        };
+        let mut reply = command("blocklist").await;
+        // Ceph 14 and 15 know only the old word.
+        if reply.as_ref().is_ok_and(|reply| reply.result == -Errno::EINVAL.0) {
+            reply = command("blacklist").await;
+        }
         let reply = reply.map_err(|errno| self.error(action, errno))?;
         Errno::check(reply.result).map_err(|errno| self.error(action, errno))?;
         self.cluster.newest_map().await.map_err(|errno| self.error(action, errno))
