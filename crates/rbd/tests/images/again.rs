@@ -84,3 +84,27 @@ fn a_number_that_comes_again_for_other_work_is_another_request() {
     assert_eq!(answer(&mut world, named("a", Work::CreateSnapshot)), Some(0));
     assert_eq!(world.info("vm").snapshots.len(), 2);
 }
+
+/// The owner makes a snapshot and dies before it tells. The next owner finds it made.
+#[test]
+fn our_command_takes_a_snapshot_that_the_last_owner_made_for_its_own() {
+    let mut world = World::new(1, Delays::USUAL);
+    world.create("vm", small(Features::DEFAULT));
+    let first = exclusive(&mut world, "vm");
+    world.write(first, 0, &[1; 100]);
+    let made = world.begin_manage(|pool| async move { pool.create_snapshot("vm", "s").await });
+    let header = ObjectName::new(PoolId(1), "", &names::header(&world.info("vm").id));
+    let is_made = |world: &World| {
+        world.model.with_store(|store| {
+            let object = store.object(&header).expect("there is a header");
+            object.head.omap.keys().any(|key| key.starts_with(b"snapshot_"))
+        })
+    };
+    world.run_until("the snapshot", |world| is_made(world));
+    world.freeze(first);
+    break_lock(&mut world);
+    let _second = exclusive(&mut world, "vm");
+    world.run_until("the command", |_| made.borrow().is_some());
+    let made = made.take().expect("it has ended");
+    assert_eq!(made, Ok(world.info("vm").snapshots[0].info.id));
+}
