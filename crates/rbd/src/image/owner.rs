@@ -103,6 +103,8 @@ pub(crate) struct Ownership {
     leaving: Cell<bool>,
     /// They keep nothing any more.
     settled: Cell<bool>,
+    /// Another client has asked for the lock, and a task gives it up.
+    pub(super) release_waits: Cell<bool>,
     /// Another client has asked for the lock, and it is left to that client until then.
     held_back_until: Cell<Option<Nanos>>,
     /// The possession has changed, or the image has stopped.
