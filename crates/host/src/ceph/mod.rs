@@ -128,7 +128,7 @@ impl<M: Machine> Carrier<M> {
             }
             Some(LinkEvent::Broken(link, why)) => {
                 self.sockets.close(link, reactor, token);
-                self.machine.broken(link, why, reactor.now());
+                self.machine.broken(link, why);
             }
             None => {}
         }

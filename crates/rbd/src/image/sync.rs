@@ -19,7 +19,16 @@ impl Event {
     /// A future of the next time.
     pub(crate) fn next(&self) -> Awaited<()> {
         let (filler, awaited) = oneshot();
-        self.0.borrow_mut().push(filler);
+        let mut waiting = self.0.borrow_mut();
+        let room = waiting.capacity();
+        if waiting.len() == room {
+            // Those who gave up are forgotten, so the list is as long as there are waiters.
+            waiting.retain(|filler| !filler.is_cancelled());
+            if waiting.len() > room / 2 {
+                waiting.reserve(room);
+            }
+        }
+        waiting.push(filler);
         awaited
     }
 

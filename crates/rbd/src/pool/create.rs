@@ -278,34 +278,55 @@ impl Pool {
         or_missing(self.store.send(names::DIRECTORY, ops).await).map_err(failed)
     }
 
-    /// Gives an image another name. Clients that have it open go on.
+    /// Gives an image another name. Clients that have it open go on. A change of the name that was
+    /// broken off goes on where it was.
     ///
     /// # Errors
-    /// There is no such image, or one of the new name.
+    /// There is no such image, or one of the new name; or the cluster answers with an error. Then
+    /// the image has one of the names, or both.
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), RbdError> {
         check_name(to)?;
         let id = find::id_of(&self.store, from).await.map_err(|error| self.named(error, from))?;
         let failed = |action| move |errno| RbdError::cluster(from, action, errno);
-        match self.make_id_object(to, &id).await {
-            Ok(()) => {}
+        let is_new = match self.make_id_object(to, &id).await {
+            Ok(()) => true,
+            // This image's own: an earlier try was broken off.
+            Err(Errno::EEXIST) if from != to && self.has_id(to, &id).await => false,
             Err(Errno::EEXIST) => {
                 return Err(RbdError::Exists(format!("image {}", self.path(to))));
             }
             Err(errno) => return Err(failed("making its new id")(errno)),
-        }
+        };
         let mut ops = ObjectOps::new();
         class::dir_rename_image(&mut ops, from, to, &id);
         if let Err(errno) = self.store.send(names::DIRECTORY, ops).await {
-            let mut ops = ObjectOps::new();
-            ops.delete();
-            let _ = self.store.send(&names::id_object(to), ops).await;
-            return Err(failed("renaming it in the directory")(errno));
+            // The answer of a change that was made may be lost. The image needs the object with
+            // its id then.
+            let in_directory = find::id_in_directory(&self.store, to).await;
+            if !in_directory.as_ref().is_ok_and(|found| *found == id) {
+                let can_be_read = matches!(in_directory, Ok(_) | Err(RbdError::NoImage(_)));
+                if is_new && can_be_read && is_refusal_of_directory(errno) {
+                    let mut ops = ObjectOps::new();
+                    ops.delete();
+                    let _ = self.store.send(&names::id_object(to), ops).await;
+                }
+                return Err(failed("renaming it in the directory")(errno));
+            }
         }
         let mut ops = ObjectOps::new();
         ops.delete();
         or_missing(self.store.send(&names::id_object(from), ops).await)
             .map_err(failed("removing its old id"))
     }
+
+    async fn has_id(&self, name: &str, id: &str) -> bool {
+        find::id_of(&self.store, name).await.is_ok_and(|found| found == id)
+    }
+}
+
+/// True if the directory's class gave the error: it has changed nothing.
+fn is_refusal_of_directory(errno: Errno) -> bool {
+    matches!(errno, Errno::ESTALE | Errno::EEXIST | Errno::ENOENT | Errno::EINVAL | Errno::EBUSY)
 }
 
 /// Refuses names that other clients could not use.
