@@ -10,10 +10,9 @@ use fieldstone_block::layers::{
 };
 use fieldstone_block::{
     Completion, Counter, Info, Interval, Nanos, Op, OpenFailure, QueueId, Readiness, Request,
-    Settings, Stack, Stage, Summary, Unanswered, WorkResult,
+    Settings, Stack, Summary, Unanswered, WorkResult,
 };
 
-use crate::batching::{Batch, Latency};
 use crate::control::DeviceSnapshot;
 use crate::message::{DeviceId, Message, Origin, Router};
 use crate::overdue::{CHECK_MS, Overdue, Report, is_overdue};
@@ -104,7 +103,6 @@ pub struct Device {
     stack: Stack<Box<dyn Store>, Origin>,
     overdue: Overdue,
     completions: Vec<(Origin, Completion)>,
-    latency: Latency,
     opening: Option<mpsc::Sender<Result<Info, OpenFailure>>>,
     /// A layer has failed to open, and the store has been told to close. The store may serve for
     /// some time after that.
@@ -132,7 +130,6 @@ impl Device {
             stack: Stack::new(store, layers),
             overdue: Overdue::default(),
             completions: Vec::new(),
-            latency: Latency::default(),
             opening: Some(reply),
             has_given_up: false,
             closing: None,
@@ -279,18 +276,6 @@ impl Device {
         layer.change(&mut settings).map_err(|error| error.to_string())
     }
 
-    /// How long the requests in flight may wait for answers that come together.
-    #[must_use]
-    pub fn batch(&self) -> Batch {
-        match self.stack.in_flight() {
-            0 => Batch::AtRest,
-            count if self.is_closed() && self.stack.store().answers_singly() => {
-                self.latency.batch(count)
-            }
-            _ => Batch::Never,
-        }
-    }
-
     /// Runs the layers and the store until they have no more work. True if the device had to run.
     pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
         if !std::mem::replace(&mut self.dirty, false) {
@@ -303,7 +288,6 @@ impl Device {
                 busy |= self.open_layers(now, router, reactor);
             }
             for (origin, completion) in self.completions.drain(..) {
-                self.latency.note(now.since(completion.stamps.at(Stage::Received)));
                 router.send(origin.core, Message::Complete { origin, completion });
             }
             for line in self.stack.take_reports() {

@@ -33,7 +33,6 @@
 //! | [`device`] | a store behind its layers |
 //! | [`store`], [`stores`] | the interface of stores; memory, files, volumes, images of Ceph |
 //! | [`branch`] | a part of a store on another core |
-//! | `batching` | whether a core waits for more answers before it wakes up |
 //! | [`frontend`], [`frontends`] | the interface of front-ends; NBD |
 //! | [`node_local`], [`disk`], [`folder`] | a storage node in this process, its files, its folder |
 //! | [`node_server`] | the connections of other processes to nodes |
@@ -44,7 +43,6 @@
 //! | [`connection_table`] | how long pending connections may stay, and how many |
 //! | [`notices`] | log lines that clients can cause |
 
-mod batching;
 pub mod branch;
 pub mod ceph;
 pub mod connection_table;

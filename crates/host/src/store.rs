@@ -82,12 +82,6 @@ pub trait Store: Backend {
     /// Sends the messages that [`Store::act`] queued.
     fn flush(&mut self, _io: &mut StoreIo<'_>) {}
 
-    /// True if the store's answers come from a network, one by one. Then a core with many requests
-    /// may wait for a batch of answers.
-    fn answers_singly(&self) -> bool {
-        false
-    }
-
     /// The reason why requests wait at the time `now`, as text for people; empty if there is no
     /// particular reason.
     fn waits_for(&self, _now: Nanos) -> String {

@@ -13,9 +13,7 @@
 //!
 //! The core decodes everything that a turn brought before any device runs. Every device has run
 //! before anything is sent. This makes batches: one journal append for the writes of a turn, one
-//! send for its answers. No request waits for a batch to fill. Only on a machine whose CPUs are
-//! busy, a core that has to wait may do so a little longer, for several answers at once (module
-//! `batching`).
+//! send for its answers. No request waits for a batch to fill.
 //!
 //! # Order of destruction
 //!
@@ -28,7 +26,6 @@ use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
 
-use crate::batching::{Batch, Contention};
 use crate::branch;
 use crate::control::{Control, CoreSnapshot, FrontendSnapshot};
 use crate::device::Device;
@@ -40,7 +37,7 @@ use crate::node_server::NodeServer;
 use crate::notices::{Cause, Notices};
 use crate::stores::volume::NodeMail;
 use crate::token::{Kind, split, token};
-use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, RunDelays, thread_usage};
+use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
 
 /// How often the core checks the folders of its nodes.
 const CHECK_FOLDERS_MS: u64 = 2_000;
@@ -76,9 +73,6 @@ pub struct Worker {
     /// When the timer [`Kind::Watch`] is due, if it is set.
     watch_at: Option<Nanos>,
     notices: Notices,
-    contention: Contention,
-    /// `None` if the kernel does not tell.
-    delays: Option<RunDelays>,
     draining: Option<mpsc::Sender<()>>,
     /// The core takes no more connections and requests.
     refusing: bool,
@@ -125,8 +119,6 @@ impl Worker {
             next_accept: 0,
             watch_at: None,
             notices: Notices::default(),
-            contention: Contention::default(),
-            delays: RunDelays::open().ok(),
             draining: None,
             refusing: false,
             stopping: false,
@@ -142,9 +134,6 @@ impl Worker {
         self.set_housekeeping();
         self.pump();
         while !self.stopping {
-            if let Some(wait) = self.batch() {
-                self.reactor.batch_for(wait);
-            }
             self.reactor.turn(&mut events)?;
             let now = self.reactor.now();
             for event in events.drain(..) {
@@ -153,18 +142,6 @@ impl Worker {
             self.pump();
         }
         self.finish(&mut events)
-    }
-
-    /// How long the next turn may wait for a batch of answers. Nodes and branches work for others,
-    /// whose latency this core does not know.
-    fn batch(&mut self) -> Option<Nanos> {
-        if !self.nodes.is_empty() || !self.branches.is_empty() {
-            return None;
-        }
-        let wait = Batch::among(self.devices.values().map(Device::batch))?;
-        let (now, delays) = (self.reactor.now(), &self.delays);
-        let read = || delays.as_ref().and_then(RunDelays::read);
-        self.contention.is_high(now, read).then_some(wait)
     }
 
     fn dispatch(&mut self, event: Event, now: Nanos) {
@@ -254,10 +231,6 @@ impl Worker {
         for (_, frontend) in &self.frontends {
             let Pressure { waits, holds } = frontend.pressure();
             all = Pressure { waits: all.waits | waits, holds: all.holds | holds };
-        }
-        if all.waits {
-            // A send that ends gives room back.
-            self.reactor.hear_sends();
         }
         let soon_ms = match (all.waits, all.holds) {
             (true, _) => Some(RETRY_ROOM_MS),

@@ -52,6 +52,5 @@ pub use reactor::{Counters, Inlined, QUIET_MAX, Reactor, ReactorOptions, Space, 
 pub use ring::TaskRun;
 pub use socket::{Shutdown, Socket};
 pub use thread::{
-    RunDelay, RunDelays, ThreadUsage, allowed_cpus, open_files, pin_to_cpu, raise_open_files,
-    start_thread, thread_usage,
+    ThreadUsage, allowed_cpus, open_files, pin_to_cpu, raise_open_files, start_thread, thread_usage,
 };

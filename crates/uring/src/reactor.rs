@@ -12,10 +12,6 @@
 //!                  (backlog if full)  └─ enter, once ─┘
 //! ```
 //!
-//! A caller that expects many more results soon may ask for a batch ([`Reactor::batch_for`]). Then
-//! a turn that has to wait collects results for some time, and ends with all of them. That costs
-//! one wake-up instead of one for each result.
-//!
 //! A send to a socket with room ends within the system call that submits it. If its event ended the
 //! turn, each turn that sends would be followed by one that has nothing to do. So the event of a
 //! quiet send ([`Reactor::send_quietly`]) waits for the next other one: the turn asks the kernel
@@ -129,8 +125,6 @@ pub struct Counters {
     pub enters: u64,
     /// System calls that were allowed to sleep.
     pub waits: u64,
-    /// System calls that collected a batch.
-    pub batches: u64,
     /// Polls before sleeping that found an event.
     pub polls_found: u64,
     /// Polls before sleeping that found none.
@@ -204,8 +198,6 @@ pub struct Reactor {
     multishot_accept: bool,
     results: Vec<turn::KernelResult>,
     polling: poll::Polling,
-    /// How long the next turn collects results, if it has to wait.
-    batch: Option<Nanos>,
     /// Quiet sends in the submission queue.
     quiet_queued: u32,
     /// Quiet sends that the kernel has got since the last look at its results.
@@ -250,7 +242,6 @@ impl Reactor {
             multishot_accept: true,
             results: Vec::new(),
             polling: poll::Polling::new(options.poll && cpus > 1),
-            batch: None,
             quiet_queued: 0,
             quiet_sent: 0,
             hears_sends: false,
@@ -300,14 +291,6 @@ impl Reactor {
     /// Removes the token's timer; false if it had none. No event follows.
     pub fn cancel_timer(&mut self, token: Token) -> bool {
         self.timers.cancel(token)
-    }
-
-    /// Asks the next turn for a batch: if it has to wait, it collects results and mail for `wait`
-    /// (and not past the nearest timer), instead of ending with the first one. If nothing comes in
-    /// that time, it waits for the first result as usual. Everything that comes, mail too, may be
-    /// reported up to `wait` late.
-    pub fn batch_for(&mut self, wait: Nanos) {
-        self.batch = Some(wait);
     }
 
     /// Makes a mailbox for up to `capacity` messages from any thread. When the mailbox becomes

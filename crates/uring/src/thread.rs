@@ -1,9 +1,7 @@
 //! The thread and process of a reactor: starting, pinning, the limit on open files, CPU usage.
 
-use std::fs::File;
 use std::io;
 use std::mem::{self, MaybeUninit};
-use std::os::unix::fs::FileExt;
 use std::thread::{Builder, JoinHandle};
 
 use fieldstone_block::Nanos;
@@ -163,42 +161,6 @@ pub fn thread_usage() -> ThreadUsage {
     }
 }
 
-/// How long a thread has waited for a CPU since its start, while it could have run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RunDelay {
-    /// The sum of all waits.
-    pub waited: Nanos,
-    /// How often the thread got a CPU.
-    pub times: u64,
-}
-
-/// Reads the [`RunDelay`] of the thread that opened it.
-#[derive(Debug)]
-pub struct RunDelays(File);
-
-impl RunDelays {
-    /// Opens the kernel's file about the calling thread.
-    ///
-    /// # Errors
-    /// There is no `/proc`, or the kernel was built without these statistics.
-    pub fn open() -> io::Result<Self> {
-        File::open("/proc/thread-self/schedstat").map(Self)
-    }
-
-    /// The delay so far. `None` if the kernel gives nothing that can be read.
-    #[must_use]
-    pub fn read(&self) -> Option<RunDelay> {
-        // Three numbers of at most 20 digits: nanoseconds that the thread ran and waited, and how
-        // often it got a CPU.
-        let mut text = [0; 64];
-        let len = self.0.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(text.get(..len)?).ok()?;
-        let mut numbers = text.split_ascii_whitespace().skip(1).map(str::parse);
-        let waited = Nanos(numbers.next()?.ok()?);
-        Some(RunDelay { waited, times: numbers.next()?.ok()? })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,21 +208,6 @@ mod tests {
         let before = open_files().expect("readable");
         assert_eq!(raise_open_files(1).expect("nothing to do"), before);
         assert!(raise_open_files(before + 1).expect("clamped") >= before);
-    }
-
-    #[test]
-    fn each_run_of_a_thread_counts_and_waits_add_up() {
-        let delays = RunDelays::open().expect("this kernel has schedstat");
-        let before = delays.read().expect("three numbers");
-        for _ in 0..5 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        let after = delays.read().expect("three numbers");
-        assert!(after.times >= before.times + 5, "{before:?} {after:?}");
-        assert!(after.waited >= before.waited);
-        // Another thread reads the numbers of the one that opened.
-        let seen = std::thread::spawn(move || delays.read()).join().expect("no panic");
-        assert!(seen.expect("three numbers").times >= after.times);
     }
 
     #[test]

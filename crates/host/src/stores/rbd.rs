@@ -413,10 +413,6 @@ impl Store for RbdStore {
         }
     }
 
-    fn answers_singly(&self) -> bool {
-        matches!(&self.state, State::Running(running) if !running.closing)
-    }
-
     fn close(&mut self) {
         match &mut self.state {
             State::Running(running) => {

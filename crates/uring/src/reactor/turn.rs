@@ -21,9 +21,6 @@ const CANCEL: u64 = u64::MAX - 1;
 /// Send buffer of accepted Unix sockets. The system's 208 KiB hold one answer of 128 KiB. With
 /// several answers in flight, each would wait until the client wakes up and reads the one before.
 const UNIX_SEND_BYTES: u32 = 1 << 20;
-/// The results that end a batch before its time is over. The kernel takes it that a ring whose
-/// completion queue is full has enough of them.
-const BATCH_MAX: u32 = 1 << 16;
 /// How often a poll checks for work between two readings of the clock.
 const CHECKS_PER_CLOCK: u32 = 8;
 /// How many times in a row a step may fail with `EINTR` or `EAGAIN`.
@@ -50,8 +47,6 @@ enum Sleep {
     No,
     For(Nanos),
     Endless,
-    /// For this time, also if results come.
-    Batch(Nanos),
 }
 
 /// Whether the reactor polled before a wait.
@@ -103,14 +98,9 @@ impl Reactor {
 
     fn run(&mut self, events: &mut Vec<Event>, limit: TurnLimit) -> io::Result<usize> {
         let before = events.len();
-        let mut batch = self.batch.take();
         loop {
             self.refill();
-            let mut sleep = match (self.sleep(limit), batch.take()) {
-                (Sleep::For(rest), Some(wait)) => Sleep::Batch(wait.min(rest)),
-                (Sleep::Endless, Some(wait)) => Sleep::Batch(wait),
-                (sleep, _) => sleep,
-            };
+            let mut sleep = self.sleep(limit);
             let polled = self.poll(&sleep)?;
             match polled {
                 Polled::No => {}
@@ -177,7 +167,7 @@ impl Reactor {
     /// calls.
     fn poll(&mut self, sleep: &Sleep) -> io::Result<Polled> {
         let limit = match (self.polling.limit(), sleep) {
-            (None, _) | (_, Sleep::No | Sleep::Batch(_)) => return Ok(Polled::No),
+            (None, _) | (_, Sleep::No) => return Ok(Polled::No),
             (Some(limit), Sleep::For(rest)) => limit.min(*rest),
             (Some(limit), Sleep::Endless) => limit,
         };
@@ -227,7 +217,6 @@ impl Reactor {
             Sleep::Endless if quiet > 0 => (1 + quiet, Some(QUIET_MAX)),
             Sleep::For(rest) => (1, Some(rest)),
             Sleep::Endless => (1, None),
-            Sleep::Batch(wait) => (BATCH_MAX, Some(wait)),
         }
     }
 
@@ -264,7 +253,6 @@ impl Reactor {
         }
         self.counters.enters += 1;
         self.counters.waits += u64::from(may_sleep);
-        self.counters.batches += u64::from(matches!(sleep, Sleep::Batch(_)));
         let submitter = self.ring.submitter();
         // SAFETY: the flags say that the argument is extended, which `args` is; it and the
         // timeout it points to outlive the call. Every queued entry points only to memory that its

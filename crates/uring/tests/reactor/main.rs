@@ -1,6 +1,5 @@
 //! The reactor against the real kernel: files and sockets in temporary folders.
 
-mod batches;
 mod common;
 mod files;
 mod mail;
