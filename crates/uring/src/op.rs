@@ -121,7 +121,7 @@ impl Op {
                     .flags(flags)
                     .build()
             }
-            Op::Send { socket, gather, .. } => send_entry(socket, gather),
+            Op::Send { socket, gather, quiet } => send_entry(socket, gather, *quiet),
             Op::Connect { socket, endpoint } => {
                 let (address, len_bytes) = endpoint.as_raw();
                 opcode::Connect::new(types::Fd(socket.raw()), address, len_bytes).build()
@@ -186,6 +186,13 @@ impl Op {
         }
     }
 
+    /// A quiet send found too little room: from now on its result ends a wait.
+    pub(crate) fn end_quiet(&mut self) {
+        if let Op::Send { quiet, .. } = self {
+            *quiet = false;
+        }
+    }
+
     /// True for a send whose result alone ends no wait.
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self, Op::Send { quiet: true, .. })
@@ -231,14 +238,19 @@ impl Op {
     }
 }
 
-fn send_entry(socket: &Socket, gather: &mut Gather) -> squeue::Entry {
-    // With `MSG_WAITALL`, newer kernels themselves continue after a short send.
-    const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+fn send_entry(socket: &Socket, gather: &mut Gather, quiet: bool) -> squeue::Entry {
+    let flags = libc::MSG_NOSIGNAL
+        | match quiet {
+            // The result comes within the call that submits the send, with or without room.
+            true => libc::MSG_DONTWAIT,
+            // Newer kernels themselves continue after a short send.
+            false => libc::MSG_WAITALL,
+        };
     let fd = types::Fd(socket.raw());
     match gather.window() {
-        Window::Run(from, len) => opcode::Send::new(fd, from, len).flags(FLAGS).build(),
+        Window::Run(from, len) => opcode::Send::new(fd, from, len).flags(flags).build(),
         Window::Vectors(..) => {
-            opcode::SendMsg::new(fd, gather.header()).flags(FLAGS.cast_unsigned()).build()
+            opcode::SendMsg::new(fd, gather.header()).flags(flags.cast_unsigned()).build()
         }
     }
 }

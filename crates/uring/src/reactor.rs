@@ -15,7 +15,9 @@
 //! A send to a socket with room ends within the system call that submits it. If its event ended the
 //! turn, each turn that sends would be followed by one that has nothing to do. So the event of a
 //! quiet send ([`Reactor::send_quietly`]) waits for the next other one: the turn asks the kernel
-//! for one result more than there are such sends.
+//! for one result more than there are such sends. A quiet send never waits for room: the kernel
+//! reports at once that there is none, and the rest is sent as usual. Otherwise a peer that does
+//! not read would make the events of all others late.
 //!
 //! If the kernel finishes an operation only in part (a short read, a partial send), the reactor
 //! continues it in the next turn. It reports the operation once, when it is whole.
@@ -83,8 +85,7 @@ pub use start::Space;
 pub const MAX_TRANSFER_BYTES: usize = 1 << 30;
 /// How long the drop of a reactor waits for disk operations that do not return.
 pub const DRAIN_LIMIT_MS: u64 = 10_000;
-/// How long the event of a quiet send waits for another event, at most. A turn may hold another
-/// event back for as long if a quiet send does not end at once, because the socket has no room.
+/// How long the event of a quiet send waits for another event, at most.
 pub const QUIET_MAX: Nanos = Nanos::from_ms(5);
 /// The completions that the ring itself holds, as a multiple of its submission entries.
 const COMPLETIONS_PER_ENTRY: u32 = 8;

@@ -330,6 +330,7 @@ impl Reactor {
             if flight.cancelled {
                 self.finish(key, Err(io::Error::from_raw_os_error(libc::ECANCELED)), events);
             } else {
+                flight.op.end_quiet();
                 self.enqueue(Queued::Step(key));
             }
             return;
@@ -340,6 +341,7 @@ impl Reactor {
                 self.finish(key, Err(io::Error::from_raw_os_error(libc::ECANCELED)), events);
             }
             Step::Again => {
+                flight.op.end_quiet();
                 self.counters.continuations += 1;
                 self.enqueue(Queued::Step(key));
             }
