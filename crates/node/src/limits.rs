@@ -32,7 +32,7 @@ pub const LINK_REST_NS: u64 = 5_000_000_000;
 pub const LINK_RESTS_MAX: usize = 64;
 
 /// A node that is this late with the end of a wait was stopped itself, in nanoseconds: answers may
-/// lie in its sockets. It waits as long again.
+/// lie in its sockets. It waits for this long, once.
 pub const OWN_DELAY_NS: u64 = 100_000_000;
 
 /// Volumes that a node may know.

@@ -163,11 +163,13 @@ impl Relays {
     /// Ends a wait whose time is over, if there is one.
     fn take_overdue(&mut self, now_ns: u64) -> Option<PendingRelay> {
         let due_ns = self.deadline_ns().filter(|due_ns| *due_ns <= now_ns)?;
-        if now_ns - due_ns > OWN_DELAY_NS {
+        let (first_due_ns, key) = *self.due.first()?;
+        // Once for each wait: a node that is always late must not wait without end.
+        let is_forgiven = self.forgiven_until_ns >= first_due_ns;
+        if !is_forgiven && now_ns - due_ns > OWN_DELAY_NS {
             self.forgiven_until_ns = now_ns + OWN_DELAY_NS;
             return None;
         }
-        let (_, key) = *self.due.first()?;
         Some(self.remove(key))
     }
 
