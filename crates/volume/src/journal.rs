@@ -421,9 +421,8 @@ mod tests {
     use crate::script::{JOURNAL, Script};
     use crate::segment::State;
 
-    /// Nothing else makes the records stable that the next opening needs.
-    #[test]
-    fn a_volume_that_closes_without_a_checkpoint_syncs_its_journal() {
+    /// A volume that begins to close, and has no room for the checkpoint of its last segment.
+    fn closing() -> Script {
         let mut script = Script::serving(6);
         let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
         script.core(|core| {
@@ -433,6 +432,13 @@ mod tests {
             core.node_mut(NodeIndex(5)).slots.free = 0;
         });
         script.volume.request_close();
+        script
+    }
+
+    /// Nothing else makes the records stable that the next opening needs.
+    #[test]
+    fn a_volume_that_closes_without_a_checkpoint_syncs_its_journal() {
+        let mut script = closing();
         let mut synced = Vec::new();
         for _ in 0..100 {
             for sent in script.sent() {
@@ -451,15 +457,7 @@ mod tests {
     /// If that fails too, the volume must not say that everything is stable.
     #[test]
     fn a_volume_whose_journal_is_not_stable_does_not_close_cleanly() {
-        let mut script = Script::serving(6);
-        let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
-        script.core(|core| {
-            core.log.next = Lsn(4096);
-            core.segments.set_state(handle, State::Closed);
-            core.segments.get_mut(handle).expect("it was added").begun_at = Some(Nanos(1));
-            core.node_mut(NodeIndex(5)).slots.free = 0;
-        });
-        script.volume.request_close();
+        let mut script = closing();
         for _ in 0..100 {
             for sent in script.sent() {
                 if !matches!(sent.request.body, RequestBody::JournalSync { .. }) {
