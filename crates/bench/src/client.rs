@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, bail, ensure};
 
 use crate::fio::{self, FioTarget, Load, Measured, Pattern, Run};
-use crate::generator::{FILL, InProcess, Job};
+use crate::generator::{FILL, GeneratorTask, InProcess};
 use crate::process::end_with_parent;
 
 /// Makes the accesses of the cells.
@@ -59,7 +59,7 @@ impl Client {
         let (target, fill) = (target.clone(), is_memory(target));
         let (direct, cores) = (false, 1);
         let load = InProcess { target, direct, cores, size_bytes, load, seconds, fill, seed };
-        let mut command = Job::Device(load).command(program)?;
+        let mut command = GeneratorTask::Device(load).command(program)?;
         command.stdin(Stdio::null());
         end_with_parent(&mut command);
         let output = command.output().context("cannot run this program")?;

@@ -1,9 +1,9 @@
 //! The load of the contenders without a server: on a device inside this process.
 //!
 //! A benchmark starts this program once more for each cell of such a contender: `fieldstone bench
-//! generate --load JSON`. The JSON is a [`Job`]. The new process opens the device with `embed`, as
-//! a program would, keeps as many requests under way as the load says, and closes the device. It
-//! prints the same numbers that the benchmark reads from fio.
+//! generate --load JSON`. The JSON is a [`GeneratorTask`]. The new process opens the device with
+//! `embed`, as a program would, keeps as many requests under way as the load says, and closes the
+//! device. It prints the same numbers that the benchmark reads from fio.
 //!
 //! A second thread of the process is the core that runs the store. The CPU time is that of all
 //! threads, from the first request to the end of closing. So it contains the work that the store
@@ -59,20 +59,20 @@ pub struct InProcess {
 
 /// What a process that a benchmark starts does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Job {
+pub enum GeneratorTask {
     /// A load on a device. Prints [`Measured`].
     Device(InProcess),
     /// A load on objects of a Ceph cluster. Prints [`Measured`].
     Objects(objects::ObjectLoad),
     /// Opens an image of a Ceph cluster, and closes it. Prints [`Usage`].
-    Open(open::OpenJob),
+    Open(open::OpenTask),
 }
 
-impl Job {
-    /// The command that does the job in a new process. `program` is the path of this program.
+impl GeneratorTask {
+    /// The command that does the task in a new process. `program` is the path of this program.
     ///
     /// # Errors
-    /// The job cannot be written as JSON.
+    /// The task cannot be written as JSON.
     pub fn command(&self, program: &Path) -> anyhow::Result<Command> {
         let mut command = Command::new(program);
         command.args(["bench", crate::GENERATE, "--load", &serde_json::to_string(self)?]);
@@ -80,31 +80,31 @@ impl Job {
     }
 }
 
-/// Runs a job, given as JSON, and prints the results as JSON.
-pub fn run(job: Option<&str>) -> anyhow::Result<()> {
-    let job = job.context("`bench generate` is for the other benchmarks, which pass a job")?;
-    let result = match serde_json::from_str(job).context("the job is not as expected")? {
-        Job::Device(load) => serde_json::to_string(&measure(&load)?),
-        Job::Objects(load) => serde_json::to_string(&objects::measure(&load)?),
-        Job::Open(job) => serde_json::to_string(&open::measure(&job)?),
+/// Runs a task, given as JSON, and prints the results as JSON.
+pub fn run(task: Option<&str>) -> anyhow::Result<()> {
+    let task = task.context("`bench generate` is for the other benchmarks, which pass a task")?;
+    let result = match serde_json::from_str(task).context("the task is not as expected")? {
+        GeneratorTask::Device(load) => serde_json::to_string(&measure(&load)?),
+        GeneratorTask::Objects(load) => serde_json::to_string(&objects::measure(&load)?),
+        GeneratorTask::Open(task) => serde_json::to_string(&open::measure(&task)?),
     };
     print_line!("{}", result?);
     Ok(())
 }
 
-fn measure(job: &InProcess) -> anyhow::Result<Measured> {
-    let cores = usize::from(job.cores);
-    let options = Options { direct: job.direct, cores, ..Options::default() };
-    let device = Device::open(&job.target, &options)?;
-    if device.size_bytes() < job.size_bytes {
-        bail!("{} has only {} bytes", job.target, device.size_bytes());
+fn measure(task: &InProcess) -> anyhow::Result<Measured> {
+    let cores = usize::from(task.cores);
+    let options = Options { direct: task.direct, cores, ..Options::default() };
+    let device = Device::open(&task.target, &options)?;
+    if device.size_bytes() < task.size_bytes {
+        bail!("{} has only {} bytes", task.target, device.size_bytes());
     }
-    if job.fill {
-        Client::new(&device, &InProcess { seconds: None, load: FILL, ..job.clone() })?.run()?;
+    if task.fill {
+        Client::new(&device, &InProcess { seconds: None, load: FILL, ..task.clone() })?.run()?;
     }
     let before = Usage::now();
-    let mut measured = Client::new(&device, job)?.run()?;
-    if job.seconds.is_none() {
+    let mut measured = Client::new(&device, task)?.run()?;
+    if task.seconds.is_none() {
         device.flush()?;
     }
     device.close()?;
@@ -120,7 +120,7 @@ pub const FILL: Load = Load { pattern: Pattern::SequentialWrite, block_bytes: 1 
 /// Keeps requests under way until the time is up.
 struct Client<'a> {
     device: &'a Device,
-    job: &'a InProcess,
+    task: &'a InProcess,
     completions: std::sync::Arc<CompletionQueue>,
     course: Course,
     data: Bytes,
@@ -135,19 +135,19 @@ struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    fn new(device: &'a Device, job: &'a InProcess) -> anyhow::Result<Self> {
-        let Load { block_bytes, depth, .. } = job.load;
+    fn new(device: &'a Device, task: &'a InProcess) -> anyhow::Result<Self> {
+        let Load { block_bytes, depth, .. } = task.load;
         let len = usize::try_from(block_bytes)?;
-        let data = random_bytes(len, job.seed);
-        let destinations = match job.target.starts_with("file:") && job.load.pattern.reads() {
+        let data = random_bytes(len, task.seed);
+        let destinations = match task.target.starts_with("file:") && task.load.pattern.reads() {
             true => (0..depth).map(|_| leaked(len)).collect(),
             false => Vec::new(),
         };
         Ok(Self {
             device,
-            job,
+            task,
             completions: CompletionQueue::new(depth as usize)?,
-            course: Course::new(job.load, job.size_bytes, job.seconds, job.seed)?,
+            course: Course::new(task.load, task.size_bytes, task.seconds, task.seed)?,
             data,
             buffer: vec![0; len],
             destinations,
@@ -184,7 +184,7 @@ impl<'a> Client<'a> {
     fn prepare(&mut self, slot: usize) -> anyhow::Result<bool> {
         let now = Instant::now();
         let Some(offset_bytes) = self.course.next(now) else { return Ok(false) };
-        let operation = match self.job.load.pattern.reads() {
+        let operation = match self.task.load.pattern.reads() {
             true => match self.destinations.get(slot) {
                 Some(buffer) => Operation::ReadInto { offset_bytes, buffer: *buffer },
                 None => Operation::Read { offset_bytes, len_bytes: self.buffer.len() },
@@ -216,7 +216,7 @@ fn leaked(len_bytes: usize) -> CallerBuffer {
 mod tests {
     use super::*;
 
-    fn job(pattern: Pattern, seconds: Option<f64>) -> InProcess {
+    fn task(pattern: Pattern, seconds: Option<f64>) -> InProcess {
         let load = Load { pattern, block_bytes: 4096, depth: 8 };
         let target = "ram:1M".to_owned();
         let (direct, cores, size_bytes) = (false, 1, 1 << 20);
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_load_on_memory_is_measured() {
         for pattern in Pattern::ALL {
-            let measured = measure(&job(pattern, Some(0.1))).expect("memory");
+            let measured = measure(&task(pattern, Some(0.1))).expect("memory");
             assert!(measured.ios > 100 && measured.seconds >= 0.1, "{measured:?}");
             assert!(measured.p50_us > 0.0 && measured.p99_us >= measured.p50_us, "{measured:?}");
             assert!(measured.cpu_s > 0.0 && measured.switches > 0, "{measured:?}");
@@ -235,9 +235,9 @@ mod tests {
 
     #[test]
     fn one_pass_accesses_every_block_once() {
-        let measured = measure(&job(Pattern::SequentialWrite, None)).expect("memory");
+        let measured = measure(&task(Pattern::SequentialWrite, None)).expect("memory");
         assert_eq!(measured.ios, 256);
-        let too_small = InProcess { size_bytes: 2 << 20, ..job(Pattern::SequentialRead, None) };
+        let too_small = InProcess { size_bytes: 2 << 20, ..task(Pattern::SequentialRead, None) };
         assert!(measure(&too_small).expect_err("refused").to_string().contains("1048576 bytes"));
     }
 }

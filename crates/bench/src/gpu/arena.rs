@@ -34,7 +34,7 @@ pub fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
 
 /// How a case uses the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ArenaLayout {
     /// Objects that fit.
     places: u64,
     /// The distance of two places, in bytes.
@@ -43,8 +43,8 @@ pub struct Plan {
     pub launches: u64,
 }
 
-impl Plan {
-    /// The plan for objects that take `object_bytes` each, inputs and outputs. `None` if not even
+impl ArenaLayout {
+    /// The layout for objects that take `object_bytes` each, inputs and outputs. `None` if not even
     /// one fits.
     pub fn new(arena_bytes: u64, cache_bytes: u64, object_bytes: u64) -> Option<Self> {
         let place_bytes = object_bytes.max(1).next_multiple_of(PLACE_ALIGN_BYTES);
@@ -208,20 +208,20 @@ mod tests {
     fn a_batch_moves_much_more_than_the_cache_holds() {
         let (arena, cache) = (8 << 30, 50 << 20);
         for moved in [96 << 10, 1 << 20, 96 << 20, 1_610_612_736] {
-            let plan = Plan::new(arena, cache, moved).expect("it fits");
-            assert!(plan.launches * moved >= 7 * cache, "{moved}: {plan:?}");
-            assert!(plan.launches >= LAUNCHES_MIN && plan.launches <= LAUNCHES_MAX);
+            let layout = ArenaLayout::new(arena, cache, moved).expect("it fits");
+            assert!(layout.launches * moved >= 7 * cache, "{moved}: {layout:?}");
+            assert!(layout.launches >= LAUNCHES_MIN && layout.launches <= LAUNCHES_MAX);
             // The bytes between two turns of a place.
-            assert!(plan.places * moved > 4 * cache, "{moved}: {plan:?}");
+            assert!(layout.places * moved > 4 * cache, "{moved}: {layout:?}");
         }
-        assert_eq!(Plan::new(arena, cache, (8 << 30) + 1), None);
+        assert_eq!(ArenaLayout::new(arena, cache, (8 << 30) + 1), None);
     }
 
     #[test]
     fn places_do_not_overlap_and_are_inside() {
-        let plan = Plan::new(1 << 20, 1 << 20, 100_000).expect("it fits");
-        assert_eq!((plan.places, plan.place_bytes), (10, 100_096));
-        let starts: Vec<u64> = (0..11).map(|launch| plan.offset(launch)).collect();
+        let layout = ArenaLayout::new(1 << 20, 1 << 20, 100_000).expect("it fits");
+        assert_eq!((layout.places, layout.place_bytes), (10, 100_096));
+        let starts: Vec<u64> = (0..11).map(|launch| layout.offset(launch)).collect();
         assert!(starts[..10].windows(2).all(|pair| pair[1] - pair[0] == 100_096));
         assert!(starts[9] + 100_000 <= 1 << 20);
         assert_eq!(starts[10], 0, "the first place has its next turn");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fieldstone_gpu::Loaded;
 use fieldstone_gpu::driver::{Driver, DriverError};
 
-use super::arena::{Arena, PLACE_ALIGN_BYTES, Plan};
+use super::arena::{Arena, ArenaLayout, PLACE_ALIGN_BYTES};
 use super::case::Sizes;
 
 /// The times of a case: seconds per object, one value for each round.
@@ -45,7 +45,7 @@ pub fn measure(
     let second_half = half.next_multiple_of(PLACE_ALIGN_BYTES);
     let place_bytes = sizes.moved_bytes().max(second_half + half);
     let cache_bytes = arena.card().info().cache_bytes;
-    let Some(plan) = Plan::new(arena.len_bytes(), cache_bytes, place_bytes) else {
+    let Some(layout) = ArenaLayout::new(arena.len_bytes(), cache_bytes, place_bytes) else {
         return Ok(None);
     };
     let Ok(pitch) = u32::try_from(sizes.element_bytes) else { return Ok(None) };
@@ -63,7 +63,7 @@ pub fn measure(
     let batch = |start: &Start<'_>, launches: u64| {
         let first = next.replace(next.get() + launches);
         arena.time(|driver| {
-            (first..first + launches).try_for_each(|launch| start(driver, plan.offset(launch)))
+            (first..first + launches).try_for_each(|launch| start(driver, layout.offset(launch)))
         })
     };
     for start in &contenders {
@@ -74,8 +74,8 @@ pub fn measure(
     for round in 0..rounds as usize {
         for place in 0..contenders.len() {
             let turn = (place + round) % contenders.len();
-            let seconds = batch(&contenders[turn], plan.launches)?;
-            found[turn].push(seconds / plan.launches as f64);
+            let seconds = batch(&contenders[turn], layout.launches)?;
+            found[turn].push(seconds / layout.launches as f64);
             total += seconds;
         }
     }

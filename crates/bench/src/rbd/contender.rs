@@ -16,7 +16,7 @@ use super::mapped::Mapped;
 use super::objects::ObjectClient;
 use super::place::Place;
 use crate::fio::{self, FioTarget, Load, Measured, Run};
-use crate::generator::{InProcess, Job};
+use crate::generator::{GeneratorTask, InProcess};
 use crate::process::{Server, SwitchCounter, pin};
 use crate::turns::Entrant;
 use crate::usage::{Usage, run_counted};
@@ -180,8 +180,8 @@ impl Setup {
             | Contender::Librados
             | Contender::Rados
             | Contender::RadosCores => {
-                let job = self.job(contender, place, crate::generator::FILL, NOTHING, 0);
-                Ok(self.generate(&job, NOTHING)?.1)
+                let task = self.task(contender, place, crate::generator::FILL, NOTHING, 0);
+                Ok(self.generate(&task, NOTHING)?.1)
             }
         }
     }
@@ -222,8 +222,8 @@ impl Setup {
             | Contender::Librados
             | Contender::Rados
             | Contender::RadosCores => {
-                let job = self.job(contender, place, run.load, run.seconds, run.seed);
-                let (speed, used) = self.generate(&job, run.seconds)?;
+                let task = self.task(contender, place, run.load, run.seconds, run.seed);
+                let (speed, used) = self.generate(&task, run.seconds)?;
                 Cell { speed, client: used.without(start_up), ..Cell::default() }
             }
         };
@@ -233,13 +233,20 @@ impl Setup {
         Ok(cell)
     }
 
-    fn job(&self, contender: Contender, place: &Place, load: Load, seconds: f64, seed: u64) -> Job {
+    fn task(
+        &self,
+        contender: Contender,
+        place: &Place,
+        load: Load,
+        seconds: f64,
+        seed: u64,
+    ) -> GeneratorTask {
         let client = match contender {
             Contender::Librados => ObjectClient::Librados,
             Contender::Rados => ObjectClient::Ours { cores: 1 },
             Contender::RadosCores => ObjectClient::Ours { cores: self.cores },
             _ => {
-                return Job::Device(InProcess {
+                return GeneratorTask::Device(InProcess {
                     target: place.address.target(),
                     direct: false,
                     cores: if contender == Contender::EmbedCores { self.cores } else { 1 },
@@ -251,12 +258,12 @@ impl Setup {
                 });
             }
         };
-        Job::Objects(place.object_load(client, load, Some(seconds), seed))
+        GeneratorTask::Objects(place.object_load(client, load, Some(seconds), seed))
     }
 
-    /// Runs a job in a new process. The CPU time is that of the whole process.
-    fn generate(&self, job: &Job, seconds: f64) -> anyhow::Result<(Measured, Usage)> {
-        let mut command = job.command(&self.program)?;
+    /// Runs a task in a new process. The CPU time is that of the whole process.
+    fn generate(&self, task: &GeneratorTask, seconds: f64) -> anyhow::Result<(Measured, Usage)> {
+        let mut command = task.command(&self.program)?;
         self.pin(&mut command);
         let ended = run_counted(command, ANSWER_MAX + Duration::from_secs_f64(seconds))?;
         if !ended.status.success() {

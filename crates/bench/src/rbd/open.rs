@@ -15,7 +15,7 @@ use crate::usage::Usage;
 
 /// Who opens the image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum OpenJob {
+pub enum OpenTask {
     /// librbd.
     Librbd {
         /// The client's name without its type.
@@ -38,19 +38,19 @@ pub enum OpenJob {
 ///
 /// # Errors
 /// The image cannot be opened.
-pub fn measure(job: &OpenJob) -> anyhow::Result<Usage> {
-    if matches!(job, OpenJob::Librbd { .. }) {
+pub fn measure(task: &OpenTask) -> anyhow::Result<Usage> {
+    if matches!(task, OpenTask::Librbd { .. }) {
         // Loaded before, so that the work of the dynamic linker is not counted.
         Librados::check()?;
         Library::load(LIBRBD.as_ref())?;
     }
     let before = Usage::now();
-    match job {
-        OpenJob::Librbd { id, conf, pool, image } => {
+    match task {
+        OpenTask::Librbd { id, conf, pool, image } => {
             let rados = Librados::open(id, conf, pool)?;
             librados::open_image(&rados, image)?;
         }
-        OpenJob::Embed { target } => Device::open(target, &Options::default())?.close()?,
+        OpenTask::Embed { target } => Device::open(target, &Options::default())?.close()?,
     }
     Ok(Usage::now().without(&before))
 }

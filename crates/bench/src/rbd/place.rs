@@ -14,7 +14,7 @@ use fieldstone_units as units;
 use super::objects::{OBJECT_BYTES, ObjectClient, ObjectLoad, names};
 use super::osds::Osds;
 use crate::fio::Load;
-use crate::generator::{FILL, InProcess, Job};
+use crate::generator::{FILL, GeneratorTask, InProcess};
 use crate::process::Server;
 use crate::usage::run_counted;
 
@@ -289,7 +289,7 @@ impl Place {
     /// A write fails.
     pub fn fill_image(&self) -> anyhow::Result<()> {
         let (target, size_bytes) = (self.address.target(), self.size_bytes);
-        let job = InProcess {
+        let task = InProcess {
             target,
             direct: false,
             cores: 1,
@@ -299,7 +299,8 @@ impl Place {
             fill: false,
             seed: 0,
         };
-        self.work(&Job::Device(job)).with_context(|| format!("filling {}", self.address.path()))
+        self.work(&GeneratorTask::Device(task))
+            .with_context(|| format!("filling {}", self.address.path()))
     }
 
     /// Writes the objects for loads without an image.
@@ -309,7 +310,7 @@ impl Place {
     pub fn fill_objects(&mut self) -> anyhow::Result<()> {
         self.has_objects = true;
         let load = self.object_load(ObjectClient::Ours { cores: 1 }, FILL, None, 0);
-        self.work(&Job::Objects(load)).context("filling the objects")
+        self.work(&GeneratorTask::Objects(load)).context("filling the objects")
     }
 
     /// A load on the objects.
@@ -337,8 +338,8 @@ impl Place {
         format!("{OWN_PREFIX}-{}-object", std::process::id())
     }
 
-    fn work(&self, job: &Job) -> anyhow::Result<()> {
-        let ended = run_counted(job.command(&self.program)?, FILL_MAX)?;
+    fn work(&self, task: &GeneratorTask) -> anyhow::Result<()> {
+        let ended = run_counted(task.command(&self.program)?, FILL_MAX)?;
         ensure!(ended.status.success(), "{}", ended.stderr.trim());
         Ok(())
     }

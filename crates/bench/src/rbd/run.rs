@@ -12,12 +12,12 @@ use fieldstone_console::signals::Signals;
 use indicatif::ProgressBar;
 
 use super::contender::{ANSWER_MAX, Cell, Contender, Setup};
-use super::open::OpenJob;
+use super::open::OpenTask;
 use super::place::Place;
 use crate::case::Case;
 use crate::choice::chosen;
 use crate::fio::{Pattern, Run};
-use crate::generator::Job;
+use crate::generator::GeneratorTask;
 use crate::turns::{self, Entrant, Schedule, Turns};
 use crate::usage::{Usage, run_counted};
 
@@ -144,25 +144,28 @@ impl Runner<'_> {
 
     fn openings(&mut self, place: &Place) -> anyhow::Result<()> {
         let address = &place.address;
-        let librbd = OpenJob::Librbd {
+        let librbd = OpenTask::Librbd {
             id: address.id.clone(),
             conf: address.conf.clone(),
             pool: address.pool.clone(),
             image: address.image.clone(),
         };
-        let embed = OpenJob::Embed { target: address.target() };
-        let jobs = [(Contender::Librbd, Job::Open(librbd)), (Contender::Embed, Job::Open(embed))];
-        let mut jobs: Vec<_> = jobs.iter().filter(|(who, _)| self.config.opens(*who)).collect();
+        let embed = OpenTask::Embed { target: address.target() };
+        let tasks = [
+            (Contender::Librbd, GeneratorTask::Open(librbd)),
+            (Contender::Embed, GeneratorTask::Open(embed)),
+        ];
+        let mut tasks: Vec<_> = tasks.iter().filter(|(who, _)| self.config.opens(*who)).collect();
         for _ in 0..OPENINGS {
-            for (contender, job) in jobs.clone() {
+            for (contender, task) in tasks.clone() {
                 self.turns.say(format!("opening by {}", contender.name()));
-                match self.open_once(job, place) {
+                match self.open_once(task, place) {
                     Ok(usage) => {
                         self.results.openings.entry(*contender).or_default().push(usage);
                     }
                     Err(error) => {
                         self.turns.results.miss(*contender, &error.context(OPEN));
-                        jobs.retain(|(other, _)| other != contender);
+                        tasks.retain(|(other, _)| other != contender);
                     }
                 }
                 self.turns.stop_if_asked()?;
@@ -171,8 +174,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn open_once(&self, job: &Job, place: &Place) -> anyhow::Result<Usage> {
-        let mut command = job.command(&self.setup.program)?;
+    fn open_once(&self, task: &GeneratorTask, place: &Place) -> anyhow::Result<Usage> {
+        let mut command = task.command(&self.setup.program)?;
         command.envs(place.address.environment());
         let ended = run_counted(command, ANSWER_MAX)?;
         ensure!(ended.status.success(), "{}", ended.stderr.trim());

@@ -14,7 +14,7 @@
 //! | [`command`] | what handlers ask of the NIC |
 //! | [`engine`] | what executes handlers: a core, or the host's build of the firmware |
 //! | [`hpu`] | a core with its memories, protection and command unit |
-//! | [`device`] | a NIC that handles packets one after the other |
+//! | [`nic`] | a NIC that handles packets one after the other |
 //! | [`profile`] | what each handler costs |
 //!
 //! The network model of [`network`](crate::network) does not run the firmware. Its handlers have
@@ -23,9 +23,9 @@
 
 pub mod build;
 pub mod command;
-pub mod device;
 pub mod engine;
 pub mod hpu;
+pub mod nic;
 pub mod packet;
 pub mod profile;
 pub mod state;

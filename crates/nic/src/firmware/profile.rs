@@ -8,9 +8,9 @@
 use fieldstone_proto::capability::{Capability, MasterKey, Rights};
 use fieldstone_proto::ids::{Epoch, VolumeId};
 
-use super::device::{Device, Output, Ran};
 use super::engine::{EngineError, Handler};
 use super::hpu::{Hpu, HpuError};
+use super::nic::{Nic, Output, Ran};
 use super::packet::{Coordinates, DATA_BYTES, Reply, Scheme, Write};
 use super::state::{Multiply, Settings, coefficients};
 use crate::network::handlers::{Cost, HandlerCosts, Role, Rs};
@@ -92,9 +92,9 @@ pub fn profile(
         multiply,
         column: 0,
     };
-    let mut device = Device::new(Hpu::new(program, &settings.context())?);
-    let new = run(&mut device, role, bytes, 0)?;
-    let known = run(&mut device, role, bytes, 1)?;
+    let mut nic = Nic::new(Hpu::new(program, &settings.context())?);
+    let new = run(&mut nic, role, bytes, 0)?;
+    let known = run(&mut nic, role, bytes, 1)?;
     let first = new.iter().find(|ran| ran.handler == Handler::Header).copied();
     let payloads = known.iter().filter(|ran| ran.handler == Handler::Payload);
     let lasts: Vec<Ran> = payloads.copied().skip(PACKETS - 1).step_by(PACKETS).collect();
@@ -133,17 +133,12 @@ pub fn handler_costs(program: &Program, multiply: Multiply) -> Result<HandlerCos
 }
 
 /// The messages of one write, and the runs of their handlers.
-fn run(
-    device: &mut Device<Hpu>,
-    role: Role,
-    bytes: usize,
-    round: u32,
-) -> Result<Vec<Ran>, ProfileError> {
+fn run(nic: &mut Nic<Hpu>, role: Role, bytes: usize, round: u32) -> Result<Vec<Ran>, ProfileError> {
     for (source, rank, write) in writes(role, bytes, round) {
         for mut packet in write.packets() {
             packet[0..4].copy_from_slice(&source.to_le_bytes());
             packet[14] = rank;
-            for output in device.packet(&packet, 1) {
+            for output in nic.packet(&packet, 1) {
                 match output {
                     Output::Fault(error) => return Err(error.into()),
                     Output::Send(sent) => match Reply::parse(&sent) {
@@ -157,7 +152,7 @@ fn run(
             }
         }
     }
-    Ok(device.take_runs())
+    Ok(nic.take_runs())
 }
 
 /// Source, rank of the measured node, and write of each message that the node gets.

@@ -29,7 +29,7 @@ pub(super) const SPIN_FLOW: u32 = u32::MAX - 1;
 
 /// Work that a protocol gave to a CPU, an engine or a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct WorkItem {
     /// The protocol's own name of the step.
     pub step: u8,
     /// The write.
@@ -47,8 +47,8 @@ pub enum Notice {
     Received(HostId, Message),
     /// The CPU can see an acknowledgement, a response or a denial.
     Acked(HostId, Message),
-    /// A CPU, an engine or a timer is done with a job.
-    Done(HostId, Job),
+    /// A CPU, an engine or a timer is done with a work item.
+    Done(HostId, WorkItem),
     /// A handler is dispatched: [`super::world::World`] asks the protocol for its cost.
     Begin(HostId, TaskId, Handler, Packet),
     /// A handler has run its cycles: the protocol must call [`Fabric::run_handler`].

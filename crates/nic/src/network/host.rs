@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::constants::Constants;
-use super::fabric::{Event, Fabric, Job, Notice};
+use super::fabric::{Event, Fabric, Notice, WorkItem};
 use super::packet::{HostId, Message, WriteId};
 use super::spin::Spin;
 use super::time::{Ps, Rate, Server};
@@ -141,12 +141,12 @@ impl Fabric {
     }
 
     /// The core of a write works for a time; then [`Notice::Done`].
-    pub fn cpu(&mut self, host: HostId, time: Ps, job: Job) {
+    pub fn cpu(&mut self, host: HostId, time: Ps, item: WorkItem) {
         let now = self.now();
         let cores = &mut self.hosts[host.index()].cores;
-        let core = job.write.0 as usize % cores.len();
+        let core = item.write.0 as usize % cores.len();
         let end = cores[core].reserve(now, time);
-        self.notify_at(end, Notice::Done(host, job));
+        self.notify_at(end, Notice::Done(host, item));
     }
 
     /// The time that a core takes to copy bytes in memory.
@@ -155,19 +155,19 @@ impl Fabric {
     }
 
     /// A timer; then [`Notice::Done`].
-    pub fn after(&mut self, host: HostId, time: Ps, job: Job) {
+    pub fn after(&mut self, host: HostId, time: Ps, item: WorkItem) {
         let end = self.now() + time;
-        self.notify_at(end, Notice::Done(host, job));
+        self.notify_at(end, Notice::Done(host, item));
     }
 
     /// INEC's coding engine in the NIC reads `bytes` of memory in `operations` operations, and
     /// codes them; then [`Notice::Done`].
-    pub fn code(&mut self, host: HostId, bytes: u64, operations: u64, job: Job) {
+    pub fn code(&mut self, host: HostId, bytes: u64, operations: u64, item: WorkItem) {
         let ready = self.read_memory(host, bytes.min(self.constants.packet_payload_bytes()));
         let rate = Rate::gbit(self.constants.ec_gbit);
         let work = Ps::ns(self.constants.ec_operation_ns * operations) + rate.time(bytes);
         let end = self.hosts[host.index()].engine.reserve(ready, work);
-        self.notify_at(end, Notice::Done(host, job));
+        self.notify_at(end, Notice::Done(host, item));
     }
 
     /// The NIC writes to memory, flushes, and then answers.
@@ -189,8 +189,8 @@ impl Fabric {
         Ps::ns(constants.rpc_dispatch_ns + check)
     }
 
-    /// A job of a write.
-    pub fn job(step: u8, write: WriteId, tag: u16) -> Job {
-        Job { step, write, tag }
+    /// A work item of a write.
+    pub fn item(step: u8, write: WriteId, tag: u16) -> WorkItem {
+        WorkItem { step, write, tag }
     }
 }

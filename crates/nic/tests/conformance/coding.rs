@@ -1,7 +1,7 @@
 //! Streamed codes: parity nodes have the parities of crates/gf, whoever adds them up.
 
 use fieldstone_codes::Profile;
-use fieldstone_nic::firmware::device::Output;
+use fieldstone_nic::firmware::nic::Output;
 use fieldstone_nic::firmware::packet::{Coordinates, Reply, Scheme, Write};
 use fieldstone_nic::firmware::state::{Multiply, STAGED_DATA};
 

@@ -1,7 +1,7 @@
 //! Packets that a hostile client makes.
 
-use fieldstone_nic::firmware::device::Output;
 use fieldstone_nic::firmware::engine::MAX_REQUESTS;
+use fieldstone_nic::firmware::nic::Output;
 use fieldstone_nic::firmware::packet::Scheme;
 use fieldstone_nic::firmware::state::Multiply;
 use rand::{Rng, SeedableRng};

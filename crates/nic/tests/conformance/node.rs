@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fieldstone_nic::firmware::device::{Device, Output};
 use fieldstone_nic::firmware::engine::{Area, Engine};
 use fieldstone_nic::firmware::hpu::Hpu;
+use fieldstone_nic::firmware::nic::{Nic, Output};
 use fieldstone_nic::firmware::packet::{PacketHeader, Reply};
 use fieldstone_nic::firmware::state::Settings;
 
@@ -15,8 +15,8 @@ use crate::writes::{CLIENT, NOW_NS, hpu, program};
 /// A node whose firmware runs twice, compared after every packet.
 pub struct Node {
     pub settings: Settings,
-    pub core: Device<Hpu>,
-    host: Device<HostEngine>,
+    pub core: Nic<Hpu>,
+    host: Nic<HostEngine>,
     pub storage: BTreeMap<u64, u8>,
 }
 
@@ -25,8 +25,8 @@ impl Node {
         let program = program(settings.multiply)?;
         Some(Self {
             settings: settings.clone(),
-            core: Device::new(hpu(&program, settings)),
-            host: Device::new(HostEngine::new(settings)?),
+            core: Nic::new(hpu(&program, settings)),
+            host: Nic::new(HostEngine::new(settings)?),
             storage: BTreeMap::new(),
         })
     }

@@ -1,6 +1,6 @@
 //! What header handlers refuse: capabilities and headers that do not hold.
 
-use fieldstone_nic::firmware::device::Output;
+use fieldstone_nic::firmware::nic::Output;
 use fieldstone_nic::firmware::packet::{Reply, Scheme, Write, capability_bytes};
 use fieldstone_nic::firmware::state::Multiply;
 use fieldstone_proto::capability::{MasterKey, Rights};

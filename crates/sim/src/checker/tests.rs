@@ -247,8 +247,8 @@ fn zeroes_garbage_and_extents_are_judged() {
     bench.checker.read_returned(4, &split).expect("pieces may be of any length");
 }
 
-/// A correct device of one cell: a log of values, with a stable prefix.
-struct Device {
+/// A correct block device of one cell: a log of values, with a stable prefix.
+struct OneCellDevice {
     log: Vec<Value>,
     stable: usize,
     /// Submitted writes: number, FUA, position in the log once it took effect.
@@ -260,7 +260,7 @@ struct Device {
     flushes: Vec<(u32, usize)>,
 }
 
-impl Device {
+impl OneCellDevice {
     fn new() -> Self {
         Self {
             log: vec![0],
@@ -289,7 +289,12 @@ impl Device {
 }
 
 /// Makes one random step of a correct device, and reports it to the checker.
-fn random_step(rng: &mut RandomStream, number: u32, device: &mut Device, checker: &mut Checker) {
+fn random_step(
+    rng: &mut RandomStream,
+    number: u32,
+    device: &mut OneCellDevice,
+    checker: &mut Checker,
+) {
     let pick = |rng: &mut RandomStream, count: usize| (count > 0).then(|| rng.index(count));
     match rng.index(20) {
         0..=3 if device.writes.len() < cell::LIVE_MAX => {
@@ -380,7 +385,7 @@ fn random_step(rng: &mut RandomStream, number: u32, device: &mut Device, checker
 fn random_histories_of_a_correct_device_pass() {
     for seed in 0..400 {
         let mut rng = RandomStream::new(seed, "checker", 0);
-        let (mut device, mut bench) = (Device::new(), Bench::new());
+        let (mut device, mut bench) = (OneCellDevice::new(), Bench::new());
         for number in 1..400u32 {
             random_step(&mut rng, number, &mut device, &mut bench.checker);
         }
@@ -392,7 +397,7 @@ fn after_any_history_a_lost_write_is_found() {
     let mut tried = 0;
     for seed in 0..400 {
         let mut rng = RandomStream::new(seed, "checker", 0);
-        let (mut device, mut bench) = (Device::new(), Bench::new());
+        let (mut device, mut bench) = (OneCellDevice::new(), Bench::new());
         for number in 1..200u32 {
             random_step(&mut rng, number, &mut device, &mut bench.checker);
         }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{Shape, begin, chunks, message};
-use crate::network::fabric::{Fabric, Job, Notice};
+use crate::network::fabric::{Fabric, Notice, WorkItem};
 use crate::network::host::Source;
 use crate::network::packet::{HostId, Verb, Write, WriteId};
 use crate::network::time::Ps;
@@ -42,15 +42,15 @@ impl CpuReplicate {
         Self { layout, shape, k, chunk_bytes, writes: BTreeMap::new() }
     }
 
-    fn done(&mut self, host: HostId, job: Job, fabric: &mut Fabric) {
-        let Some(state) = self.writes.get_mut(&job.write) else { return };
-        let (rank, chunk) = (job.tag >> 8, job.tag & 255);
+    fn done(&mut self, host: HostId, item: WorkItem, fabric: &mut Fabric) {
+        let Some(state) = self.writes.get_mut(&item.write) else { return };
+        let (rank, chunk) = (item.tag >> 8, item.tag & 255);
         let bytes = state.chunks.get(usize::from(chunk)).copied().unwrap_or(0);
-        match job.step {
+        match item.step {
             POST => {
                 for (chunk, bytes) in state.chunks.iter().enumerate() {
                     let to = self.layout.node(0);
-                    let mut sent = message(host, to, Verb::Send, job.write, chunk as u16, *bytes);
+                    let mut sent = message(host, to, Verb::Send, item.write, chunk as u16, *bytes);
                     sent.header_bytes = fabric.constants.dfs_header_bytes;
                     fabric.post(host, sent, 0, Source::Memory);
                 }
@@ -58,24 +58,24 @@ impl CpuReplicate {
             SEEN => {
                 for child in self.shape.children(rank, self.k) {
                     let (to, tag) = (self.layout.node(child), child << 8 | chunk);
-                    let mut sent = message(host, to, Verb::Send, job.write, tag, bytes);
+                    let mut sent = message(host, to, Verb::Send, item.write, tag, bytes);
                     sent.header_bytes = fabric.constants.dfs_header_bytes;
                     fabric.post(host, sent, u32::from(child), Source::Memory);
                 }
                 let time = fabric.copy_time(bytes);
-                fabric.cpu(host, time, Job { step: STORED, ..job });
+                fabric.cpu(host, time, WorkItem { step: STORED, ..item });
             }
             STORED => {
                 let stored = &mut state.stored[usize::from(rank)];
                 *stored += 1;
                 if *stored == state.chunks.len() {
                     let time = fabric.post_time();
-                    fabric.cpu(host, time, Job { step: ANSWER, ..job });
+                    fabric.cpu(host, time, WorkItem { step: ANSWER, ..item });
                 }
             }
             _ => {
                 let client = state.write.client;
-                let mut sent = fabric.response(host, client, job.write, rank << 8);
+                let mut sent = fabric.response(host, client, item.write, rank << 8);
                 sent.payload_bytes = fabric.constants.rpc_bytes;
                 fabric.post(host, sent, 0, Source::Nic);
             }
@@ -102,9 +102,9 @@ impl Protocol for CpuReplicate {
                 };
                 let forwards = self.shape.children(rank, self.k).next().is_some();
                 let post = if forwards { fabric.post_time() } else { Ps::ZERO };
-                fabric.cpu(host, seen + post, Fabric::job(SEEN, received.write, received.tag));
+                fabric.cpu(host, seen + post, Fabric::item(SEEN, received.write, received.tag));
             }
-            Notice::Done(host, job) => self.done(host, job, fabric),
+            Notice::Done(host, item) => self.done(host, item, fabric),
             Notice::Acked(_, response) => {
                 let Some(state) = self.writes.get_mut(&response.write) else { return };
                 state.answers += 1;

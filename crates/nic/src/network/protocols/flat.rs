@@ -40,8 +40,8 @@ impl Protocol for Flat {
 
     fn on(&mut self, notice: Notice, fabric: &mut Fabric) {
         match notice {
-            Notice::Done(client, job) => {
-                let Some((write, _)) = self.writes.get(&job.write) else { return };
+            Notice::Done(client, item) => {
+                let Some((write, _)) = self.writes.get(&item.write) else { return };
                 for rank in 0..self.k {
                     let verb = Verb::Write { acknowledge: self.acknowledge };
                     let to = self.layout.node(rank);

@@ -67,7 +67,7 @@ impl HyperLoop {
             state.configured += 1;
             if state.configured + 1 == self.k {
                 let time = Ps::ns(fabric.constants.poll_ns) + fabric.post_time();
-                fabric.cpu(client, time, Fabric::job(WRITE, response.write, 0));
+                fabric.cpu(client, time, Fabric::item(WRITE, response.write, 0));
             }
             return;
         }
@@ -88,14 +88,14 @@ impl Protocol for HyperLoop {
 
     fn on(&mut self, notice: Notice, fabric: &mut Fabric) {
         match notice {
-            Notice::Done(client, job) => {
-                let Some(state) = self.writes.get(&job.write) else { return };
-                if job.step == CONFIGURE {
+            Notice::Done(client, item) => {
+                let Some(state) = self.writes.get(&item.write) else { return };
+                if item.step == CONFIGURE {
                     let verb = Verb::Write { acknowledge: Acknowledge::Durable };
                     let bytes = state.chunks.len() as u64 * fabric.constants.wqe_bytes;
                     for rank in 0..self.k - 1 {
                         let to = self.layout.node(rank);
-                        let sent = message(client, to, verb, job.write, CONFIGURATION, bytes);
+                        let sent = message(client, to, verb, item.write, CONFIGURATION, bytes);
                         fabric.post(client, sent, 0, Source::Memory);
                     }
                     return;
@@ -103,7 +103,7 @@ impl Protocol for HyperLoop {
                 let verb = Verb::Write { acknowledge: Acknowledge::Never };
                 for (chunk, bytes) in state.chunks.iter().enumerate() {
                     let to = self.layout.node(0);
-                    let sent = message(client, to, verb, job.write, chunk as u16, *bytes);
+                    let sent = message(client, to, verb, item.write, chunk as u16, *bytes);
                     fabric.post(client, sent, 0, Source::Memory);
                 }
             }

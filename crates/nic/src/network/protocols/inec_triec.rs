@@ -48,16 +48,16 @@ impl InecTriec {
         let k = self.rs.k;
         let Some(state) = self.writes.get_mut(&landed.write) else { return };
         if landed.tag < PARTS {
-            let job = Fabric::job(ENCODED, landed.write, landed.tag);
-            fabric.code(host, landed.payload_bytes, 1, job);
+            let item = Fabric::item(ENCODED, landed.write, landed.tag);
+            fabric.code(host, landed.payload_bytes, 1, item);
             return;
         }
         let parity = self.layout.rank(host).saturating_sub(k);
         let Some(parts) = state.parts.get_mut(usize::from(parity)) else { return };
         *parts += 1;
         if *parts == k {
-            let job = Fabric::job(ADDED, landed.write, parity);
-            fabric.code(host, landed.payload_bytes * u64::from(k), 1, job);
+            let item = Fabric::item(ADDED, landed.write, parity);
+            fabric.code(host, landed.payload_bytes * u64::from(k), 1, item);
         }
     }
 }
@@ -71,11 +71,11 @@ impl Protocol for InecTriec {
 
     fn on(&mut self, notice: Notice, fabric: &mut Fabric) {
         match notice {
-            Notice::Done(host, job) => {
-                let Some(state) = self.writes.get(&job.write) else { return };
+            Notice::Done(host, item) => {
+                let Some(state) = self.writes.get(&item.write) else { return };
                 let write = state.write;
                 let chunk = self.chunk(&write);
-                match job.step {
+                match item.step {
                     POST => {
                         let verb = Verb::Write { acknowledge: Acknowledge::Durable };
                         for data in 0..self.rs.k {
@@ -88,13 +88,13 @@ impl Protocol for InecTriec {
                         let verb = Verb::Write { acknowledge: Acknowledge::Never };
                         for parity in 0..self.rs.m {
                             let to = self.layout.node(self.rs.k + parity);
-                            let tag = PARTS + job.tag;
+                            let tag = PARTS + item.tag;
                             let sent = message(host, to, verb, write.id, tag, chunk);
                             fabric.inject(host, sent, u32::from(parity), Source::Nic);
                         }
                     }
                     _ => {
-                        let tag = self.rs.k + job.tag;
+                        let tag = self.rs.k + item.tag;
                         let response = fabric.response(host, write.client, write.id, tag);
                         fabric.store_and_respond(host, chunk, response);
                     }

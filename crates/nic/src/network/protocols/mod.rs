@@ -58,10 +58,10 @@ fn message(from: HostId, to: HostId, verb: Verb, write: WriteId, tag: u16, bytes
     }
 }
 
-/// The client's core posts what it has to send for a write; the job tells when.
+/// The client's core posts what it has to send for a write; the item tells when.
 fn begin(fabric: &mut Fabric, write: &Write, step: u8) {
     let time = fabric.post_time();
-    fabric.cpu(write.client, time, Fabric::job(step, write.id, 0));
+    fabric.cpu(write.client, time, Fabric::item(step, write.id, 0));
 }
 
 /// The sizes of the pieces of a write, when cut into pieces of `chunk_bytes`. At most `limit`

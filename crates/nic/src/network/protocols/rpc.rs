@@ -37,11 +37,11 @@ impl Protocol for Rpc {
         match notice {
             Notice::Received(node, received) => {
                 let time = fabric.dispatch_time(true);
-                fabric.cpu(node, time, Fabric::job(CHECKED, received.write, 0));
+                fabric.cpu(node, time, Fabric::item(CHECKED, received.write, 0));
             }
-            Notice::Done(host, job) => {
-                let Some(write) = self.writes.get(&job.write).copied() else { return };
-                match job.step {
+            Notice::Done(host, item) => {
+                let Some(write) = self.writes.get(&item.write).copied() else { return };
+                match item.step {
                     POST => {
                         let to = self.layout.node(0);
                         let mut sent = message(host, to, Verb::Send, write.id, 0, write.bytes);
@@ -50,7 +50,7 @@ impl Protocol for Rpc {
                     }
                     CHECKED => {
                         let time = fabric.copy_time(write.bytes) + fabric.post_time();
-                        fabric.cpu(host, time, Fabric::job(STORED, write.id, 0));
+                        fabric.cpu(host, time, Fabric::item(STORED, write.id, 0));
                     }
                     _ => {
                         let mut sent = fabric.response(host, write.client, write.id, 0);

@@ -43,11 +43,11 @@ impl Protocol for RpcRdma {
                 } else {
                     (STORED, Ps::ns(fabric.constants.poll_ns) + post)
                 };
-                fabric.cpu(node, time, Fabric::job(step, received.write, 0));
+                fabric.cpu(node, time, Fabric::item(step, received.write, 0));
             }
-            Notice::Done(host, job) => {
-                let Some(write) = self.writes.get(&job.write).copied() else { return };
-                match job.step {
+            Notice::Done(host, item) => {
+                let Some(write) = self.writes.get(&item.write).copied() else { return };
+                match item.step {
                     POST => {
                         let to = self.layout.node(0);
                         let bytes = fabric.constants.rpc_bytes;

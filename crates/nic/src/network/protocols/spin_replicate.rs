@@ -116,7 +116,7 @@ impl SpinReplicate {
             state.answers = 0;
             let (client, id) = (state.write.client, state.write.id);
             let later = Ps::ns(fabric.constants.retry_ns);
-            fabric.after(client, later, Fabric::job(POST, id, 0));
+            fabric.after(client, later, Fabric::item(POST, id, 0));
             return;
         }
         state.answers += 1;
@@ -135,8 +135,8 @@ impl Protocol for SpinReplicate {
 
     fn on(&mut self, notice: Notice, fabric: &mut Fabric) {
         match notice {
-            Notice::Done(_, job) => {
-                if let Some(state) = self.writes.get(&job.write) {
+            Notice::Done(_, item) => {
+                if let Some(state) = self.writes.get(&item.write) {
                     self.post(state, fabric);
                 }
             }

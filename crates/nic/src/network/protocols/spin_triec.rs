@@ -171,7 +171,7 @@ impl SpinTriec {
             if let Some(left) = state.and_then(|s| s.parities.get_mut(usize::from(parity))) {
                 left.1 += 1;
                 let time = fabric.copy_time(bytes * u64::from(self.rs.k));
-                fabric.cpu(host, time, Fabric::job(ADDED, write, parity));
+                fabric.cpu(host, time, Fabric::item(ADDED, write, parity));
             }
         }
         if on_cpu || is_last { vec![Command::ToHost(bytes)] } else { Vec::new() }
@@ -208,7 +208,7 @@ impl SpinTriec {
         progress.1 -= 1;
         if progress.0 == self.rs.k && progress.1 == 0 {
             let time = fabric.post_time();
-            fabric.cpu(host, time, Fabric::job(ANSWER, write, parity));
+            fabric.cpu(host, time, Fabric::item(ANSWER, write, parity));
         }
     }
 
@@ -236,14 +236,14 @@ impl Protocol for SpinTriec {
 
     fn on(&mut self, notice: Notice, fabric: &mut Fabric) {
         match notice {
-            Notice::Done(host, job) => {
-                let Some(state) = self.writes.get(&job.write) else { return };
+            Notice::Done(host, item) => {
+                let Some(state) = self.writes.get(&item.write) else { return };
                 let write = state.write;
-                match job.step {
+                match item.step {
                     POST => self.post(&write, fabric),
-                    ADDED => self.cpu_added(host, job.write, job.tag, fabric),
+                    ADDED => self.cpu_added(host, item.write, item.tag, fabric),
                     _ => {
-                        let tag = self.rs.k + job.tag;
+                        let tag = self.rs.k + item.tag;
                         let sent = fabric.response(host, write.client, write.id, tag);
                         fabric.post(host, sent, 0, Source::Nic);
                     }

@@ -5,10 +5,10 @@
 //! and runs the header handler; if that refuses, the rest of the message is dropped. Each packet of
 //! an accepted message runs the payload handler. After the last one the completion handler runs,
 //! and the message takes no more packets. A message stays until a handler frees its entry, or the
-//! node's CPU does so with [`Device::release`]. [`Device::cleanup`] is for messages that stay for
+//! node's CPU does so with [`Nic::release`]. [`Nic::cleanup`] is for messages that stay for
 //! too long.
 //!
-//! An input error never stops the device: what a handler did wrong comes out as
+//! An input error never stops the NIC: what a handler did wrong comes out as
 //! [`Output::Fault`], and its message is forgotten.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::firmware::packet::{PACKET_HEADER_BYTES, PLACE_FIRST, PLACE_LAST, Pack
 use crate::firmware::state::REQUEST_BYTES;
 use crate::riscv::core::Counters;
 
-/// What a device does.
+/// What a NIC does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     /// A packet to another node.
@@ -67,19 +67,19 @@ struct Message {
 
 /// A NIC around an engine.
 #[derive(Debug)]
-pub struct Device<E> {
+pub struct Nic<E> {
     engine: E,
     messages: BTreeMap<(u32, u32), Message>,
     free: Vec<u32>,
     generations: Vec<u32>,
-    /// The runs since the last [`Device::take_runs`].
+    /// The runs since the last [`Nic::take_runs`].
     runs: Vec<Ran>,
 }
 
-/// The most runs that a device keeps for [`Device::take_runs`].
+/// The most runs that a NIC keeps for [`Nic::take_runs`].
 const MAX_RUNS: usize = 4096;
 
-impl<E: Engine> Device<E> {
+impl<E: Engine> Nic<E> {
     /// A NIC without messages.
     pub fn new(engine: E) -> Self {
         Self {
