@@ -423,4 +423,4 @@ def scenario(world, options):
 
 PARSER = argparse.ArgumentParser()
 PARSER.add_argument("--only", help="one of the attacks, for example stalled")
-main(scenario, [Case("rs:4+2", nodes) for nodes in ("inside", "processes")], PARSER)
+main(scenario, [Case("rs:4+2", nodes) for nodes in ("inside", "processes")], PARSER, waits=True)

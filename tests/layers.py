@@ -236,4 +236,4 @@ def scenario(world):
     locked(world, pool)
 
 
-main(scenario, EVERY_CODE)
+main(scenario, EVERY_CODE, waits=True)

@@ -120,4 +120,4 @@ def at_rest(server):
     return server.cpu_seconds() - before <= 0.02
 
 
-main(scenario, EVERY_CODE)
+main(scenario, EVERY_CODE, waits=True)

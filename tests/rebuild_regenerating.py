@@ -100,4 +100,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, [Case(code, "processes") for code in READS])
+main(scenario, [Case(code, "processes") for code in READS], waits=True)

@@ -131,4 +131,4 @@ def scenario(world):
         permissions(world)
 
 
-main(scenario, EVERY_CASE)
+main(scenario, EVERY_CASE, waits=True)

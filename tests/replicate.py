@@ -112,4 +112,5 @@ if __name__ == "__main__":
     main(
         scenario,
         [Case("copies:3", "processes"), Case("rs:4+2", "processes"), Case("copies:3", "inside")],
+        waits=True,
     )

@@ -153,4 +153,4 @@ def scenario(world):
 
 
 if __name__ == "__main__":
-    main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")])
+    main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")], waits=True)

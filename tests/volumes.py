@@ -153,4 +153,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, EVERY_CASE)
+main(scenario, EVERY_CASE, waits=True)

@@ -49,9 +49,9 @@ def _time_is_up(*_):
 def main(run, cases, parser=None, waits=False, long=()):
     """Runs the script's cases; `parser` adds options, which `run` then gets as second argument.
 
-    `waits`: the cases mostly wait, for time limits of the program say, and hardly use the CPU.
-    `tests/run` then runs them beside others. `long` are cases that run only when they are named,
-    or with `tests/run --long`.
+    `waits`: the cases use a CPU for less than a third of their time; the rest they wait, for time
+    limits of the program for example. `tests/run` then runs them in addition to others. `long` are
+    cases that run only when they are named, or with `tests/run --long`.
     """
     scenario = pathlib.Path(sys.argv[0]).stem
     given = parser is not None
