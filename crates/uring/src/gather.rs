@@ -80,6 +80,16 @@ impl Gather {
         self.done_bytes == self.total_bytes
     }
 
+    /// The bytes that the kernel has not taken.
+    pub(crate) fn left_bytes(&self) -> u32 {
+        self.total_bytes - self.done_bytes
+    }
+
+    /// True if one system call can take all the rest.
+    pub(crate) fn fits_one_call(&self) -> bool {
+        self.parts.len() - self.part <= IOV_MAX
+    }
+
     /// The bytes that the kernel has not taken, as many as fit one system call. The pointers are
     /// valid until the gather is changed or dropped.
     pub(crate) fn window(&mut self) -> Window {

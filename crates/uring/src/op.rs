@@ -193,9 +193,16 @@ impl Op {
         }
     }
 
-    /// True for a send whose result alone ends no wait.
-    pub(crate) fn is_quiet(&self) -> bool {
-        matches!(self, Op::Send { quiet: true, .. })
+    /// A send goes to the kernel now. True if its result alone ends no wait: a quiet send that the
+    /// socket surely takes whole.
+    pub(crate) fn begin_quietly(&mut self) -> bool {
+        let Op::Send { socket, gather, quiet } = self else { return false };
+        let left_bytes = gather.left_bytes();
+        match quiet {
+            true => *quiet = gather.fits_one_call() && socket.has_room(left_bytes),
+            false => socket.take_room(left_bytes),
+        }
+        *quiet
     }
 
     /// True if the kernel may write to memory that the caller owns.
@@ -241,7 +248,7 @@ impl Op {
 fn send_entry(socket: &Socket, gather: &mut Gather, quiet: bool) -> squeue::Entry {
     let flags = libc::MSG_NOSIGNAL
         | match quiet {
-            // The result comes within the call that submits the send, with or without room.
+            // The result comes within the call that submits the send, even without room.
             true => libc::MSG_DONTWAIT,
             // Newer kernels themselves continue after a short send.
             false => libc::MSG_WAITALL,

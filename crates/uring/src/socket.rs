@@ -9,12 +9,18 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// After this silence the kernel checks whether the peer's machine is still there, at this interval
 /// and with this many probes: a peer whose machine lost its power counts as gone after 90 s.
 const KEEPALIVE_IDLE_SECONDS: libc::c_int = 60;
 const KEEPALIVE_EVERY_SECONDS: libc::c_int = 10;
 const KEEPALIVE_PROBES: libc::c_int = 3;
+
+/// Bytes of the send buffer that the kernel needs for a message in addition to its content.
+const MESSAGE_OVERHEAD_BYTES: u32 = 1024;
+/// Content takes at most this share of the send buffer: pages that are partly filled take the rest.
+const CONTENT_SHARE: u32 = 4;
 
 /// The direction of a connection to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +36,15 @@ pub enum Shutdown {
 /// A stream socket, connected over TCP or in the file system.
 #[derive(Clone, Debug)]
 pub struct Socket {
-    descriptor: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    descriptor: OwnedFd,
+    /// Bytes that the send buffer surely takes at once. It may take more: the peer's reads are
+    /// counted when this is too little.
+    room_bytes: AtomicU32,
 }
 
 impl Socket {
@@ -52,7 +66,11 @@ impl Socket {
                 return Err(io::Error::last_os_error());
             }
         }
-        Ok(Self { descriptor: Arc::new(descriptor) })
+        Ok(Self::share(descriptor))
+    }
+
+    fn share(descriptor: OwnedFd) -> Self {
+        Self { shared: Arc::new(Shared { descriptor, room_bytes: AtomicU32::new(0) }) }
     }
 
     /// Two sockets connected to each other.
@@ -81,7 +99,7 @@ impl Socket {
     /// `raw` is open and has no other owner.
     pub(crate) unsafe fn from_fresh(raw: RawFd) -> Self {
         // SAFETY: passed on to the caller.
-        Self { descriptor: Arc::new(unsafe { OwnedFd::from_raw_fd(raw) }) }
+        Self::share(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 
     /// Sets a TCP connection up: it sends small messages at once (`TCP_NODELAY`), and it breaks
@@ -138,9 +156,49 @@ impl Socket {
         if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// True if the send buffer surely takes `len_bytes` at once. The caller sends them next. Asks
+    /// the kernel only when the room of the last answer is used up.
+    pub(crate) fn has_room(&self, len_bytes: u32) -> bool {
+        let needed_bytes = len_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES);
+        let mut room_bytes = self.shared.room_bytes.load(Ordering::Relaxed);
+        if room_bytes < needed_bytes {
+            room_bytes = self.ask_room().unwrap_or(0);
+        }
+        let left_bytes = room_bytes.checked_sub(needed_bytes);
+        self.shared.room_bytes.store(left_bytes.unwrap_or(0), Ordering::Relaxed);
+        left_bytes.is_some()
+    }
+
+    /// Bytes that were sent without a look at the room.
+    pub(crate) fn take_room(&self, len_bytes: u32) {
+        let room_bytes = self.shared.room_bytes.load(Ordering::Relaxed);
+        let left_bytes =
+            room_bytes.saturating_sub(len_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES));
+        self.shared.room_bytes.store(left_bytes, Ordering::Relaxed);
+    }
+
+    fn ask_room(&self) -> io::Result<u32> {
+        let (mut buffer_bytes, mut queued_bytes): (libc::c_int, libc::c_int) = (0, 0);
+        let mut len_bytes = mem::size_of_val(&buffer_bytes) as libc::socklen_t;
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_SNDBUF);
+        let place = (&raw mut buffer_bytes).cast();
+        // SAFETY: `place` points to an integer of `len_bytes` bytes.
+        let failed =
+            unsafe { libc::getsockopt(self.raw(), level, name, place, &raw mut len_bytes) };
+        if failed != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: this command writes one integer.
+        if unsafe { libc::ioctl(self.raw(), libc::TIOCOUTQ, &raw mut queued_bytes) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let share_bytes = u32::try_from(buffer_bytes).unwrap_or(0) / CONTENT_SHARE;
+        Ok(share_bytes.saturating_sub(u32::try_from(queued_bytes).unwrap_or(u32::MAX)))
+    }
+
     /// The descriptor's number, valid while this handle lives.
     pub(crate) fn raw(&self) -> RawFd {
-        self.descriptor.as_raw_fd()
+        self.shared.descriptor.as_raw_fd()
     }
 }
 
@@ -150,12 +208,14 @@ fn clamp(bytes: u32) -> libc::c_int {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+        self.shared.descriptor.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     #[test]
@@ -173,5 +233,68 @@ mod tests {
         let (left, _right) = Socket::pair().expect("descriptors");
         assert!(left.tune_tcp().is_err());
         left.set_buffers(4096, u32::MAX).expect("a socket");
+    }
+
+    fn send_now(socket: &Socket, message: &[u8]) -> usize {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the message is as long as it says.
+        let sent =
+            unsafe { libc::send(socket.raw(), message.as_ptr().cast(), message.len(), flags) };
+        usize::try_from(sent).unwrap_or(0)
+    }
+
+    /// Messages of one length until there is no room. Each one goes out whole.
+    fn fill(socket: &Socket, len_bytes: u32) -> usize {
+        let message = vec![7; len_bytes as usize];
+        let mut count = 0;
+        while socket.has_room(len_bytes) {
+            assert_eq!(send_now(socket, &message), message.len(), "message {count}");
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_message_goes_out_whole_where_there_is_room() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let tcp = || {
+            let near = std::net::TcpStream::connect(listener.local_addr().expect("bound"));
+            let (far, _) = listener.accept().expect("a connection");
+            let sockets = [near.expect("a listener").into(), far.into()];
+            sockets.map(|socket: OwnedFd| Socket::new(socket).expect("a socket")).into()
+        };
+        for len_bytes in [1, 28, 4096, 4112, 9000, 32 << 10, 100_000] {
+            for send_buffer_bytes in [None, Some(4096), Some(64 << 10), Some(1 << 20)] {
+                for (near, far) in [Socket::pair().expect("descriptors"), tcp()] {
+                    if let Some(bytes) = send_buffer_bytes {
+                        near.set_send_buffer(bytes).expect("a socket");
+                    }
+                    let count = fill(&near, len_bytes);
+                    let case = format!("{len_bytes} {send_buffer_bytes:?} {count}");
+                    assert!(count > 0 || len_bytes > 4112 || send_buffer_bytes.is_some(), "{case}");
+                    if count == 0 {
+                        continue;
+                    }
+                    // What the peer has read makes room again.
+                    let mut read = vec![0; count * len_bytes as usize];
+                    std::fs::File::from(far.as_fd().try_clone_to_owned().expect("descriptors"))
+                        .read_exact(&mut read)
+                        .expect("sent");
+                    let again = (0..1000).any(|_| {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                        fill(&near, len_bytes) > 0
+                    });
+                    assert!(again, "{case}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_sent_without_a_look_takes_room() {
+        let (near, _far) = Socket::pair().expect("descriptors");
+        assert!(near.has_room(4096));
+        near.take_room(u32::MAX);
+        assert_eq!(near.shared.room_bytes.load(Ordering::Relaxed), 0);
     }
 }

@@ -132,7 +132,8 @@ impl Reactor {
     /// As [`Reactor::send`], but the event does not end a turn's wait by itself: it comes with the
     /// next other event, or after [`QUIET_MAX`](crate::QUIET_MAX). A send to a socket with room
     /// ends at once, and most callers have nothing to do then. A caller that has something calls
-    /// [`Reactor::hear_sends`].
+    /// [`Reactor::hear_sends`]. If the socket may not take all at once, this is the same as
+    /// [`Reactor::send`].
     pub fn send_quietly(&mut self, socket: &Socket, parts: Vec<Bytes>, token: Token) {
         let (len, gather) = self.gather(parts);
         self.transfer(Op::Send { socket: socket.clone(), gather, quiet: true }, len, token);

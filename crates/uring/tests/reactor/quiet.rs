@@ -1,5 +1,8 @@
 //! Sends whose events end no wait.
 
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -131,4 +134,36 @@ fn a_quiet_send_without_room_goes_on_when_there_is_some() {
     assert_eq!(events[0].token, SEND);
     assert_eq!(events[0].result.as_ref().expect("sent"), &(4 << 20));
     assert_eq!(reader.join().expect("no panic"), 4 << 20);
+}
+
+/// A send that the socket takes in several steps is not late after any of them.
+#[test]
+fn a_quiet_send_that_is_cut_goes_on_at_once() {
+    const LEN_BYTES: usize = 256 << 10;
+    let mut reactor = reactor(8);
+    let mut quickest = PATIENCE;
+    for _ in 0..20 {
+        let (own, peer) = Socket::pair().expect("descriptors");
+        own.set_send_buffer(32 << 10).expect("a socket");
+        let reader = read_all(peer, LEN_BYTES);
+        let start = reactor.fresh_now();
+        reactor.send_quietly(&own, vec![Bytes::from(vec![7; LEN_BYTES])], SEND);
+        assert_eq!(turn(&mut reactor), [SEND]);
+        quickest = quickest.min(reactor.now().since(start));
+        reader.join().expect("no panic");
+    }
+    assert!(quickest < QUIET_MAX, "{quickest:?}");
+}
+
+/// Reads so many bytes in a thread of its own.
+fn read_all(peer: Socket, len_bytes: usize) -> thread::JoinHandle<()> {
+    let begun = Arc::new(Barrier::new(2));
+    let reads = Arc::clone(&begun);
+    let reader = thread::spawn(move || {
+        let mut peer = std::fs::File::from(peer.as_fd().try_clone_to_owned().expect("descriptors"));
+        reads.wait();
+        peer.read_exact(&mut vec![0; len_bytes]).expect("sent");
+    });
+    begun.wait();
+    reader
 }
