@@ -145,6 +145,7 @@ pub struct Handle {
 struct Start {
     core: Core,
     cpu: Option<usize>,
+    poll: bool,
     caching: Caching,
     verify_payload: bool,
     nodes: Vec<(LocalNodeId, LocalNodeConfig)>,
@@ -170,6 +171,7 @@ impl Host {
         let setup = FrontendSetup { bounds, budget: Budget::new(config.payload_memory_bytes) };
         let frontends: Arc<[_]> = config.frontends.into_iter().take(FRONTENDS_MAX).collect();
         let cpus = if config.pin { allowed_cpus()? } else { Vec::new() };
+        let cpu_count = std::thread::available_parallelism().map_or(1, usize::from);
         let wall_offset_ns = wall_offset_ns();
         let names = config.nodes.iter().map(|node| {
             let expected = &node.opening.expected;
@@ -190,6 +192,8 @@ impl Host {
             let start = Start {
                 core: Core(core),
                 cpu: (!cpus.is_empty()).then(|| cpus[core % cpus.len()]),
+                // Two cores on one CPU would poll while the other one has work.
+                poll: cores <= cpu_count,
                 caching: config.caching,
                 verify_payload: config.verify_payload,
                 nodes,
@@ -294,7 +298,8 @@ fn run_core(
     all_in: &Receiver<Vec<Sender<Message>>>,
 ) -> io::Result<()> {
     let set_up = || -> io::Result<(Reactor, Sender<Message>, Mailbox<Message>)> {
-        let options = ReactorOptions { cpu: start.cpu, ..ReactorOptions::default() };
+        let options =
+            ReactorOptions { cpu: start.cpu, poll: start.poll, ..ReactorOptions::default() };
         let mut reactor = Reactor::new(options)?;
         let (sender, mailbox) = reactor.mailbox(MAILBOX_MESSAGES, token(Kind::Mail, 0, 0))?;
         Ok((reactor, sender, mailbox))

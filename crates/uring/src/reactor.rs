@@ -15,9 +15,10 @@
 //! A send to a socket with room ends within the system call that submits it. If its event ended the
 //! turn, each turn that sends would be followed by one that has nothing to do. So the event of a
 //! quiet send ([`Reactor::send_quietly`]) waits for the next other one: the turn asks the kernel
-//! for one result more than there are such sends. A quiet send never waits for room: the kernel
-//! reports at once that there is none, and the rest is sent as usual. Otherwise a peer that does
-//! not read would make the events of all others late.
+//! for one result more than there are such sends. A send is quiet only if the socket surely takes
+//! it whole; the reactor counts the room of each socket. It never waits for room: where the count
+//! is wrong, the kernel reports at once what it took, and the rest is sent as usual. Otherwise a
+//! peer that does not read would make the events of all others late.
 //!
 //! If the kernel finishes an operation only in part (a short read, a partial send), the reactor
 //! continues it in the next turn. It reports the operation once, when it is whole.
@@ -102,8 +103,9 @@ pub struct ReactorOptions {
     pub max_operations: usize,
     /// The best completion mode to try. Lower it only to test the other modes.
     pub task_run: TaskRun,
-    /// Poll for some microseconds before sleeping, while this pays (see `poll`). Has no effect on a
-    /// machine with one CPU.
+    /// Poll for some microseconds before sleeping, while this pays (see `poll`). Has no effect if
+    /// the calling thread has one CPU before it is pinned. A program with more reactors than CPUs
+    /// should turn it off: polls would take the time of other reactors.
     pub poll: bool,
 }
 
@@ -217,13 +219,14 @@ impl Reactor {
     /// # Errors
     /// The CPU does not exist, or the kernel refuses the ring. The text gives the reason.
     pub fn new(options: ReactorOptions) -> io::Result<Self> {
+        // Before the thread is pinned: then the system counts one.
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         if let Some(cpu) = options.cpu {
             thread::pin_to_cpu(cpu).map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot run on CPU {cpu}: {error}"))
             })?;
         }
         thread::sharpen_timers();
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let entries = options.entries.max(1);
         let completions = entries.saturating_mul(COMPLETIONS_PER_ENTRY);
         let (ring, task_run) = ring::set_up(entries, completions, options.task_run)?;

@@ -459,7 +459,7 @@ impl Reactor {
             Queued::Step(key) => {
                 let flight = &mut self.flights[key];
                 flight.holder = Holder::Kernel;
-                self.quiet_queued += u32::from(flight.op.is_quiet());
+                self.quiet_queued += u32::from(flight.op.begin_quietly());
                 let name = user_data(key, flight.generation);
                 flight.op.entry().user_data(name)
             }
@@ -529,6 +529,7 @@ mod tests {
 
     use super::*;
     use crate::reactor::poll::Polling;
+    use crate::thread::allowed_cpus;
     use crate::{Caching, File, ReactorOptions, TaskRun, Token};
 
     /// How long the other thread waits before it sends: far less than the longest poll.
@@ -552,6 +553,16 @@ mod tests {
         assert_eq!((counters.polls_found, counters.polls_in_vain), (1, 0), "{counters:?}");
         assert_eq!(counters.waits, 0, "{counters:?}");
         events.pop().expect("one event")
+    }
+
+    /// A thread that is pinned polls as another does: the machine has other CPUs.
+    #[test]
+    fn a_pinned_reactor_polls() {
+        let allowed = allowed_cpus().expect("the system knows");
+        let options = ReactorOptions { cpu: Some(allowed[0]), ..ReactorOptions::default() };
+        let mut reactor = Reactor::new(options).expect("a ring");
+        (0..4).for_each(|_| reactor.polling.slept(Nanos(1000)));
+        assert_eq!(reactor.polling.limit().is_some(), allowed.len() > 1);
     }
 
     #[test]
