@@ -3,7 +3,9 @@
 CARGO ?= cargo
 PYTHON := $(firstword $(wildcard /usr/bin/python3) python3)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-FIELDSTONE := $(TARGET)/release/fieldstone
+# The profile of what is built to run: `release` for users, `quick` for tests (Cargo.toml).
+PROFILE ?= release
+FIELDSTONE = $(TARGET)/$(PROFILE)/fieldstone
 # Verilator and Yosys: see rtl/install-tools.
 HDL := $(TARGET)/hdl
 VERILATOR := $(HDL)/bin/verilator
@@ -36,14 +38,16 @@ quickstart: build ## From nothing to a protected block device, in one page; need
 	$(FIELDSTONE) quickstart
 
 build: ## The release build; with the FPGA device if `make hdl-tools` was run
-	$(CARGO) build --release --locked -p fieldstone $(FEATURES)
+	$(CARGO) build --profile $(PROFILE) --locked -p fieldstone $(FEATURES)
 
 # In this order, so that what is wrong shows as early as it can.
-STAGES = tools lint unit rtl bindings build simulate scenarios
+STAGES = tools lint unit rtl bindings simulate scenarios
 
 test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real clients
 	@$(foreach stage,$(STAGES),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
 		echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
+
+bindings simulate scenarios test-ceph: export PROFILE = quick
 
 tools: hdl-tools ## NBD clients and Ceph for the scenarios; asks apt for those that are missing
 	tests/install-tools
@@ -84,11 +88,11 @@ ceph-plugin: ## libec_fieldstone.so for the OSDs of Ceph CEPH_VERSION (default: 
 	@echo '#include <rados/buffer.h>' | $(CXX) -std=c++17 -x c++ -fsyntax-only - || { echo "The \
 	plug-in needs a C++ compiler and <rados/buffer.h> of Ceph $(CEPH_VERSION): install g++ and \
 	libradospp-dev" >&2; exit 1; }
-	$(CARGO) rustc --release --locked -p fieldstone-ceph-plugin --crate-type staticlib
+	$(CARGO) rustc --profile $(PROFILE) --locked -p fieldstone-ceph-plugin --crate-type staticlib
 	mkdir -p $(CEPH_PLUGIN)
 	$(CXX) $(CEPH_PLUGIN_FLAGS) -fPIC -fvisibility=hidden -shared -s \
 		-o $(CEPH_PLUGIN)/libec_fieldstone.so $(CEPH_PLUGIN_SOURCES)/plugin.cc \
-		$(TARGET)/release/libfieldstone_ceph_plugin.a \
+		$(TARGET)/$(PROFILE)/libfieldstone_ceph_plugin.a \
 		-Wl,--version-script=$(CEPH_PLUGIN_SOURCES)/plugin.map -Wl,--gc-sections
 	@echo "$(CEPH_PLUGIN)/libec_fieldstone.so is for Ceph $(CEPH_VERSION)."
 	@echo "Every monitor and OSD needs it in $(CEPH_PLUGINS)"
@@ -122,12 +126,12 @@ bench-ceph-plugin: ceph-plugin-harness ## The plug-in's rates beside those of Ce
 # the same run of cargo: then both have the same dependencies with the same features, which are
 # compiled once.
 define install-library
-	FIELDSTONE_SONAME=lib$(2).so.0 $(CARGO) build --release --locked -p fieldstone-$(1) \
+	FIELDSTONE_SONAME=lib$(2).so.0 $(CARGO) build --profile $(PROFILE) --locked -p fieldstone-$(1) \
 		$(if $(WITH_COMMAND),-p fieldstone $(FEATURES))
 	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	install -m 644 crates/$(1)/include/$(2).h $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(TARGET)/release/lib$(2).a $(DESTDIR)$(PREFIX)/lib
-	install -m 755 $(TARGET)/release/lib$(2).so $(DESTDIR)$(PREFIX)/lib/lib$(2).so.$(VERSION)
+	install -m 644 $(TARGET)/$(PROFILE)/lib$(2).a $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(TARGET)/$(PROFILE)/lib$(2).so $(DESTDIR)$(PREFIX)/lib/lib$(2).so.$(VERSION)
 	strip --strip-debug $(DESTDIR)$(PREFIX)/lib/lib$(2).so.$(VERSION)
 	ln -sf lib$(2).so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/lib$(2).so.0
 	ln -sf lib$(2).so.0 $(DESTDIR)$(PREFIX)/lib/lib$(2).so

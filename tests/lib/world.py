@@ -30,7 +30,15 @@ from pulse import Deadline
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-FIELDSTONE = os.environ.get("FIELDSTONE", str(TARGET / "release" / "fieldstone"))
+
+
+def newest_build():
+    """The command as `make scenarios` or `make build` has built it, whichever was later."""
+    builds = [TARGET / profile / "fieldstone" for profile in ("quick", "release")]
+    return str(max(builds, key=lambda path: path.stat().st_mtime if path.exists() else 0))
+
+
+FIELDSTONE = os.environ.get("FIELDSTONE") or newest_build()
 EVIDENCE = ROOT / "target" / "evidence"
 
 # Tools are Debian's: a python3 or nbdsh that some version manager put in front is another one.
@@ -389,7 +397,7 @@ class World(contextlib.AbstractContextManager):
 
     def __enter__(self):
         if not os.access(FIELDSTONE, os.X_OK):
-            raise Failure(f"{FIELDSTONE} is not there; run `cargo build --release` first")
+            raise Failure(f"{FIELDSTONE} is not there; run `make build` first")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fs."))
         (self.folder / "log").mkdir()
         return self
