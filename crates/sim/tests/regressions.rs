@@ -2,6 +2,9 @@
 //! that a seed reproduces its run.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::{iter, thread};
 
 use fieldstone_proto::Strategy;
 use fieldstone_sim::{Options, run};
@@ -43,14 +46,22 @@ fn listed(list: &str) -> Vec<Listed> {
 
 #[test]
 fn seeds_that_once_failed_pass() {
-    let failures: Vec<_> = listed(LIST)
-        .into_iter()
-        .filter(|listed| !listed.parked)
-        .map(|Listed { seed, thin, replicate, .. }| {
-            run(seed, Options { thin, replicate: Some(replicate), ..Options::default() })
-        })
-        .filter(|outcome| outcome.failure.is_some())
-        .collect();
+    // All CPUs take seeds from the list until it is empty.
+    let seeds = Mutex::new(listed(LIST).into_iter().filter(|listed| !listed.parked));
+    let next = || seeds.lock().expect("no panic while it is locked").next();
+    let run_some = || -> Vec<_> {
+        iter::from_fn(next)
+            .map(|Listed { seed, thin, replicate, .. }| {
+                run(seed, Options { thin, replicate: Some(replicate), ..Options::default() })
+            })
+            .filter(|outcome| outcome.failure.is_some())
+            .collect()
+    };
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    let failures: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..cpus).map(|_| scope.spawn(run_some)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    });
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
