@@ -123,14 +123,13 @@ impl Hpu {
         if !(TABLES_AT..=CONTEXT_BYTES).contains(&context.len()) {
             return Err(HpuError::Context(context.len()));
         }
-        let surroundings = Surroundings::UNLIMITED;
         let region = |name, base, len| Region {
             name,
             base,
             bytes: vec![0; len],
             load_extra_cycles: 0,
             store_extra_cycles: 0,
-            atomic_extra_cycles: surroundings.atomic_extra_cycles,
+            atomic_extra_cycles: 0,
         };
         let mut memory = Memory::new(vec![
             region("program", PROGRAM, MAX_PROGRAM_BYTES as usize),
@@ -146,7 +145,7 @@ impl Hpu {
             memory,
             entries,
             costs: Costs::RI5CY,
-            surroundings,
+            surroundings: Surroundings::UNLIMITED,
             host_end: (u64::from(field(8)) << 32 | u64::from(field(4)))
                 .saturating_add(u64::from(field(STAGING_LEN_AT)) * u64::from(MAX_REQUESTS)),
             node: field(0),
@@ -362,6 +361,8 @@ impl Bus for UnitBus<'_> {
         address: u32,
         change: &mut dyn FnMut(u32) -> u32,
     ) -> Result<Access, BusError> {
-        self.memory.atomic(address, change)
+        let access = self.memory.atomic(address, change)?;
+        let extra_cycles = access.extra_cycles + self.surroundings.atomic_extra_cycles;
+        Ok(Access { extra_cycles, ..access })
     }
 }
