@@ -85,7 +85,7 @@ fn the_cpu_adds_long_parities_up() {
 }
 
 /// The packets of data node `column` to node 3, the first parity node, for request `request`.
-fn intermediate(column: usize, request: u64, len: usize) -> Vec<Vec<u8>> {
+pub fn intermediate(column: usize, request: u64, len: usize) -> Vec<Vec<u8>> {
     let mut write = code_writes(3, 2, len).swap_remove(column);
     write.request = request;
     write.message = request as u32;
@@ -97,7 +97,7 @@ fn intermediate(column: usize, request: u64, len: usize) -> Vec<Vec<u8>> {
     packets
 }
 
-fn status(outputs: &[Output]) -> Option<u32> {
+pub fn status(outputs: &[Output]) -> Option<u32> {
     outputs.iter().find_map(|output| match output {
         Output::Send(packet) => Reply::parse(packet).map(|reply| reply.status),
         _ => None,
