@@ -158,11 +158,18 @@ struct cache {
     uint32_t word[CACHED][CAPABILITY_WORDS]; /* checked capabilities, by a word of their MAC */
 };
 
-/* A parity write, from its first message until its last one ends. */
+enum { PREFIX_WORDS = 6 }; /* volume and epoch, which a capability begins with */
+
+/* A parity write, from its first message until its last one ends. A message is part of it if it
+ * has the same client and number, and writes the same segment and address. So who may not write
+ * there joins no write there, whatever client and number it names. */
 struct group {
     uint32_t used;
     uint32_t number[2]; /* the request's number */
     uint32_t client;
+    uint32_t prefix[PREFIX_WORDS]; /* volume and epoch of the capability */
+    uint32_t segment[2];
+    uint32_t address[2]; /* where this node stores the parity */
     uint32_t length;   /* bytes of each message */
     uint32_t packets;  /* packets of each message */
     uint32_t expected; /* messages: one per data node */

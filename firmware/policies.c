@@ -15,7 +15,6 @@
 enum {
     HEADERS_BYTES = sizeof(struct dfs_header) + sizeof(struct write_header),
     SIGNED_BYTES = 52,
-    PREFIX_WORDS = 6,      /* volume and epoch: in the midstate of a key */
     SPIN_LIMIT = 100000,   /* turns that a handler waits for the pool's lock */
 };
 
@@ -165,17 +164,34 @@ static struct group *group_of(const struct nic_task *task)
     return &task->pool->group[((task->request->group & REQUEST_GROUP) - 1) % GROUPS];
 }
 
+/* Whether the group is that of the parity write that these headers are part of. `own` is this
+ * node's place of the parity. The capability is checked. */
+static int is_of(const struct group *group, const struct dfs_header *dfs,
+                 const struct write_header *write, const struct coordinates *own)
+{
+    const uint32_t *prefix = dfs->capability.volume;
+    uint32_t different = group->client ^ dfs->client;
+    for (uint32_t i = 0; i < 2; i++) {
+        different |= group->number[i] ^ dfs->request[i];
+        different |= group->segment[i] ^ write->segment[i];
+        different |= group->address[i] ^ own->address[i];
+    }
+    for (uint32_t i = 0; i < PREFIX_WORDS; i++)
+        different |= group->prefix[i] ^ prefix[i];
+    return different == 0;
+}
+
 /* The group of the parity write that these headers are part of; an unused one if there is none;
  * NULL if all are used. */
-static struct group *find_group(struct pool *pool, const struct dfs_header *dfs)
+static struct group *find_group(struct pool *pool, const struct dfs_header *dfs,
+                                const struct write_header *write, const struct coordinates *own)
 {
     struct group *unused = NULL;
     for (uint32_t i = 0; i < GROUPS; i++) {
         struct group *group = &pool->group[i];
         if (group->used == 0)
             unused = group;
-        else if (group->number[0] == dfs->request[0] && group->number[1] == dfs->request[1] &&
-                 group->client == dfs->client)
+        else if (is_of(group, dfs, write, own))
             return group;
     }
     return unused;
@@ -200,17 +216,24 @@ static void close_group(const struct nic_task *task, struct group *group)
 
 /* The first message of a parity write: takes accumulators, or leaves the work to the host. */
 static void open_group(struct pool *pool, struct group *group, const struct dfs_header *dfs,
-                       uint32_t length, uint32_t k, uint32_t first_len)
+                       const struct write_header *write, const struct coordinates *own,
+                       uint32_t first_len)
 {
-    uint32_t rest = length - first_len;
+    uint32_t rest = write->length - first_len;
     uint32_t packets = 1 + rest / DATA_BYTES + (rest % DATA_BYTES != 0);
+    const uint32_t *prefix = dfs->capability.volume;
     group->used = 1;
-    group->number[0] = dfs->request[0];
-    group->number[1] = dfs->request[1];
+    for (uint32_t i = 0; i < 2; i++) {
+        group->number[i] = dfs->request[i];
+        group->segment[i] = write->segment[i];
+        group->address[i] = own->address[i];
+    }
     group->client = dfs->client;
-    group->length = length;
+    for (uint32_t i = 0; i < PREFIX_WORDS; i++)
+        group->prefix[i] = prefix[i];
+    group->length = write->length;
     group->packets = packets;
-    group->expected = k;
+    group->expected = scheme_k(write->scheme);
     if (packets > GROUP_PACKETS || packets > pool->free) {
         group->host = 1;
         return;
@@ -235,21 +258,21 @@ static enum status may_join(const struct nic_task *task, const struct group *gro
 
 /* Joins the parity write that this message is part of. */
 static enum status join_group(const struct nic_task *task, const struct dfs_header *dfs,
-                              const struct write_header *write, uint32_t first_len)
+                              const struct write_header *write, const struct coordinates *own,
+                              uint32_t first_len)
 {
     struct pool *pool = task->pool;
-    uint32_t scheme = write->scheme;
     if (!lock(pool))
         return STATUS_RETRY;
-    struct group *group = find_group(pool, dfs);
+    struct group *group = find_group(pool, dfs, write, own);
     enum status status = STATUS_RETRY;
     if (group != NULL) {
         if (group->used == 0)
-            open_group(pool, group, dfs, write->length, scheme_k(scheme), first_len);
+            open_group(pool, group, dfs, write, own, first_len);
         status = may_join(task, group, write);
     }
     if (status == STATUS_DONE) {
-        group->columns |= 1u << scheme_column(scheme);
+        group->columns |= 1u << scheme_column(write->scheme);
         group->request_id[group->opened++ % MAX_DATA_NODES] = task->request_id;
         task->request->group =
             ((uint32_t)(group - pool->group) + 1) | (group->host ? REQUEST_HOST : 0);
@@ -348,15 +371,15 @@ uint32_t header_handler(const struct nic_task *task)
         nic_event(EVENT_MALFORMED, line, packet->source);
         return NIC_REFUSE;
     }
+    const struct coordinates *own = &write->nodes[rank(packet)];
     enum status status = authenticate(task, &dfs->capability, write->segment);
     if (status == STATUS_DONE && strategy(write->scheme) == STRATEGY_CODE && rank(packet) != 0)
-        status = join_group(task, dfs, write, data_len(packet));
+        status = join_group(task, dfs, write, own, data_len(packet));
     if (status != STATUS_DONE) {
         reply(task, dfs->client, dfs->request, status);
         return NIC_REFUSE;
     }
     struct request *request = task->request;
-    const struct coordinates *own = &write->nodes[rank(packet)];
     request->scheme = write->scheme;
     request->client = dfs->client;
     request->number[0] = dfs->request[0];

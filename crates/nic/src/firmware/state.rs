@@ -22,7 +22,7 @@ pub const CACHE_BYTES: usize = 64 * 68;
 pub const POOL_BYTES: usize = 8 + 64 * 4 + 16 * GROUP_BYTES + 64 * 2048;
 /// Bytes of the core's own memory.
 pub const SCRATCH_BYTES: usize = 8192;
-const GROUP_BYTES: usize = (12 + MAX_DATA_NODES + 3 * 16) * 4;
+const GROUP_BYTES: usize = (22 + MAX_DATA_NODES + 3 * 16) * 4;
 const KEY_BYTES: usize = (4 + 2 + 8) * 4;
 /// Where the tables start in the context: a multiple of 16.
 pub(super) const TABLES_AT: usize = 544;
