@@ -95,6 +95,7 @@ enum status {
     STATUS_RETRY = 5,      /* no room; the client tries again later */
     STATUS_INCOMPLETE = 6, /* bytes are missing, or the messages of a parity write disagree */
     STATUS_TOO_LONG = 7,   /* a parity write for the host that is longer than its staging area */
+    STATUS_CODE = 8,       /* the data node has no coefficients for the code, or for the column */
 };
 
 enum event {
@@ -152,7 +153,12 @@ struct context {
     uint8_t coefficient[MAX_PARITIES][MAX_DATA_NODES]; /* of parity and column */
     uint32_t tables_at;   /* from the start of the context to the tables */
     uint32_t staging_len; /* bytes of each staging area, which start at host_len; at most 4 MiB */
+    uint32_t code;        /* the coefficients' code as in write_header.scheme: bits 8-15 k, 16-23 m,
+                           * 24-31 the column that the tables serve, or ANY_COLUMN; k is 0 without
+                           * coefficients */
 };
+
+enum { ANY_COLUMN = 0xff };
 
 struct cache {
     uint32_t word[CACHED][CAPABILITY_WORDS]; /* checked capabilities, by a word of their MAC */

@@ -316,6 +316,25 @@ static uint32_t malformed(const struct nic_task *task, const struct packet_heade
     return 0;
 }
 
+/* Whether this node's coefficients and tables are those of the scheme: its code, and its column. */
+static int has_code(const struct context *context, uint32_t scheme)
+{
+    uint32_t column = scheme_column(context->code);
+    return scheme_k(scheme) == scheme_k(context->code) &&
+           scheme_m(scheme) == scheme_m(context->code) &&
+           (column == ANY_COLUMN || column == scheme_column(scheme));
+}
+
+/* What a node of a code checks before it accepts a message. A parity node adds up what data nodes
+ * send, whatever their coefficients. */
+static enum status admit(const struct nic_task *task, const struct packet_header *packet,
+                         const struct dfs_header *dfs, const struct write_header *write)
+{
+    if (rank(packet) != 0)
+        return join_group(task, dfs, write, &write->nodes[rank(packet)], data_len(packet));
+    return has_code(task->context, write->scheme) ? STATUS_DONE : STATUS_CODE;
+}
+
 static void set_children(struct request *request, const struct packet_header *packet,
                          const struct write_header *write)
 {
@@ -373,8 +392,8 @@ uint32_t header_handler(const struct nic_task *task)
     }
     const struct coordinates *own = &write->nodes[rank(packet)];
     enum status status = authenticate(task, &dfs->capability, write->segment);
-    if (status == STATUS_DONE && strategy(write->scheme) == STRATEGY_CODE && rank(packet) != 0)
-        status = join_group(task, dfs, write, own, data_len(packet));
+    if (status == STATUS_DONE && strategy(write->scheme) == STRATEGY_CODE)
+        status = admit(task, packet, dfs, write);
     if (status != STATUS_DONE) {
         reply(task, dfs->client, dfs->request, status);
         return NIC_REFUSE;

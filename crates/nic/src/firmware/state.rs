@@ -27,9 +27,11 @@ const KEY_BYTES: usize = (4 + 2 + 8) * 4;
 /// Where the tables start in the context: a multiple of 16.
 pub(super) const TABLES_AT: usize = 544;
 /// Where the length of the staging areas is in the context.
-pub(super) const STAGING_LEN_AT: usize = CONTEXT_FIELDS_BYTES - 4;
-const CONTEXT_FIELDS_BYTES: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 8;
+pub(super) const STAGING_LEN_AT: usize = CONTEXT_FIELDS_BYTES - 8;
+const CONTEXT_FIELDS_BYTES: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 12;
 const _: () = assert!(CONTEXT_FIELDS_BYTES <= TABLES_AT);
+/// In the place of a column: the tables serve all.
+const ANY_COLUMN: u8 = 0xff;
 /// The data of a staged message starts here in its staging area; its headers are before it.
 pub const STAGED_DATA: u32 = 256;
 /// The most bytes of a staging area.
@@ -69,7 +71,8 @@ pub struct Settings {
     pub staging_len: u32,
     /// Volumes and epochs whose capabilities the NIC accepts: at most [`KEYS`].
     pub keys: Vec<(MasterKey, VolumeId, Epoch)>,
-    /// Coefficients by parity and column.
+    /// Coefficients by parity and column: those of the one code that the node encodes as a data
+    /// node. Without any it refuses to.
     pub coefficients: Vec<Vec<u8>>,
     /// How the firmware multiplies.
     pub multiply: Multiply,
@@ -127,9 +130,23 @@ impl Settings {
         }
         bytes.extend((TABLES_AT as u32).to_le_bytes());
         bytes.extend(self.staging_len.min(MAX_STAGING_LEN).to_le_bytes());
+        bytes.extend(self.code());
         bytes.resize(TABLES_AT, 0);
         bytes.extend(self.tables());
         bytes
+    }
+
+    /// The code of the coefficients, in the places of `write_header.scheme`.
+    fn code(&self) -> [u8; 4] {
+        let columns = self.coefficients.first().map_or(0, Vec::len);
+        let byte = |n: usize| u8::try_from(n).unwrap_or(0);
+        let column = if self.multiply == Multiply::Pairs {
+            // A column that no code has is served to no write.
+            u8::try_from(self.column).unwrap_or(u8::MAX).min(ANY_COLUMN - 1)
+        } else {
+            ANY_COLUMN
+        };
+        [0, byte(columns), byte(self.coefficients.len()), column]
     }
 
     fn tables(&self) -> Vec<u8> {

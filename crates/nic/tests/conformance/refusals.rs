@@ -6,6 +6,7 @@ use fieldstone_nic::firmware::state::Multiply;
 use fieldstone_proto::capability::{MasterKey, Rights};
 use fieldstone_proto::ids::SegmentId;
 
+use crate::coding::status;
 use crate::node::Node;
 use crate::writes::{EPOCH, HOST_LEN, MASTER, NOW_NS, VOLUME, capability, settings, write};
 
@@ -140,4 +141,31 @@ fn malformed_headers_are_refused() {
         assert!(refused, "{len}: {outputs:?}");
     }
     assert!(node.is_clean());
+}
+
+/// A data node refuses codes and columns that it has no tables for. It would store wrong parities.
+#[test]
+fn a_code_without_tables_is_refused() {
+    let code = |k, m, column| Scheme::Code { k, m, column };
+    for (multiply, coefficients, column, scheme, expected) in [
+        (Multiply::Table, (0, 0), 0, code(3, 2, 0), Some(8)),
+        (Multiply::Table, (3, 2), 0, code(6, 2, 4), Some(8)),
+        (Multiply::Table, (3, 2), 0, code(3, 3, 0), Some(8)),
+        (Multiply::Table, (3, 2), 0, code(2, 2, 0), Some(8)),
+        (Multiply::Table, (3, 2), 0, code(3, 2, 2), None),
+        (Multiply::Pairs, (3, 2), 1, code(3, 2, 0), Some(8)),
+        (Multiply::Pairs, (3, 2), 1, code(3, 2, 2), Some(8)),
+        (Multiply::Pairs, (3, 2), 1, code(3, 2, 1), None),
+        (Multiply::Pairs, (3, 2), 300, code(3, 2, 0), Some(8)),
+    ] {
+        let mut settings = settings(0, multiply, coefficients.0, coefficients.1);
+        settings.column = column;
+        let Some(mut node) = Node::new(&settings) else { return };
+        let Scheme::Code { m, .. } = scheme else { unreachable!() };
+        let outputs = node.packet(&write(scheme, 1 + u32::from(m), 3000).packets()[0]);
+        let case = format!("{multiply:?} {coefficients:?} {column} {scheme:?}");
+        assert_eq!(status(&outputs), expected, "{case}");
+        assert_eq!(node.core.open_messages().is_empty(), expected.is_some(), "{case}");
+        assert_eq!(node.storage.is_empty(), expected.is_some(), "{case}");
+    }
 }
