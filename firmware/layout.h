@@ -21,6 +21,8 @@ enum {
     MAX_PARITIES = 4,      /* parity nodes of a write */
     MAX_DATA_NODES = 16,   /* data nodes of a write */
     KEYS = 8,              /* volumes and epochs whose capabilities a NIC checks */
+    EXTENTS = 256,         /* segments that a NIC takes writes for */
+    EXTENT_TRIES = 8,      /* entries of the extents' table that may have a segment */
     CACHED = 64,           /* checked capabilities that a NIC remembers */
     GROUPS = 16,           /* parity writes at once */
     ACCUMULATORS = 64,     /* packets of parity at once */
@@ -91,7 +93,8 @@ enum status {
     STATUS_FORGED = 1,     /* no key of this NIC made the capability */
     STATUS_EXPIRED = 2,
     STATUS_RIGHTS = 3,
-    STATUS_RANGE = 4,      /* the capability does not cover the segment */
+    STATUS_RANGE = 4,      /* the capability does not cover the segment, or the node has no place
+                            * for these bytes of it there */
     STATUS_RETRY = 5,      /* no room; the client tries again later */
     STATUS_INCOMPLETE = 6, /* bytes are missing, or the messages of a parity write disagree */
     STATUS_TOO_LONG = 7,   /* a parity write for the host that is longer than its staging area */
@@ -144,10 +147,19 @@ struct key {
     uint32_t midstate[8];
 };
 
+/* Where a segment of a volume is in this node's storage. The segment's entry is one of the
+ * EXTENT_TRIES entries from (volume[0] + segment[0]) % EXTENTS on, in a circle. */
+struct extent {
+    uint32_t volume[4];
+    uint32_t segment[2];
+    uint32_t base[2]; /* the address of its first byte */
+    uint32_t length;  /* bytes; 0 in an unused entry */
+};
+
 /* What the control side sets. Tables are in bytes from the start of `tables`. */
 struct context {
     uint32_t node;        /* this node */
-    uint32_t host_len[2]; /* storage addresses are below this */
+    uint32_t host_len[2]; /* storage addresses, so those of extents, are below this */
     uint32_t keys;        /* how many of `key` are set */
     struct key key[KEYS];
     uint8_t coefficient[MAX_PARITIES][MAX_DATA_NODES]; /* of parity and column */
@@ -156,6 +168,7 @@ struct context {
     uint32_t code;        /* the coefficients' code as in write_header.scheme: bits 8-15 k, 16-23 m,
                            * 24-31 the column that the tables serve, or ANY_COLUMN; k is 0 without
                            * coefficients */
+    struct extent extent[EXTENTS];
 };
 
 enum { ANY_COLUMN = 0xff };

@@ -1,8 +1,8 @@
 /* The storage policies as handlers: authentication, ring and tree replication, streaming codes.
  *
  * The header handler checks everything that the message's later packets rely on: lengths, ranks,
- * the node's own coordinates, the range of addresses, and the capability. It refuses what does not
- * hold, and the NIC then drops the rest of the message. Ranks only grow from node to node, so no
+ * the node's own coordinates, the capability, and that the write's bytes are in the place of its
+ * segment. It refuses what does not hold, and the NIC then drops the rest of the message. Ranks only grow from node to node, so no
  * packet goes in a circle, whatever the coordinates say. The payload handler checks the place of
  * its own packet's data, and then writes, forwards, encodes or aggregates. The completion handler
  * replies to the client. (Network-accelerated DFS paper, sections III-VII.)
@@ -308,11 +308,29 @@ static uint32_t malformed(const struct nic_task *task, const struct packet_heade
         return __LINE__;
     if (packet->offset != 0 || write->length == 0 || data_len(packet) > write->length)
         return __LINE__;
-    const uint32_t *start = write->nodes[rank(packet)].address;
-    uint32_t end[2] = {start[0] + write->length, start[1]};
-    end[1] += end[0] < start[0];
-    if (end[1] < start[1] || less(task->context->host_len, end))
-        return __LINE__;
+    return 0;
+}
+
+/* Whether the write's bytes are inside of its segment on this node. The capability, which is
+ * checked, says which segments of the volume may be written; where they are, the context alone
+ * says. */
+static int is_in_extent(const struct context *context, const uint32_t volume[4],
+                        const struct write_header *write, const struct coordinates *own)
+{
+    const uint32_t *segment = write->segment;
+    uint32_t at = volume[0] + segment[0];
+    for (uint32_t tries = EXTENT_TRIES; tries != 0; tries--) {
+        const struct extent *extent = &context->extent[at++ % EXTENTS];
+        uint32_t different = (extent->segment[0] ^ segment[0]) | (extent->segment[1] ^ segment[1]);
+        different |= (extent->volume[0] ^ volume[0]) | (extent->volume[1] ^ volume[1]);
+        different |= (extent->volume[2] ^ volume[2]) | (extent->volume[3] ^ volume[3]);
+        if (different == 0) {
+            uint32_t low = own->address[0] - extent->base[0];
+            uint32_t borrow = own->address[0] < extent->base[0];
+            return own->address[1] == extent->base[1] + borrow &&
+                   write->length <= extent->length && low <= extent->length - write->length;
+        }
+    }
     return 0;
 }
 
@@ -391,7 +409,10 @@ uint32_t header_handler(const struct nic_task *task)
         return NIC_REFUSE;
     }
     const struct coordinates *own = &write->nodes[rank(packet)];
-    enum status status = authenticate(task, &dfs->capability, write->segment);
+    const struct capability *capability = &dfs->capability;
+    enum status status = authenticate(task, capability, write->segment);
+    if (status == STATUS_DONE && !is_in_extent(task->context, capability->volume, write, own))
+        status = STATUS_RANGE;
     if (status == STATUS_DONE && strategy(write->scheme) == STRATEGY_CODE)
         status = admit(task, packet, dfs, write);
     if (status != STATUS_DONE) {

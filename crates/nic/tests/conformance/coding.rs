@@ -6,7 +6,10 @@ use fieldstone_nic::firmware::packet::{Coordinates, Reply, Scheme, Write};
 use fieldstone_nic::firmware::state::{Multiply, STAGED_DATA};
 
 use crate::node::{Cluster, Node};
-use crate::writes::{CLIENT, EPOCH, MASTER, STAGING_LEN, VOLUME, settings, write};
+use crate::writes::{CLIENT, EPOCH, MASTER, PLACE, STAGING_LEN, VOLUME, extent, settings, write};
+
+/// Where parity nodes store the parity.
+const PARITY_PLACE: u64 = PLACE + 0x9000;
 
 /// Data nodes 0 to k - 1, parity nodes k to k + m - 1; the packets interleaved as in figure 14.
 fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
@@ -16,7 +19,7 @@ fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
             write.message = 1000 + u32::from(column);
             write.nodes[0].node = u32::from(column);
             for (i, node) in write.nodes[1..].iter_mut().enumerate() {
-                *node = Coordinates { node: u32::from(k) + i as u32, address: 0x9000 };
+                *node = Coordinates { node: u32::from(k) + i as u32, address: PARITY_PLACE };
             }
             for byte in &mut write.data {
                 *byte = byte.wrapping_mul(3).wrapping_add(column * 41);
@@ -58,7 +61,7 @@ fn check_code(multiply: Multiply, k: u8, m: u8, len: usize) -> Option<Cluster> {
         assert!(node.stored(write.nodes[0].address, len) == write.data);
     }
     for (node, parity) in cluster.nodes[usize::from(k)..].iter().zip(parities(&writes, m)) {
-        assert!(node.stored(0x9000, len) == parity, "{multiply:?} {k}+{m} {len}");
+        assert!(node.stored(PARITY_PLACE, len) == parity, "{multiply:?} {k}+{m} {len}");
     }
     Some(cluster)
 }
@@ -177,7 +180,10 @@ fn a_parity_write_is_joined_by_its_own_messages_only() {
         intermediate_of(9, 1, write).swap_remove(0)
     };
     let others = [
-        foreign(|write| write.segment = 12),
+        foreign(|write| {
+            write.segment = 12;
+            write.nodes[1].address = extent(12).base;
+        }),
         foreign(|write| write.nodes[1].address += 0x1_0000),
         foreign(|write| write.client = 101),
     ];
@@ -194,7 +200,7 @@ fn a_parity_write_is_joined_by_its_own_messages_only() {
             // What data nodes send is added up as it is.
             let data: Vec<Vec<u8>> = code_writes(3, 2, len).into_iter().map(|w| w.data).collect();
             let sum: Vec<u8> = (0..len).map(|i| data[0][i] ^ data[1][i] ^ data[2][i]).collect();
-            assert!(node.stored(0x9000, len) == sum);
+            assert!(node.stored(PARITY_PLACE, len) == sum);
             assert_eq!(node.storage.len(), len);
             assert_eq!(status(&node.cleanup((9, 1))), Some(6));
             assert!(node.is_clean());

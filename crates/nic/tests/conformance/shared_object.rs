@@ -146,7 +146,7 @@ impl HostEngine {
             requests: Words32::new(&vec![0; MAX_REQUESTS as usize * REQUEST_BYTES]),
             cache: Words32::new(&[0; CACHE_BYTES]),
             pool: Words32::new(&new_pool()),
-            context: Words32::new(&settings.context()),
+            context: Words32::new(&settings.context().unwrap()),
             scratch: Words32::new(&[0; SCRATCH_BYTES]),
         })
     }
