@@ -23,7 +23,7 @@ enum {
     KEYS = 8,              /* volumes and epochs whose capabilities a NIC checks */
     EXTENTS = 256,         /* segments that a NIC takes writes for */
     EXTENT_TRIES = 8,      /* entries of the extents' table that may have a segment */
-    CACHED = 64,           /* checked capabilities that a NIC remembers */
+    CACHED = 64,           /* checked capabilities that a core remembers */
     GROUPS = 16,           /* parity writes at once */
     ACCUMULATORS = 64,     /* packets of parity at once */
     GROUP_PACKETS = 16,    /* packets of a parity write that the NIC aggregates */
@@ -173,6 +173,8 @@ struct context {
 
 enum { ANY_COLUMN = 0xff };
 
+/* Each core has one: an entry has many words, and no other core may see half of a new one. It holds
+ * for the keys of the context as it is. */
 struct cache {
     uint32_t word[CACHED][CAPABILITY_WORDS]; /* checked capabilities, by a word of their MAC */
 };

@@ -106,6 +106,19 @@ impl<E: Engine> Nic<E> {
         &mut self.engine
     }
 
+    /// Replaces the context: other keys, extents or coefficients. The core forgets the capabilities
+    /// that it has checked with the old keys, so a key that is gone allows nothing more. Messages
+    /// that are open go on: the control side that takes a segment's extent or a volume's key away
+    /// waits for them, or cleans them up.
+    ///
+    /// # Errors
+    /// [`EngineError::Context`] if the context does not fit; then the old one stays.
+    pub fn set_context(&mut self, context: &[u8]) -> Result<(), EngineError> {
+        self.engine.set_context(context)?;
+        self.engine.area_mut(Area::Cache).fill(0);
+        Ok(())
+    }
+
     /// The names of the messages that are open, `(source, message)`.
     #[must_use]
     pub fn open_messages(&self) -> Vec<(u32, u32)> {

@@ -21,7 +21,7 @@ pub const MAX_PARITIES: usize = 4;
 pub const MAX_DATA_NODES: usize = 16;
 /// Bytes of the entry of a message: below the 77 of the paper's write descriptor.
 pub const REQUEST_BYTES: usize = 68;
-/// Bytes of the remembered capabilities.
+/// Bytes of the capabilities that a core remembers.
 pub const CACHE_BYTES: usize = 64 * 68;
 /// Bytes of the accumulators and of who uses them.
 pub const POOL_BYTES: usize = 8 + 64 * 4 + 16 * GROUP_BYTES + 64 * 2048;
@@ -31,6 +31,9 @@ const GROUP_BYTES: usize = (22 + MAX_DATA_NODES + 3 * 16) * 4;
 const KEY_BYTES: usize = (4 + 2 + 8) * 4;
 /// Where the tables start in the context: a multiple of 16.
 pub(super) const TABLES_AT: usize = 9760;
+/// The most bytes of context and tables: with the tables of two bytes at a time, which take 512 KiB
+/// and are beyond what the rest leaves of L1. The model gives the context a bank of its own.
+pub(super) const CONTEXT_BYTES: usize = TABLES_AT + (8 << 16);
 /// Where the length of the staging areas is in the context.
 pub(super) const STAGING_LEN_AT: usize = EXTENTS_AT - 8;
 const EXTENTS_AT: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 12;
@@ -180,7 +183,8 @@ fn product(a: u8, b: u8) -> u8 {
 }
 
 impl Settings {
-    /// The context's bytes: fields, and the tables after them.
+    /// The context's bytes: fields, and the tables after them. A NIC that runs gets new ones by
+    /// [`Nic::set_context`](super::nic::Nic::set_context).
     ///
     /// # Errors
     /// [`SettingsError`] if a NIC cannot hold the keys or the extents.

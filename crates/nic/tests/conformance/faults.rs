@@ -25,6 +25,10 @@ impl Engine for Faulty {
         self.hpu.run(handler, call)
     }
 
+    fn set_context(&mut self, context: &[u8]) -> Result<(), EngineError> {
+        self.hpu.set_context(context)
+    }
+
     fn area(&self, area: Area) -> &[u8] {
         self.hpu.area(area)
     }

@@ -31,6 +31,14 @@ impl Node {
         })
     }
 
+    /// The control side changes the settings.
+    pub fn set(&mut self, settings: &Settings) {
+        let context = settings.context().unwrap();
+        self.core.set_context(&context).unwrap();
+        self.host.set_context(&context).unwrap();
+        self.settings = settings.clone();
+    }
+
     pub fn packet(&mut self, packet: &[u8]) -> Vec<Output> {
         let core = self.core.packet(packet, NOW_NS);
         let host = self.host.packet(packet, NOW_NS);

@@ -1,5 +1,6 @@
 //! What header handlers refuse: capabilities and headers that do not hold.
 
+use fieldstone_nic::firmware::engine::EngineError;
 use fieldstone_nic::firmware::nic::Output;
 use fieldstone_nic::firmware::packet::{Reply, Scheme, Write, capability_bytes};
 use fieldstone_nic::firmware::state::{Extent, Multiply};
@@ -193,6 +194,30 @@ fn addresses_are_inside_of_the_segment() {
     let key = MASTER.derive(volume, epoch);
     foreign.capability = Capability::issue(&key, volume, epoch, Rights::WRITE, NOW_NS + 1);
     assert_eq!(status(&refused(&mut node, &foreign)), Some(4));
+}
+
+/// A capability that was checked before a change counts after it as far as the new settings say:
+/// not without its key, and not for a segment that has gone.
+#[test]
+fn a_change_of_the_settings_holds_at_once() {
+    let old = settings(0, Multiply::Table, 0, 0);
+    let Some(mut node) = Node::new(&old) else { return };
+    let good = |node: &mut Node| status_at(node, 11, PLACE, 3000);
+    assert_eq!(good(&mut node), Some(0));
+    let mut raised = old.clone();
+    raised.keys[1].2 = Epoch(EPOCH.0 + 1);
+    node.set(&raised);
+    assert_eq!(good(&mut node), Some(1));
+    node.set(&old);
+    assert_eq!(good(&mut node), Some(0));
+    let mut without = old.clone();
+    without.extents.retain(|extent| extent.segment.0 != 11);
+    node.set(&without);
+    assert_eq!(good(&mut node), Some(4));
+    // What does not fit changes nothing.
+    let short = node.core.set_context(&[0; 100]);
+    assert_eq!(short, Err(EngineError::Context(100)));
+    assert_eq!(good(&mut node), Some(4));
 }
 
 /// Segments whose entries would be the same stand behind one another.

@@ -176,6 +176,11 @@ impl Engine for HostEngine {
         Ok(Run { result, commands, counters: None })
     }
 
+    fn set_context(&mut self, context: &[u8]) -> Result<(), EngineError> {
+        self.context = Words32::new(context);
+        Ok(())
+    }
+
     fn area(&self, area: Area) -> &[u8] {
         match area {
             Area::Requests => self.requests.bytes(),
