@@ -18,6 +18,9 @@ enum {
     SPIN_LIMIT = 100000,   /* turns that a handler waits for the pool's lock */
 };
 
+/* A function of its own: its registers are saved when it is called, not in each run of a handler. */
+#define RARE __attribute__((noinline))
+
 static uint32_t strategy(uint32_t scheme)
 {
     return scheme & 0xff;
@@ -87,6 +90,7 @@ static int is_cached(const struct cache *cache, const uint32_t *words)
 {
     const uint32_t *known = cache->word[words[CAPABILITY_WORDS - 1] % CACHED];
     uint32_t different = 0;
+#pragma GCC unroll 17 /* words: turns of a loop cost as much as what it does */
     for (uint32_t i = 0; i < CAPABILITY_WORDS; i++)
         different |= known[i] ^ words[i];
     /* An unused entry is zero; no key makes the MAC of a capability without rights useful. */
@@ -98,6 +102,7 @@ static const struct key *find_key(const struct context *context, const uint32_t 
     for (uint32_t i = 0; i < context->keys && i < KEYS; i++) {
         const uint32_t *key = context->key[i].volume;
         uint32_t different = 0;
+#pragma GCC unroll 6
         for (uint32_t w = 0; w < PREFIX_WORDS; w++)
             different |= key[w] ^ prefix[w];
         if (different == 0)
@@ -107,12 +112,13 @@ static const struct key *find_key(const struct context *context, const uint32_t 
 }
 
 /* Checks the MAC, and remembers the capability. */
-static int is_signed(const struct nic_task *task, const uint32_t *words)
+static RARE int is_signed(const struct nic_task *task, const uint32_t *words)
 {
     const struct key *key = find_key(task->context, words);
     if (key == NULL)
         return 0;
     uint32_t blocks[8], mac[4];
+#pragma GCC unroll 7
     for (uint32_t i = 0; i < 7; i++)
         blocks[i] = words[PREFIX_WORDS + i];
     blocks[7] = (uint32_t)SIGNED_BYTES << 24;
@@ -123,6 +129,7 @@ static int is_signed(const struct nic_task *task, const uint32_t *words)
     if (different != 0)
         return 0;
     uint32_t *known = task->cache->word[words[CAPABILITY_WORDS - 1] % CACHED];
+#pragma GCC unroll 17
     for (uint32_t i = 0; i < CAPABILITY_WORDS; i++)
         known[i] = words[i];
     return 1;
@@ -257,7 +264,7 @@ static enum status may_join(const struct nic_task *task, const struct group *gro
 }
 
 /* Joins the parity write that this message is part of. */
-static enum status join_group(const struct nic_task *task, const struct dfs_header *dfs,
+static RARE enum status join_group(const struct nic_task *task, const struct dfs_header *dfs,
                               const struct write_header *write, const struct coordinates *own,
                               uint32_t first_len)
 {
