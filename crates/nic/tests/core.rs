@@ -244,6 +244,8 @@ fn xpulp_moves_bits_and_bytes() {
     for (instr, result) in [
         (Instr::PackLow { rd, rs1, rs2 }, 0x6655_0206),
         (Instr::PackHigh { rd, rs1, rs2 }, 0x8877_0105),
+        (Instr::MulLow16 { rd, rs1, rs2 }, 0x6655 * 0x0206),
+        (Instr::MulHigh16 { rd, rs1, rs2 }, 0x8877 * 0x0105),
         (Instr::Shuffle { rd, rs1, rs2 }, 0x6666_7777),
         (Instr::Shuffle2 { rd, rs1, rs2 }, 0x2266_3377),
         (Instr::Insert { rd, rs1, bits: 8, position: 4 }, 0x4433_2551),

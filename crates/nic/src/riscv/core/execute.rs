@@ -346,6 +346,12 @@ impl Core {
                 let field = self.register(rs1) << (position & 31);
                 (rd, self.register(rd) & !mask | field & mask)
             }
+            Instr::MulLow16 { rd, rs1, rs2 } => {
+                (rd, (self.register(rs1) & 0xffff) * (self.register(rs2) & 0xffff))
+            }
+            Instr::MulHigh16 { rd, rs1, rs2 } => {
+                (rd, (self.register(rs1) >> 16) * (self.register(rs2) >> 16))
+            }
             Instr::PackLow { rd, rs1, rs2 } => {
                 (rd, self.register(rs1) << 16 | self.register(rs2) & 0xffff)
             }
@@ -392,6 +398,8 @@ fn reads(instr: &Instr) -> [Option<Reg>; 3] {
         | Instr::MulDiv { rs1, rs2, .. }
         | Instr::StoreConditional { rs1, rs2, .. }
         | Instr::Amo { rs1, rs2, .. }
+        | Instr::MulLow16 { rs1, rs2, .. }
+        | Instr::MulHigh16 { rs1, rs2, .. }
         | Instr::PackLow { rs1, rs2, .. }
         | Instr::PackHigh { rs1, rs2, .. }
         | Instr::Shuffle { rs1, rs2, .. } => [Some(rs1), Some(rs2), None],
