@@ -21,7 +21,9 @@ enum {
     MAX_PARITIES = 4,      /* parity nodes of a write */
     MAX_DATA_NODES = 16,   /* data nodes of a write */
     KEYS = 8,              /* volumes and epochs whose capabilities a NIC checks */
-    CACHED = 64,           /* checked capabilities that a NIC remembers */
+    EXTENTS = 256,         /* segments that a NIC takes writes for */
+    EXTENT_TRIES = 8,      /* entries of the extents' table that may have a segment */
+    CACHED = 64,           /* checked capabilities that a core remembers */
     GROUPS = 16,           /* parity writes at once */
     ACCUMULATORS = 64,     /* packets of parity at once */
     GROUP_PACKETS = 16,    /* packets of a parity write that the NIC aggregates */
@@ -91,10 +93,12 @@ enum status {
     STATUS_FORGED = 1,     /* no key of this NIC made the capability */
     STATUS_EXPIRED = 2,
     STATUS_RIGHTS = 3,
-    STATUS_RANGE = 4,      /* the capability does not cover the segment */
+    STATUS_RANGE = 4,      /* the capability does not cover the segment, or the node has no place
+                            * for these bytes of it there */
     STATUS_RETRY = 5,      /* no room; the client tries again later */
     STATUS_INCOMPLETE = 6, /* bytes are missing, or the messages of a parity write disagree */
     STATUS_TOO_LONG = 7,   /* a parity write for the host that is longer than its staging area */
+    STATUS_CODE = 8,       /* the data node has no coefficients for the code, or for the column */
 };
 
 enum event {
@@ -143,26 +147,50 @@ struct key {
     uint32_t midstate[8];
 };
 
+/* Where a segment of a volume is in this node's storage. The segment's entry is one of the
+ * EXTENT_TRIES entries from (volume[0] + segment[0]) % EXTENTS on, in a circle. */
+struct extent {
+    uint32_t volume[4];
+    uint32_t segment[2];
+    uint32_t base[2]; /* the address of its first byte */
+    uint32_t length;  /* bytes; 0 in an unused entry */
+};
+
 /* What the control side sets. Tables are in bytes from the start of `tables`. */
 struct context {
     uint32_t node;        /* this node */
-    uint32_t host_len[2]; /* storage addresses are below this */
+    uint32_t host_len[2]; /* storage addresses, so those of extents, are below this */
     uint32_t keys;        /* how many of `key` are set */
     struct key key[KEYS];
     uint8_t coefficient[MAX_PARITIES][MAX_DATA_NODES]; /* of parity and column */
     uint32_t tables_at;   /* from the start of the context to the tables */
     uint32_t staging_len; /* bytes of each staging area, which start at host_len; at most 4 MiB */
+    uint32_t code;        /* the coefficients' code as in write_header.scheme: bits 8-15 k, 16-23 m,
+                           * 24-31 the column that the tables serve, or ANY_COLUMN; k is 0 without
+                           * coefficients */
+    struct extent extent[EXTENTS];
 };
 
+enum { ANY_COLUMN = 0xff };
+
+/* Each core has one: an entry has many words, and no other core may see half of a new one. It holds
+ * for the keys of the context as it is. */
 struct cache {
     uint32_t word[CACHED][CAPABILITY_WORDS]; /* checked capabilities, by a word of their MAC */
 };
 
-/* A parity write, from its first message until its last one ends. */
+enum { PREFIX_WORDS = 6 }; /* volume and epoch, which a capability begins with */
+
+/* A parity write, from its first message until its last one ends. A message is part of it if it
+ * has the same client and number, and writes the same segment and address. So who may not write
+ * there joins no write there, whatever client and number it names. */
 struct group {
     uint32_t used;
     uint32_t number[2]; /* the request's number */
     uint32_t client;
+    uint32_t prefix[PREFIX_WORDS]; /* volume and epoch of the capability */
+    uint32_t segment[2];
+    uint32_t address[2]; /* where this node stores the parity */
     uint32_t length;   /* bytes of each message */
     uint32_t packets;  /* packets of each message */
     uint32_t expected; /* messages: one per data node */

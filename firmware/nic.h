@@ -8,7 +8,9 @@
  *   cleanup_handler     instead of the completion, when a message stays incomplete for too long
  *
  * A handler runs to its end, on one core. Other cores run handlers at the same time, also those of
- * the same message; memory that they share needs the atomic operations below. A handler may touch
+ * the same message; memory that they share needs the atomic operations below. Stack, packet,
+ * scratch and cache are the core's own. The control side changes the context while no core runs a
+ * header handler. A handler may touch
  * the memory that its task names, its stack and its constants; any other access ends it.
  *
  * Commands are asynchronous. The memory that a command names must stay as it is until the NIC has
@@ -37,7 +39,8 @@ struct nic_task {
                              * NIC_SLOT of it is the entry's index */
     struct request *request;       /* the message's entry; zero before its header handler */
     const struct context *context; /* set by the node's control side; handlers read it */
-    struct cache *cache;           /* checked capabilities; for header handlers */
+    struct cache *cache;           /* checked capabilities, of this core alone; for header handlers.
+                                    * The control side zeroes it when it changes the context */
     struct pool *pool;             /* accumulators of parities, and who uses them */
     uint8_t *scratch;              /* NIC_SCRATCH_BYTES of the core's own, at a multiple of 4 */
     uint32_t now_low, now_high;    /* the node's clock, in nanoseconds */

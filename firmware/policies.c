@@ -1,8 +1,8 @@
 /* The storage policies as handlers: authentication, ring and tree replication, streaming codes.
  *
  * The header handler checks everything that the message's later packets rely on: lengths, ranks,
- * the node's own coordinates, the range of addresses, and the capability. It refuses what does not
- * hold, and the NIC then drops the rest of the message. Ranks only grow from node to node, so no
+ * the node's own coordinates, the capability, and that the write's bytes are in the place of its
+ * segment. It refuses what does not hold, and the NIC then drops the rest of the message. Ranks only grow from node to node, so no
  * packet goes in a circle, whatever the coordinates say. The payload handler checks the place of
  * its own packet's data, and then writes, forwards, encodes or aggregates. The completion handler
  * replies to the client. (Network-accelerated DFS paper, sections III-VII.)
@@ -15,9 +15,11 @@
 enum {
     HEADERS_BYTES = sizeof(struct dfs_header) + sizeof(struct write_header),
     SIGNED_BYTES = 52,
-    PREFIX_WORDS = 6,      /* volume and epoch: in the midstate of a key */
     SPIN_LIMIT = 100000,   /* turns that a handler waits for the pool's lock */
 };
+
+/* A function of its own: its registers are saved when it is called, not in each run of a handler. */
+#define RARE __attribute__((noinline))
 
 static uint32_t strategy(uint32_t scheme)
 {
@@ -88,6 +90,7 @@ static int is_cached(const struct cache *cache, const uint32_t *words)
 {
     const uint32_t *known = cache->word[words[CAPABILITY_WORDS - 1] % CACHED];
     uint32_t different = 0;
+#pragma GCC unroll 17 /* words: turns of a loop cost as much as what it does */
     for (uint32_t i = 0; i < CAPABILITY_WORDS; i++)
         different |= known[i] ^ words[i];
     /* An unused entry is zero; no key makes the MAC of a capability without rights useful. */
@@ -99,6 +102,7 @@ static const struct key *find_key(const struct context *context, const uint32_t 
     for (uint32_t i = 0; i < context->keys && i < KEYS; i++) {
         const uint32_t *key = context->key[i].volume;
         uint32_t different = 0;
+#pragma GCC unroll 6
         for (uint32_t w = 0; w < PREFIX_WORDS; w++)
             different |= key[w] ^ prefix[w];
         if (different == 0)
@@ -108,12 +112,13 @@ static const struct key *find_key(const struct context *context, const uint32_t 
 }
 
 /* Checks the MAC, and remembers the capability. */
-static int is_signed(const struct nic_task *task, const uint32_t *words)
+static RARE int is_signed(const struct nic_task *task, const uint32_t *words)
 {
     const struct key *key = find_key(task->context, words);
     if (key == NULL)
         return 0;
     uint32_t blocks[8], mac[4];
+#pragma GCC unroll 7
     for (uint32_t i = 0; i < 7; i++)
         blocks[i] = words[PREFIX_WORDS + i];
     blocks[7] = (uint32_t)SIGNED_BYTES << 24;
@@ -124,6 +129,7 @@ static int is_signed(const struct nic_task *task, const uint32_t *words)
     if (different != 0)
         return 0;
     uint32_t *known = task->cache->word[words[CAPABILITY_WORDS - 1] % CACHED];
+#pragma GCC unroll 17
     for (uint32_t i = 0; i < CAPABILITY_WORDS; i++)
         known[i] = words[i];
     return 1;
@@ -165,17 +171,34 @@ static struct group *group_of(const struct nic_task *task)
     return &task->pool->group[((task->request->group & REQUEST_GROUP) - 1) % GROUPS];
 }
 
+/* Whether the group is that of the parity write that these headers are part of. `own` is this
+ * node's place of the parity. The capability is checked. */
+static int is_of(const struct group *group, const struct dfs_header *dfs,
+                 const struct write_header *write, const struct coordinates *own)
+{
+    const uint32_t *prefix = dfs->capability.volume;
+    uint32_t different = group->client ^ dfs->client;
+    for (uint32_t i = 0; i < 2; i++) {
+        different |= group->number[i] ^ dfs->request[i];
+        different |= group->segment[i] ^ write->segment[i];
+        different |= group->address[i] ^ own->address[i];
+    }
+    for (uint32_t i = 0; i < PREFIX_WORDS; i++)
+        different |= group->prefix[i] ^ prefix[i];
+    return different == 0;
+}
+
 /* The group of the parity write that these headers are part of; an unused one if there is none;
  * NULL if all are used. */
-static struct group *find_group(struct pool *pool, const struct dfs_header *dfs)
+static struct group *find_group(struct pool *pool, const struct dfs_header *dfs,
+                                const struct write_header *write, const struct coordinates *own)
 {
     struct group *unused = NULL;
     for (uint32_t i = 0; i < GROUPS; i++) {
         struct group *group = &pool->group[i];
         if (group->used == 0)
             unused = group;
-        else if (group->number[0] == dfs->request[0] && group->number[1] == dfs->request[1] &&
-                 group->client == dfs->client)
+        else if (is_of(group, dfs, write, own))
             return group;
     }
     return unused;
@@ -200,17 +223,24 @@ static void close_group(const struct nic_task *task, struct group *group)
 
 /* The first message of a parity write: takes accumulators, or leaves the work to the host. */
 static void open_group(struct pool *pool, struct group *group, const struct dfs_header *dfs,
-                       uint32_t length, uint32_t k, uint32_t first_len)
+                       const struct write_header *write, const struct coordinates *own,
+                       uint32_t first_len)
 {
-    uint32_t rest = length - first_len;
+    uint32_t rest = write->length - first_len;
     uint32_t packets = 1 + rest / DATA_BYTES + (rest % DATA_BYTES != 0);
+    const uint32_t *prefix = dfs->capability.volume;
     group->used = 1;
-    group->number[0] = dfs->request[0];
-    group->number[1] = dfs->request[1];
+    for (uint32_t i = 0; i < 2; i++) {
+        group->number[i] = dfs->request[i];
+        group->segment[i] = write->segment[i];
+        group->address[i] = own->address[i];
+    }
     group->client = dfs->client;
-    group->length = length;
+    for (uint32_t i = 0; i < PREFIX_WORDS; i++)
+        group->prefix[i] = prefix[i];
+    group->length = write->length;
     group->packets = packets;
-    group->expected = k;
+    group->expected = scheme_k(write->scheme);
     if (packets > GROUP_PACKETS || packets > pool->free) {
         group->host = 1;
         return;
@@ -234,22 +264,22 @@ static enum status may_join(const struct nic_task *task, const struct group *gro
 }
 
 /* Joins the parity write that this message is part of. */
-static enum status join_group(const struct nic_task *task, const struct dfs_header *dfs,
-                              const struct write_header *write, uint32_t first_len)
+static RARE enum status join_group(const struct nic_task *task, const struct dfs_header *dfs,
+                              const struct write_header *write, const struct coordinates *own,
+                              uint32_t first_len)
 {
     struct pool *pool = task->pool;
-    uint32_t scheme = write->scheme;
     if (!lock(pool))
         return STATUS_RETRY;
-    struct group *group = find_group(pool, dfs);
+    struct group *group = find_group(pool, dfs, write, own);
     enum status status = STATUS_RETRY;
     if (group != NULL) {
         if (group->used == 0)
-            open_group(pool, group, dfs, write->length, scheme_k(scheme), first_len);
+            open_group(pool, group, dfs, write, own, first_len);
         status = may_join(task, group, write);
     }
     if (status == STATUS_DONE) {
-        group->columns |= 1u << scheme_column(scheme);
+        group->columns |= 1u << scheme_column(write->scheme);
         group->request_id[group->opened++ % MAX_DATA_NODES] = task->request_id;
         task->request->group =
             ((uint32_t)(group - pool->group) + 1) | (group->host ? REQUEST_HOST : 0);
@@ -285,12 +315,49 @@ static uint32_t malformed(const struct nic_task *task, const struct packet_heade
         return __LINE__;
     if (packet->offset != 0 || write->length == 0 || data_len(packet) > write->length)
         return __LINE__;
-    const uint32_t *start = write->nodes[rank(packet)].address;
-    uint32_t end[2] = {start[0] + write->length, start[1]};
-    end[1] += end[0] < start[0];
-    if (end[1] < start[1] || less(task->context->host_len, end))
-        return __LINE__;
     return 0;
+}
+
+/* Whether the write's bytes are inside of its segment on this node. The capability, which is
+ * checked, says which segments of the volume may be written; where they are, the context alone
+ * says. */
+static int is_in_extent(const struct context *context, const uint32_t volume[4],
+                        const struct write_header *write, const struct coordinates *own)
+{
+    const uint32_t *segment = write->segment;
+    uint32_t at = volume[0] + segment[0];
+    for (uint32_t tries = EXTENT_TRIES; tries != 0; tries--) {
+        const struct extent *extent = &context->extent[at++ % EXTENTS];
+        uint32_t different = (extent->segment[0] ^ segment[0]) | (extent->segment[1] ^ segment[1]);
+        different |= (extent->volume[0] ^ volume[0]) | (extent->volume[1] ^ volume[1]);
+        different |= (extent->volume[2] ^ volume[2]) | (extent->volume[3] ^ volume[3]);
+        if (different == 0) {
+            uint32_t low = own->address[0] - extent->base[0];
+            uint32_t borrow = own->address[0] < extent->base[0];
+            return own->address[1] == extent->base[1] + borrow &&
+                   write->length <= extent->length && low <= extent->length - write->length;
+        }
+    }
+    return 0;
+}
+
+/* Whether this node's coefficients and tables are those of the scheme: its code, and its column. */
+static int has_code(const struct context *context, uint32_t scheme)
+{
+    uint32_t column = scheme_column(context->code);
+    return scheme_k(scheme) == scheme_k(context->code) &&
+           scheme_m(scheme) == scheme_m(context->code) &&
+           (column == ANY_COLUMN || column == scheme_column(scheme));
+}
+
+/* What a node of a code checks before it accepts a message. A parity node adds up what data nodes
+ * send, whatever their coefficients. */
+static enum status admit(const struct nic_task *task, const struct packet_header *packet,
+                         const struct dfs_header *dfs, const struct write_header *write)
+{
+    if (rank(packet) != 0)
+        return join_group(task, dfs, write, &write->nodes[rank(packet)], data_len(packet));
+    return has_code(task->context, write->scheme) ? STATUS_DONE : STATUS_CODE;
 }
 
 static void set_children(struct request *request, const struct packet_header *packet,
@@ -348,15 +415,18 @@ uint32_t header_handler(const struct nic_task *task)
         nic_event(EVENT_MALFORMED, line, packet->source);
         return NIC_REFUSE;
     }
-    enum status status = authenticate(task, &dfs->capability, write->segment);
-    if (status == STATUS_DONE && strategy(write->scheme) == STRATEGY_CODE && rank(packet) != 0)
-        status = join_group(task, dfs, write, data_len(packet));
+    const struct coordinates *own = &write->nodes[rank(packet)];
+    const struct capability *capability = &dfs->capability;
+    enum status status = authenticate(task, capability, write->segment);
+    if (status == STATUS_DONE && !is_in_extent(task->context, capability->volume, write, own))
+        status = STATUS_RANGE;
+    if (status == STATUS_DONE && strategy(write->scheme) == STRATEGY_CODE)
+        status = admit(task, packet, dfs, write);
     if (status != STATUS_DONE) {
         reply(task, dfs->client, dfs->request, status);
         return NIC_REFUSE;
     }
     struct request *request = task->request;
-    const struct coordinates *own = &write->nodes[rank(packet)];
     request->scheme = write->scheme;
     request->client = dfs->client;
     request->number[0] = dfs->request[0];

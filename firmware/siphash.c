@@ -1,5 +1,7 @@
 #include "siphash.h"
 
+#include "xpulp.h"
+
 #define ADD(a, b)                                 \
     do {                                          \
         uint32_t sum = a##l + b##l;               \
@@ -7,13 +9,23 @@
         a##l = sum;                               \
     } while (0)
 
+/* (upper << n) | (lower >> (32 - n)), for n from 1 to 31 */
+#if defined(__riscv)
+#define JOIN(result, upper, lower, n)                                           \
+    uint32_t result = (lower) >> (32 - (n));                                    \
+    __asm__(P_INSERT("%0", "%1", 32 - (n), n) : "+r"(result) : "r"(upper))
+#else
+#define JOIN(result, upper, lower, n) \
+    uint32_t result = ((upper) << (n)) | ((lower) >> (32 - (n)))
+#endif
+
 /* b = (b rotated left by n) ^ a, for n below 32 */
-#define ROTATE_XOR(b, n, a)                                              \
-    do {                                                                 \
-        uint32_t high = (b##h << (n)) | (b##l >> (32 - (n)));            \
-        uint32_t low = (b##l << (n)) | (b##h >> (32 - (n)));             \
-        b##h = high ^ a##h;                                              \
-        b##l = low ^ a##l;                                               \
+#define ROTATE_XOR(b, n, a)           \
+    do {                              \
+        JOIN(high, b##h, b##l, n);    \
+        JOIN(low, b##l, b##h, n);     \
+        b##h = high ^ a##h;           \
+        b##l = low ^ a##l;            \
     } while (0)
 
 #define SWAP_HALVES(a)      \

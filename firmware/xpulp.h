@@ -28,6 +28,10 @@
 #define PV_PACK(rd, rs1, rs2) ".insn r 0x57, 0, 0x68, " rd ", " rs1 ", " rs2 "\n"
 #define PV_PACK_HIGH(rd, rs1, rs2) ".insn r 0x57, 0, 0x69, " rd ", " rs1 ", " rs2 "\n"
 
+/* Products of the lower halves, and of the upper halves, without signs. */
+#define P_MULU(rd, rs1, rs2) ".insn r 0x5b, 0, 0x00, " rd ", " rs1 ", " rs2 "\n"
+#define P_MULHHU(rd, rs1, rs2) ".insn r 0x5b, 0, 0x20, " rd ", " rs1 ", " rs2 "\n"
+
 /* `bits` bits of rs1 from `position`; the same from the lower end of rs1 into rd. */
 #define P_INSERT(rd, rs1, bits, position) \
     ".insn r 0x33, 2, 0x60 + (" #bits ") - 1, " rd ", " rs1 ", x" #position "\n"

@@ -5,7 +5,7 @@ use fieldstone_nic::riscv::core::{Core, Costs, Step, Stop, Trap};
 use fieldstone_nic::riscv::isa::{
     Alu, Condition, Instr, LoopCount, Mode, MulDiv, Offset, Reg, Width, encode,
 };
-use fieldstone_nic::riscv::memory::{Bus, Grant, Memory, Permission, Region};
+use fieldstone_nic::riscv::memory::{Access, Bus, BusError, Grant, Memory, Permission, Region};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -90,6 +90,91 @@ fn instructions_cost_what_the_rtl_showed() {
     assert_eq!(cycles(&[Instr::Jal { rd: Reg::ZERO, offset: 4 }], &[]), 2);
 }
 
+/// `jalr` waits for a register in either stage behind the decoder: the result of the instruction
+/// before it, and the load before that one unless the load is done by then.
+#[test]
+fn a_jump_waits_for_its_register() {
+    let jump = Instr::Jalr { rd: Reg::ZERO, rs1: r(6), offset: 0 };
+    let load_target = load(Width::Word, 6, 5, 0);
+    let other = load(Width::Word, 7, 5, 4);
+    for (before, stalls) in [
+        (vec![], 0),
+        (vec![add(6, 6, 0)], 1),
+        (vec![add(6, 6, 0), add(7, 7, 1)], 0),
+        (vec![load_target], 2),
+        (vec![load_target, add(7, 7, 1)], 1),
+        (vec![load_target, add(6, 6, 0)], 2), // `add` waits for the load, the jump for `add`
+        (vec![load_target, other], 1),
+        (vec![load_target, add(7, 7, 1), add(7, 7, 1)], 0),
+        (vec![load_target, muldiv(MulDiv::Mulhu)], 4), // of the product only
+        (vec![load_target, add(7, 6, 1)], 1),          // `add` waits: the load is done then
+    ] {
+        let end = CODE + 4 * (before.len() as u32 + 1);
+        let mut memory = memory(&code(&[before.clone(), vec![jump]].concat()));
+        memory.bytes_mut(DATA, 4).unwrap().copy_from_slice(&end.to_le_bytes());
+        let mut core = Core::new(CODE, Costs::RI5CY);
+        core.set_register(r(5), DATA);
+        core.set_register(r(6), end);
+        assert_eq!(core.run(&mut memory, end, 1000), Stop::Reached);
+        let cycles = before.len() as u64 + 2 + stalls;
+        assert_eq!(core.counters.cycles, cycles, "{before:?}");
+    }
+}
+
+/// A memory that is busy for the first tries.
+struct Busy {
+    memory: Memory,
+    tries: u32,
+}
+
+impl Bus for Busy {
+    fn fetch(&mut self, address: u32) -> Result<u16, BusError> {
+        self.memory.fetch(address)
+    }
+
+    fn load(&mut self, address: u32, width: Width) -> Result<Access, BusError> {
+        self.memory.load(address, width)
+    }
+
+    fn store(&mut self, address: u32, width: Width, value: u32) -> Result<u64, BusError> {
+        if self.tries > 0 {
+            self.tries -= 1;
+            return Err(BusError::Busy);
+        }
+        self.memory.store(address, width, value)
+    }
+
+    fn atomic(
+        &mut self,
+        address: u32,
+        change: &mut dyn FnMut(u32) -> u32,
+    ) -> Result<Access, BusError> {
+        self.memory.atomic(address, change)
+    }
+}
+
+/// However often a busy bus has an instruction tried, it waits once for its register. And while it
+/// is tried, the loads before it end.
+#[test]
+fn a_busy_bus_is_counted_apart() {
+    let (offset, mode) = (Offset::Imm(8), Mode::Plain);
+    let store = |rs2| Instr::Store { width: Width::Word, rs2: r(rs2), rs1: r(5), offset, mode };
+    let jump = Instr::Jalr { rd: Reg::ZERO, rs1: r(6), offset: 0 };
+    for (stored, load_use, jump_stalls) in [(6, 1, 1), (7, 0, 1)] {
+        let bytes = code(&[load(Width::Word, 6, 5, 0), store(stored), jump]);
+        let end = CODE + bytes.len() as u32;
+        let mut bus = Busy { memory: memory(&bytes), tries: 5 };
+        bus.memory.bytes_mut(DATA, 4).unwrap().copy_from_slice(&end.to_le_bytes());
+        let mut core = Core::new(CODE, Costs::RI5CY);
+        core.set_register(r(5), DATA);
+        assert_eq!(core.run(&mut bus, end, 1000), Stop::Reached);
+        let counters = core.counters;
+        assert_eq!(counters.busy_stalls, 5);
+        assert_eq!((counters.load_use_stalls, counters.jump_stalls), (load_use, jump_stalls));
+        assert_eq!(counters.cycles, 3 + 5 + load_use + jump_stalls);
+    }
+}
+
 /// A jump to a 32-bit instruction across words costs one cycle more, to a short one it does not.
 #[test]
 fn split_targets_cost_a_cycle() {
@@ -159,12 +244,18 @@ fn xpulp_moves_bits_and_bytes() {
     for (instr, result) in [
         (Instr::PackLow { rd, rs1, rs2 }, 0x6655_0206),
         (Instr::PackHigh { rd, rs1, rs2 }, 0x8877_0105),
+        (Instr::MulLow16 { rd, rs1, rs2 }, 0x6655 * 0x0206),
+        (Instr::MulHigh16 { rd, rs1, rs2 }, 0x8877 * 0x0105),
         (Instr::Shuffle { rd, rs1, rs2 }, 0x6666_7777),
         (Instr::Shuffle2 { rd, rs1, rs2 }, 0x2266_3377),
         (Instr::Insert { rd, rs1, bits: 8, position: 4 }, 0x4433_2551),
         (Instr::Insert { rd, rs1, bits: 32, position: 16 }, 0x6655_2211),
         (Instr::Extract { signed: false, rd, rs1, bits: 8, position: 28 }, 8),
         (Instr::Extract { signed: true, rd, rs1, bits: 4, position: 28 }, 0xffff_fff8),
+        // Past bit 31 the sign goes on.
+        (Instr::Extract { signed: true, rd, rs1, bits: 8, position: 28 }, 0xffff_fff8),
+        (Instr::Extract { signed: true, rd, rs1, bits: 32, position: 31 }, u32::MAX),
+        (Instr::Extract { signed: true, rd, rs1, bits: 8, position: 16 }, 0x77),
     ] {
         let (core, _) = run(&[instr], &set);
         assert_eq!(core.register(rd), result, "{instr:?}: {:#x}", core.register(rd));

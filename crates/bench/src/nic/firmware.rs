@@ -185,8 +185,8 @@ pub fn table1() -> anyhow::Result<Figure> {
             unit: "cycles",
             paper: Some(200.0),
             ours: header,
-            comment: "the first write with a capability: its MAC is SipHash-2-4 with 128 bits. The \
-                      NIC remembers 64 capabilities; the next write with one of them costs less. \
+            comment: "the first write with a capability: its MAC is SipHash-2-4 with 128 bits. A \
+                      core remembers 64 capabilities; the next write with one of them costs less. \
                       What the paper's handler computes is not printed",
         }],
         notes: vec![

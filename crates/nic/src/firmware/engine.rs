@@ -2,6 +2,7 @@
 //! the firmware. Both give the same commands and leave the same memory; a test compares them.
 
 use crate::firmware::command::Command;
+use crate::firmware::state::{CONTEXT_BYTES, TABLES_AT};
 use crate::riscv::core::{Counters, Trap};
 
 /// Messages that a NIC has at once in this model: as many entries as 64 KiB hold.
@@ -75,6 +76,9 @@ pub enum EngineError {
         /// Why.
         trap: Trap,
     },
+    /// A context of this many bytes lacks fields, or its tables are too large.
+    #[error("a context has {TABLES_AT} to {CONTEXT_BYTES} bytes, not {0}")]
+    Context(usize),
     /// It did not end.
     #[error("{} did not end within {cycles} cycles", handler.symbol())]
     OutOfCycles {
@@ -90,7 +94,7 @@ pub enum EngineError {
 pub enum Area {
     /// The entries of the messages.
     Requests,
-    /// The remembered capabilities.
+    /// The capabilities that the core remembers.
     Cache,
     /// The accumulators and who uses them.
     Pool,
@@ -105,6 +109,13 @@ pub trait Engine {
     /// # Errors
     /// [`EngineError`] says why it did not end as it should. Commands that it gave before are lost.
     fn run(&mut self, handler: Handler, call: &Call<'_>) -> Result<Run, EngineError>;
+
+    /// Replaces the context, between two runs. [`Nic::set_context`](super::nic::Nic::set_context)
+    /// also has the capabilities forgotten that the old one allowed.
+    ///
+    /// # Errors
+    /// [`EngineError::Context`] if the new one does not fit; then the old one stays.
+    fn set_context(&mut self, context: &[u8]) -> Result<(), EngineError>;
 
     /// A memory, as the NIC sees it.
     fn area(&self, area: Area) -> &[u8];

@@ -8,7 +8,7 @@
 //! | `0x10003fc0`, 64 B | task | read |
 //! | `0x10004000`, 4 KiB | packet | read |
 //! | `0x10008000`, 8 KiB | scratch of the core | write |
-//! | `0x1000c000` | remembered capabilities | write, in the header handler; else nothing |
+//! | `0x1000c000` | remembered capabilities of the core | write, in the header handler; else nothing |
 //! | `0x10010000`, 64 KiB | entries of the messages | write, its own entry only |
 //! | `0x10080000` | accumulators | write |
 //! | `0x100b0000` | context and tables | read |
@@ -21,7 +21,8 @@ use crate::firmware::command::{self, Command, SLOTS, WORDS, Words};
 use crate::firmware::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS, Run};
 use crate::firmware::packet::MAX_PACKET_BYTES;
 use crate::firmware::state::{
-    CACHE_BYTES, POOL_BYTES, REQUEST_BYTES, SCRATCH_BYTES, STAGING_LEN_AT, TABLES_AT, new_pool,
+    CACHE_BYTES, CONTEXT_BYTES, POOL_BYTES, REQUEST_BYTES, SCRATCH_BYTES, STAGING_LEN_AT,
+    TABLES_AT, new_pool,
 };
 use crate::riscv::core::{Core, Costs, Stop};
 use crate::riscv::elf::{ElfError, MAX_PROGRAM_BYTES, Program};
@@ -47,10 +48,6 @@ const POOL: u32 = L1 + 0x8_0000;
 const CONTEXT: u32 = L1 + 0xb_0000;
 /// Handlers return to this address, where nothing is.
 const END: u32 = 0xffff_fff0;
-
-/// The most bytes of context and tables with the tables of two bytes at a time, which take 512 KiB
-/// and are beyond what the rest leaves of L1: the model gives the context a bank of its own.
-const CONTEXT_BYTES: usize = TABLES_AT + (8 << 16);
 
 /// What the core's surroundings cost. The values are ours, where the paper and PsPIN give none:
 /// PsPIN's ping-pong handler, with 29 instructions of which 8 are stores to and loads from the
@@ -102,9 +99,9 @@ pub enum HpuError {
     /// Memory cannot hold what it should.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The context lacks fields, or its tables are too large.
-    #[error("a context has {TABLES_AT} to {CONTEXT_BYTES} bytes, not {0}")]
-    Context(usize),
+    /// The context does not fit.
+    #[error(transparent)]
+    Context(#[from] EngineError),
 }
 
 impl Hpu {
@@ -120,17 +117,13 @@ impl Hpu {
         if program.base < PROGRAM || end > u64::from(PROGRAM) + u64::from(MAX_PROGRAM_BYTES) {
             return Err(HpuError::Place(program.base));
         }
-        if !(TABLES_AT..=CONTEXT_BYTES).contains(&context.len()) {
-            return Err(HpuError::Context(context.len()));
-        }
-        let surroundings = Surroundings::UNLIMITED;
         let region = |name, base, len| Region {
             name,
             base,
             bytes: vec![0; len],
             load_extra_cycles: 0,
             store_extra_cycles: 0,
-            atomic_extra_cycles: surroundings.atomic_extra_cycles,
+            atomic_extra_cycles: 0,
         };
         let mut memory = Memory::new(vec![
             region("program", PROGRAM, MAX_PROGRAM_BYTES as usize),
@@ -138,20 +131,16 @@ impl Hpu {
             region("context", CONTEXT, CONTEXT_BYTES.max(L1_BYTES - (CONTEXT - L1) as usize)),
         ]);
         memory.bytes_mut(program.base, program.bytes.len())?.copy_from_slice(&program.bytes);
-        memory.bytes_mut(CONTEXT, context.len())?.copy_from_slice(context);
-        let field = |at: usize| {
-            context[at..at + 4].iter().rev().fold(0u32, |value, &b| value << 8 | u32::from(b))
-        };
         let mut hpu = Self {
             memory,
             entries,
             costs: Costs::RI5CY,
-            surroundings,
-            host_end: (u64::from(field(8)) << 32 | u64::from(field(4)))
-                .saturating_add(u64::from(field(STAGING_LEN_AT)) * u64::from(MAX_REQUESTS)),
-            node: field(0),
+            surroundings: Surroundings::UNLIMITED,
+            host_end: 0,
+            node: 0,
             max_cycles: 1_000_000,
         };
+        hpu.set_context(context)?;
         hpu.area_mut(Area::Pool).copy_from_slice(&new_pool());
         Ok(hpu)
     }
@@ -243,6 +232,22 @@ impl Engine for Hpu {
             Stop::Trapped(trap) => Err(EngineError::Trap { handler, trap }),
             Stop::OutOfCycles => Err(EngineError::OutOfCycles { handler, cycles: self.max_cycles }),
         }
+    }
+
+    fn set_context(&mut self, context: &[u8]) -> Result<(), EngineError> {
+        if !(TABLES_AT..=CONTEXT_BYTES).contains(&context.len()) {
+            return Err(EngineError::Context(context.len()));
+        }
+        let (fields, rest) = self.area_mut(Area::Context).split_at_mut(context.len());
+        fields.copy_from_slice(context);
+        rest.fill(0);
+        let field = |at: usize| {
+            context[at..at + 4].iter().rev().fold(0u32, |value, &b| value << 8 | u32::from(b))
+        };
+        self.node = field(0);
+        self.host_end = (u64::from(field(8)) << 32 | u64::from(field(4)))
+            .saturating_add(u64::from(field(STAGING_LEN_AT)) * u64::from(MAX_REQUESTS));
+        Ok(())
     }
 
     fn area(&self, area: Area) -> &[u8] {
@@ -362,6 +367,8 @@ impl Bus for UnitBus<'_> {
         address: u32,
         change: &mut dyn FnMut(u32) -> u32,
     ) -> Result<Access, BusError> {
-        self.memory.atomic(address, change)
+        let access = self.memory.atomic(address, change)?;
+        let extra_cycles = access.extra_cycles + self.surroundings.atomic_extra_cycles;
+        Ok(Access { extra_cycles, ..access })
     }
 }

@@ -8,14 +8,19 @@
 //! node's CPU does so with [`Nic::release`]. [`Nic::cleanup`] is for messages that stay for
 //! too long.
 //!
-//! An input error never stops the NIC: what a handler did wrong comes out as
-//! [`Output::Fault`], and its message is forgotten.
+//! An input error never stops the NIC. A packet that is longer than a packet may be runs no handler.
+//! What a handler did wrong comes out as [`Output::Fault`]. After a fault of a payload or completion
+//! handler the message takes no more packets, and its cleanup handler runs: a parity write, which
+//! the message may be part of, gives its accumulators back. After a fault of a header or cleanup
+//! handler the message is forgotten.
 
 use std::collections::BTreeMap;
 
 use crate::firmware::command::Command;
 use crate::firmware::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS};
-use crate::firmware::packet::{PACKET_HEADER_BYTES, PLACE_FIRST, PLACE_LAST, PacketHeader};
+use crate::firmware::packet::{
+    MAX_PACKET_BYTES, PACKET_HEADER_BYTES, PLACE_FIRST, PLACE_LAST, PacketHeader,
+};
 use crate::firmware::state::REQUEST_BYTES;
 use crate::riscv::core::Counters;
 
@@ -40,7 +45,7 @@ pub enum Output {
     },
     /// There was no entry for a message: it is dropped.
     Full,
-    /// A packet that belongs to no message: it is dropped.
+    /// A packet that belongs to no message, or is longer than a packet may be: it is dropped.
     Stray,
     /// A handler did not end as it should.
     Fault(EngineError),
@@ -61,7 +66,7 @@ pub struct Ran {
 struct Message {
     slot: u32,
     request_id: u32,
-    /// Its last packet was handled.
+    /// It takes no more packets: its last one was handled, or a handler has faulted.
     ended: bool,
 }
 
@@ -101,6 +106,19 @@ impl<E: Engine> Nic<E> {
         &mut self.engine
     }
 
+    /// Replaces the context: other keys, extents or coefficients. The core forgets the capabilities
+    /// that it has checked with the old keys, so a key that is gone allows nothing more. Messages
+    /// that are open go on: the control side that takes a segment's extent or a volume's key away
+    /// waits for them, or cleans them up.
+    ///
+    /// # Errors
+    /// [`EngineError::Context`] if the context does not fit; then the old one stays.
+    pub fn set_context(&mut self, context: &[u8]) -> Result<(), EngineError> {
+        self.engine.set_context(context)?;
+        self.engine.area_mut(Area::Cache).fill(0);
+        Ok(())
+    }
+
     /// The names of the messages that are open, `(source, message)`.
     #[must_use]
     pub fn open_messages(&self) -> Vec<(u32, u32)> {
@@ -115,8 +133,9 @@ impl<E: Engine> Nic<E> {
     /// Handles a packet at `now_ns` of the node's clock.
     pub fn packet(&mut self, packet: &[u8], now_ns: u64) -> Vec<Output> {
         let mut out = Vec::new();
-        let Some(header) = PacketHeader::parse(packet) else {
-            return vec![Output::Stray];
+        let header = match PacketHeader::parse(packet) {
+            Some(header) if packet.len() <= MAX_PACKET_BYTES => header,
+            _ => return vec![Output::Stray],
         };
         let name = (header.source, header.message);
         if header.place & PLACE_FIRST != 0 && !self.open(name, packet, now_ns, &mut out) {
@@ -133,8 +152,8 @@ impl<E: Engine> Nic<E> {
                 return out;
             }
         };
-        self.run(Handler::Payload, name, message, packet, now_ns, &mut out);
-        if last && self.messages.contains_key(&name) {
+        let payload = self.run(Handler::Payload, name, message, packet, now_ns, &mut out);
+        if last && payload.is_some() && self.messages.contains_key(&name) {
             self.run(Handler::Completion, name, message, &[], now_ns, &mut out);
         }
         out
@@ -188,6 +207,7 @@ impl<E: Engine> Nic<E> {
         true
     }
 
+    /// Runs a handler and does its commands; the answer is its result, `None` after a fault.
     fn run(
         &mut self,
         handler: Handler,
@@ -202,7 +222,13 @@ impl<E: Engine> Nic<E> {
             Ok(run) => run,
             Err(error) => {
                 out.push(Output::Fault(error));
-                self.forget(name);
+                match (handler, self.messages.get_mut(&name)) {
+                    (Handler::Payload | Handler::Completion, Some(open)) => {
+                        open.ended = true;
+                        self.run(Handler::Cleanup, name, message, &[], now_ns, out);
+                    }
+                    _ => self.forget(name),
+                }
                 return None;
             }
         };

@@ -6,13 +6,13 @@
 //! model takes them ([`HandlerCosts`]). That model adds the waits.
 
 use fieldstone_proto::capability::{Capability, MasterKey, Rights};
-use fieldstone_proto::ids::{Epoch, VolumeId};
+use fieldstone_proto::ids::{Epoch, SegmentId, VolumeId};
 
 use super::engine::{EngineError, Handler};
 use super::hpu::{Hpu, HpuError};
 use super::nic::{Nic, Output, Ran};
 use super::packet::{Coordinates, DATA_BYTES, Reply, Scheme, Write};
-use super::state::{Multiply, Settings, coefficients};
+use super::state::{Extent, Multiply, Settings, SettingsError, coefficients};
 use crate::network::handlers::{Cost, HandlerCosts, Role, Rs};
 use crate::riscv::elf::Program;
 
@@ -35,6 +35,9 @@ pub enum ProfileError {
     /// No core could be made.
     #[error(transparent)]
     Hpu(#[from] HpuError),
+    /// The NIC cannot hold the settings.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
     /// The code does not exist.
     #[error("{0}")]
     Code(String),
@@ -57,6 +60,7 @@ const CLIENT: u32 = 1000;
 const MASTER: MasterKey = MasterKey([7; 16]);
 const VOLUME: VolumeId = VolumeId(1);
 const EPOCH: Epoch = Epoch(1);
+const SEGMENT: SegmentId = SegmentId(1);
 /// Packets of each message.
 const PACKETS: usize = 3;
 
@@ -88,11 +92,12 @@ pub fn profile(
         host_len: 1 << 40,
         staging_len: 1 << 16,
         keys: vec![(MASTER, VOLUME, EPOCH)],
+        extents: vec![Extent { volume: VOLUME, segment: SEGMENT, base: 0, length: 1 << 30 }],
         coefficients,
         multiply,
         column: 0,
     };
-    let mut nic = Nic::new(Hpu::new(program, &settings.context())?);
+    let mut nic = Nic::new(Hpu::new(program, &settings.context()?)?);
     let new = run(&mut nic, role, bytes, 0)?;
     let known = run(&mut nic, role, bytes, 1)?;
     let first = new.iter().find(|ran| ran.handler == Handler::Header).copied();
@@ -168,7 +173,7 @@ fn writes(role: Role, bytes: usize, round: u32) -> Vec<(u32, u8, Write)> {
             message: round,
             request: u64::from(round),
             capability: Capability::issue(&key, VOLUME, EPOCH, Rights::WRITE, u64::MAX),
-            segment: 0,
+            segment: SEGMENT.0,
             scheme,
             nodes: nodes.collect(),
             data: Vec::new(),

@@ -1,35 +1,45 @@
-//! The memories that the control side of a node sets up for the firmware: keys, coefficients and
-//! tables. The layouts are those of `firmware/layout.h`.
+//! The memories that the control side of a node sets up for the firmware: keys, extents,
+//! coefficients and tables. The layouts are those of `firmware/layout.h`.
 
 use std::hash::Hasher;
 
 use fieldstone_codes::Profile;
 use fieldstone_proto::capability::MasterKey;
-use fieldstone_proto::ids::{Epoch, VolumeId};
+use fieldstone_proto::ids::{Epoch, SegmentId, VolumeId};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 /// Keys that a NIC holds at once.
 pub const KEYS: usize = 8;
+/// Segments that a NIC takes writes for at once.
+pub const EXTENTS: usize = 256;
+/// Entries of the extents' table that may have a segment.
+const EXTENT_TRIES: usize = 8;
+const EXTENT_BYTES: usize = (4 + 2 + 2 + 1) * 4;
 /// Parity nodes of a write.
 pub const MAX_PARITIES: usize = 4;
 /// Data nodes of a write.
 pub const MAX_DATA_NODES: usize = 16;
 /// Bytes of the entry of a message: below the 77 of the paper's write descriptor.
 pub const REQUEST_BYTES: usize = 68;
-/// Bytes of the remembered capabilities.
+/// Bytes of the capabilities that a core remembers.
 pub const CACHE_BYTES: usize = 64 * 68;
 /// Bytes of the accumulators and of who uses them.
 pub const POOL_BYTES: usize = 8 + 64 * 4 + 16 * GROUP_BYTES + 64 * 2048;
 /// Bytes of the core's own memory.
 pub const SCRATCH_BYTES: usize = 8192;
-const GROUP_BYTES: usize = (12 + MAX_DATA_NODES + 3 * 16) * 4;
+const GROUP_BYTES: usize = (22 + MAX_DATA_NODES + 3 * 16) * 4;
 const KEY_BYTES: usize = (4 + 2 + 8) * 4;
 /// Where the tables start in the context: a multiple of 16.
-pub(super) const TABLES_AT: usize = 544;
+pub(super) const TABLES_AT: usize = 9760;
+/// The most bytes of context and tables: with the tables of two bytes at a time, which take 512 KiB
+/// and are beyond what the rest leaves of L1. The model gives the context a bank of its own.
+pub(super) const CONTEXT_BYTES: usize = TABLES_AT + (8 << 16);
 /// Where the length of the staging areas is in the context.
-pub(super) const STAGING_LEN_AT: usize = CONTEXT_FIELDS_BYTES - 4;
-const CONTEXT_FIELDS_BYTES: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 8;
-const _: () = assert!(CONTEXT_FIELDS_BYTES <= TABLES_AT);
+pub(super) const STAGING_LEN_AT: usize = EXTENTS_AT - 8;
+const EXTENTS_AT: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 12;
+const _: () = assert!(EXTENTS_AT + EXTENTS * EXTENT_BYTES <= TABLES_AT);
+/// In the place of a column: the tables serve all.
+const ANY_COLUMN: u8 = 0xff;
 /// The data of a staged message starts here in its staging area; its headers are before it.
 pub const STAGED_DATA: u32 = 256;
 /// The most bytes of a staging area.
@@ -58,6 +68,70 @@ impl Multiply {
     }
 }
 
+/// Where a segment of a volume is in the node's storage. The NIC takes no write outside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// The address of its first byte.
+    pub base: u64,
+    /// Its bytes on this node.
+    pub length: u32,
+}
+
+impl Extent {
+    fn name(&self) -> (u128, u64) {
+        (self.volume.0, self.segment.0)
+    }
+
+    fn end(&self) -> Option<u64> {
+        self.base.checked_add(u64::from(self.length))
+    }
+
+    /// The first entry of the table that may have it.
+    fn first_entry(&self) -> usize {
+        (self.volume.0 as u32).wrapping_add(self.segment.0 as u32) as usize % EXTENTS
+    }
+
+    fn bytes(&self) -> [u8; EXTENT_BYTES] {
+        let mut bytes = [0; EXTENT_BYTES];
+        bytes[..16].copy_from_slice(&self.volume.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.segment.0.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.base.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+}
+
+/// Why settings make no context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// There are more keys than a NIC holds.
+    #[error("{0} keys: a NIC holds {KEYS} at once")]
+    Keys(usize),
+    /// An extent is not inside of storage.
+    #[error(
+        "segment {} of volume {:032x}: {} bytes at {:#x} are not inside of storage",
+        .0.segment.0, .0.volume.0, .0.length, .0.base
+    )]
+    Outside(Extent),
+    /// Two extents share bytes, or are of the same segment.
+    #[error(
+        "segment {} of volume {:032x} and segment {} of volume {:032x} are the same, or share bytes",
+        .0.segment.0, .0.volume.0, .1.segment.0, .1.volume.0
+    )]
+    Overlap(Extent, Extent),
+    /// The table of extents has no entry left where the firmware would find this one.
+    #[error(
+        "segment {} of volume {:032x}: a NIC takes writes for at most {EXTENTS} segments, and has \
+         no entry left for this one; end the writes of another segment first",
+        .0.segment.0, .0.volume.0
+    )]
+    NoEntry(Extent),
+}
+
 /// What the control side of a node gives its NIC.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -69,7 +143,10 @@ pub struct Settings {
     pub staging_len: u32,
     /// Volumes and epochs whose capabilities the NIC accepts: at most [`KEYS`].
     pub keys: Vec<(MasterKey, VolumeId, Epoch)>,
-    /// Coefficients by parity and column.
+    /// The segments that may be written now, at most [`EXTENTS`].
+    pub extents: Vec<Extent>,
+    /// Coefficients by parity and column: those of the one code that the node encodes as a data
+    /// node. Without any it refuses to.
     pub coefficients: Vec<Vec<u8>>,
     /// How the firmware multiplies.
     pub multiply: Multiply,
@@ -106,13 +183,20 @@ fn product(a: u8, b: u8) -> u8 {
 }
 
 impl Settings {
-    /// The context's bytes: fields, and the tables after them.
-    #[must_use]
-    pub fn context(&self) -> Vec<u8> {
+    /// The context's bytes: fields, and the tables after them. A NIC that runs gets new ones by
+    /// [`Nic::set_context`](super::nic::Nic::set_context).
+    ///
+    /// # Errors
+    /// [`SettingsError`] if a NIC cannot hold the keys or the extents.
+    pub fn context(&self) -> Result<Vec<u8>, SettingsError> {
+        if self.keys.len() > KEYS {
+            return Err(SettingsError::Keys(self.keys.len()));
+        }
+        let extents = self.extent_table()?;
         let mut bytes = Vec::new();
         bytes.extend(self.node.to_le_bytes());
         bytes.extend(self.host_len.to_le_bytes());
-        bytes.extend((self.keys.len().min(KEYS) as u32).to_le_bytes());
+        bytes.extend((self.keys.len() as u32).to_le_bytes());
         for index in 0..KEYS {
             let key = self.keys.get(index).map_or([0; KEY_BYTES], |(master, volume, epoch)| {
                 key_bytes(master, *volume, *epoch)
@@ -127,9 +211,61 @@ impl Settings {
         }
         bytes.extend((TABLES_AT as u32).to_le_bytes());
         bytes.extend(self.staging_len.min(MAX_STAGING_LEN).to_le_bytes());
+        bytes.extend(self.code());
+        for extent in extents {
+            bytes.extend(extent.map_or([0; EXTENT_BYTES], |extent| extent.bytes()));
+        }
         bytes.resize(TABLES_AT, 0);
         bytes.extend(self.tables());
-        bytes
+        Ok(bytes)
+    }
+
+    /// The entries of the extents' table.
+    fn extent_table(&self) -> Result<[Option<Extent>; EXTENTS], SettingsError> {
+        for extent in &self.extents {
+            if extent.end().is_none_or(|end| end > self.host_len) {
+                return Err(SettingsError::Outside(*extent));
+            }
+        }
+        self.check_pairs(Extent::name, |a, b| a.name() == b.name())?;
+        self.check_pairs(|extent| extent.base, |a, b| a.end() > Some(b.base))?;
+        let mut table = [None; EXTENTS];
+        for extent in &self.extents {
+            let first = extent.first_entry();
+            let free = (first..first + EXTENT_TRIES)
+                .map(|at| at % EXTENTS)
+                .find(|&at| table[at].is_none())
+                .ok_or(SettingsError::NoEntry(*extent))?;
+            table[free] = Some(*extent);
+        }
+        Ok(table)
+    }
+
+    /// That no extent contradicts the next one in the order of `key`.
+    fn check_pairs<K: Ord>(
+        &self,
+        key: impl Fn(&Extent) -> K,
+        contradict: impl Fn(&Extent, &Extent) -> bool,
+    ) -> Result<(), SettingsError> {
+        let mut sorted = self.extents.clone();
+        sorted.sort_by_key(key);
+        match sorted.windows(2).find(|pair| contradict(&pair[0], &pair[1])) {
+            Some(pair) => Err(SettingsError::Overlap(pair[0], pair[1])),
+            None => Ok(()),
+        }
+    }
+
+    /// The code of the coefficients, in the places of `write_header.scheme`.
+    fn code(&self) -> [u8; 4] {
+        let columns = self.coefficients.first().map_or(0, Vec::len);
+        let byte = |n: usize| u8::try_from(n).unwrap_or(0);
+        let column = if self.multiply == Multiply::Pairs {
+            // A column that no code has is served to no write.
+            u8::try_from(self.column).unwrap_or(u8::MAX).min(ANY_COLUMN - 1)
+        } else {
+            ANY_COLUMN
+        };
+        [0, byte(columns), byte(self.coefficients.len()), column]
     }
 
     fn tables(&self) -> Vec<u8> {

@@ -6,7 +6,10 @@ use fieldstone_nic::firmware::packet::{Coordinates, Reply, Scheme, Write};
 use fieldstone_nic::firmware::state::{Multiply, STAGED_DATA};
 
 use crate::node::{Cluster, Node};
-use crate::writes::{CLIENT, STAGING_LEN, settings, write};
+use crate::writes::{CLIENT, EPOCH, MASTER, PLACE, STAGING_LEN, VOLUME, extent, settings, write};
+
+/// Where parity nodes store the parity.
+const PARITY_PLACE: u64 = PLACE + 0x9000;
 
 /// Data nodes 0 to k - 1, parity nodes k to k + m - 1; the packets interleaved as in figure 14.
 fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
@@ -16,7 +19,7 @@ fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
             write.message = 1000 + u32::from(column);
             write.nodes[0].node = u32::from(column);
             for (i, node) in write.nodes[1..].iter_mut().enumerate() {
-                *node = Coordinates { node: u32::from(k) + i as u32, address: 0x9000 };
+                *node = Coordinates { node: u32::from(k) + i as u32, address: PARITY_PLACE };
             }
             for byte in &mut write.data {
                 *byte = byte.wrapping_mul(3).wrapping_add(column * 41);
@@ -58,7 +61,7 @@ fn check_code(multiply: Multiply, k: u8, m: u8, len: usize) -> Option<Cluster> {
         assert!(node.stored(write.nodes[0].address, len) == write.data);
     }
     for (node, parity) in cluster.nodes[usize::from(k)..].iter().zip(parities(&writes, m)) {
-        assert!(node.stored(0x9000, len) == parity, "{multiply:?} {k}+{m} {len}");
+        assert!(node.stored(PARITY_PLACE, len) == parity, "{multiply:?} {k}+{m} {len}");
     }
     Some(cluster)
 }
@@ -85,8 +88,12 @@ fn the_cpu_adds_long_parities_up() {
 }
 
 /// The packets of data node `column` to node 3, the first parity node, for request `request`.
-fn intermediate(column: usize, request: u64, len: usize) -> Vec<Vec<u8>> {
-    let mut write = code_writes(3, 2, len).swap_remove(column);
+pub fn intermediate(column: usize, request: u64, len: usize) -> Vec<Vec<u8>> {
+    intermediate_of(column, request, code_writes(3, 2, len).swap_remove(column))
+}
+
+/// The same for this write.
+fn intermediate_of(column: usize, request: u64, mut write: Write) -> Vec<Vec<u8>> {
     write.request = request;
     write.message = request as u32;
     let mut packets = write.packets();
@@ -97,7 +104,7 @@ fn intermediate(column: usize, request: u64, len: usize) -> Vec<Vec<u8>> {
     packets
 }
 
-fn status(outputs: &[Output]) -> Option<u32> {
+pub fn status(outputs: &[Output]) -> Option<u32> {
     outputs.iter().find_map(|output| match output {
         Output::Send(packet) => Reply::parse(packet).map(|reply| reply.status),
         _ => None,
@@ -156,6 +163,49 @@ fn messages_of_a_parity_write_agree() {
     again[8] = 99; // another message
     assert_eq!(status(&node.packet(&again)), Some(5));
     assert_eq!(node.core.open_messages().len(), 1);
+}
+
+/// Whoever names the client and the number of a parity write joins it only if it writes the same
+/// segment at the same address: else it is a write of its own, and the named one gets the parity
+/// that crates/gf computes.
+#[test]
+fn a_parity_write_is_joined_by_its_own_messages_only() {
+    let len = 1000;
+    let key = MASTER.derive(VOLUME, EPOCH);
+    let foreign = |change: fn(&mut Write)| {
+        let mut write = code_writes(3, 2, len).swap_remove(2);
+        write.data.fill(0xa5);
+        change(&mut write);
+        write.capability = write.capability.signed(&key);
+        intermediate_of(9, 1, write).swap_remove(0)
+    };
+    let others = [
+        foreign(|write| {
+            write.segment = 12;
+            write.nodes[1].address = extent(12).base;
+        }),
+        foreign(|write| write.nodes[1].address += 0x1_0000),
+        foreign(|write| write.client = 101),
+    ];
+    for place in 0..=2 {
+        for other in &others {
+            let Some(mut node) = Node::new(&settings(3, Multiply::Table, 3, 2)) else { return };
+            for column in 0..=2 {
+                if column == place {
+                    assert_eq!(status(&node.packet(other)), None);
+                }
+                let outputs = node.packet(&intermediate(column, 1, len)[0]);
+                assert_eq!(status(&outputs), (column == 2).then_some(0), "{outputs:?}");
+            }
+            // What data nodes send is added up as it is.
+            let data: Vec<Vec<u8>> = code_writes(3, 2, len).into_iter().map(|w| w.data).collect();
+            let sum: Vec<u8> = (0..len).map(|i| data[0][i] ^ data[1][i] ^ data[2][i]).collect();
+            assert!(node.stored(PARITY_PLACE, len) == sum);
+            assert_eq!(node.storage.len(), len);
+            assert_eq!(status(&node.cleanup((9, 1))), Some(6));
+            assert!(node.is_clean());
+        }
+    }
 }
 
 /// The last packet ends a message. What comes after it changes nothing: a parity write does not end

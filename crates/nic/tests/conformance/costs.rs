@@ -1,11 +1,16 @@
 //! What handlers cost, beside Tables I and II of the paper. The compiler decides the last percents,
 //! so the bounds are wide; `fieldstone bench nic-table1` and `nic-table2` print the numbers.
 
+use fieldstone_nic::firmware::engine::Handler;
+use fieldstone_nic::firmware::hpu::Surroundings;
+use fieldstone_nic::firmware::nic::Nic;
+use fieldstone_nic::firmware::packet::Scheme;
 use fieldstone_nic::firmware::profile::{Profile, ProfileError, profile};
 use fieldstone_nic::firmware::state::Multiply;
 use fieldstone_nic::network::handlers::{HandlerCosts, Role, Rs};
+use fieldstone_nic::riscv::core::Costs;
 
-use crate::writes::program;
+use crate::writes::{NOW_NS, hpu, program, settings, write};
 
 const RS32: Role = Role::Data(Rs { k: 3, m: 2 });
 const RS63: Role = Role::Data(Rs { k: 6, m: 3 });
@@ -63,4 +68,32 @@ fn a_packet_that_cannot_be_is_an_error() {
     let code = Role::Data(Rs { k: 3, m: 5 });
     let refused = profile(&program, Multiply::Table, code, 100);
     assert!(refused.is_err(), "{refused:?}");
+}
+
+/// What the core's surroundings cost is what [`Hpu::set_costs`] says. The payload handler of a
+/// single write has one atomic operation and one command of five words.
+#[test]
+fn surroundings_cost_what_is_set() {
+    let Some(program) = program(Multiply::Table) else { return };
+    let settings = settings(0, Multiply::Table, 0, 0);
+    let payload = |surroundings| {
+        let mut nic = Nic::new(hpu(&program, &settings));
+        nic.engine_mut().set_costs(Costs::RI5CY, surroundings);
+        for packet in write(Scheme::Single, 1, 100).packets() {
+            nic.packet(&packet, NOW_NS);
+        }
+        let runs = nic.take_runs();
+        let ran = runs.iter().find(|ran| ran.handler == Handler::Payload).unwrap();
+        ran.counters.unwrap().memory_stalls
+    };
+    let usual = Surroundings::UNLIMITED;
+    let stalls = payload(usual);
+    let slow = |change: fn(&mut Surroundings)| {
+        let mut slow = usual;
+        change(&mut slow);
+        payload(slow) - stalls
+    };
+    assert_eq!(slow(|s| s.atomic_extra_cycles += 10), 10);
+    assert_eq!(slow(|s| s.unit_store_extra_cycles += 10), 50);
+    assert_eq!(slow(|s| s.unit_issue_extra_cycles += 10), 10);
 }

@@ -14,10 +14,11 @@ struct Sum {
     request_ids: Vec<u32>,
 }
 
-/// Adds staged messages up.
+/// Adds staged messages up. They are of one write if the NIC takes them for one: same client and
+/// number, volume and epoch, segment, and address.
 #[derive(Default)]
 pub struct Cpu {
-    sums: BTreeMap<(u32, u64), Sum>,
+    sums: BTreeMap<(u32, u64, [u8; 24], u64, u64), Sum>,
     pub aggregated: usize,
 }
 
@@ -42,7 +43,9 @@ impl Cpu {
         let own = &headers[100 + 12 * rank..];
         assert_eq!(word(own, 0), node.settings.node);
         let address = long(own, 4);
-        let sum = self.sums.entry((client, request)).or_default();
+        let prefix = headers[16..40].try_into().unwrap();
+        let write = (client, request, prefix, long(headers, 84), address);
+        let sum = self.sums.entry(write).or_default();
         sum.bytes.resize(len, 0);
         let staged = node.stored(at + u64::from(STAGED_DATA), len);
         for (to, byte) in sum.bytes.iter_mut().zip(staged) {
@@ -52,7 +55,7 @@ impl Cpu {
         if sum.request_ids.len() < k {
             return None;
         }
-        let sum = self.sums.remove(&(client, request))?;
+        let sum = self.sums.remove(&write)?;
         node.storage.extend((address..).zip(sum.bytes));
         for request_id in sum.request_ids {
             node.release(request_id);

@@ -42,7 +42,7 @@ fn sources() -> Vec<Vec<u8>> {
     sources
 }
 
-/// Up to two bytes become others, and the packet may be cut.
+/// Up to two bytes become others, and the packet may be cut or lengthened.
 fn change(random: &mut ChaCha8Rng, packet: &mut Vec<u8>) {
     for _ in 0..random.random_range(0..3) {
         // Mostly in headers that are not signed, where changes get further.
@@ -54,8 +54,10 @@ fn change(random: &mut ChaCha8Rng, packet: &mut Vec<u8>) {
         };
         packet[at] = if random.random() { random.random() } else { packet[at] ^ 1 };
     }
-    if random.random_range(0..10) == 0 {
-        packet.truncate(random.random_range(0..packet.len()));
+    match random.random_range(0..20) {
+        0 | 1 => packet.truncate(random.random_range(0..packet.len())),
+        2 => packet.resize(random.random_range(packet.len()..4096), 0x5a),
+        _ => {}
     }
 }
 

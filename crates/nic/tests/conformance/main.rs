@@ -10,6 +10,7 @@
 mod coding;
 mod costs;
 mod cpu;
+mod faults;
 mod hostile;
 mod node;
 mod refusals;

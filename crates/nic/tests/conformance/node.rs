@@ -31,6 +31,14 @@ impl Node {
         })
     }
 
+    /// The control side changes the settings.
+    pub fn set(&mut self, settings: &Settings) {
+        let context = settings.context().unwrap();
+        self.core.set_context(&context).unwrap();
+        self.host.set_context(&context).unwrap();
+        self.settings = settings.clone();
+    }
+
     pub fn packet(&mut self, packet: &[u8]) -> Vec<Output> {
         let core = self.core.packet(packet, NOW_NS);
         let host = self.host.packet(packet, NOW_NS);
@@ -71,14 +79,17 @@ impl Node {
     }
 
     pub fn is_clean(&self) -> bool {
-        let engine = self.core.engine();
-        self.core.open_messages().is_empty()
-            && engine.area(Area::Requests).iter().all(|&b| b == 0)
-            && {
-                // The order of free accumulators may have changed; nothing else.
-                let pool = engine.area(Area::Pool);
-                pool[0..8] == [0, 0, 0, 0, 64, 0, 0, 0] && pool[8 + 256..].iter().all(|&b| b == 0)
-            }
+        is_clean(&self.core)
+    }
+}
+
+/// Whether the NIC has no message, entry, group or accumulator in use.
+pub fn is_clean<E: Engine>(nic: &Nic<E>) -> bool {
+    let engine = nic.engine();
+    nic.open_messages().is_empty() && engine.area(Area::Requests).iter().all(|&b| b == 0) && {
+        // The order of free accumulators may have changed; nothing else.
+        let pool = engine.area(Area::Pool);
+        pool[0..8] == [0, 0, 0, 0, 64, 0, 0, 0] && pool[8 + 256..].iter().all(|&b| b == 0)
     }
 }
 

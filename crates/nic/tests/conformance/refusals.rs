@@ -1,13 +1,17 @@
 //! What header handlers refuse: capabilities and headers that do not hold.
 
+use fieldstone_nic::firmware::engine::EngineError;
 use fieldstone_nic::firmware::nic::Output;
 use fieldstone_nic::firmware::packet::{Reply, Scheme, Write, capability_bytes};
-use fieldstone_nic::firmware::state::Multiply;
-use fieldstone_proto::capability::{MasterKey, Rights};
-use fieldstone_proto::ids::SegmentId;
+use fieldstone_nic::firmware::state::{Extent, Multiply};
+use fieldstone_proto::capability::{Capability, MasterKey, Rights};
+use fieldstone_proto::ids::{Epoch, SegmentId, VolumeId};
 
+use crate::coding::status;
 use crate::node::Node;
-use crate::writes::{EPOCH, HOST_LEN, MASTER, NOW_NS, VOLUME, capability, settings, write};
+use crate::writes::{
+    EPOCH, HOST_LEN, MASTER, NOW_NS, PLACE, VOLUME, capability, extent, settings, write,
+};
 
 fn refused(node: &mut Node, write: &Write) -> Vec<Output> {
     let mut outputs = Vec::new();
@@ -73,12 +77,13 @@ fn capabilities_are_checked_as_proto_does() {
     for segment in [10, 20 << 32] {
         let mut inside = good.clone();
         inside.segment = segment;
+        inside.nodes[0].address = extent(segment).base;
         inside.capability.segment_last = SegmentId(20 << 32);
         inside.capability = inside.capability.signed(&key);
         for packet in inside.packets() {
             node.packet(&packet);
         }
-        assert!(node.stored(0x1000, 3000) == good.data);
+        assert!(node.stored(extent(segment).base, 3000) == good.data);
     }
 }
 
@@ -109,11 +114,6 @@ fn malformed_headers_are_refused() {
     ] {
         cases.push(("a scheme for other nodes", at(1, Write { scheme, ..good.clone() })));
     }
-    for address in [u64::MAX, u64::MAX - 2999, HOST_LEN - 2999] {
-        let mut beyond = good.clone();
-        beyond.nodes[1].address = address;
-        cases.push(("addresses beyond storage", at(1, beyond)));
-    }
     for (what, offset, value) in [
         ("another kind", 24, 0),
         ("an offset", 16, 1),
@@ -140,4 +140,130 @@ fn malformed_headers_are_refused() {
         assert!(refused, "{len}: {outputs:?}");
     }
     assert!(node.is_clean());
+}
+
+/// The first status that a node answers to a write at `address` of its storage, and of `len` bytes
+/// by its header.
+fn status_at(node: &mut Node, segment: u64, address: u64, len: u32) -> Option<u32> {
+    let mut write = write(Scheme::Single, 1, 3000);
+    write.nodes[0].address = address;
+    write.segment = segment;
+    let mut packets = write.packets();
+    packets[0][24 + 92..24 + 96].copy_from_slice(&len.to_le_bytes());
+    let outputs: Vec<Output> = packets.iter().flat_map(|packet| node.packet(packet)).collect();
+    assert!(node.is_clean());
+    status(&outputs)
+}
+
+/// A capability is for segments, and each segment has its place on the node: who may write one
+/// reaches no other bytes, whatever the address.
+#[test]
+fn addresses_are_inside_of_the_segment() {
+    let Some(mut node) = Node::new(&settings(0, Multiply::Table, 0, 0)) else { return };
+    let (base, end, next) = (PLACE, PLACE + (1 << 28), extent(12).base);
+    for (segment, address, len, expected) in [
+        (11, base, 3000, 0),
+        (11, end - 3000, 3000, 0),
+        (11, (1 << 32) - 1000, 3000, 0), // across 4 GiB
+        (12, next, 3000, 0),
+        (11, next, 3000, 4),
+        (12, base, 3000, 4),
+        (11, end - 2999, 3000, 4),
+        (11, base - 1, 3000, 4),
+        (11, base + (1 << 32), 3000, 4),
+        (11, base.wrapping_sub(1 << 32), 3000, 4),
+        (11, base, (1 << 28) + 1, 4),
+        (11, base + 1, 1 << 28, 4),
+        (11, base + 3000, u32::MAX, 4),
+        (11, 0, 3000, 4),
+        (11, HOST_LEN - 3000, 3000, 4),
+        (11, u64::MAX - 2999, 3000, 4),
+        // The capability covers it; the node has no place for it.
+        (13, base, 3000, 4),
+        (11 + 256, base, 3000, 4),
+        (11 + (1 << 32), base, 3000, 4),
+    ] {
+        let status = status_at(&mut node, segment, address, len);
+        assert_eq!(status, Some(expected), "{segment} {address:#x} {len}");
+        assert_eq!(node.storage.is_empty(), expected != 0);
+        node.storage.clear();
+    }
+    // The same segment of another volume is another one.
+    let (volume, epoch) = (VolumeId(1), Epoch(1));
+    let mut foreign = write(Scheme::Single, 1, 3000);
+    let key = MASTER.derive(volume, epoch);
+    foreign.capability = Capability::issue(&key, volume, epoch, Rights::WRITE, NOW_NS + 1);
+    assert_eq!(status(&refused(&mut node, &foreign)), Some(4));
+}
+
+/// A capability that was checked before a change counts after it as far as the new settings say:
+/// not without its key, and not for a segment that has gone.
+#[test]
+fn a_change_of_the_settings_holds_at_once() {
+    let old = settings(0, Multiply::Table, 0, 0);
+    let Some(mut node) = Node::new(&old) else { return };
+    let good = |node: &mut Node| status_at(node, 11, PLACE, 3000);
+    assert_eq!(good(&mut node), Some(0));
+    let mut raised = old.clone();
+    raised.keys[1].2 = Epoch(EPOCH.0 + 1);
+    node.set(&raised);
+    assert_eq!(good(&mut node), Some(1));
+    node.set(&old);
+    assert_eq!(good(&mut node), Some(0));
+    let mut without = old.clone();
+    without.extents.retain(|extent| extent.segment.0 != 11);
+    node.set(&without);
+    assert_eq!(good(&mut node), Some(4));
+    // What does not fit changes nothing.
+    let short = node.core.set_context(&[0; 100]);
+    assert_eq!(short, Err(EngineError::Context(100)));
+    assert_eq!(good(&mut node), Some(4));
+}
+
+/// Segments whose entries would be the same stand behind one another.
+#[test]
+fn segments_that_share_an_entry_have_their_places() {
+    let mut settings = settings(0, Multiply::Table, 0, 0);
+    let extents = (0..8u64).map(|i| Extent {
+        volume: VOLUME,
+        segment: SegmentId(11 + 256 * i + (i << 33)),
+        base: i << 20,
+        length: 1 << 20,
+    });
+    settings.extents = extents.collect();
+    let Some(mut node) = Node::new(&settings) else { return };
+    for extent in &settings.extents {
+        for other in &settings.extents {
+            let expected = if other == extent { 0 } else { 4 };
+            let status = status_at(&mut node, extent.segment.0, other.base, 3000);
+            assert_eq!(status, Some(expected));
+        }
+    }
+}
+
+/// A data node refuses codes and columns that it has no tables for. It would store wrong parities.
+#[test]
+fn a_code_without_tables_is_refused() {
+    let code = |k, m, column| Scheme::Code { k, m, column };
+    for (multiply, coefficients, column, scheme, expected) in [
+        (Multiply::Table, (0, 0), 0, code(3, 2, 0), Some(8)),
+        (Multiply::Table, (3, 2), 0, code(6, 2, 4), Some(8)),
+        (Multiply::Table, (3, 2), 0, code(3, 3, 0), Some(8)),
+        (Multiply::Table, (3, 2), 0, code(2, 2, 0), Some(8)),
+        (Multiply::Table, (3, 2), 0, code(3, 2, 2), None),
+        (Multiply::Pairs, (3, 2), 1, code(3, 2, 0), Some(8)),
+        (Multiply::Pairs, (3, 2), 1, code(3, 2, 2), Some(8)),
+        (Multiply::Pairs, (3, 2), 1, code(3, 2, 1), None),
+        (Multiply::Pairs, (3, 2), 300, code(3, 2, 0), Some(8)),
+    ] {
+        let mut settings = settings(0, multiply, coefficients.0, coefficients.1);
+        settings.column = column;
+        let Some(mut node) = Node::new(&settings) else { return };
+        let Scheme::Code { m, .. } = scheme else { unreachable!() };
+        let outputs = node.packet(&write(scheme, 1 + u32::from(m), 3000).packets()[0]);
+        let case = format!("{multiply:?} {coefficients:?} {column} {scheme:?}");
+        assert_eq!(status(&outputs), expected, "{case}");
+        assert_eq!(node.core.open_messages().is_empty(), expected.is_some(), "{case}");
+        assert_eq!(node.storage.is_empty(), expected.is_some(), "{case}");
+    }
 }

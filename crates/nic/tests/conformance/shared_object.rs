@@ -146,7 +146,7 @@ impl HostEngine {
             requests: Words32::new(&vec![0; MAX_REQUESTS as usize * REQUEST_BYTES]),
             cache: Words32::new(&[0; CACHE_BYTES]),
             pool: Words32::new(&new_pool()),
-            context: Words32::new(&settings.context()),
+            context: Words32::new(&settings.context().unwrap()),
             scratch: Words32::new(&[0; SCRATCH_BYTES]),
         })
     }
@@ -174,6 +174,11 @@ impl Engine for HostEngine {
         let result = unsafe { self.handlers[handler as usize](&raw const task) };
         let (_, commands) = COMMANDS.take();
         Ok(Run { result, commands, counters: None })
+    }
+
+    fn set_context(&mut self, context: &[u8]) -> Result<(), EngineError> {
+        self.context = Words32::new(context);
+        Ok(())
     }
 
     fn area(&self, area: Area) -> &[u8] {

@@ -17,9 +17,13 @@
 //! | `div`, `divu`, `rem`, `remu` | 3 to 35, by the leading zeros of the divisor |
 //! | hardware loop: setup, each turn | 1, 0 |
 //!
-//! `jalr` waits one cycle more for a register that the instruction before it writes (RI5CY's
-//! controller, `jr_stall`). A memory that answers later than in the next cycle stalls the core
-//! until it does: see [`Access`](crate::riscv::memory::Access).
+//! Of Xpulp only hardware loops were measured. Its other instructions take one cycle in RI5CY,
+//! products of halves included, as `mul` does in the same multiplier.
+//!
+//! `jalr` waits one cycle more for a register that the instruction before it writes, or that a load
+//! two instructions before it loads: RI5CY's controller compares the register with the write ports
+//! of both stages behind the decoder (`jr_stall`). A memory that answers later than in the next
+//! cycle stalls the core until it does: see [`Access`](crate::riscv::memory::Access).
 
 /// Stalls of the core, in cycles beside the one that each instruction takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +34,7 @@ pub struct Costs {
     pub branch_taken: u64,
     /// A jump.
     pub jump: u64,
-    /// `jalr` through the register that the instruction before wrote.
+    /// `jalr` through a register that the instruction before wrote, or the load before that one.
     pub jump_register: u64,
     /// The target of a jump or branch is a 32-bit instruction across words.
     pub split_target: u64,

@@ -20,6 +20,13 @@ const CSR_MCYCLE_HIGH: u32 = 0xb80;
 const CSR_MINSTRET: u32 = 0xb02;
 const CSR_MINSTRET_HIGH: u32 = 0xb82;
 
+/// Cycles that an instruction waits for a register.
+#[derive(Default)]
+struct Hazard {
+    load_use: u64,
+    jump_register: u64,
+}
+
 /// A load or store, with its address computed.
 struct MemoryAccess {
     width: Width,
@@ -34,7 +41,8 @@ impl Core {
         let Decoded { instr, len_bytes } = decoded;
         let pc = self.pc;
         let next = pc.wrapping_add(len_bytes);
-        let stalls = self.hazard(&instr);
+        let start = self.counters.cycles;
+        let hazard = self.hazard(&instr);
         let mut target = next;
         let mut wrote = None;
         match instr {
@@ -79,28 +87,38 @@ impl Core {
             | Instr::LoopSetup { .. } => self.set_loop(&instr, next),
             _ => wrote = self.compute(&instr),
         }
-        self.counters.cycles += stalls;
+        self.counters.load_use_stalls += hazard.load_use;
+        self.counters.jump_stalls += hazard.jump_register;
+        self.counters.cycles += hazard.load_use + hazard.jump_register;
+        let one_cycle = self.counters.cycles == start && !self.was_busy;
+        self.was_busy = false;
+        self.written_back = self
+            .written
+            .filter(|_| one_cycle)
+            .and_then(|(rd, producer)| (producer == Producer::Memory).then_some(rd));
         self.written = wrote.filter(|(rd, _)| *rd != Reg::ZERO);
         self.pc = if target == next { self.after(pc, next) } else { target };
         Ok(())
     }
 
-    /// The stall for registers that the last instruction wrote.
-    fn hazard(&mut self, instr: &Instr) -> u64 {
-        let Some((rd, producer)) = self.written else { return 0 };
-        if !reads(instr).contains(&Some(rd)) {
-            return 0;
+    /// The stalls for registers that are not written yet. They count once the instruction executes,
+    /// however often a busy bus has it tried.
+    fn hazard(&self, instr: &Instr) -> Hazard {
+        let mut hazard = Hazard::default();
+        let registers = reads(instr);
+        let jumps = matches!(instr, Instr::Jalr { .. });
+        let written = self.written.filter(|(rd, _)| registers.contains(&Some(*rd)));
+        if let Some((_, producer)) = written {
+            if producer == Producer::Memory {
+                hazard.load_use = self.costs.load_use;
+            }
+            if jumps {
+                hazard.jump_register = self.costs.jump_register;
+            }
+        } else if jumps && self.written_back.is_some_and(|rd| registers.contains(&Some(rd))) {
+            hazard.jump_register = self.costs.jump_register;
         }
-        let mut stalls = 0;
-        if producer == Producer::Memory {
-            stalls = self.costs.load_use;
-            self.counters.load_use_stalls += stalls;
-        }
-        if matches!(instr, Instr::Jalr { .. }) {
-            stalls += self.costs.jump_register;
-            self.counters.jump_stalls += self.costs.jump_register;
-        }
-        stalls
+        hazard
     }
 
     fn alu_write(&mut self, rd: Reg, value: u32) -> (Reg, Producer) {
@@ -328,6 +346,12 @@ impl Core {
                 let field = self.register(rs1) << (position & 31);
                 (rd, self.register(rd) & !mask | field & mask)
             }
+            Instr::MulLow16 { rd, rs1, rs2 } => {
+                (rd, (self.register(rs1) & 0xffff) * (self.register(rs2) & 0xffff))
+            }
+            Instr::MulHigh16 { rd, rs1, rs2 } => {
+                (rd, (self.register(rs1) >> 16) * (self.register(rs2) >> 16))
+            }
             Instr::PackLow { rd, rs1, rs2 } => {
                 (rd, self.register(rs1) << 16 | self.register(rs2) & 0xffff)
             }
@@ -374,6 +398,8 @@ fn reads(instr: &Instr) -> [Option<Reg>; 3] {
         | Instr::MulDiv { rs1, rs2, .. }
         | Instr::StoreConditional { rs1, rs2, .. }
         | Instr::Amo { rs1, rs2, .. }
+        | Instr::MulLow16 { rs1, rs2, .. }
+        | Instr::MulHigh16 { rs1, rs2, .. }
         | Instr::PackLow { rs1, rs2, .. }
         | Instr::PackHigh { rs1, rs2, .. }
         | Instr::Shuffle { rs1, rs2, .. } => [Some(rs1), Some(rs2), None],
@@ -452,8 +478,14 @@ fn extend(width: Width, signed: bool, value: u32) -> u32 {
     }
 }
 
+/// The field's sign is its highest bit; of a field that passes bit 31, the bit there is repeated, as
+/// by RI5CY, whose signed extraction shifts arithmetically.
 fn extract(signed: bool, value: u32, bits: u32, position: u32) -> u32 {
     let unused = 32 - bits.clamp(1, 32);
-    let field = value >> (position & 31) << unused;
-    if signed { (field as i32 >> unused) as u32 } else { field >> unused }
+    let position = position & 31;
+    if signed {
+        ((value as i32 >> position) << unused >> unused) as u32
+    } else {
+        value >> position << unused >> unused
+    }
 }

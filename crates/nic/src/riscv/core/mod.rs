@@ -149,6 +149,11 @@ pub struct Core {
     costs: Costs,
     /// The register that the last instruction loaded, and whether it loaded or computed one.
     written: Option<(Reg, Producer)>,
+    /// The register that the instruction before that one loaded, if that one took one cycle: the
+    /// load is in its last stage while the next instruction is decoded.
+    written_back: Option<Reg>,
+    /// The bus was busy for the next instruction: older loads have passed their last stage.
+    was_busy: bool,
     /// The word that `lr.w` reserved.
     reservation: Option<u32>,
 }
@@ -171,6 +176,8 @@ impl Core {
             counters: Counters::default(),
             costs,
             written: None,
+            written_back: None,
+            was_busy: false,
             reservation: None,
         }
     }
@@ -203,6 +210,7 @@ impl Core {
                 Step::Retired
             }
             Err(execute::NotDone::Busy) => {
+                self.was_busy = true;
                 self.counters.busy_stalls += 1;
                 self.counters.cycles += 1;
                 Step::Stalled

@@ -210,6 +210,8 @@ fn xpulp(instr: &Instr) -> u32 {
             field(u32::from(!signed), rd, rs1, bits, position)
         }
         Instr::Insert { rd, rs1, bits, position } => field(2, rd, rs1, bits, position),
+        Instr::MulLow16 { rd, rs1, rs2 } => r_type(0x5b, 0, 0, rd, rs1, rs2),
+        Instr::MulHigh16 { rd, rs1, rs2 } => r_type(0x5b, 0, 0x20, rd, rs1, rs2),
         Instr::PackLow { rd, rs1, rs2 } => vector(0x34, 0, 0, rd, rs1, rs2),
         Instr::PackHigh { rd, rs1, rs2 } => vector(0x34, 1, 0, rd, rs1, rs2),
         Instr::Shuffle { rd, rs1, rs2 } => vector(0x30, 0, 1, rd, rs1, rs2),

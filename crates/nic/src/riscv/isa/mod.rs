@@ -221,6 +221,8 @@ pub enum Instr {
     LoopSetup { id: usize, count: LoopCount, offset: u32 },
     Extract { signed: bool, rd: Reg, rs1: Reg, bits: u32, position: u32 },
     Insert { rd: Reg, rs1: Reg, bits: u32, position: u32 },
+    MulLow16 { rd: Reg, rs1: Reg, rs2: Reg },
+    MulHigh16 { rd: Reg, rs1: Reg, rs2: Reg },
     PackLow { rd: Reg, rs1: Reg, rs2: Reg },
     PackHigh { rd: Reg, rs1: Reg, rs2: Reg },
     Shuffle { rd: Reg, rs1: Reg, rs2: Reg },

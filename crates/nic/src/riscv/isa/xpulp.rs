@@ -8,6 +8,7 @@
 //! | 0x2b | stores that increment, with an immediate or (bit 14) a register |
 //! | 0x33, bits 31:30 = 11 | funct3 0 `p.extract`, 1 `p.extractu`, 2 `p.insert` |
 //! | 0x57 | `pv.*`; bits 31:26 say which, bit 12 says bytes |
+//! | 0x5b, funct3 0 | products of halves; funct7: 0 `p.mulu`, 0x20 `p.mulhhu` |
 //! | 0x63, funct3 2 and 3 | `p.beqimm`, `p.bneimm`; the number is where rs2 is |
 //! | 0x7b | hardware loops; bit 7 says which of the two |
 
@@ -29,6 +30,7 @@ pub(super) fn decode(word: u32) -> Option<Instr> {
         0x2b => store(f, Mode::PostIncrement),
         0x33 => bit_fields(f),
         0x57 => vector(f),
+        0x5b => mul_halves(f),
         0x63 => branch_imm(f),
         0x7b => hardware_loop(f),
         _ => None,
@@ -83,6 +85,15 @@ fn vector(f: Fields) -> Option<Instr> {
         (0x34, 0, 1) => Some(Instr::PackHigh { rd, rs1, rs2 }),
         (0x30, 1, 0) => Some(Instr::Shuffle { rd, rs1, rs2 }),
         (0x32, 1, 0) => Some(Instr::Shuffle2 { rd, rs1, rs2 }),
+        _ => None,
+    }
+}
+
+fn mul_halves(f: Fields) -> Option<Instr> {
+    let (rd, rs1, rs2) = (f.rd(), f.rs1(), f.rs2());
+    match (f.funct3(), f.funct7()) {
+        (0, 0) => Some(Instr::MulLow16 { rd, rs1, rs2 }),
+        (0, 0x20) => Some(Instr::MulHigh16 { rd, rs1, rs2 }),
         _ => None,
     }
 }
