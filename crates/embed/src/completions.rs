@@ -90,18 +90,25 @@ impl CompletionQueue {
         self.take_from(self.lock(), max, out)
     }
 
-    /// As [`CompletionQueue::take`], but waits up to `timeout` for the first answer.
+    /// As [`CompletionQueue::take`], but waits up to `timeout` for the first answer; for ever with
+    /// [`Duration::MAX`].
     pub fn wait(&self, timeout: Duration, max: usize, out: &mut Vec<Done>) -> usize {
-        let deadline = Instant::now() + timeout;
+        // A timeout that no clock can reach is no deadline.
+        let deadline = Instant::now().checked_add(timeout);
         let mut state = self.lock();
         while state.done.is_empty() {
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
+            let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if rest.is_some_and(|rest| rest.is_zero()) {
                 return 0;
             }
             state.waiting += 1;
-            let waited = self.filled.wait_timeout(state, rest);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = match rest {
+                Some(rest) => {
+                    let waited = self.filled.wait_timeout(state, rest);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
             state.awake();
         }
         self.take_from(state, max, out)
@@ -229,5 +236,22 @@ mod tests {
             .collect();
         tags.sort_unstable();
         assert_eq!(tags, [Some(0), Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn a_wait_may_have_no_end() {
+        let queue = CompletionQueue::new(1).expect("descriptors");
+        let waits = spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.wait(Duration::MAX, 1, &mut Vec::new())
+        });
+        while queue.lock().waiting == 0 {
+            assert!(!waits.is_finished(), "it waits");
+            yield_now();
+        }
+        assert!(queue.reserve());
+        queue.complete(0, Ok(Data::default()));
+        queue.end_of_batch();
+        assert_eq!(waits.join().expect("it has waited"), 1);
     }
 }
