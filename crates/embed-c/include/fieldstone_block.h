@@ -7,9 +7,10 @@
  *     file:PATH    a file or a block device
  *     DIR/VOLUME   a volume of the pool in the folder DIR
  *
- * The same layers as in the server are in front of the store. Opening starts one thread, the core.
- * The core reads and writes the store through io_uring. For a volume, the core also runs the nodes
- * of the pool that no `fieldstone node` process runs, and there are threads for the pool's control
+ * The same layers as in the server are in front of the store. Opening starts the threads that the
+ * options name as `cores`: one by default. One of them, the core of the device, runs the layers,
+ * and reads and writes the store through io_uring. For a volume, the cores also run the nodes of
+ * the pool that no `fieldstone node` process runs, and there are threads for the pool's control
  * socket: commands such as `fieldstone status DIR` work. Opening waits for as long as too few nodes
  * answer, or as long as the options say. Until the device is closed, no other process can open a
  * volume of the pool, nor can this process a second one.
@@ -53,8 +54,8 @@
  * The program may free arrays of struct iovec when the call has returned. They have at most
  * FIELDSTONE_BLOCK_IOVECS_MAX entries. An empty buffer may be NULL.
  *
- * CALLBACKS run on the core. They must return soon: meanwhile the core processes no request. They
- * may make aio calls. Calls that wait, and fieldstone_block_close, return
+ * CALLBACKS run on the core of the device. They must return soon: meanwhile the core processes no
+ * request. They may make aio calls. Calls that wait, and fieldstone_block_close, return
  * FIELDSTONE_BLOCK_IN_CALLBACK there, for every device. fieldstone_block_open works in a callback,
  * and the core stands still until it returns. A callback runs exactly once for each aio call that
  * returned FIELDSTONE_BLOCK_OK. It must return normally: neither a C++ exception nor longjmp() may

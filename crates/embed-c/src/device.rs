@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fieldstone_c_abi::{Error, array, reference, write};
 use fieldstone_embed::{
-    Bounds, CompletionQueue, Device, Error as EmbedError, Options, is_in_callback,
+    Bounds, CompletionQueue, Device, Error as EmbedError, Options, Queue, is_in_callback,
 };
 
 use crate::aio::Aio;
@@ -133,7 +133,15 @@ pub unsafe extern "C" fn fieldstone_block_close(device: *mut Block, error: *mut 
         if is_in_callback() {
             return Err(EmbedError::OnCore.into());
         }
-        // SAFETY: the pointer came from Box::into_raw, and the caller returns the ownership.
+        {
+            // Callbacks of requests under way may make aio calls, and those use the device by the
+            // same pointer. So this call shares the device with them until they have returned.
+            // SAFETY: the header demands a device, and this call frees it only below.
+            let shared = unsafe { &*device };
+            Queue::close(&shared.device)?;
+        }
+        // SAFETY: the pointer came from Box::into_raw, and the caller returns the ownership. No
+        // callback runs any more, and no other call uses the device.
         let block = unsafe { Box::from_raw(device) };
         Ok(block.device.close()?)
     };

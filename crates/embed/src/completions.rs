@@ -6,7 +6,8 @@
 //!
 //! The core makes a system call only if a thread needs it: once for the answers of a turn if a
 //! thread waits that was not woken before, and if the queue was empty and the caller uses the
-//! descriptor.
+//! descriptor. It wakes one thread. A thread that leaves answers in the queue wakes the next one,
+//! so no thread sleeps beside an answer, however many the core makes at once.
 
 use std::collections::VecDeque;
 use std::io;
@@ -86,27 +87,39 @@ impl CompletionQueue {
 
     /// Moves up to `max` answers to the end of `out`. Returns their number. Does not wait.
     pub fn take(&self, max: usize, out: &mut Vec<Done>) -> usize {
-        self.take_from(&mut self.lock(), max, out)
+        self.take_from(self.lock(), max, out)
     }
 
-    /// As [`CompletionQueue::take`], but waits up to `timeout` for the first answer.
+    /// As [`CompletionQueue::take`], but waits up to `timeout` for the first answer; for ever with
+    /// [`Duration::MAX`].
     pub fn wait(&self, timeout: Duration, max: usize, out: &mut Vec<Done>) -> usize {
-        let deadline = Instant::now() + timeout;
+        // A timeout that no clock can reach is no deadline.
+        let deadline = Instant::now().checked_add(timeout);
         let mut state = self.lock();
         while state.done.is_empty() {
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
+            let rest = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if rest.is_some_and(|rest| rest.is_zero()) {
                 return 0;
             }
             state.waiting += 1;
-            let waited = self.filled.wait_timeout(state, rest);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = match rest {
+                Some(rest) => {
+                    let waited = self.filled.wait_timeout(state, rest);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.filled.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
             state.awake();
         }
-        self.take_from(&mut state, max, out)
+        self.take_from(state, max, out)
     }
 
-    fn take_from(&self, state: &mut State, max: usize, out: &mut Vec<Done>) -> usize {
+    fn take_from(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        max: usize,
+        out: &mut Vec<Done>,
+    ) -> usize {
         let count = state.done.len().min(max);
         out.extend(state.done.drain(..count));
         state.reserved -= count;
@@ -117,7 +130,19 @@ impl CompletionQueue {
             // SAFETY: `sum` is eight writable bytes.
             unsafe { libc::read(self.eventfd.as_raw_fd(), sum.as_mut_ptr().cast(), sum.len()) };
         }
+        self.wake_next(state);
         count
+    }
+
+    /// Wakes one thread that waits, if there are more answers than threads that were woken and have
+    /// not noticed yet.
+    fn wake_next(&self, mut state: MutexGuard<'_, State>) {
+        if state.waiting > 0 && state.woken < state.done.len() {
+            state.waiting -= 1;
+            state.woken += 1;
+            drop(state);
+            self.filled.notify_one();
+        }
     }
 
     /// Makes the eventfd readable. Its counter is zero.
@@ -164,13 +189,69 @@ impl Complete for CompletionQueue {
     }
 
     fn end_of_batch(&self) {
-        let mut state = self.lock();
-        // A thread that is awake already may take them all; one more is woken for what is left.
-        if state.waiting > 0 && state.woken < state.done.len() {
-            state.waiting -= 1;
-            state.woken += 1;
-            drop(state);
-            self.filled.notify_one();
+        // The thread wakes others for what it leaves.
+        self.wake_next(self.lock());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread::{spawn, yield_now};
+
+    use super::*;
+    use crate::answer::Data;
+
+    const TIMEOUT: Duration = Duration::from_secs(30);
+
+    /// Returns when this number of threads waits for answers.
+    fn until_waiting(queue: &CompletionQueue, threads: usize) {
+        let began = Instant::now();
+        while queue.lock().waiting < threads {
+            assert!(began.elapsed() < TIMEOUT, "the threads have started");
+            yield_now();
         }
+    }
+
+    #[test]
+    fn a_batch_wakes_as_many_threads_as_it_has_answers_for() {
+        let queue = CompletionQueue::new(3).expect("descriptors");
+        let (to, from) = channel();
+        for _ in 0..3 {
+            let (queue, to) = (Arc::clone(&queue), to.clone());
+            spawn(move || {
+                let mut done = Vec::new();
+                queue.wait(TIMEOUT, 1, &mut done);
+                to.send(done.first().map(|done| done.tag)).expect("the test listens");
+            });
+        }
+        until_waiting(&queue, 3);
+        for tag in 0..3 {
+            assert!(queue.reserve());
+            queue.complete(tag, Ok(Data::default()));
+        }
+        queue.end_of_batch();
+        let mut tags: Vec<_> = (0..3)
+            .map(|_| from.recv_timeout(TIMEOUT / 3).expect("a thread sleeps beside answers"))
+            .collect();
+        tags.sort_unstable();
+        assert_eq!(tags, [Some(0), Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn a_wait_may_have_no_end() {
+        let queue = CompletionQueue::new(1).expect("descriptors");
+        let waits = spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.wait(Duration::MAX, 1, &mut Vec::new())
+        });
+        while queue.lock().waiting == 0 {
+            assert!(!waits.is_finished(), "it waits");
+            yield_now();
+        }
+        assert!(queue.reserve());
+        queue.complete(0, Ok(Data::default()));
+        queue.end_of_batch();
+        assert_eq!(waits.join().expect("it has waited"), 1);
     }
 }

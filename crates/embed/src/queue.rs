@@ -296,15 +296,16 @@ impl Queue {
     }
 
     /// Waits until the queue has room for a request that counts for `len_bytes`
-    /// ([`Operation::held_bytes`]), at most for `timeout`. Another thread may take the room before
-    /// the caller submits. This does not wait for a place in a
+    /// ([`Operation::held_bytes`]), at most for `timeout`; for ever with [`Duration::MAX`]. Another
+    /// thread may take the room before the caller submits. This does not wait for a place in a
     /// [`CompletionQueue`](crate::CompletionQueue): see [`Error::NoPlace`].
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room in time. [`Error::Closed`] if the queue is closed.
     /// [`Error::OnCore`] if the caller is a [`Complete`](crate::Complete).
     pub fn wait_for_room(&self, len_bytes: usize, timeout: Duration) -> Result<(), Error> {
-        self.shared.wait(Some(Instant::now() + timeout), |shared, state| {
+        // A timeout that no clock can reach is no deadline.
+        self.shared.wait(Instant::now().checked_add(timeout), |shared, state| {
             if state.closed { Some(Err(Error::Closed)) } else { shared.room(state, len_bytes) }
         })
     }

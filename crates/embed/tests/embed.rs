@@ -369,6 +369,17 @@ fn every_thread_that_waits_gets_answers() {
 }
 
 #[test]
+fn a_wait_may_have_no_end() {
+    let device = ram(&Options::default());
+    let queue = CompletionQueue::new(1).expect("descriptors");
+    device.submit(read(0, 1), queue.on_complete(3)).expect("a place");
+    let mut done = Vec::new();
+    assert_eq!(queue.wait(Duration::MAX, 1, &mut done), 1);
+    assert_eq!(device.wait_for_room(1, Duration::MAX), Ok(()));
+    device.close().expect("closed");
+}
+
+#[test]
 fn a_batch_is_accepted_up_to_the_first_refusal() {
     let device =
         ram(&Options { bounds: Bounds { requests: 3, ..Bounds::default() }, ..Options::default() });

@@ -176,6 +176,11 @@ impl Device {
         self.dirty = true;
     }
 
+    /// Tells the store the present offset: see [`Store::set_wall_clock`].
+    pub fn set_wall_clock(&mut self, offset_ns: u64, now: Nanos) {
+        self.stack.store_mut().set_wall_clock(offset_ns, now);
+    }
+
     /// Calls the store.
     ///
     /// # Errors

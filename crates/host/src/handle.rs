@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use fieldstone_block::{Info, OpenFailure, Settings};
 use fieldstone_buf::Budget;
@@ -42,6 +42,7 @@ use crate::node_links::LocalNodes;
 use crate::node_local::LocalNode;
 use crate::store::Mail;
 use crate::token::{Kind, token};
+use crate::wall_clock::wall_offset_ns;
 use crate::worker::{FINISH_TIMEOUT_MS, Worker};
 use fieldstone_uring::reactor::DRAIN_LIMIT_MS;
 use fieldstone_uring::{
@@ -73,14 +74,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Messages that a core's mailbox holds.
 const MAILBOX_MESSAGES: usize = 1 << 16;
-
-/// The nanoseconds to add to the monotonic clock to get the time since 1970. Capabilities expire by
-/// this time.
-#[must_use]
-pub fn wall_offset_ns() -> u64 {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX).saturating_sub(monotonic_now().0)
-}
 
 /// A node to run in this process.
 #[derive(Debug)]
@@ -150,7 +143,6 @@ struct Start {
     verify_payload: bool,
     nodes: Vec<(LocalNodeId, LocalNodeConfig)>,
     all_nodes: LocalNodes,
-    wall_offset_ns: u64,
     frontends: Arc<[&'static FrontendKind]>,
     setup: FrontendSetup,
 }
@@ -172,7 +164,6 @@ impl Host {
         let frontends: Arc<[_]> = config.frontends.into_iter().take(FRONTENDS_MAX).collect();
         let cpus = if config.pin { allowed_cpus()? } else { Vec::new() };
         let cpu_count = std::thread::available_parallelism().map_or(1, usize::from);
-        let wall_offset_ns = wall_offset_ns();
         let names = config.nodes.iter().map(|node| {
             let expected = &node.opening.expected;
             (expected.pool, expected.node)
@@ -198,7 +189,6 @@ impl Host {
                 verify_payload: config.verify_payload,
                 nodes,
                 all_nodes: Arc::clone(&all_nodes),
-                wall_offset_ns,
                 frontends: Arc::clone(&frontends),
                 setup: setup.clone(),
             };
@@ -321,7 +311,7 @@ fn run_core(
     for (id, node) in start.nodes {
         let blocking = start_blocking_thread(id, router.own_sender())?;
         let disk = Disk::new(id, start.caching, blocking);
-        let (wall_offset_ns, verify_payload) = (start.wall_offset_ns, start.verify_payload);
+        let (wall_offset_ns, verify_payload) = (wall_offset_ns(), start.verify_payload);
         let local = LocalNode::new(id, node, disk, wall_offset_ns, verify_payload, monotonic_now());
         nodes.insert(id.number, local);
     }

@@ -66,6 +66,7 @@ pub mod store;
 pub mod stores;
 pub mod timed_call;
 mod token;
+mod wall_clock;
 mod wire_socket;
 pub mod worker;
 
@@ -82,7 +83,7 @@ pub use frontend::{
 };
 pub use handle::{
     Handle, Host, HostConfig, LocalNodeConfig, OPEN_FILES, PAYLOAD_MEMORY_BYTES,
-    PAYLOAD_MEMORY_BYTES_MIN, wall_offset_ns,
+    PAYLOAD_MEMORY_BYTES_MIN,
 };
 pub use message::{Core, Destination, DeviceId, LocalNodeId};
 pub use node_local::LocalNodeStatus;
@@ -93,3 +94,4 @@ pub use stores::{
     FileSpec, FileStatus, NodePlace, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall,
     VolumeSpec, VolumeStatus,
 };
+pub use wall_clock::wall_offset_ns;

@@ -84,7 +84,7 @@ pub struct LocalNode {
     disk: Disk,
     state: State,
     clients: Vec<Client>,
-    /// The nanoseconds to add to the monotonic clock to get the time since 1970.
+    /// The offset that the core has told last ([`crate::wall_clock`]).
     wall_offset_ns: u64,
     /// The node checks payloads on arrival, because they come over a network.
     verify_payload: bool,
@@ -159,8 +159,10 @@ impl LocalNode {
         }
     }
 
-    fn wall(&self, now: Nanos) -> u64 {
-        now.0.saturating_add(self.wall_offset_ns)
+    /// Takes the present offset ([`crate::wall_clock`]).
+    pub fn set_wall_clock(&mut self, offset_ns: u64, now: Nanos) {
+        self.wall_offset_ns = offset_ns;
+        self.handle(NodeEvent::WallClock { offset_ns }, now);
     }
 
     fn is_up(&self) -> bool {
@@ -171,14 +173,14 @@ impl LocalNode {
         self.disk.next_era(Some(folder.dir.clone()));
         let config = folder.config(self.verify_payload);
         let mut node = Box::new(Node::new(config));
-        node.start(self.wall(now));
+        node.start(now.0);
+        node.handle(now.0, NodeEvent::WallClock { offset_ns: self.wall_offset_ns });
         self.state = State::Running { node, folder, up: false };
     }
 
     fn handle(&mut self, event: NodeEvent, now: Nanos) {
-        let wall = self.wall(now);
         if let State::Running { node, .. } = &mut self.state {
-            node.handle(wall, event);
+            node.handle(now.0, event);
         }
     }
 
@@ -225,9 +227,8 @@ impl LocalNode {
             |client: &&mut Client| client.link == link && (client.up || client.direct.is_some());
         let Some(client) = self.clients.iter_mut().find(open) else { return };
         let (known, core) = (client.known, client.core);
-        let wall = self.wall(now);
         let State::Running { node, .. } = &mut self.state else { return };
-        node.handle(wall, NodeEvent::Request { peer: link.peer(), request });
+        node.handle(now.0, NodeEvent::Request { peer: link.peer(), request });
         if !known && node.has_accepted(link.peer()) {
             if let Some(client) = self.clients.iter_mut().find(|client| client.link == link) {
                 client.known = true;
@@ -247,7 +248,7 @@ impl LocalNode {
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         let State::Running { node, .. } = &self.state else { return None };
-        node.deadline_ns().map(|wall| Nanos(wall.saturating_sub(self.wall_offset_ns)))
+        node.deadline_ns().map(Nanos)
     }
 
     /// Lets the node give up other nodes whose time is over.
@@ -271,7 +272,6 @@ impl LocalNode {
 
     /// Carries out the node's actions until there are no more. True if there were any.
     pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
-        let wall = self.wall(now);
         let State::Running { node, up, .. } = &mut self.state else { return false };
         let mut busy = false;
         loop {
@@ -293,7 +293,7 @@ impl LocalNode {
                 }
             }
             let Some((id, result)) = self.disk.next_ready() else { break };
-            node.handle(wall, NodeEvent::Disk { id, result });
+            node.handle(now.0, NodeEvent::Disk { id, result });
         }
         if !*up {
             if let Some(reason) = node.failure() {

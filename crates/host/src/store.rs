@@ -74,6 +74,10 @@ pub trait Store: Backend {
     /// Takes a message from another part or a thread.
     fn mail(&mut self, _mail: Mail, _io: &mut StoreIo<'_>) {}
 
+    /// Takes the present difference between the time of day, in nanoseconds since 1970, and the
+    /// clock of the turns. The host tells it when it runs the store, but at most every second.
+    fn set_wall_clock(&mut self, _offset_ns: u64, _now: Nanos) {}
+
     /// Starts the operations that the store needs. True if there were any.
     fn act(&mut self, _io: &mut StoreIo<'_>) -> bool {
         false

@@ -37,6 +37,7 @@ use crate::node_server::NodeServer;
 use crate::notices::{Cause, Notices};
 use crate::stores::volume::NodeMail;
 use crate::token::{Kind, split, token};
+use crate::wall_clock::{WallClock, wall_offset_ns};
 use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
 
 /// How often the core checks the folders of its nodes.
@@ -73,6 +74,7 @@ pub struct Worker {
     /// When the timer [`Kind::Watch`] is due, if it is set.
     watch_at: Option<Nanos>,
     notices: Notices,
+    wall_clock: WallClock,
     draining: Option<mpsc::Sender<()>>,
     /// The core takes no more connections and requests.
     refusing: bool,
@@ -104,6 +106,7 @@ impl Worker {
     ) -> Self {
         let frontends = kinds.iter().map(|kind| (*kind, (kind.make)(setup.clone()))).collect();
         let links = NodeLinks::new(all, router.me.0, setup.bounds.connections);
+        let wall_clock = WallClock::new(wall_offset_ns, reactor.now());
         Self {
             reactor,
             router,
@@ -119,6 +122,7 @@ impl Worker {
             next_accept: 0,
             watch_at: None,
             notices: Notices::default(),
+            wall_clock,
             draining: None,
             refusing: false,
             stopping: false,
@@ -136,6 +140,7 @@ impl Worker {
         while !self.stopping {
             self.reactor.turn(&mut events)?;
             let now = self.reactor.now();
+            self.tell_wall_clock(now);
             for event in events.drain(..) {
                 self.dispatch(event, now);
             }
@@ -187,6 +192,12 @@ impl Worker {
             Kind::Housekeeping => self.keep_house(),
             Kind::Watch => self.watch(now),
         }
+    }
+
+    fn tell_wall_clock(&mut self, now: Nanos) {
+        let Some(offset_ns) = self.wall_clock.look(now) else { return };
+        self.nodes.values_mut().for_each(|node| node.set_wall_clock(offset_ns, now));
+        self.devices.values_mut().for_each(|device| device.set_wall_clock(offset_ns, now));
     }
 
     fn set_housekeeping(&mut self) {

@@ -159,6 +159,15 @@ pub enum NodeEvent {
     },
     /// Time has passed: [`crate::Node::deadline_ns`] is due.
     Tick,
+    /// The time of day. Only the expiry of capabilities goes by it. It may jump: while the machine
+    /// is suspended, the clock of [`crate::Node::handle`] stands still, and an operator or a time
+    /// server may set the machine's clock. So the world says this before the first request, and
+    /// again at least every few seconds.
+    WallClock {
+        /// Nanoseconds since 1970 minus those of the clock of [`crate::Node::handle`]. 0 until the
+        /// first event.
+        offset_ns: u64,
+    },
     /// The file system reports how much space the node may use. The node takes no slots beyond it,
     /// until a later event. A world that never sends this event promises space for every slot.
     Room {

@@ -57,6 +57,8 @@ pub struct Node {
     pub(crate) counters: Counters,
     /// The connection of the last request whose capability the node accepted.
     pub(crate) accepted: Option<PeerId>,
+    /// [`NodeEvent::WallClock`].
+    wall_offset_ns: u64,
 }
 
 impl Node {
@@ -75,6 +77,7 @@ impl Node {
             parked: VecDeque::new(),
             counters: Counters::default(),
             accepted: None,
+            wall_offset_ns: 0,
             config,
         }
     }
@@ -108,7 +111,8 @@ impl Node {
         self.accepted == Some(peer)
     }
 
-    /// Takes an event. `now_ns` is the nodes' clock, which decides when capabilities expire.
+    /// Takes an event. `now_ns` is a clock that never jumps. All deadlines go by it. Capabilities
+    /// expire by the time of day: see [`NodeEvent::WallClock`].
     pub fn handle(&mut self, now_ns: u64, event: NodeEvent) {
         match event {
             NodeEvent::Request { peer, request } => {
@@ -125,6 +129,7 @@ impl Node {
             NodeEvent::Relayed { from, reply } => self.relay_answered(now_ns, &from, reply),
             NodeEvent::LinkLost { to } => self.lose_link(&to),
             NodeEvent::Tick => {}
+            NodeEvent::WallClock { offset_ns } => self.wall_offset_ns = offset_ns,
             NodeEvent::Room { room_bytes } => {
                 let rings_bytes = self.rings_wanted_bytes();
                 self.store.set_room(room_bytes.saturating_sub(rings_bytes));
@@ -197,7 +202,10 @@ impl Node {
 
     fn request(&mut self, now_ns: u64, peer: PeerId, mut request: Request) {
         let admission = match &self.phase {
-            NodePhase::Ready => self.admit(now_ns, peer, &mut request),
+            NodePhase::Ready => {
+                let wall_ns = now_ns.saturating_add(self.wall_offset_ns);
+                self.admit(wall_ns, peer, &mut request)
+            }
             _ if request.body == RequestBody::Identify => {
                 Ok(Admission::Answer(ReplyBody::Stat(self.stat())))
             }

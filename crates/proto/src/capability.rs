@@ -81,7 +81,7 @@ pub struct Capability {
     pub segment_first: SegmentId,
     /// The last segment in its range.
     pub segment_last: SegmentId,
-    /// When it expires, in nanoseconds of the nodes' clock; `u64::MAX` for never.
+    /// When it expires by the nodes' clocks, in nanoseconds since 1970; `u64::MAX` for never.
     pub expires_ns: u64,
     /// The signature.
     pub mac: [u8; 16],

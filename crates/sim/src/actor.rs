@@ -78,7 +78,7 @@ pub trait NodeProcess {
     fn handle(&mut self, event: NodeEvent, now: Nanos);
     /// The next action for the world.
     fn next_action(&mut self) -> Option<NodeAction>;
-    /// When the process wants a tick at the latest, by the nodes' clock.
+    /// When the process wants a tick at the latest.
     fn deadline(&self) -> Option<Nanos> {
         None
     }

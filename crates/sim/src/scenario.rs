@@ -125,7 +125,7 @@ pub struct Scenario {
     pub reads: ReadPolicy,
     /// The silence after which a volume counts a node as down.
     pub node_timeout_ms: u64,
-    /// The nodes' clock minus the world's clock.
+    /// The time of day at the beginning, by which capabilities expire, minus the world's clock.
     pub wall_offset_ns: u64,
 }
 

@@ -205,13 +205,16 @@ impl VolumeCore {
         self.now.0.saturating_add(self.config.wall_offset_ns)
     }
 
-    /// The capability for requests to a node, renewed in good time.
+    /// The capability for requests to a node, renewed in good time. It is also renewed if the time
+    /// of day is before its issue: the wall clock was set back, and the capability would outlive
+    /// its hour.
     pub fn current_capability(&mut self, node: NodeIndex) -> Capability {
         let epoch = self.node(node).epoch;
         if epoch != self.epoch {
             return self.issue_capability(epoch);
         }
-        if self.wall_ns() + CAPABILITY_NS / 2 > self.capability.expires_ns {
+        let rest_ns = self.capability.expires_ns.saturating_sub(self.wall_ns());
+        if !(CAPABILITY_NS / 2..=CAPABILITY_NS).contains(&rest_ns) {
             self.renew_capability();
         }
         self.capability
@@ -359,5 +362,31 @@ impl Ctx {
     pub async fn sleep_ms(&self, ms: u64) {
         let sleep = self.with(|core| core.sleep(Nanos::from_ms(ms)));
         sleep.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::VolumeEvent;
+    use crate::script::Script;
+
+    #[test]
+    fn capabilities_are_issued_by_the_present_time_of_day() {
+        const MINUTE_NS: u64 = CAPABILITY_NS / 60;
+        let mut script = Script::serving(6);
+        let mut expires_at = |offset_ns: u64| {
+            script.volume.handle(VolumeEvent::WallClock { offset_ns }, Nanos(0));
+            script.core(|core| core.current_capability(NodeIndex(0)).expires_ns)
+        };
+        let wall_ns = 500_000 * CAPABILITY_NS;
+        assert_eq!(expires_at(wall_ns), wall_ns + CAPABILITY_NS);
+        assert_eq!(expires_at(wall_ns + 29 * MINUTE_NS), wall_ns + CAPABILITY_NS, "still good");
+        // The machine was suspended: the volume's own clock stood still.
+        let later_ns = wall_ns + 2 * CAPABILITY_NS;
+        assert_eq!(expires_at(later_ns), later_ns + CAPABILITY_NS);
+        // A time server sets a wrong clock back. The next capability does not outlive its hour.
+        let back_ns = wall_ns - 5 * CAPABILITY_NS;
+        assert_eq!(expires_at(back_ns), back_ns + CAPABILITY_NS);
     }
 }

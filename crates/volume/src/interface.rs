@@ -37,6 +37,12 @@ pub enum VolumeEvent {
         /// Its result, with the bits of software.
         result: Result<JobOutput, JobError>,
     },
+    /// The time of day, by which capabilities expire. It may jump against the volume's clock, so
+    /// the world says this at least every few seconds while the volume runs.
+    WallClock {
+        /// As [`VolumeConfig::wall_offset_ns`].
+        offset_ns: u64,
+    },
 }
 
 /// Actions that a volume asks its world for.
@@ -153,7 +159,8 @@ pub struct VolumeConfig {
     pub missing_max: u16,
     /// The pool's secret, to issue capabilities with.
     pub key: MasterKey,
-    /// The nodes' clock minus the world's clock, for the expiry of capabilities.
+    /// The time of day minus the clock of [`Volume::handle`](crate::Volume::handle), in
+    /// nanoseconds, for the expiry of capabilities. [`VolumeEvent::WallClock`] replaces it.
     pub wall_offset_ns: u64,
     /// A node that does not answer for this long counts as down.
     pub node_timeout_ms: u64,

@@ -88,6 +88,7 @@ impl Volume {
             }
             VolumeEvent::Reply { node, reply } => core.handle_reply(node, reply),
             VolumeEvent::JobDone { id, result } => core.job_done(id, result),
+            VolumeEvent::WallClock { offset_ns } => core.config.wall_offset_ns = offset_ns,
         }
     }
 

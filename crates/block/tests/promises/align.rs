@@ -1,5 +1,7 @@
 //! Aligned requests pass unchanged. Edges are read, laid over and written back in order.
 
+use std::time::{Duration, Instant};
+
 use fieldstone_block::layers::{Align, AlignStats};
 use fieldstone_block::{Backend, BlockError, Nanos, Op, Stack};
 
@@ -65,6 +67,59 @@ fn writes_to_the_same_block_wait_for_each_other_and_others_do_not() {
         }
     }
     assert_eq!(order, [1, 5, 6, 2, 3, 4]);
+}
+
+#[test]
+fn a_deep_queue_of_writes_to_one_block_costs_little_for_each_write() {
+    const WRITES: u64 = 8192;
+    let (manual, hand) = Manual::new(4096);
+    let mut align = over(manual, Align::new());
+    let began = Instant::now();
+    for id in 0..WRITES {
+        align.submit(request(id, Op::Write, id % 8 * 512, 512, 1), Nanos(1));
+    }
+    let mut order = Vec::new();
+    while !hand.pending().is_empty() {
+        assert_eq!(hand.pending().len(), 1);
+        hand.answer(0, 7);
+        order.extend(poll(&mut align, 1).into_iter().map(|(id, _)| id));
+        // Far more than a cost that does not grow with the queue, and far less than one that grows
+        // with its square: that takes minutes.
+        assert!(began.elapsed() < Duration::from_secs(20), "{} are done", order.len());
+    }
+    assert!(order.iter().copied().eq(0..WRITES));
+    assert_eq!(stats(&align).waited, WRITES - 1);
+}
+
+#[test]
+fn an_unaligned_write_waits_for_all_changes_after_a_long_time_without_one() {
+    let (manual, hand) = Manual::new(4096);
+    let mut align = over(manual, Align::new());
+    for round in 0..3 {
+        // Of two changes that stay in flight, one comes first and the other last.
+        let slow = [(Op::Write, 9 * 4096, 4096), (Op::Write, 5 * 4096, 4096)];
+        align.submit(request(1, Op::Write, 9 * 4096, 4096, 1), Nanos(1));
+        for id in 10..2010 {
+            align.submit(request(id, Op::Write, id * 4096, 4096, 1), Nanos(1));
+            hand.answer(1, 0);
+            assert_eq!(poll(&mut align, 1).len(), 1);
+        }
+        align.submit(request(2, Op::Write, 5 * 4096, 4096, 1), Nanos(1));
+        align.submit(request(3, Op::Write, 5 * 4096 + 10, 5, 2), Nanos(1));
+        align.submit(request(4, Op::Write, 9 * 4096 + 10, 5, 2), Nanos(1));
+        assert_eq!(hand.pending(), slow, "round {round}");
+        for block in [9, 5] {
+            hand.answer(0, 0);
+            poll(&mut align, 1);
+            assert_eq!(hand.pending().last(), Some(&(Op::Read, block * 4096, 4096)));
+        }
+        let mut ended = 0;
+        while !hand.pending().is_empty() {
+            hand.answer(0, 0);
+            ended += poll(&mut align, 1).len();
+        }
+        assert_eq!(ended, 2);
+    }
 }
 
 #[test]

@@ -166,6 +166,46 @@ fn refused_bytes_are_tried_again_after_a_pause_and_at_the_end() {
 }
 
 #[test]
+fn writes_go_through_while_refused_bytes_are_tried_again() {
+    let (mut stack, hand) = cache(OPTIONS);
+    for (id, block) in [(1, 0), (2, 100)] {
+        write(&mut stack, id, block, 7, 10);
+    }
+    flush(&mut stack, 3, 10);
+    done(&mut stack, 10);
+    for _ in 0..2 {
+        hand.fail(0, error());
+    }
+    assert_eq!(done(&mut stack, 11), [(3, false)]);
+    // The second try of both is on its way. The store has not taken them yet.
+    let again = 1_000_000_020;
+    assert_eq!(done(&mut stack, again), []);
+    let (first, second) = ((Op::Write, 0, 4096), (Op::Write, 100 * 4096, 4096));
+    assert_eq!(hand.pending(), [first, second]);
+    write(&mut stack, 4, 20, 1, again);
+    assert_eq!(hand.pending().len(), 3);
+    hand.fail(2, error());
+    assert_eq!(done(&mut stack, again + 1), [(4, false)]);
+    write(&mut stack, 5, 21, 1, again + 2);
+    assert_eq!(done(&mut stack, again + 2), []);
+    assert_eq!(hand.pending(), [first, second, (Op::Write, 21 * 4096, 4096)]);
+    assert_eq!(stack.take_reports().len(), 1, "the store refuses bytes");
+    // One of them alone does not make the store sound.
+    hand.answer(2, 0);
+    hand.answer(0, 0);
+    assert_eq!(done(&mut stack, again + 3), [(5, true)]);
+    write(&mut stack, 6, 22, 1, again + 4);
+    assert_eq!(done(&mut stack, again + 4), []);
+    assert_eq!(hand.pending(), [second, (Op::Write, 22 * 4096, 4096)]);
+    assert_eq!(stack.take_reports(), Vec::<String>::new());
+    hand.answer(0, 0);
+    done(&mut stack, again + 5);
+    assert_eq!(stack.take_reports().len(), 1, "the store has taken them");
+    write(&mut stack, 7, 23, 1, again + 6);
+    assert_eq!(done(&mut stack, again + 6), [(7, true)]);
+}
+
+#[test]
 fn around_sends_at_once_and_a_read_sees_what_is_on_its_way() {
     let (mut stack, hand) = cache(WriteCacheOptions { policy: WritePolicy::Around, ..OPTIONS });
     write(&mut stack, 1, 1, 5, 10);

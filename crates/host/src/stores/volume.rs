@@ -342,6 +342,10 @@ impl Store for VolumeStore {
         }
     }
 
+    fn set_wall_clock(&mut self, offset_ns: u64, now: Nanos) {
+        self.volume.handle(VolumeEvent::WallClock { offset_ns }, now);
+    }
+
     fn act(&mut self, io: &mut StoreIo<'_>) -> bool {
         let device = io.device.0;
         let mut busy = false;

@@ -51,11 +51,11 @@ pub(crate) fn rights_needed(body: &RequestBody) -> Rights {
 }
 
 impl Node {
-    /// Checks a request and opens its entry. If it opens one, it takes body and payload out of
-    /// `request`.
+    /// Checks a request at the time of day `wall_ns` and opens its entry. If it opens one, it takes
+    /// body and payload out of `request`.
     pub(crate) fn admit(
         &mut self,
-        now_ns: u64,
+        wall_ns: u64,
         peer: PeerId,
         request: &mut Request,
     ) -> Result<Admission, NodeError> {
@@ -63,7 +63,7 @@ impl Node {
             return Ok(Admission::Answer(ReplyBody::Stat(self.stat())));
         }
         let needed = rights_needed(&request.body);
-        if let Err(error) = self.check_capability(now_ns, needed, request) {
+        if let Err(error) = self.check_capability(wall_ns, needed, request) {
             self.counters.refused += 1;
             return Err(error);
         }
@@ -103,7 +103,7 @@ impl Node {
 
     fn check_capability(
         &self,
-        now_ns: u64,
+        wall_ns: u64,
         needed: Rights,
         request: &Request,
     ) -> Result<(), NodeError> {
@@ -115,7 +115,7 @@ impl Node {
             .map(|volume| volume.key);
         let key =
             cached.unwrap_or_else(|| self.config.key.derive(capability.volume, capability.epoch));
-        capability.check(&key, needed, now_ns).map_err(NodeError::Capability)?;
+        capability.check(&key, needed, wall_ns).map_err(NodeError::Capability)?;
         match &request.body {
             RequestBody::ShardWrite { segment, .. }
             | RequestBody::ShardRead { segment, .. }

@@ -5,8 +5,8 @@ use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
 use fieldstone_node::{NodeEvent, PeerId};
 use fieldstone_proto::{
-    CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, ReplyBody, RequestBody,
-    Rights, SealMeta, SegmentId, ShardIndex, VolumeId, VolumeState, crc32c_blocks,
+    Capability, CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, ReplyBody,
+    RequestBody, Rights, SealMeta, SegmentId, ShardIndex, VolumeId, VolumeState, crc32c_blocks,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -325,6 +325,37 @@ fn capabilities_are_enforced_and_counted() {
     assert_eq!(world.node.stat().refused, 6);
     let identify = world.call(PEER, forged, RequestBody::Identify, &none);
     assert!(matches!(identify, Ok(ReplyBody::Stat(stat)) if stat.incarnation == 77));
+}
+
+#[test]
+fn a_capability_expires_by_the_present_time_of_day() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let mut world = world();
+    let key = crate::world::KEY.derive(VOLUME, Epoch(1));
+    let issued_at = |wall_ns: u64| {
+        let mut capability = cap(VOLUME, Epoch(1));
+        capability.expires_ns = wall_ns + HOUR_NS;
+        capability.signed(&key)
+    };
+    let mut works = |capability: Capability, offset_ns: u64| {
+        world.node.handle(NOW_NS, NodeEvent::WallClock { offset_ns });
+        let answer = world.call(PEER, capability, RequestBody::Stat, &Bytes::new());
+        let expired = Err(NodeError::Capability(CapabilityError::Expired));
+        assert!(answer.is_ok() || answer == expired, "{answer:?}");
+        answer.is_ok()
+    };
+    let wall_ns = 500_000 * HOUR_NS;
+    let first = issued_at(wall_ns);
+    assert!(works(first, wall_ns));
+    // The machine was suspended for two hours: its monotonic clock stood still.
+    let later_ns = wall_ns + 2 * HOUR_NS;
+    assert!(!works(first, later_ns));
+    let second = issued_at(later_ns);
+    assert!(works(second, later_ns));
+    // The clock was ahead, and a time server sets it back.
+    let back_ns = wall_ns - 5 * HOUR_NS;
+    assert!(works(issued_at(back_ns), back_ns));
+    assert!(!works(issued_at(back_ns), later_ns));
 }
 
 #[test]

@@ -103,6 +103,7 @@ impl NodeProcess for MirrorNode {
             | NodeEvent::Room { .. }
             | NodeEvent::Relayed { .. }
             | NodeEvent::LinkLost { .. }
+            | NodeEvent::WallClock { .. }
             | NodeEvent::Tick => {}
             NodeEvent::Disk { id, result } => {
                 let (peer, tag) = self.disk.remove(&id).expect("the operation was started");

@@ -101,14 +101,13 @@ impl<C: Cast> World<'_, C> {
                 self.fault_model.ends(node, now);
             }
         }
-        let clock = self.node_clock();
         let data_bytes = u64::from(self.scenario.slots) * u64::from(self.scenario.slot_bytes());
         for node in (0..self.scenario.nodes).map(NodeIndex) {
             let host = &mut self.nodes[usize::from(node.0)];
             let room_bytes = host.disk.room_bytes(FileId::Data);
             let room_bytes = if room_bytes < data_bytes { room_bytes } else { u64::MAX };
             if let Some(process) = host.process.as_mut() {
-                process.handle(NodeEvent::Room { room_bytes }, clock);
+                process.handle(NodeEvent::Room { room_bytes }, now);
                 self.pump_node(node);
             }
         }

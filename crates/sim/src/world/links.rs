@@ -98,10 +98,10 @@ impl<C: Cast> World<'_, C> {
     }
 
     pub(super) fn node_event(&mut self, node: NodeIndex, event: NodeEvent) {
-        let clock = self.node_clock();
+        let now = self.now();
         let host = &mut self.nodes[usize::from(node.0)];
         if let Some(process) = host.process.as_mut().filter(|_| !host.permanent_faults.silent) {
-            process.handle(event, clock);
+            process.handle(event, now);
             self.pump_node(node);
         }
     }
@@ -117,10 +117,10 @@ impl<C: Cast> World<'_, C> {
 
     /// Sets the timer for the time at which a node gives others up.
     pub(super) fn arm_node_timer(&mut self, node: NodeIndex) {
-        let (now, offset_ns) = (self.now(), self.scenario.wall_offset_ns);
+        let now = self.now();
         let host = &mut self.nodes[usize::from(node.0)];
-        let Some(clock) = host.process.as_ref().and_then(NodeProcess::deadline) else { return };
-        let at = Nanos(clock.0.saturating_sub(offset_ns)).max(now.plus(Nanos(1000)));
+        let Some(due) = host.process.as_ref().and_then(NodeProcess::deadline) else { return };
+        let at = due.max(now.plus(Nanos(1000)));
         if host.timer.is_none_or(|timer| at < timer) {
             host.timer = Some(at);
             let life = host.life;

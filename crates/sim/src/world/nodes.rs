@@ -85,7 +85,7 @@ impl<C: Cast> World<'_, C> {
     }
 
     pub(super) fn start_node(&mut self, node: NodeIndex) {
-        let clock = self.node_clock();
+        let now = self.now();
         let host = &mut self.nodes[usize::from(node.0)];
         if host.process.is_some() {
             return;
@@ -102,10 +102,12 @@ impl<C: Cast> World<'_, C> {
         host.life += 1;
         host.errors_before = host.disk.errors_injected;
         host.syncs_failed_before = host.disk.syncs_failed;
-        host.process = Some(self.cast.node(config, clock));
+        let mut process = self.cast.node(config, now);
+        let offset_ns = self.scenario.wall_offset_ns;
+        process.handle(NodeEvent::WallClock { offset_ns }, now);
+        host.process = Some(process);
         let life = host.life;
         self.note(Who::Node(node.0), "start", life, format_args!("life {life}"));
-        let now = self.now();
         self.network.node_is_back(now, node);
         self.pump_node(node);
     }
@@ -126,10 +128,6 @@ impl<C: Cast> World<'_, C> {
         true
     }
 
-    pub(super) fn node_clock(&self) -> fieldstone_block::Nanos {
-        self.now().plus(fieldstone_block::Nanos(self.scenario.wall_offset_ns))
-    }
-
     pub(super) fn arrived_at_node(&mut self, ends: Ends, arrival: Arrival) {
         let who = Who::Node(ends.node.0);
         let event = match arrival {
@@ -143,16 +141,16 @@ impl<C: Cast> World<'_, C> {
             }
             Arrival::Reply(_) => return,
         };
-        let clock = self.node_clock();
+        let now = self.now();
         let host = &mut self.nodes[usize::from(ends.node.0)];
         if let Some(process) = host.process.as_mut().filter(|_| !host.permanent_faults.silent) {
-            process.handle(event, clock);
+            process.handle(event, now);
             self.pump_node(ends.node);
         }
     }
 
     pub(super) fn disk_due(&mut self, node: NodeIndex, life: u64, id: DiskId) {
-        let clock = self.node_clock();
+        let now = self.now();
         let host = &mut self.nodes[usize::from(node.0)];
         if host.life != life {
             return;
@@ -164,7 +162,7 @@ impl<C: Cast> World<'_, C> {
             self.trace.line(at, Who::Node(node.0), "diskerr", key, format_args!("#{key} {error}"));
         }
         if let Some(process) = host.process.as_mut().filter(|_| !host.permanent_faults.silent) {
-            process.handle(NodeEvent::Disk { id, result }, clock);
+            process.handle(NodeEvent::Disk { id, result }, now);
             self.pump_node(node);
             self.check_started(node);
         }

@@ -53,6 +53,9 @@ struct Extent {
     /// When the oldest of the bytes that it stands for came.
     since: Nanos,
     state: State,
+    /// The store has refused the bytes, and has not taken them since; also while they are out
+    /// again.
+    refused: bool,
 }
 
 impl Extent {
@@ -105,7 +108,7 @@ pub(super) struct Dirty {
     outs: BTreeMap<u64, Out>,
     idle_bytes: u64,
     out_bytes: u64,
-    failed: usize,
+    refused: usize,
 }
 
 fn range_of(start: u64, extent: &Extent) -> Range<u64> {
@@ -138,9 +141,10 @@ impl Dirty {
         self.outs.len()
     }
 
-    /// Extents that the store has refused, and that are not out again.
-    pub(super) fn failed(&self) -> usize {
-        self.failed
+    /// Extents that the store has refused, and has not taken since. A try that is under way does
+    /// not change this.
+    pub(super) fn refused_extents(&self) -> usize {
+        self.refused
     }
 
     /// The number of the oldest write that an extent or a request on its way stands for.
@@ -150,12 +154,12 @@ impl Dirty {
     }
 
     fn link(&mut self, start: u64, extent: Extent) {
+        self.refused += usize::from(extent.refused);
         match extent.state {
             State::Out(_) => {}
             State::Idle | State::Failed(_) => {
                 self.by_first.insert((extent.first, start));
                 self.idle_bytes += extent.len();
-                self.failed += usize::from(extent.state != State::Idle);
             }
         }
         self.extents.insert(start, extent);
@@ -163,12 +167,12 @@ impl Dirty {
 
     fn unlink(&mut self, start: u64) -> Extent {
         let extent = self.extents.remove(&start).expect("the caller has seen it");
+        self.refused -= usize::from(extent.refused);
         match extent.state {
             State::Out(_) => {}
             State::Idle | State::Failed(_) => {
                 self.by_first.remove(&(extent.first, start));
                 self.idle_bytes -= extent.len();
-                self.failed -= usize::from(extent.state != State::Idle);
             }
         }
         extent
@@ -229,8 +233,8 @@ impl Dirty {
         let range = start..start + data.len() as u64;
         let (first, since, replaced) = self.drop_older(&range, seq);
         let (first, since) = (first.min(seq), since.min(now));
-        let buffer_bytes = data.len();
-        self.link(start, Extent { data, buffer_bytes, seq, first, since, state: State::Idle });
+        let (buffer_bytes, state, refused) = (data.len(), State::Idle, false);
+        self.link(start, Extent { data, buffer_bytes, seq, first, since, state, refused });
         replaced
     }
 
@@ -247,7 +251,7 @@ impl Dirty {
 
     /// Extents that the store has refused are tried at once.
     pub(super) fn retry(&mut self) {
-        if self.failed == 0 {
+        if self.refused == 0 {
             return;
         }
         for extent in self.extents.values_mut() {
@@ -345,6 +349,7 @@ impl Dirty {
         for part in parts {
             let mut extent = self.unlink(part);
             extent.state = State::Failed(not_before);
+            extent.refused = true;
             // The oldest obligation of the request is that of each of its parts: none is forgotten.
             extent.first = out.first.min(extent.first);
             self.link(part, extent);

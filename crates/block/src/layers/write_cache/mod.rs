@@ -39,8 +39,9 @@
 //!
 //! If the store refuses bytes, they stay here, reads still find them, and the cache tries again
 //! after [`RETRY_PAUSE`] and at the next flush. A flush that waits for such bytes fails. It
-//! succeeds only when the store has them: nothing is lost in silence. Meanwhile writes go through,
-//! so their clients see the error, and the cache does not fill.
+//! succeeds only when the store has them: nothing is lost in silence. Until the store has taken all
+//! that it has refused, writes go through, so their clients see the error, and the cache does not
+//! fill. A try that is under way does not change this: it may be refused too.
 //!
 //! # A store that others use
 //!
@@ -377,7 +378,7 @@ impl WriteCache {
         match result {
             Ok(_) => {
                 self.dirty.done(start, slot);
-                if self.dirty.failed() == 0 && self.failure.take().is_some() {
+                if self.dirty.refused_extents() == 0 && self.failure.take().is_some() {
                     flow.report("the store has taken all bytes that it had refused".to_owned());
                 }
             }
@@ -398,7 +399,7 @@ impl WriteCache {
 
     fn note_failure(&mut self, error: BlockError, flow: &mut Flow<'_>) {
         // The refused bytes may all have been replaced meanwhile.
-        if self.dirty.failed() == 0 {
+        if self.dirty.refused_extents() == 0 {
             return;
         }
         if self.failure.is_none() {
@@ -422,7 +423,7 @@ impl WriteCache {
                 self.send_through(held.request, held.seq, flow);
             }
         }
-        if self.dirty.failed() == 0 {
+        if self.dirty.refused_extents() == 0 {
             self.failure = None;
         }
         while let Some(request) = self.waiting.front()

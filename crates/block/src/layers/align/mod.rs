@@ -22,17 +22,21 @@
 //! write would be lost. So the layer orders two requests that overlap in whole blocks if both
 //! change data and at least one of them is a read-modify-write: the later one waits for the
 //! earlier. Waiting requests start in their order of arrival, and a request also waits for a
-//! waiting one in front of it, so none starves. The layer never orders two aligned writes, because
-//! the contract does not ask for it. Flushes pass: they cover completed writes, and a waiting write
-//! has not completed.
+//! waiting one in front of it, so none starves. The layer does not order two aligned writes,
+//! because the contract does not ask for it. (The only exception is one that covers many
+//! read-modify-writes: see [`order`].) Flushes pass: they cover completed writes, and a waiting
+//! write has not completed.
 //!
 //! # Cost
 //!
 //! With one-byte blocks below, requests pass unchanged. Otherwise an aligned change costs an entry
-//! in the table of changes in flight. The layer searches for overlaps only while a
-//! read-modify-write exists.
+//! in the table of requests in flight. The layer keeps the [`order`] of changes only from a
+//! read-modify-write on, until [`ORDER_LAPSE_MIN`] aligned changes have come without another. A
+//! place in the order costs some searches in a tree. This does not grow with the square of the
+//! queue: a client must not stop a core, which other devices share, with a deep queue of small
+//! writes.
 
-use std::collections::VecDeque;
+mod order;
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
@@ -45,6 +49,12 @@ use crate::pieces::{cut_pieces, to_bytes};
 use crate::{
     BlockError, Completion, Info, Op, Payload, ReadDestination, Request, RequestFlags, RequestId,
 };
+use order::{Order, Use};
+
+/// The layer stops to keep the order after this many aligned changes without a read-modify-write.
+/// It begins again with an entry for each change in flight, so it does not stop earlier than after
+/// as many changes as the table of requests in flight has entries.
+const ORDER_LAPSE_MIN: usize = 1024;
 
 /// Whole blocks, as `start..end` in bytes.
 #[derive(Clone, Copy)]
@@ -65,8 +75,9 @@ impl Span {
 
 /// A request of this layer's own, and the purpose of its completion.
 enum Flight {
-    /// An aligned request that changes `span`, in place of `id`.
-    Change { id: RequestId, span: Span },
+    /// An aligned request that changes `span`, in place of `id`, and its place in the order if it
+    /// has one.
+    Change { id: RequestId, span: Span, place: Option<usize> },
     /// A widened read or extent query in place of `id`: drop `skip` bytes, keep `len`.
     Cut { id: RequestId, skip: u32, len: u32 },
     /// A step of the read-modify-write `rmw`.
@@ -87,12 +98,13 @@ enum Step {
 struct ReadModifyWrite {
     request: Request,
     span: Span,
+    /// Its place in the order.
+    place: usize,
     /// Steps in flight.
     pending: u32,
     /// The bytes of the edge reads, by offset.
     edges: SmallVec<[(u64, Bytes); 2]>,
     error: Option<BlockError>,
-    started: bool,
 }
 
 /// The layer's counters.
@@ -111,12 +123,18 @@ pub struct Align {
     block: u64,
     flights: Slab<Flight>,
     rmws: Slab<ReadModifyWrite>,
-    /// Requests that wait for an overlapping one: read-modify-writes (by slot) and aligned changes.
-    waiting: VecDeque<Waiting>,
+    /// Which changes wait for which, and those that wait.
+    order: Order<Waiting>,
+    /// Aligned changes get a place in the order.
+    keeps_order: bool,
+    /// Aligned changes since the last read-modify-write, while the layer keeps the order.
+    changes_since: usize,
     stats: AlignStats,
 }
 
+/// A change that waits for overlapping ones.
 enum Waiting {
+    /// Its slot.
     ReadModifyWrite(usize),
     Change(Request),
 }
@@ -162,53 +180,54 @@ impl Align {
             return flow.pass(request);
         }
         let span = self.outer_span(&request);
-        if !self.rmws.is_empty() && self.blocked(span, false, self.waiting.len()) {
-            self.stats.waited += 1;
-            return self.waiting.push_back(Waiting::Change(request));
+        if !self.keeps_order {
+            return self.send_change(request, span, None, flow);
         }
-        self.send_change(request, span, flow);
+        let (place, waits) = self.order.arrive(span, Use::Shared);
+        if waits {
+            self.stats.waited += 1;
+            self.order.hold(place, Waiting::Change(request));
+        } else {
+            self.send_change(request, span, Some(place), flow);
+        }
+        self.changes_since += 1;
+        let lapse = ORDER_LAPSE_MIN.max(self.flights.capacity());
+        self.keeps_order = !self.rmws.is_empty() || self.changes_since < lapse;
     }
 
-    fn send_change(&mut self, request: Request, span: Span, flow: &mut Flow<'_>) {
-        let flight = Flight::Change { id: request.id, span };
+    fn send_change(
+        &mut self,
+        request: Request,
+        span: Span,
+        place: Option<usize>,
+        flow: &mut Flow<'_>,
+    ) {
+        let flight = Flight::Change { id: request.id, span, place };
         self.send(request, flight, flow);
     }
 
-    /// True when a change of `span` must wait: for a change in flight, a started
-    /// read-modify-write, or one of the first `ahead` waiting requests. Two plain changes never
-    /// wait for each other.
-    fn blocked(&self, span: Span, is_rmw: bool, ahead: usize) -> bool {
-        let by_rmw = self.rmws.iter().any(|(_, other)| other.started && other.span.overlaps(span));
-        let by_change = || {
-            is_rmw
-                && self.flights.iter().any(|(_, flight)| {
-                    matches!(flight, Flight::Change { span: other, .. } if other.overlaps(span))
-                })
-        };
-        let by_waiting = || {
-            self.waiting.iter().take(ahead).any(|waiting| match waiting {
-                Waiting::ReadModifyWrite(rmw) => self.rmws[*rmw].span.overlaps(span),
-                Waiting::Change(other) => is_rmw && self.outer_span(other).overlaps(span),
-            })
-        };
-        by_rmw || by_change() || by_waiting()
+    /// A read-modify-write has come: from now on the layer keeps the order.
+    fn keep_order(&mut self) {
+        self.changes_since = 0;
+        if std::mem::replace(&mut self.keeps_order, true) {
+            return;
+        }
+        for (_, flight) in &mut self.flights {
+            if let Flight::Change { span, place: place @ None, .. } = flight {
+                *place = Some(self.order.enter_running(*span));
+            }
+        }
     }
 
-    /// Starts the waiting requests that no longer have to wait, in order.
-    fn start_waiting(&mut self, flow: &mut Flow<'_>) {
-        let mut at = 0;
-        while at < self.waiting.len() {
-            let (span, is_rmw) = match &self.waiting[at] {
-                Waiting::ReadModifyWrite(rmw) => (self.rmws[*rmw].span, true),
-                Waiting::Change(request) => (self.outer_span(request), false),
-            };
-            if self.blocked(span, is_rmw, at) {
-                at += 1;
-                continue;
-            }
-            match self.waiting.remove(at).expect("`at` is inside") {
+    /// The change at this place in the order has ended: starts those that waited for it alone.
+    fn end_change(&mut self, place: usize, flow: &mut Flow<'_>) {
+        for (place, waiting) in self.order.end(place) {
+            match waiting {
                 Waiting::ReadModifyWrite(rmw) => self.start_rmw(rmw, flow),
-                Waiting::Change(request) => self.send_change(request, span, flow),
+                Waiting::Change(request) => {
+                    let span = self.outer_span(&request);
+                    self.send_change(request, span, Some(place), flow);
+                }
             }
         }
     }
@@ -240,19 +259,20 @@ impl Align {
                 self.submit_aligned(request, flow);
             }
             Op::Write | Op::WriteZeroes => {
-                let blocked = self.blocked(outer, true, self.waiting.len());
+                self.keep_order();
+                let (place, waits) = self.order.arrive(outer, Use::Exclusive);
                 let rmw = self.rmws.insert(ReadModifyWrite {
                     request,
                     span: outer,
+                    place,
                     pending: 0,
                     edges: SmallVec::new(),
                     error: None,
-                    started: false,
                 });
                 self.stats.read_modify_writes += 1;
-                if blocked {
+                if waits {
                     self.stats.waited += 1;
-                    self.waiting.push_back(Waiting::ReadModifyWrite(rmw));
+                    self.order.hold(place, Waiting::ReadModifyWrite(rmw));
                 } else {
                     self.start_rmw(rmw, flow);
                 }
@@ -261,7 +281,6 @@ impl Align {
     }
 
     fn start_rmw(&mut self, rmw: usize, flow: &mut Flow<'_>) {
-        self.rmws[rmw].started = true;
         let middle = self.inner_span(&self.rmws[rmw].request);
         if self.rmws[rmw].request.op == Op::WriteZeroes && middle.start < middle.end {
             self.step(rmw, (Step::Middle, Op::WriteZeroes), middle, Bytes::new(), flow);
@@ -378,7 +397,7 @@ impl Align {
                 let rmw = self.rmws.remove(rmw);
                 let result = rmw.error.map_or(Ok(Payload::None), Err);
                 flow.answer(Completion::of(&rmw.request, result));
-                self.start_waiting(flow);
+                self.end_change(rmw.place, flow);
             }
         }
     }
@@ -417,11 +436,11 @@ impl Layer for Align {
 
     fn complete_own(&mut self, index: usize, mut completion: Completion, flow: &mut Flow<'_>) {
         match self.flights.remove(index) {
-            Flight::Change { id, .. } => {
+            Flight::Change { id, place, .. } => {
                 completion.id = id;
                 flow.answer(completion);
-                if !self.waiting.is_empty() {
-                    self.start_waiting(flow);
+                if let Some(place) = place {
+                    self.end_change(place, flow);
                 }
             }
             Flight::Cut { id, skip, len } => {
