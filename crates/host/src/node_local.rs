@@ -169,7 +169,7 @@ impl LocalNode {
 
     fn start(&mut self, folder: Box<NodeFolder>, now: Nanos) {
         self.disk.next_era(Some(folder.dir.clone()));
-        let config = folder.config(self.verify_payload);
+        let config = folder.config(self.opening.keys.get(), self.verify_payload);
         let mut node = Box::new(Node::new(config));
         node.start(self.wall(now));
         self.state = State::Running { node, folder, up: false };
@@ -179,6 +179,14 @@ impl LocalNode {
         let wall = self.wall(now);
         if let State::Running { node, .. } = &mut self.state {
             node.handle(wall, event);
+        }
+    }
+
+    /// Gives the node the present secrets of its pool. A node that is down takes them when it
+    /// starts.
+    pub fn keys_changed(&mut self) {
+        if let State::Running { node, .. } = &mut self.state {
+            node.set_keys(self.opening.keys.get());
         }
     }
 

@@ -74,6 +74,9 @@ pub trait Store: Backend {
     /// Takes a message from another part or a thread.
     fn mail(&mut self, _mail: Mail, _io: &mut StoreIo<'_>) {}
 
+    /// The secrets of a pool have changed ([`SharedKeys`](crate::SharedKeys)).
+    fn keys_changed(&mut self) {}
+
     /// Starts the operations that the store needs. True if there were any.
     fn act(&mut self, _io: &mut StoreIo<'_>) -> bool {
         false
