@@ -124,7 +124,8 @@ fn parse(text: &str) -> anyhow::Result<PoolKeys> {
     match format.parse::<u32>() {
         Ok(FORMAT) => {}
         Ok(newer) if newer > FORMAT => bail!("format {newer} is of a newer version of fieldstone"),
-        _ => bail!("it is damaged: {format:?} is no format; restore it from a copy"),
+        // The error does not show the line: if its end is damaged, a secret follows.
+        _ => bail!("it is damaged: its format is no number; restore it from a copy"),
     }
     parse_list(text).context("it is damaged; restore it from a copy")
 }
