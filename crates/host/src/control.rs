@@ -96,6 +96,11 @@ pub enum Control {
         /// The link.
         link: Link,
     },
+    /// Give nodes and volumes the present secrets of their pools.
+    Keys {
+        /// The core drops this sender, without sending, when this is done.
+        taken: mpsc::Sender<()>,
+    },
     /// Refuse new requests and connections. The answer comes when no request is in flight.
     Drain(mpsc::Sender<()>),
     /// End the core.

@@ -170,6 +170,12 @@ impl Device {
         self.stack.store_mut().mail(mail, &mut io);
     }
 
+    /// The secrets of a pool have changed.
+    pub fn keys_changed(&mut self) {
+        self.dirty = true;
+        self.stack.store_mut().keys_changed();
+    }
+
     /// The device's timer is due.
     pub fn timer_due(&mut self) {
         self.timer = None;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! superblock                  the node's identity (proto::disk::Superblock); mode 0600, because it
-//!                             has the pool's secret; written last, so a node is whole or absent
+//!                             has the pool's first secret; written last, so a node is whole or
+//!                             absent
 //! lock                        locked by the process that runs the node; has its number and kind
 //! listen                      the address of that process, if it is `fieldstone node`
 //! slots, data                 the chunk store
@@ -47,8 +48,9 @@ use std::time::{Duration, Instant};
 
 use fieldstone_node::{FileId, NodeConfig};
 use fieldstone_proto::disk::Superblock;
-use fieldstone_proto::{JournalGen, NodeIndex, VolumeId};
+use fieldstone_proto::{JournalGen, NodeIndex, PoolKeys, VolumeId};
 
+use crate::keys::SharedKeys;
 use fieldstone_uring::open_regular;
 use fieldstone_uring::{Address, Holder, Life, LockError, LockFile, sync_directory};
 
@@ -148,15 +150,15 @@ pub struct NodeFolder {
 }
 
 impl NodeFolder {
-    /// The node's configuration. A node whose clients are all in this process need not check
-    /// payloads on arrival.
+    /// The node's configuration, with the pool's present secrets. A node whose clients are all in
+    /// this process need not check payloads on arrival.
     #[must_use]
-    pub fn config(&self, verify_payload: bool) -> NodeConfig {
+    pub fn config(&self, keys: PoolKeys, verify_payload: bool) -> NodeConfig {
         NodeConfig {
             pool: self.superblock.pool,
             node: self.superblock.node,
             incarnation: self.superblock.incarnation,
-            key: self.superblock.key,
+            keys,
             slot_bytes: self.superblock.slot_bytes,
             slots: self.superblock.slots,
             verify_payload,
@@ -202,6 +204,8 @@ pub struct Opening {
     pub path: PathBuf,
     /// The expected identity. Its incarnation is for an empty node that the opening makes.
     pub expected: Superblock,
+    /// The secrets of the pool. The node accepts capabilities that they sign.
+    pub keys: SharedKeys,
     /// The kind of this process.
     pub holder: Holder,
     /// Gets notes of nodes that were found or made.

@@ -398,6 +398,19 @@ impl Handle {
         answer
     }
 
+    /// Gives all nodes and volumes the present secrets of their pools, after a change of
+    /// [`SharedKeys`](crate::SharedKeys). At the return every core has done so or has ended. False
+    /// if a core hangs.
+    pub fn keys_changed(&self) -> bool {
+        let (taken, all_taken) = mpsc::channel::<()>();
+        for core in 0..self.cores() {
+            self.call(Core(core), Control::Keys { taken: taken.clone() });
+        }
+        drop(taken);
+        // No core sends on this channel. The wait ends when the last core drops its sender.
+        all_taken.recv_timeout(CALL_TIMEOUT) != Err(RecvTimeoutError::Timeout)
+    }
+
     /// The front-end of this kind.
     ///
     /// # Errors
@@ -561,8 +574,8 @@ mod tests {
         let (go_on, wait) = mpsc::channel();
         let registry: Arc<dyn NodeRegistry> = Arc::new(Hang(Mutex::new(wait)));
         let registry = Some(registry);
-        let holder = Holder::Server;
-        let opening = Opening { path, expected, holder, registry, replace_missing: false };
+        let (holder, keys) = (Holder::Server, expected.key.into());
+        let opening = Opening { path, expected, keys, holder, registry, replace_missing: false };
         let folder = opening.run().map_err(|error| error.to_string());
         let config = HostConfig {
             cores: 2,

@@ -40,6 +40,7 @@
 //! | `pace` | whether a disk keeps pace, so that a core may make a write that can block |
 //! | [`timed_call`] | calls that may hang, with a deadline |
 //! | [`control`] | the control calls and their answers |
+//! | [`keys`] | the secrets of a pool, which change while the host runs |
 //! | [`connection_table`] | how long pending connections may stay, and how many |
 //! | [`notices`] | log lines that clients can cause |
 
@@ -53,6 +54,7 @@ pub mod folder;
 pub mod frontend;
 pub mod frontends;
 pub mod handle;
+pub mod keys;
 pub mod message;
 pub mod node_links;
 mod node_local;
@@ -85,6 +87,7 @@ pub use handle::{
     Handle, Host, HostConfig, LocalNodeConfig, OPEN_FILES, PAYLOAD_MEMORY_BYTES,
     PAYLOAD_MEMORY_BYTES_MIN,
 };
+pub use keys::SharedKeys;
 pub use message::{Core, Destination, DeviceId, LocalNodeId};
 pub use node_local::LocalNodeStatus;
 pub use node_session::{NodeSession, SessionError};

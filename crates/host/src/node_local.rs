@@ -171,7 +171,7 @@ impl LocalNode {
 
     fn start(&mut self, folder: Box<NodeFolder>, now: Nanos) {
         self.disk.next_era(Some(folder.dir.clone()));
-        let config = folder.config(self.verify_payload);
+        let config = folder.config(self.opening.keys.get(), self.verify_payload);
         let mut node = Box::new(Node::new(config));
         node.start(now.0);
         node.handle(now.0, NodeEvent::WallClock { offset_ns: self.wall_offset_ns });
@@ -181,6 +181,14 @@ impl LocalNode {
     fn handle(&mut self, event: NodeEvent, now: Nanos) {
         if let State::Running { node, .. } = &mut self.state {
             node.handle(now.0, event);
+        }
+    }
+
+    /// Gives the node the present secrets of its pool. A node that is down takes them when it
+    /// starts.
+    pub fn keys_changed(&mut self) {
+        if let State::Running { node, .. } = &mut self.state {
+            node.set_keys(self.opening.keys.get());
         }
     }
 

@@ -78,6 +78,9 @@ pub trait Store: Backend {
     /// clock of the turns. The host tells it when it runs the store, but at most every second.
     fn set_wall_clock(&mut self, _offset_ns: u64, _now: Nanos) {}
 
+    /// The secrets of a pool have changed ([`SharedKeys`](crate::SharedKeys)).
+    fn keys_changed(&mut self) {}
+
     /// Starts the operations that the store needs. True if there were any.
     fn act(&mut self, _io: &mut StoreIo<'_>) -> bool {
         false

@@ -530,6 +530,11 @@ impl Worker {
                     local.close_link(link, now);
                 }
             }
+            Control::Keys { taken } => {
+                self.nodes.values_mut().for_each(LocalNode::keys_changed);
+                self.devices.values_mut().for_each(Device::keys_changed);
+                drop(taken);
+            }
             Control::Drain(reply) => {
                 self.frontends.iter_mut().for_each(|(_, frontend)| frontend.drain());
                 self.devices.values_mut().for_each(Device::drain);

@@ -6,7 +6,7 @@
 //! folder.
 
 use bytes::Bytes;
-use fieldstone_proto::{JournalGen, MasterKey, NodeIndex, PoolId, Reply, Request, VolumeId};
+use fieldstone_proto::{JournalGen, NodeIndex, PoolId, PoolKeys, Reply, Request, VolumeId};
 
 /// A connection for requests. The world chooses the number, and never reuses it within a run. The
 /// connections of one client have rising numbers.
@@ -218,8 +218,8 @@ pub struct NodeConfig {
     pub node: NodeIndex,
     /// Distinguishes this node from an empty replacement at the same place.
     pub incarnation: u64,
-    /// The pool's secret.
-    pub key: MasterKey,
+    /// The pool's secrets at the start; [`crate::Node::set_keys`] gives later ones.
+    pub keys: PoolKeys,
     /// Size of a slot in bytes; a multiple of 4096, at most 3 MiB (its checksums fit the header).
     pub slot_bytes: u32,
     /// Number of slots.

@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use fieldstone_proto::{
-    Epoch, NodeError, NodeStat, Reply, ReplyBody, Request, RequestBody, VolumeId, VolumeSummary,
+    Epoch, NodeError, NodeStat, PoolKeys, Reply, ReplyBody, Request, RequestBody, VolumeId,
+    VolumeSummary,
 };
 
 use crate::disk::DiskQueue;
@@ -109,6 +110,15 @@ impl Node {
     #[must_use]
     pub fn has_accepted(&self, peer: PeerId) -> bool {
         self.accepted == Some(peer)
+    }
+
+    /// From now on these secrets of the pool count. Requests whose capability the node has already
+    /// accepted go on.
+    pub fn set_keys(&mut self, keys: PoolKeys) {
+        self.config.keys = keys;
+        for (id, volume) in &mut self.volumes {
+            volume.key = keys.derive(*id, volume.record.epoch);
+        }
     }
 
     /// Takes an event. `now_ns` is a clock that never jumps. All deadlines go by it. Capabilities

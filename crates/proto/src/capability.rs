@@ -5,8 +5,8 @@
 //! key, so a higher epoch invalidates every capability of the epoch before. Threat model, as in the
 //! paper: clients are not trusted, the network is.
 //!
-//! Layout of the signed bytes, little endian: volume 16, epoch 8, rights 4, segment_first 8,
-//! segment_last 8, expires_ns 8 (52 bytes).
+//! Layout of the signed bytes, little endian: volume 16, epoch 8, rights 2, generation of the
+//! secret 2, segment_first 8, segment_last 8, expires_ns 8 (52 bytes).
 
 use std::hash::Hasher;
 
@@ -14,8 +14,11 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use subtle::ConstantTimeEq;
 
 use crate::ids::{Epoch, SegmentId, VolumeId};
+use crate::keys::KeyGeneration;
 
-/// The rights that a capability grants, as a set of bits.
+/// The rights that a capability grants, as a set of bits: the low 16. The high 16 bits have the
+/// generation of the pool's secret that signs it. They were always zero before there were
+/// generations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights(pub u32);
 
@@ -34,9 +37,21 @@ impl Rights {
     pub fn contains(self, needed: Rights) -> bool {
         self.0 & needed.0 == needed.0
     }
+
+    /// The generation of the pool's secret that signs the capability.
+    #[must_use]
+    pub fn generation(self) -> KeyGeneration {
+        KeyGeneration((self.0 >> 16) as u16)
+    }
+
+    /// The same rights, signed with the secret of `generation`.
+    #[must_use]
+    pub fn of_generation(self, generation: KeyGeneration) -> Self {
+        Self(self.0 & 0xffff | u32::from(generation.0) << 16)
+    }
 }
 
-/// The pool's secret. The pool's nodes know it, and every program that may issue capabilities.
+/// A secret of the pool. The pool's nodes know it, and every program that may issue capabilities.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct MasterKey(pub [u8; 16]);
 
@@ -47,8 +62,24 @@ impl std::fmt::Debug for MasterKey {
 }
 
 /// Signs and checks the capabilities of one volume and epoch.
-#[derive(Clone, Copy)]
-pub struct CapabilityKey([u8; 16]);
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CapabilityKey {
+    secret: [u8; 16],
+    generation: KeyGeneration,
+}
+
+impl CapabilityKey {
+    /// The same key, derived from the secret of `generation`.
+    pub(crate) fn of_generation(self, generation: KeyGeneration) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// The generation of the secret that it is derived from.
+    #[must_use]
+    pub fn generation(&self) -> KeyGeneration {
+        self.generation
+    }
+}
 
 impl std::fmt::Debug for CapabilityKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -57,14 +88,14 @@ impl std::fmt::Debug for CapabilityKey {
 }
 
 impl MasterKey {
-    /// The key of `volume` at `epoch`.
+    /// The key of `volume` at `epoch`, as one of generation 0.
     #[must_use]
     pub fn derive(&self, volume: VolumeId, epoch: Epoch) -> CapabilityKey {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(b"fieldstone capability key");
         hasher.write(&volume.0.to_le_bytes());
         hasher.write(&epoch.0.to_le_bytes());
-        CapabilityKey(hasher.finish128().as_bytes())
+        CapabilityKey { secret: hasher.finish128().as_bytes(), generation: KeyGeneration(0) }
     }
 }
 
@@ -75,7 +106,7 @@ pub struct Capability {
     pub volume: VolumeId,
     /// The writer's epoch.
     pub epoch: Epoch,
-    /// The granted rights.
+    /// The granted rights, and the generation of the secret.
     pub rights: Rights,
     /// The first segment in its range.
     pub segment_first: SegmentId,
@@ -102,6 +133,15 @@ pub enum CapabilityError {
     /// The segment is outside the capability's range.
     #[error("it does not cover the segment")]
     Range,
+    /// The secret that signed it is retired, and with it all its capabilities.
+    #[error("it is signed with a secret of the pool that is retired (`pool rotate-key`)")]
+    Retired,
+    /// The node does not know the generation of the secret that signed it.
+    #[error(
+        "it is signed with a generation of the pool's secret that this node does not know; the \
+         copy of pool.key where the node runs may be old"
+    )]
+    UnknownGeneration,
 }
 
 impl Capability {
@@ -117,7 +157,7 @@ impl Capability {
         Self {
             volume,
             epoch,
-            rights,
+            rights: rights.of_generation(key.generation),
             segment_first: SegmentId(0),
             segment_last: SegmentId(u64::MAX),
             expires_ns,
@@ -141,7 +181,7 @@ impl Capability {
         bytes[28..36].copy_from_slice(&self.segment_first.0.to_le_bytes());
         bytes[36..44].copy_from_slice(&self.segment_last.0.to_le_bytes());
         bytes[44..52].copy_from_slice(&self.expires_ns.to_le_bytes());
-        let mut hasher = SipHasher24::new_with_key(&key.0);
+        let mut hasher = SipHasher24::new_with_key(&key.secret);
         hasher.write(&bytes);
         hasher.finish128().as_bytes()
     }
@@ -195,10 +235,11 @@ mod tests {
     fn every_field_is_signed() {
         let (key, good) = sample();
         assert_eq!(good.check(&key, Rights::READ, 99), Ok(()));
-        let changes: [fn(&mut Capability); 7] = [
+        let changes: [fn(&mut Capability); 8] = [
             |c| c.volume.0 ^= 1,
             |c| c.epoch.0 += 1,
             |c| c.rights.0 |= 2,
+            |c| c.rights = c.rights.of_generation(KeyGeneration(1)),
             |c| c.segment_first.0 += 1,
             |c| c.segment_last.0 -= 1,
             |c| c.expires_ns += 1,
@@ -225,5 +266,18 @@ mod tests {
         assert_eq!(narrow.check_segment(SegmentId(4)), Err(CapabilityError::Range));
         assert_eq!(narrow.check_segment(SegmentId(6)), Ok(()));
         assert_eq!(narrow.check_segment(SegmentId(7)), Err(CapabilityError::Range));
+    }
+
+    #[test]
+    fn the_generation_is_beside_the_rights() {
+        let (_, old) = sample();
+        assert_eq!(old.rights, Rights::READ, "generation 0 is as before there were generations");
+        let key = MasterKey([7; 16]).derive(VolumeId(9), Epoch(3));
+        let key = key.of_generation(KeyGeneration(0xfedc));
+        let new = Capability::issue(&key, VolumeId(9), Epoch(3), Rights::ALL, 100);
+        assert_eq!(new.rights.0, 0xfedc_0007);
+        assert_eq!(new.rights.generation(), KeyGeneration(0xfedc));
+        assert_eq!(new.check(&key, Rights::ADMIN, 99), Ok(()));
+        assert!(!Rights(0xffff_0001).contains(Rights::WRITE), "a generation grants nothing");
     }
 }

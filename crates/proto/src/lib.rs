@@ -12,12 +12,14 @@ pub mod capability;
 pub mod disk;
 pub mod fuzz;
 pub mod ids;
+pub mod keys;
 pub mod message;
 pub mod route;
 pub mod wire;
 
 pub use capability::{Capability, CapabilityError, CapabilityKey, MasterKey, Rights};
 pub use ids::{Epoch, JournalGen, Lsn, NodeIndex, PoolId, SegmentId, ShardIndex, VolumeId};
+pub use keys::{KeyGeneration, PoolKeys, Rotation, RotationError};
 pub use message::{
     JournalInfo, NodeError, NodeStat, Outcome, Reply, ReplyBody, Request, RequestBody, SealMeta,
     SegmentKind, ShardInfo, Tag, VolumeState, VolumeSummary,

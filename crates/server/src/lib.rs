@@ -9,6 +9,7 @@
 //! |-----------------|------|
 //! | [`pool`]        | a pool on disk: its description, its key, the record of its nodes' folders |
 //! | [`replace`]     | makes an empty node in place of a lost one |
+//! | [`rotation`]    | replaces the pool's secret while the pool serves |
 //! | [`paths`]       | the names of pools and volumes on the command line |
 //! | [`runtime`]     | open devices on the cores of this process, of any stores and pools |
 //! | [`running`]     | a running pool: its nodes, its volumes, and the operations of commands |
@@ -34,6 +35,7 @@ pub mod paths;
 pub mod pool;
 pub mod replace;
 pub mod report;
+pub mod rotation;
 pub mod running;
 pub mod runtime;
 pub mod serve;

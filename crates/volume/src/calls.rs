@@ -114,6 +114,16 @@ impl Calls {
         tag
     }
 
+    /// Number of calls made so far.
+    pub fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// True if one of the first `made` calls still waits.
+    pub fn wait_for_any_of_first(&self, made: u64) -> bool {
+        self.entries.iter().any(|(_, call)| call.tag.0 >> KEY_BITS <= made)
+    }
+
     /// The call with this tag, if it still waits.
     fn get(&self, tag: Tag) -> Option<&NodeCall> {
         self.entries.get(key(tag)).filter(|call| call.tag == tag)

@@ -21,6 +21,7 @@ use crate::damage::Damage;
 use crate::gc::{Collection, SinceCheckpoint};
 use crate::interface::{Geometry, VolumeAction, VolumeConfig};
 use crate::jobs::Jobs;
+use crate::keys::Reissue;
 use crate::layout::{Layout, step_blocks};
 use crate::log::Log;
 use crate::map::Map;
@@ -79,6 +80,7 @@ pub struct VolumeCore {
     pub closing: bool,
     pub epoch: Epoch,
     capability: Capability,
+    pub reissue: Reissue,
     pub nodes: Vec<Node>,
     pub calls: Calls,
     pub jobs: Jobs,
@@ -146,6 +148,7 @@ impl VolumeCore {
             closing: false,
             epoch: Epoch(0),
             capability: Capability::default(),
+            reissue: Reissue::default(),
             nodes,
             calls: Calls::default(),
             jobs: Jobs::default(),
@@ -220,12 +223,13 @@ impl VolumeCore {
         self.capability
     }
 
-    fn renew_capability(&mut self) {
+    /// Issues the capability for the requests of the present epoch anew.
+    pub fn renew_capability(&mut self) {
         self.capability = self.issue_capability(self.epoch);
     }
 
     fn issue_capability(&self, epoch: Epoch) -> Capability {
-        let key = self.config.key.derive(self.config.volume, epoch);
+        let key = self.config.keys.derive(self.config.volume, epoch);
         let expires_ns = self.wall_ns().saturating_add(CAPABILITY_NS);
         Capability::issue(&key, self.config.volume, epoch, Rights::ALL, expires_ns)
     }

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use fieldstone_accel::{Job, JobError, JobId, JobOutput};
 use fieldstone_codes::Profile;
-use fieldstone_proto::{MasterKey, NodeIndex, Reply, Request, Strategy, VolumeId};
+use fieldstone_proto::{NodeIndex, PoolKeys, Reply, Request, Strategy, VolumeId};
 
 use crate::relay::Reach;
 
@@ -157,8 +157,9 @@ pub struct VolumeConfig {
     pub nodes: u16,
     /// Nodes that may be missing at opening (the pool's redundancy).
     pub missing_max: u16,
-    /// The pool's secret, to issue capabilities with.
-    pub key: MasterKey,
+    /// The pool's secrets, to issue capabilities with. [`crate::Volume::set_keys`] gives later
+    /// ones.
+    pub keys: PoolKeys,
     /// The time of day minus the clock of [`Volume::handle`](crate::Volume::handle), in
     /// nanoseconds, for the expiry of capabilities. [`VolumeEvent::WallClock`] replaces it.
     pub wall_offset_ns: u64,

@@ -6,9 +6,9 @@
 //! (how many shards a segment must have), `sync` (when the shards are stable), `read` and `decode`,
 //! `open` (recovery, in its own folder), `gc` (how collection frees space), `space` and `provision`
 //! (how much room a volume has, and how nodes share room between volumes), `rebuild`, `scrub`,
-//! `damage`, `journal` and `join` (how the volume handles nodes that fail and return). The formats
-//! are in `record`, `footer`, `checkpoint` and `root`. `core` holds the state, the timers and the
-//! tasks.
+//! `damage`, `journal` and `join` (how the volume handles nodes that fail and return), `keys` (how
+//! the pool's secret changes meanwhile). The formats are in `record`, `footer`, `checkpoint` and
+//! `root`. `core` holds the state, the timers and the tasks.
 //!
 //! # How to drive it
 //! The world hands the volume [`VolumeEvent`]s and block requests. It calls
@@ -38,6 +38,7 @@ pub mod interface;
 mod jobs;
 mod join;
 mod journal;
+mod keys;
 mod layout;
 mod log;
 mod map;

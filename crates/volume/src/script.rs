@@ -60,7 +60,7 @@ impl Script {
             opening,
             nodes,
             missing_max: 2,
-            key: MasterKey([7; 16]),
+            keys: MasterKey([7; 16]).into(),
             wall_offset_ns: 0,
             node_timeout_ms: 1000,
             replicate: fieldstone_proto::Strategy::Flat,

@@ -1,6 +1,6 @@
 //! The status that a volume reports: state, space, protection, work in progress.
 
-use fieldstone_proto::{Epoch, NodeIndex, Strategy, VolumeId};
+use fieldstone_proto::{Epoch, KeyGeneration, NodeIndex, Strategy, VolumeId};
 
 use crate::interface::Provisioning;
 
@@ -101,6 +101,9 @@ pub struct Status {
     pub provisioning: Provisioning,
     /// The writer's epoch.
     pub epoch: Epoch,
+    /// The oldest generation of the pool's secret that the volume's requests need: of those under
+    /// way, and of the next one.
+    pub key_generation: KeyGeneration,
     /// Size of the device.
     pub size_bytes: u64,
     /// Bytes that hold data.

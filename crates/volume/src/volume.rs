@@ -8,7 +8,7 @@ use fieldstone_block::{
     Request, Stage,
 };
 use fieldstone_codes::Profile;
-use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
+use fieldstone_proto::{BLOCK_BYTES, NodeIndex, PoolKeys};
 
 use crate::core::{Ctx, VolumeCore};
 use crate::gc::write_checkpoint;
@@ -147,6 +147,12 @@ impl Volume {
         if size_bytes > core.geometry.size_bytes && core.phase == VolumePhase::Serving {
             core.spawn_with(move |ctx| grow(ctx, size_bytes, thin));
         }
+    }
+
+    /// From now on the volume signs its requests with the secret that signs in `keys`. The status
+    /// says until when requests are under way that an older secret signed.
+    pub fn set_keys(&mut self, keys: PoolKeys) {
+        self.core.borrow_mut().set_keys(keys);
     }
 
     /// The reason why requests wait at the time `now`, as text for people. Empty if no request
@@ -438,6 +444,7 @@ fn status(core: &VolumeCore) -> Status {
         slots_reserved: core.reservation.slots,
         provisioning: core.reservation.provisioning,
         epoch: core.epoch,
+        key_generation: core.oldest_generation(),
         size_bytes: core.geometry.size_bytes,
         live_bytes: core.map.used_blocks() * BLOCK_BYTES as u64,
         capacity_bytes: core.capacity_blocks() * BLOCK_BYTES as u64,

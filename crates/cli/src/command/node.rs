@@ -17,6 +17,7 @@ use fieldstone_host::{
 use fieldstone_proto::NodeIndex;
 use fieldstone_server::listen;
 use fieldstone_server::pool::{Pool, is_pool};
+use fieldstone_server::rotation::watch::KeyWatch;
 use fieldstone_server::running::{command_deadline, open_patiently};
 use fieldstone_uring::{Address, Caching, Holder};
 
@@ -71,6 +72,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         nodes: vec![LocalNodeConfig { opening, folder: Ok(folder), late: None }],
     })
     .context("cannot start")?;
+    let watched = vec![(pool.folder.clone(), pool.keys.clone())];
+    let _keys = KeyWatch::start(watched, host.handle().clone())?;
     print_line!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
     host.handle().listen(listener, Destination::Node(LocalNodeId { number: 0, index }));

@@ -1,6 +1,7 @@
-//! `fieldstone pool create|show|replace`.
+//! `fieldstone pool create|show|replace|rotate-key`.
 
 mod replace;
+mod rotate_key;
 
 use std::path::PathBuf;
 
@@ -20,6 +21,8 @@ pub enum Command {
     Show(Show),
     /// Make an empty node in place of a lost one.
     Replace(replace::Args),
+    /// Replace the pool's secret while the pool serves, and revoke what the old one signed.
+    RotateKey(rotate_key::Args),
 }
 
 /// Options of `pool create`.
@@ -72,6 +75,9 @@ struct Created {
     nodes: u16,
     code: String,
     replicate: String,
+    /// The generation of the pool's secret that signs, and the generations that are accepted.
+    key_generation: u16,
+    key_generations: Vec<u16>,
     node_bytes: u64,
     data_bytes: u64,
 }
@@ -86,6 +92,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         }
         Command::Show(args) => print(&Pool::open(&args.dir)?, args.json, false),
         Command::Replace(args) => replace::run(args),
+        Command::RotateKey(args) => rotate_key::run(args),
     }
 }
 
@@ -103,6 +110,8 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
             nodes: pool.nodes,
             code: pool.profile.to_string(),
             replicate: pool.replicate.to_string(),
+            key_generation: pool.keys.get().issuing().0.0,
+            key_generations: rotate_key::accepted(&pool.keys.get()),
             node_bytes,
             data_bytes,
         };
@@ -124,6 +133,9 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
         if pool.profile.m() == 1 { "node" } else { "nodes" },
     );
     if !made {
+        if let Some(line) = rotate_key::describe(&pool.keys.get()) {
+            print_line!("{line}");
+        }
         return Ok(());
     }
     print_line!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");

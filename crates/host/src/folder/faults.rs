@@ -30,6 +30,7 @@ fn opening(path: &Path) -> Opening {
     Opening {
         path: path.to_path_buf(),
         expected: superblock(),
+        keys: superblock().key.into(),
         holder: Holder::Server,
         registry: None,
         replace_missing: false,

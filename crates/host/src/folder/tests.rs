@@ -40,6 +40,7 @@ fn opening(path: &Path, node: u16, replace_missing: bool) -> Opening {
     Opening {
         path: path.to_path_buf(),
         expected: superblock(node),
+        keys: superblock(node).key.into(),
         holder: Holder::Server,
         registry: Some(Arc::new(Witness::default())),
         replace_missing,

@@ -21,6 +21,7 @@ use fieldstone_volume::{
     Reach, Status, Volume, VolumeAction, VolumeConfig, VolumeEvent, VolumePhase,
 };
 
+use crate::keys::SharedKeys;
 use crate::message::{Link, LocalNodeId, Message};
 use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
 use remote::{RemoteEvent, RemoteNode};
@@ -30,6 +31,8 @@ use remote::{RemoteEvent, RemoteNode};
 pub struct VolumeSpec {
     /// The volume, and how to open it.
     pub config: VolumeConfig,
+    /// The secrets of its pool. They replace those of `config`.
+    pub keys: SharedKeys,
     /// The places of its nodes, in the order of their indices.
     pub places: Arc<[NodePlace]>,
     /// Does the volume's jobs.
@@ -151,9 +154,12 @@ impl StoreSpec for VolumeSpec {
             }
         };
         let links: Vec<NodeLink> = self.places.iter().enumerate().map(link).collect();
-        let volume = Volume::new(self.config, io.now);
+        // The secrets may have changed since the specification was made.
+        let config = VolumeConfig { keys: self.keys.get(), ..self.config };
+        let volume = Volume::new(config, io.now);
         let mut store = VolumeStore {
             volume,
+            keys: self.keys,
             links,
             engine: self.engine,
             events: Vec::new(),
@@ -177,6 +183,7 @@ enum NodeLink {
 
 struct VolumeStore {
     volume: Volume,
+    keys: SharedKeys,
     links: Vec<NodeLink>,
     engine: Engine,
     /// Kept to reuse its memory.
@@ -344,6 +351,10 @@ impl Store for VolumeStore {
 
     fn set_wall_clock(&mut self, offset_ns: u64, now: Nanos) {
         self.volume.handle(VolumeEvent::WallClock { offset_ns }, now);
+    }
+
+    fn keys_changed(&mut self) {
+        self.volume.set_keys(self.keys.get());
     }
 
     fn act(&mut self, io: &mut StoreIo<'_>) -> bool {

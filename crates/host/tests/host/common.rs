@@ -51,7 +51,8 @@ pub fn opening(pool: &Path, node: u16, registry: Option<Arc<dyn NodeRegistry>>) 
     };
     let path = pool.join(format!("node.{node}"));
     folder::create(&path, &expected).expect("made");
-    Opening { path, expected, holder: Holder::Server, registry, replace_missing: false }
+    let (keys, holder) = (expected.key.into(), Holder::Server);
+    Opening { path, expected, keys, holder, registry, replace_missing: false }
 }
 
 /// Starts a host with one core.

@@ -4,5 +4,6 @@ mod common;
 mod example;
 mod folders;
 mod frontends;
+mod keys;
 mod links;
 mod sessions;

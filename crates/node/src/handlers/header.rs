@@ -1,12 +1,15 @@
 //! The header handler: decides whether the node may carry a request out, before it stores any byte
 //! of the request.
 //!
-//! It checks in this order, so that a sender without a valid capability learns nothing: signature
-//! in constant time, expiry, rights, segment range; then bounds, epoch, and whether the node has
-//! room for the request. The volume keeps the key for capabilities of its current epoch, so this
-//! check is one MAC of 52 bytes. The handler derives other keys when it needs them.
+//! It checks in this order, so that a sender without a valid capability learns nothing but the
+//! generations of the pool's secret: generation, signature in constant time, expiry, rights,
+//! segment range; then bounds, epoch, and whether the node has room for the request. The volume
+//! keeps the key for capabilities of its current epoch, so this check is one MAC of 52 bytes. The
+//! handler derives other keys when it needs them.
 
-use fieldstone_proto::{Capability, NodeError, ReplyBody, Request, RequestBody, Rights, SegmentId};
+use fieldstone_proto::{
+    Capability, CapabilityKey, NodeError, ReplyBody, Request, RequestBody, Rights, SegmentId,
+};
 
 use super::bounds;
 use crate::interface::PeerId;
@@ -108,13 +111,7 @@ impl Node {
         request: &Request,
     ) -> Result<(), NodeError> {
         let capability = &request.capability;
-        let cached = self
-            .volumes
-            .get(&capability.volume)
-            .filter(|volume| volume.record.epoch == capability.epoch)
-            .map(|volume| volume.key);
-        let key =
-            cached.unwrap_or_else(|| self.config.key.derive(capability.volume, capability.epoch));
+        let key = self.capability_key(capability)?;
         capability.check(&key, needed, wall_ns).map_err(NodeError::Capability)?;
         match &request.body {
             RequestBody::ShardWrite { segment, .. }
@@ -128,6 +125,20 @@ impl Node {
                 .map_err(NodeError::Capability),
             _ => Ok(()),
         }
+    }
+
+    /// The key that checks this capability, if its generation is accepted.
+    fn capability_key(&self, capability: &Capability) -> Result<CapabilityKey, NodeError> {
+        let (volume, generation) = (capability.volume, capability.rights.generation());
+        self.config.keys.check(generation).map_err(NodeError::Capability)?;
+        let cached = self
+            .volumes
+            .get(&volume)
+            .filter(|known| known.record.epoch == capability.epoch)
+            .map(|known| known.key)
+            .filter(|key| key.generation() == generation);
+        let derive = || self.config.keys.derive_for(generation, volume, capability.epoch);
+        cached.map_or_else(derive, Ok).map_err(NodeError::Capability)
     }
 
     /// Checks the route of a request. A route without a cycle and with this node at its rank is the

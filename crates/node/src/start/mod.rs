@@ -299,13 +299,13 @@ impl Node {
     }
 
     fn volume_read(&mut self, id: VolumeId, result: Result<DiskOutput, DiskError>) {
-        let key = self.config.key;
-        let volume = self.volumes.entry(id).or_insert_with(|| Volume::unknown(id, &key));
+        let keys = self.config.keys;
+        let volume = self.volumes.entry(id).or_insert_with(|| Volume::unknown(id, &keys));
         volume.has_file = true;
         let damaged = match bytes_read(result, VOLUME_FILE_BYTES as u32, "reading it") {
             Ok(file) => match VolumeRecord::decode_file(&file, id) {
                 Ok(record) => {
-                    volume.set_record(record, &key);
+                    volume.set_record(record, &keys);
                     if volume.claims() {
                         self.store.reserve(id, volume.record.slots_reserved);
                     }
@@ -335,10 +335,10 @@ impl Node {
         result: Result<DiskOutput, DiskError>,
     ) {
         let NodePhase::Starting(start) = &mut self.phase else { return };
-        let key = self.config.key;
+        let keys = self.config.keys;
         let volumes = &mut self.volumes;
         let mut keep = |journal: Journal| {
-            let volume = volumes.entry(id).or_insert_with(|| Volume::unknown(id, &key));
+            let volume = volumes.entry(id).or_insert_with(|| Volume::unknown(id, &keys));
             volume.journals.insert(generation, journal);
         };
         let header = match bytes_read(result, BLOCK_BYTES as u32, "reading it") {

@@ -69,7 +69,7 @@ use bytes::Bytes;
 
 use fieldstone_proto::disk::VolumeRecord;
 use fieldstone_proto::{
-    CapabilityKey, Epoch, JournalGen, JournalInfo, MasterKey, NodeError, Pass, VolumeId,
+    CapabilityKey, Epoch, JournalGen, JournalInfo, NodeError, Pass, PoolKeys, VolumeId,
 };
 
 pub(crate) use journal::{Journal, JournalStage, check_range};
@@ -113,7 +113,7 @@ pub(crate) struct Volume {
     /// A newer release wrote the stored record. The node cannot trust the record, and leaves it
     /// unchanged.
     pub(crate) newer: bool,
-    /// The key of capabilities at the current epoch.
+    /// The key of capabilities at the current epoch, of the generation that signs.
     pub(crate) key: CapabilityKey,
     /// The connected peer that writes the volume.
     pub(crate) holder: Option<PeerId>,
@@ -134,7 +134,7 @@ pub(crate) struct Volume {
 
 impl Volume {
     /// A volume without any stored data.
-    pub(crate) fn unknown(id: VolumeId, key: &MasterKey) -> Self {
+    pub(crate) fn unknown(id: VolumeId, keys: &PoolKeys) -> Self {
         let record = VolumeRecord {
             volume: id,
             sequence: 0,
@@ -149,7 +149,7 @@ impl Volume {
             has_file: false,
             damaged: None,
             newer: false,
-            key: key.derive(id, Epoch(0)),
+            key: keys.derive(id, Epoch(0)),
             holder: None,
             superseded: Vec::new(),
             admitted: None,
@@ -163,8 +163,8 @@ impl Volume {
     }
 
     /// Replaces the record with one that is stable.
-    pub(crate) fn set_record(&mut self, record: VolumeRecord, key: &MasterKey) {
-        self.key = key.derive(record.volume, record.epoch);
+    pub(crate) fn set_record(&mut self, record: VolumeRecord, keys: &PoolKeys) {
+        self.key = keys.derive(record.volume, record.epoch);
         self.record = record;
         self.known = true;
     }

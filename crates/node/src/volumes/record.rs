@@ -25,8 +25,8 @@ impl Node {
     pub(crate) fn queue_ordered(&mut self, entry: EntryId, task: Task) {
         let id = self.table[entry].volume;
         self.table[entry].task = task;
-        let key = &self.config.key;
-        let volume = self.volumes.entry(id).or_insert_with(|| Volume::unknown(id, key));
+        let keys = &self.config.keys;
+        let volume = self.volumes.entry(id).or_insert_with(|| Volume::unknown(id, keys));
         volume.ordered.push_back(entry);
         self.run_ordered_queue(id);
     }
@@ -169,7 +169,7 @@ impl Node {
             Task::Reserve { slots, .. } => record.slots_reserved = *slots,
             Task::RenewRecord => {
                 let epoch = self.table[entry].epoch;
-                record = VolumeRecord { epoch, ..Volume::unknown(id, &self.config.key).record };
+                record = VolumeRecord { epoch, ..Volume::unknown(id, &self.config.keys).record };
                 record.sequence = 1;
             }
             _ => return self.remove_step(id, entry),
@@ -231,7 +231,7 @@ impl Node {
         // A damaged record does not tell the old epoch.
         let epoch_before =
             if volume.damaged.is_some() { record.epoch } else { volume.record.epoch };
-        volume.set_record(record, &self.config.key);
+        volume.set_record(record, &self.config.keys);
         volume.damaged = None;
         let entry = *volume.ordered.front().expect("the request that stores it");
         let request = &self.table[entry];
@@ -335,14 +335,14 @@ impl Node {
         let id = self.table[entry].volume;
         let result = match result {
             Ok(_) | Err(DiskError::NotFound) => {
-                let key = &self.config.key;
+                let keys = &self.config.keys;
                 let volume = self.volumes.get_mut(&id).expect("it has requests");
                 self.store.reserve(id, 0);
                 self.store.clear_requests(id);
                 self.removed.note(id, volume.record.epoch.max(self.table[entry].epoch));
                 // Later requests in the queue find an unknown volume.
                 let ordered = std::mem::take(&mut volume.ordered);
-                *volume = Volume { ordered, ..Volume::unknown(id, key) };
+                *volume = Volume { ordered, ..Volume::unknown(id, keys) };
                 Ok(ReplyBody::Done)
             }
             Err(error) => Err(node_error(&error, "removing the volume's record")),

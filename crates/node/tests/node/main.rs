@@ -4,6 +4,7 @@ mod basics;
 mod crash;
 mod departing;
 mod disk;
+mod keys;
 mod model;
 mod open;
 mod order;

@@ -19,7 +19,7 @@ pub fn config(slot_bytes: u32, slots: u32) -> NodeConfig {
         pool: PoolId(1),
         node: NodeIndex(0),
         incarnation: 77,
-        key: KEY,
+        keys: KEY.into(),
         slot_bytes,
         slots,
         verify_payload: true,

@@ -5,7 +5,7 @@
 //! |      0 |    16 | prefix, magic `FSTNSUPR`             |
 //! |     16 |    16 | pool                                 |
 //! |     32 |     8 | incarnation                          |
-//! |     40 |    16 | the pool's secret                    |
+//! |     40 |    16 | the pool's first secret              |
 //! |     56 |     4 | slot size in bytes                   |
 //! |     60 |     4 | number of slots                      |
 //! |     64 |     2 | the node's place in the pool         |
@@ -40,7 +40,7 @@ pub struct Superblock {
     pub nodes: u16,
     /// Distinguishes this node from an empty replacement at the same place. Random.
     pub incarnation: u64,
-    /// The pool's secret.
+    /// The pool's first secret, as a part of its identity. Later ones are not here.
     pub key: MasterKey,
     /// Size of a slot in bytes.
     pub slot_bytes: u32,

@@ -151,6 +151,8 @@ fn put_error(out: &mut Writer, error: &NodeError) -> u8 {
                 CapabilityError::Expired => 1,
                 CapabilityError::Rights => 2,
                 CapabilityError::Range => 3,
+                CapabilityError::Retired => 4,
+                CapabilityError::UnknownGeneration => 5,
             });
             op::CAPABILITY
         }
@@ -306,6 +308,8 @@ fn get_error(op: u8, body: &mut Reader<'_>) -> Result<NodeError, WireError> {
             1 => CapabilityError::Expired,
             2 => CapabilityError::Rights,
             3 => CapabilityError::Range,
+            4 => CapabilityError::Retired,
+            5 => CapabilityError::UnknownGeneration,
             other => return Err(body.value_error("the reason", u64::from(other), 1)),
         }),
         op::FENCED => NodeError::Fenced {

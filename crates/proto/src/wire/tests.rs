@@ -381,6 +381,8 @@ fn reply_result() -> impl Strategy<Value = Result<ReplyBody, NodeError>> {
         Just(CapabilityError::Expired),
         Just(CapabilityError::Rights),
         Just(CapabilityError::Range),
+        Just(CapabilityError::Retired),
+        Just(CapabilityError::UnknownGeneration),
     ];
     prop_oneof![
         Just(Ok(ReplyBody::Done)),

@@ -13,6 +13,7 @@ mod server;
 use serde::{Deserialize, Serialize};
 
 use crate::report::PoolReport;
+use crate::rotation::report::KeysReport;
 
 pub use client::{Client, find_server, servers};
 pub use server::{ControlServer, Service};
@@ -36,6 +37,12 @@ pub enum Request {
         volume: Option<String>,
         /// Largest rate of reads in bytes per second; 0 for no limit.
         limit: u64,
+    },
+    /// Read the pool's secrets again, and return who has them.
+    Keys {
+        /// Ask the nodes, too, whether they refuse the generation before the oldest.
+        #[serde(default)]
+        retired: bool,
     },
     /// List the pool's volumes.
     VolumeList,
@@ -87,6 +94,8 @@ pub enum Response {
     Done,
     /// The answer to [`Request::Status`].
     Status(Box<PoolReport>),
+    /// The answer to [`Request::Keys`].
+    Keys(Box<KeysReport>),
     /// The answer to [`Request::VolumeList`], [`Request::VolumeCreate`] and
     /// [`Request::VolumeGrow`].
     Volumes {

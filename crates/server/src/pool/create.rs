@@ -38,8 +38,8 @@ pub struct Sizes {
     pub overcommit: bool,
 }
 
-/// Makes a pool: first the nodes, then the key and the pool's description. So if it is interrupted,
-/// no folder looks like a pool.
+/// Makes a pool: first the nodes, then the secret and the pool's description. So if it is
+/// interrupted, no folder looks like a pool.
 pub fn create(
     dir: &Path,
     nodes: u16,
@@ -64,7 +64,7 @@ pub fn create(
         profile,
         layout: Layout::for_node_bytes(node_bytes)?,
         replicate,
-        key: MasterKey(random()?.to_le_bytes()),
+        keys: MasterKey(random()?.to_le_bytes()).into(),
     };
     let folders = pool.node_indices().map(|node| pool.node_folder(node));
     check_capacity(dir, folders, pool.layout, sizes.overcommit)?;

@@ -228,7 +228,7 @@ mod tests {
             profile: "rs:4+2".parse().expect("a profile"),
             layout: Layout { slot_bytes: 1 << 20, slots: 100 },
             replicate: fieldstone_proto::Strategy::Flat,
-            key: MasterKey([1; 16]),
+            keys: MasterKey([1; 16]).into(),
         };
         pool.write().expect("writable");
         let registry = PoolRegistry::new(&pool, Vec::new()).expect("there");

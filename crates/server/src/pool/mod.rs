@@ -4,7 +4,8 @@
 //! DIR/
 //!   pool.json      the description (see `format`); written last: a pool is complete or absent
 //!   nodes.json     the record of the nodes' folders (see `record`); no data depends on it
-//!   pool.key       the master key of the capabilities; mode 0600
+//!   pool.key       the secrets that sign capabilities (see `key_file`); mode 0600
+//!   rotation.lock  held while `pool rotate-key` runs
 //!   control.sock   the socket of the running server
 //!   node.0/ …      a folder for each node; each may be the mount point of its own disk
 //!     superblock   the identity of the node and its pool
@@ -14,12 +15,14 @@
 //!     volume.* journal.*
 //! ```
 //!
-//! `pool.json` never changes after creation. The nodes know the volumes of the pool.
+//! `pool.json` never changes after creation, and `pool.key` only by `pool rotate-key`. The nodes
+//! know the volumes of the pool.
 
 mod capacity_check;
 mod create;
 mod fault_tolerance;
 mod format;
+pub mod key_file;
 mod layout;
 mod provision;
 pub mod record;
@@ -31,7 +34,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
-use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
+use fieldstone_host::SharedKeys;
+use fieldstone_proto::{NodeIndex, PoolId};
 
 pub use capacity_check::check_capacity;
 pub use create::{Sizes, check_fits, create};
@@ -43,8 +47,6 @@ pub use provision::{Provision, needed_slots};
 
 /// The name of the pool's description. A folder with this file is a pool.
 pub const POOL_FILE: &str = "pool.json";
-/// The name of the file with the pool's key.
-const KEY_FILE: &str = "pool.key";
 
 /// An opened pool.
 #[derive(Clone, Debug)]
@@ -61,8 +63,9 @@ pub struct Pool {
     pub layout: Layout,
     /// How the records of journals reach their nodes.
     pub replicate: Strategy,
-    /// The master key, from which the keys that sign capabilities are derived.
-    pub key: MasterKey,
+    /// The secrets, from which the keys that sign capabilities are derived. All copies of this
+    /// value share them.
+    pub keys: SharedKeys,
 }
 
 /// True if `folder` has a pool description, even an unreadable one.
@@ -129,7 +132,7 @@ impl Pool {
             profile,
             layout: Layout { slot_bytes: file.slot_bytes, slots: file.slots_per_node },
             replicate: file.replicate().with_context(|| format!("{}", path.display()))?,
-            key: read_key(&folder.join(KEY_FILE))?,
+            keys: key_file::read(folder)?.into(),
         })
     }
 
@@ -143,14 +146,13 @@ impl Pool {
         (0..self.nodes).map(NodeIndex)
     }
 
-    /// Writes the key and the description. Writes the description last, and atomically: a pool is
-    /// complete or absent.
+    /// Writes the secret and the description. Writes the description last, and atomically: a pool
+    /// is complete or absent.
     ///
     /// # Errors
     /// A file cannot be written.
     pub fn write(&self) -> anyhow::Result<()> {
-        let key = self.key.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
-        write_new(&self.folder.join(KEY_FILE), key.as_bytes(), 0o600)?;
+        key_file::write(&self.folder, &self.keys.get())?;
         let Self { id, nodes, profile, layout, replicate, .. } = *self;
         let file = PoolFile::new(id, nodes, profile, layout, replicate);
         let partial = self.folder.join(format!("{POOL_FILE}.partial"));
@@ -173,21 +175,6 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn read_key(path: &Path) -> anyhow::Result<MasterKey> {
-    let text = fs::read_to_string(path).with_context(|| {
-        format!("cannot read the pool's secret {} (mode 0600: only its owner may)", path.display())
-    })?;
-    let text = text.trim();
-    let mut key = [0u8; 16];
-    let digits_ok = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if !digits_ok {
-        bail!("{} is damaged: it should hold 32 hexadecimal digits", path.display());
-    }
-    let number = u128::from_str_radix(text, 16).context("hexadecimal digits were just checked")?;
-    key.copy_from_slice(&number.to_be_bytes());
-    Ok(MasterKey(key))
-}
-
 /// Sixteen random bytes from the kernel.
 ///
 /// # Errors
@@ -202,6 +189,9 @@ pub fn random() -> anyhow::Result<u128> {
 
 #[cfg(test)]
 mod tests {
+    use fieldstone_proto::MasterKey;
+
+    use super::key_file::KEY_FILE;
     use super::*;
 
     fn sample(folder: &Path) -> Pool {
@@ -212,7 +202,7 @@ mod tests {
             profile: "rs:4+2".parse().expect("a profile"),
             layout: Layout { slot_bytes: 1 << 20, slots: 100 },
             replicate: Strategy::Flat,
-            key: MasterKey(*b"0123456789abcdef"),
+            keys: MasterKey(*b"0123456789abcdef").into(),
         }
     }
 
@@ -224,7 +214,7 @@ mod tests {
         pool.write().expect("writable");
         let back = Pool::open(folder.path()).expect("readable");
         assert_eq!(format!("{pool:?}"), format!("{back:?}"));
-        assert!(pool.key == back.key);
+        assert!(pool.keys.get() == back.keys.get());
         let mode = fs::metadata(folder.path().join(KEY_FILE)).expect("it exists").permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
     }

@@ -252,7 +252,8 @@ mod tests {
             code: "rs:4+2".to_owned(),
         };
         let (holder, registry) = (Holder::Server, Some(Arc::clone(registry)));
-        Opening { path, expected, holder, registry, replace_missing: true }
+        let keys = expected.key.into();
+        Opening { path, expected, keys, holder, registry, replace_missing: true }
     }
 
     /// The folder of the first of three nodes hangs. The other nodes are opened. The first node is

@@ -10,7 +10,7 @@ use fieldstone_host::{
     NodeSession, Opening, folder,
 };
 use fieldstone_proto::disk::Superblock;
-use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights, VolumeId};
+use fieldstone_proto::{Capability, CapabilityKey, Epoch, NodeIndex, Rights, VolumeId};
 use fieldstone_uring::{Address, Endpoint, Holder};
 
 use super::RunningPool;
@@ -59,7 +59,7 @@ impl Pool {
             node,
             nodes: self.nodes,
             incarnation: folder::random(),
-            key: self.key,
+            key: self.keys.get().origin(),
             slot_bytes: self.layout.slot_bytes,
             slots: self.layout.slots,
             code: self.profile.to_string(),
@@ -85,6 +85,7 @@ impl Pool {
         Opening {
             path: self.node_folder(node),
             expected: self.superblock(node),
+            keys: self.keys.clone(),
             holder,
             registry: Some(registry),
             replace_missing,
@@ -211,11 +212,15 @@ impl RunningPool {
     /// Makes a capability for requests to nodes, for `volume` or for no volume (0). The capability
     /// expires after `CAPABILITY_LIFETIME`, so make a new one for each conversation.
     pub fn capability(&self, volume: VolumeId, epoch: Epoch) -> Capability {
-        let key = self.pool.key.derive(volume, epoch);
+        Self::capability_of(&self.pool.keys.get().derive(volume, epoch), volume, epoch)
+    }
+
+    /// The same, signed with this key.
+    pub(crate) fn capability_of(key: &CapabilityKey, volume: VolumeId, epoch: Epoch) -> Capability {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let expires = now.saturating_add(CAPABILITY_LIFETIME).as_nanos();
         let expires_ns = u64::try_from(expires).unwrap_or(u64::MAX);
-        Capability::issue(&key, volume, epoch, Rights::ALL, expires_ns)
+        Capability::issue(key, volume, epoch, Rights::ALL, expires_ns)
     }
 
     /// Asks up to `AT_A_TIME` nodes at the same time, then the next nodes. So a silent node does

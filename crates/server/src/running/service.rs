@@ -207,7 +207,7 @@ impl Served {
 
     fn act(&self, request: Request) -> anyhow::Result<Response> {
         let _one_at_a_time = match &request {
-            Request::Status | Request::VolumeList | Request::Stop => None,
+            Request::Status | Request::Keys { .. } | Request::VolumeList | Request::Stop => None,
             _ => Some(self.changes.lock().unwrap_or_else(PoisonError::into_inner)),
         };
         match request {
@@ -221,6 +221,9 @@ impl Served {
             Request::Scrub { volume, limit } => {
                 let call = VolumeCall::Scrub { limit_bytes_per_second: limit };
                 self.call_volumes(volume.as_deref(), call)
+            }
+            Request::Keys { retired } => {
+                Ok(Response::Keys(Box::new(self.running.keys_report(retired)?)))
             }
             Request::VolumeList => {
                 let listing = self.running.list_volumes()?;

@@ -72,7 +72,7 @@ impl RunningPool {
             opening,
             nodes: pool.nodes,
             missing_max: missing_max.min(pool.nodes - 1),
-            key: pool.key,
+            keys: pool.keys.get(),
             wall_offset_ns: wall_offset_ns(),
             node_timeout_ms: NODE_TIMEOUT_MS,
             replicate: pool.replicate,
@@ -84,8 +84,8 @@ impl RunningPool {
 
     /// A volume on the pool's nodes, with its own accelerator engine.
     fn store(&self, config: VolumeConfig) -> anyhow::Result<Box<VolumeSpec>> {
-        let engine = self.runtime.accelerator().engine()?;
-        Ok(Box::new(VolumeSpec { config, places: Arc::clone(&self.places), engine }))
+        let (engine, keys) = (self.runtime.accelerator().engine()?, self.pool.keys.clone());
+        Ok(Box::new(VolumeSpec { config, keys, places: Arc::clone(&self.places), engine }))
     }
 
     /// Opens a volume and waits until it serves, as long as `wait` says.

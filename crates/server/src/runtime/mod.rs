@@ -26,6 +26,7 @@ pub use served::{DeviceState, ServedDevice};
 
 use crate::accelerator::Accelerator;
 use crate::pool::Pool;
+use crate::rotation::watch::KeyWatch;
 use crate::running::{FixedNode, RunningPool, find_nodes};
 
 /// How long a call waits for a core. A healthy core answers within a millisecond.
@@ -139,6 +140,8 @@ pub struct Runtime {
     names: Mutex<Vec<(DeviceId, DeviceName)>>,
     open: Mutex<Vec<OpenDevice>>,
     served: Mutex<Vec<ServedDevice>>,
+    /// Looks at the secrets of the pools.
+    _keys: Option<KeyWatch>,
     /// Held while the exports are listed and offered, so that no old list replaces a newer list.
     offering: Mutex<()>,
 }
@@ -155,7 +158,7 @@ impl Runtime {
         options: &RuntimeOptions,
     ) -> anyhow::Result<(Arc<Self>, Vec<RunningPool>)> {
         let mut local: Vec<LocalNodeConfig> = Vec::new();
-        let mut found = Vec::new();
+        let mut found: Vec<(Pool, _)> = Vec::new();
         for pool in pools {
             let nodes = find_nodes(&pool, options, &mut local)?;
             found.push((pool, nodes));
@@ -170,7 +173,14 @@ impl Runtime {
             nodes: local,
         })
         .context("cannot start")?;
+        let watched: Vec<_> =
+            found.iter().map(|(pool, _)| (pool.folder.clone(), pool.keys.clone())).collect();
+        let keys = match watched.is_empty() {
+            true => None,
+            false => Some(KeyWatch::start(watched, host.handle().clone())?),
+        };
         let runtime = Arc::new(Self {
+            _keys: keys,
             handle: host.handle().clone(),
             host: Mutex::new(Some(host)),
             accelerator: options.accelerator.clone(),

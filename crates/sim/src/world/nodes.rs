@@ -94,7 +94,7 @@ impl<C: Cast> World<'_, C> {
             pool: Self::pool(),
             node,
             incarnation: host.incarnation,
-            key: Self::key(),
+            keys: Self::key().into(),
             slot_bytes: self.scenario.slot_bytes(),
             slots: self.scenario.slots,
             verify_payload: false,

@@ -191,7 +191,7 @@ impl<C: Cast> World<'_, C> {
             opening,
             nodes: self.scenario.nodes,
             missing_max: self.scenario.profile.m() as u16,
-            key: Self::key(),
+            keys: Self::key().into(),
             wall_offset_ns: self.scenario.wall_offset_ns,
             node_timeout_ms: self.scenario.node_timeout_ms,
             replicate: self.scenario.replicate,

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use fieldstone_node::FileId;
+use fieldstone_proto::CapabilityError::{Retired, UnknownGeneration};
 use fieldstone_proto::{MasterKey, NodeError, NodeIndex, PoolId, ReplyBody, RequestBody};
 use fieldstone_sim::disk::NodeFileKind::{Data, Doubt, Journal, Slots, Volume};
 
@@ -263,6 +264,10 @@ rows! {
         };
     node_in_the_place_of_another: START, Out("answers in its place"), Lift,
         |b, n| b.nodes[n].index = NodeIndex((n as u16 + 1) % NODES);
+    secret_not_known: EVER, Out("this node does not know"), Lift,
+        |b, n| lie(b, n, |q| *q != RequestBody::Identify, |_| Err(NodeError::Capability(UnknownGeneration)));
+    secret_retired: EVER, Out("is retired"), Lift,
+        |b, n| lie(b, n, |q| *q != RequestBody::Identify, |_| Err(NodeError::Capability(Retired)));
     answers_busy: &[Restarted, Serving], Out("the node is busy"), Lift,
         |b, n| lie(b, n, |_| true, |_| Err(NodeError::Busy));
     answers_busy_to_an_opening: OPENING, Out("the node is busy"), Lift,

@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use fieldstone_proto::{JournalGen, NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId};
 
 use crate::core::{Ctx, VolumeCore};
+use crate::keys::refusal;
 use crate::node::Shortage;
 use crate::rebuild::list_shards;
 use crate::status::{NodeHealth, VolumePhase};
@@ -129,8 +130,8 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
                 ctx.with(|core| core.root_version = core.root_version.max(summary.root_version));
             }
         }
-        Err(NodeError::Capability(_)) => {
-            return Err(NodeError::Invalid(who_answers(ctx, node).await));
+        Err(NodeError::Capability(error)) => {
+            return Err(NodeError::Invalid(refusal(error, &who_answers(ctx, node).await)));
         }
         // Perhaps the node's record of the volume is damaged. The volume serves with the other
         // nodes, so the record may begin anew. Any other fault of the node stays.

@@ -93,11 +93,10 @@ pub(super) fn check_place(node: NodeIndex, stat: &NodeStat) -> Result<(), NodeEr
     Err(NodeError::Invalid(format!("{} answers in its place", stat.node)))
 }
 
-/// For a node that does not know the pool's secret: the identity that it reports.
+/// For a node that refuses the volume's capability: the identity that it reports.
 pub(super) async fn who_answers(ctx: &Ctx, node: NodeIndex) -> String {
-    let who = match ctx.call(node, RequestBody::Identify).await {
+    match ctx.call(node, RequestBody::Identify).await {
         Ok(ReplyBody::Stat(stat)) => format!("{} of the pool {}", stat.node, stat.pool),
         _ => "an unknown node".to_owned(),
-    };
-    format!("it is {who}, which does not know this pool's secret")
+    }
 }

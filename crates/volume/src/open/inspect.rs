@@ -62,8 +62,8 @@ pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Fa
 async fn summary_of(ctx: &Ctx, node: NodeIndex) -> Result<Option<VolumeSummary>, Failure> {
     let volume = ctx.with(|core| core.config.volume);
     let answer = ctx.call(node, RequestBody::ListVolumes).await;
-    if let Err(NodeError::Capability(_)) = answer {
-        return Err(foreign_node(ctx, node).await);
+    if let Err(NodeError::Capability(error)) = answer {
+        return Err(foreign_node(ctx, node, error).await);
     }
     match answer.blame(node)? {
         ReplyBody::Volumes(volumes) => {

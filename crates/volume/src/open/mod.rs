@@ -54,13 +54,14 @@ mod validate;
 use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    BLOCK_BYTES, Epoch, JournalGen, Lsn, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState,
-    VolumeSummary,
+    BLOCK_BYTES, CapabilityError, Epoch, JournalGen, Lsn, NodeError, NodeIndex, ReplyBody,
+    RequestBody, VolumeState, VolumeSummary,
 };
 
 use crate::core::{Ctx, VolumeCore};
 use crate::interface::{OpenMode, Provisioning};
 use crate::journal::{put_root_on, write_generation};
+use crate::keys::refusal;
 use crate::layout::step_blocks;
 use crate::record::Entry;
 use crate::reserve::reserve_for_size;
@@ -319,8 +320,8 @@ async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, F
     let volume = ctx.with(|core| core.config.volume);
     let mut found = Vec::new();
     for (node, result) in ctx.call_all(nodes, &RequestBody::ListVolumes).await {
-        if let Err(NodeError::Capability(_)) = result {
-            return Err(foreign_node(ctx, node).await);
+        if let Err(NodeError::Capability(error)) = result {
+            return Err(foreign_node(ctx, node, error).await);
         }
         if let ReplyBody::Volumes(volumes) = result.blame(node)? {
             let is_of_it = |s: &VolumeSummary| s.volume == volume && s.is_usable();
@@ -330,15 +331,14 @@ async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, F
     Ok(found)
 }
 
-/// The error for a node that does not know the pool's secret, with the identity that the node
+/// The error for a node that refuses the volume's capability, with the identity that the node
 /// reports.
-async fn foreign_node(ctx: &Ctx, node: NodeIndex) -> Failure {
+async fn foreign_node(ctx: &Ctx, node: NodeIndex, error: CapabilityError) -> Failure {
     let who = match ctx.call(node, RequestBody::Identify).await {
         Ok(ReplyBody::Stat(stat)) => format!("{} of the pool {}", stat.node, stat.pool),
         _ => "an unknown node".to_owned(),
     };
-    let text = format!("it is {who}, which does not know this pool's secret");
-    Failure::Node(node, NodeError::Invalid(text))
+    Failure::Node(node, NodeError::Invalid(refusal(error, &who)))
 }
 
 /// Checks that no node holds the volume for a living writer before the opening fences any node.

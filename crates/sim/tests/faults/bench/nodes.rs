@@ -13,7 +13,7 @@ impl Bench {
             pool: host.pool,
             node: host.index,
             incarnation: host.incarnation,
-            key: host.key,
+            keys: host.key.into(),
             slot_bytes: SHARD_BYTES,
             slots: SLOTS,
             verify_payload: false,

@@ -31,7 +31,7 @@ impl Bench {
             opening,
             nodes: NODES,
             missing_max: M,
-            key: key(),
+            keys: key().into(),
             wall_offset_ns: 0,
             node_timeout_ms: NODE_TIMEOUT_MS,
             replicate: fieldstone_proto::Strategy::Flat,

@@ -1,0 +1,265 @@
+//! Replaces a pool's secret while the pool serves (`fieldstone pool rotate-key`).
+//!
+//! # Steps
+//!
+//! ```text
+//!   file                what happens before the next step
+//!   Settled(g)
+//!   Staged(g, g + 1)    every process that has the pool reads the file; every node that answers
+//!                       accepts g + 1
+//!   Issuing(g, g + 1)   every server signs with g + 1, and has the answers to all requests that g
+//!                       signed
+//!   Settled(g + 1)      every node that answers refuses g
+//! ```
+//!
+//! The file `pool.key` is the only place where the state is kept. The command changes the file, and
+//! processes learn of it ([`watch`]). The command asks servers to look at once, and asks nodes
+//! through them: with capabilities of the generation in question, as any client would. Without a
+//! server it starts the pool in its own process for these questions.
+//!
+//! # Failures
+//! - The command may be killed at any point: the file has the state before or after a step, and the
+//!   next call goes on from there ([`plan`]).
+//! - A server may be killed at any point: it reads the file when it starts.
+//! - A node that is down reads the file when it starts. A node on another machine reads its copy:
+//!   if the copy is old, the node refuses capabilities of the new generation, volumes report that,
+//!   and the node takes part again as soon as the copy is replaced.
+//! - Only one such command runs at a time (`rotation.lock`).
+
+pub mod plan;
+pub mod report;
+pub mod watch;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fieldstone_proto::{MasterKey, PoolKeys};
+use fieldstone_uring::{Holder, LockFile};
+
+use crate::control::{Request, Response, servers};
+use crate::pool::{Pool, key_file, random};
+use crate::running::{FixedNode, Operator};
+use plan::{Goal, Step, next_step, obstacle};
+use report::{KeysReport, NodeKeyState, NodeKeys};
+
+/// Held while a rotation is worked on.
+const LOCK_FILE: &str = "rotation.lock";
+/// How long processes may take to follow a step. A healthy one needs [`watch::WATCH_PERIOD`], and
+/// the answers to requests under way come within seconds.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long they may take to answer before the first step.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two looks at them.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The result of a rotation.
+#[derive(Clone, Debug)]
+pub struct Rotated {
+    /// The pool's secrets now.
+    pub keys: PoolKeys,
+    /// The nodes that no process found up to date: they are down or, after [`Goal::Prepare`], do
+    /// not have the new secret yet.
+    pub others: Vec<NodeKeys>,
+}
+
+/// Makes the steps that lead to the goal. `tell` gets a line for people about each.
+///
+/// # Errors
+/// The goal does not fit the present state, a process does not follow a step in time, or the file
+/// cannot be read or written. The steps made so far stay, and another call goes on from there.
+pub fn rotate(
+    folder: &Path,
+    fixed: &[FixedNode],
+    goal: Goal,
+    tell: &mut dyn FnMut(&str),
+) -> anyhow::Result<Rotated> {
+    let pool = Pool::open(folder)?;
+    let path = folder.join(LOCK_FILE);
+    let _lock = LockFile::acquire(&path, Holder::Command)
+        .context("another command replaces the pool's secret")?;
+    let mut keys = key_file::read(folder)?;
+    let mut begun = false;
+    loop {
+        let step = next_step(goal, &keys.rotation(), begun)?;
+        let wanted = Wanted { step, goal, keys: &keys, retired: begun && step.is_none() };
+        let reports = wait_for(&pool, fixed, &wanted)?;
+        let Some(step) = step else { return Ok(Rotated { keys, others: others(reports) }) };
+        keys = make(step, &keys)?;
+        key_file::write(folder, &keys)?;
+        begun = true;
+        tell(&line(step, &keys, folder));
+    }
+}
+
+/// The keys after a step.
+fn make(step: Step, keys: &PoolKeys) -> anyhow::Result<PoolKeys> {
+    Ok(match step {
+        Step::Stage => keys.stage(MasterKey(random()?.to_le_bytes()))?,
+        Step::Issue => keys.issue()?,
+        Step::Retire => keys.retire()?,
+    })
+}
+
+fn line(step: Step, keys: &PoolKeys, folder: &Path) -> String {
+    let (oldest, newest) = (keys.oldest().0, keys.newest().0);
+    match step {
+        Step::Stage => format!(
+            "stored the secret of {newest} in {}",
+            folder.join(key_file::KEY_FILE).display()
+        ),
+        Step::Issue => format!("the secret of {newest} signs; {oldest} is still accepted"),
+        Step::Retire => format!("retired the secrets before {newest}"),
+    }
+}
+
+/// What must hold before a step, or at the end.
+struct Wanted<'a> {
+    step: Option<Step>,
+    goal: Goal,
+    keys: &'a PoolKeys,
+    /// Nodes must refuse the generation before the oldest.
+    retired: bool,
+}
+
+/// Asks all processes that have the pool until nothing keeps the step back. Returns their reports.
+fn wait_for(
+    pool: &Pool,
+    fixed: &[FixedNode],
+    wanted: &Wanted<'_>,
+) -> anyhow::Result<Vec<KeysReport>> {
+    let (issuing, newest) = (wanted.keys.issuing().0.0, wanted.keys.newest().0.0);
+    let timeout = match wanted.step {
+        // Nothing has changed yet. A server of an older release does not understand the question.
+        Some(Step::Stage) => FIRST_TIMEOUT,
+        _ => STEP_TIMEOUT,
+    };
+    let deadline = Instant::now() + timeout;
+    loop {
+        let reason = match survey(pool, fixed, wanted.retired) {
+            Ok(reports) => match obstacle(wanted.step, wanted.goal, issuing, newest, &reports) {
+                None => return Ok(reports),
+                Some(reason) => anyhow::anyhow!(reason),
+            },
+            // A server may have been killed just now, or may be starting.
+            Err(error) => error,
+        };
+        if Instant::now() >= deadline {
+            let again = "the steps made so far stay; mend this and run the command again";
+            return Err(reason.context(format!("waited {timeout:?}; {again}")));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The reports of all servers of the pool; without a server, of the pool started here.
+fn survey(pool: &Pool, fixed: &[FixedNode], retired: bool) -> anyhow::Result<Vec<KeysReport>> {
+    let mut clients = servers(&pool.folder);
+    if clients.is_empty() {
+        match Operator::find(&pool.folder, None, fixed)? {
+            Operator::Server(client) => clients.push(client),
+            Operator::Own(running) => {
+                let report = running.keys_report(retired);
+                running.finish()?;
+                return Ok(vec![report?]);
+            }
+        }
+    }
+    let mut reports = Vec::new();
+    for mut client in clients {
+        match client.ask(&Request::Keys { retired })? {
+            Response::Keys(report) => reports.push(*report),
+            other => bail!("the server answered out of turn: {other:?}"),
+        }
+    }
+    Ok(reports)
+}
+
+/// The nodes that no process found up to date.
+fn others(reports: Vec<KeysReport>) -> Vec<NodeKeys> {
+    let mut nodes: Vec<NodeKeys> = reports.into_iter().flat_map(|report| report.nodes).collect();
+    nodes.sort_by_key(|node| (node.node, node.state != NodeKeyState::Current));
+    nodes.dedup_by_key(|node| node.node);
+    nodes.retain(|node| node.state != NodeKeyState::Current);
+    nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_proto::{KeyGeneration, Rotation, Strategy};
+
+    use super::*;
+    use crate::pool::{Sizes, create};
+
+    fn pool() -> (tempfile::TempDir, std::path::PathBuf) {
+        let temp = tempfile::tempdir().expect("temp");
+        let dir = temp.path().join("pool");
+        let sizes = Sizes { node_bytes: Some(16 << 20), overcommit: true };
+        let profile = "copies:2".parse().expect("the name of a code");
+        create(&dir, 2, profile, Strategy::Flat, sizes).expect("made");
+        (temp, dir)
+    }
+
+    fn go(dir: &Path, goal: Goal) -> anyhow::Result<Vec<String>> {
+        let mut lines = Vec::new();
+        let rotated = rotate(dir, &[], goal, &mut |line| lines.push(line.to_owned()))?;
+        assert_eq!(rotated.others, Vec::new());
+        assert_eq!(rotated.keys, key_file::read(dir)?, "what is reported is what is stored");
+        Ok(lines)
+    }
+
+    fn state(dir: &Path) -> (u16, u16, u16) {
+        let keys = key_file::read(dir).expect("readable");
+        (keys.oldest().0.0, keys.issuing().0.0, keys.newest().0.0)
+    }
+
+    #[test]
+    fn a_pool_without_a_server_goes_through_all_steps_at_once_or_one_by_one() {
+        let (_temp, dir) = pool();
+        let before = key_file::read(&dir).expect("readable");
+        assert_eq!(go(&dir, Goal::Complete).expect("rotated").len(), 3);
+        assert_eq!(state(&dir), (1, 1, 1));
+        let after = key_file::read(&dir).expect("readable");
+        assert_eq!(after.origin(), before.origin());
+        assert!(after.newest().1 != before.newest().1);
+        assert!(go(&dir, Goal::Retire).is_err(), "there is nothing to retire");
+
+        for (goal, steps, expected) in [
+            (Goal::Prepare, 1, (1, 1, 2)),
+            (Goal::Prepare, 0, (1, 1, 2)),
+            (Goal::KeepOld, 1, (1, 2, 2)),
+            (Goal::KeepOld, 0, (1, 2, 2)),
+            (Goal::Retire, 1, (2, 2, 2)),
+        ] {
+            assert_eq!(go(&dir, goal).expect("rotated").len(), steps, "{goal:?}");
+            assert_eq!(state(&dir), expected, "{goal:?}");
+        }
+    }
+
+    /// Wherever an earlier command died, the next one ends that rotation and begins no other.
+    #[test]
+    fn an_interrupted_rotation_goes_on() {
+        let (_temp, dir) = pool();
+        for (done, steps) in [(Goal::Prepare, 2), (Goal::KeepOld, 1)] {
+            go(&dir, done).expect("begun");
+            let next = key_file::read(&dir).expect("readable").newest();
+            assert_eq!(go(&dir, Goal::Complete).expect("ended").len(), steps);
+            let keys = key_file::read(&dir).expect("readable");
+            assert_eq!((keys.oldest(), keys.rotation()), (next, Rotation::Settled));
+        }
+        assert_eq!(key_file::read(&dir).expect("readable").oldest().0, KeyGeneration(2));
+        let partial = dir.join("pool.key.partial");
+        std::fs::write(&partial, "half of a file").expect("writable");
+        go(&dir, Goal::Complete).expect("rotated");
+        assert!(!partial.exists());
+    }
+
+    #[test]
+    fn only_one_command_at_a_time_replaces_the_secret() {
+        let (_temp, dir) = pool();
+        let _lock = LockFile::acquire(&dir.join(LOCK_FILE), Holder::Command).expect("free");
+        let error = format!("{:#}", go(&dir, Goal::Complete).expect_err("refused"));
+        assert!(error.contains("another command"), "{error}");
+        assert_eq!(state(&dir), (0, 0, 0));
+    }
+}

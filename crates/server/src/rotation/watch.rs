@@ -1,0 +1,130 @@
+//! Notices that the secrets of a pool have changed.
+//!
+//! Every process that has a pool open looks at the pool's `pool.key` once a second: servers, node
+//! processes, programs that embed a volume. A process on another machine has its own copy of the
+//! pool's folder, and notices when the copy is replaced. So secrets are never sent over a
+//! connection, and no peer can give a process a secret.
+//!
+//! A process only takes later secrets of its own pool. If the file is damaged (or half copied),
+//! older, or another pool's, the process keeps the secrets that it has, and the log says so once.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fieldstone_host::{Handle, SharedKeys};
+
+use crate::pool::key_file::{self, KEY_FILE};
+
+/// How often a process looks at the file.
+pub const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// Stack of the thread that looks.
+const STACK_BYTES: usize = 128 << 10;
+
+/// What tells a file from its successor.
+type Stamp = (u64, u64, i64, i64, u64);
+
+/// A thread that looks at the secrets of pools. It ends when this is dropped.
+#[derive(Debug)]
+pub struct KeyWatch {
+    _stop: mpsc::Sender<()>,
+}
+
+impl KeyWatch {
+    /// Starts to look. `pools` has the folders of the pools, and their secrets in this process.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start(pools: Vec<(PathBuf, SharedKeys)>, handle: Handle) -> anyhow::Result<Self> {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let mut pools: Vec<_> = pools
+            .into_iter()
+            // The file may have changed since the process read it, so the first look reads it
+            // again.
+            .map(|(folder, keys)| Watched { seen: None, folder, keys })
+            .collect();
+        let work = move || {
+            while stopped.recv_timeout(WATCH_PERIOD) == Err(RecvTimeoutError::Timeout) {
+                for pool in &mut pools {
+                    pool.look(&handle);
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("keys".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(work)
+            .context("cannot start the thread that looks at the pool's secrets")?;
+        Ok(Self { _stop: stop })
+    }
+}
+
+/// A pool whose secrets a thread looks at.
+struct Watched {
+    folder: PathBuf,
+    keys: SharedKeys,
+    seen: Option<Stamp>,
+}
+
+impl Watched {
+    fn look(&mut self, handle: &Handle) {
+        let now = stamp(&self.folder);
+        // While the file is away (its disk, say), the present secrets stay.
+        if now.is_none() || now == self.seen {
+            return;
+        }
+        self.seen = now;
+        let refreshed = advance(&self.folder, &self.keys).and_then(|changed| match changed {
+            true => tell(handle),
+            false => Ok(()),
+        });
+        if let Err(error) = refreshed {
+            tracing::warn!("the secrets of {} stay as they are: {error:#}", self.folder.display());
+        }
+    }
+}
+
+fn stamp(folder: &Path) -> Option<Stamp> {
+    let meta = fs::metadata(folder.join(KEY_FILE)).ok()?;
+    Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
+}
+
+/// Reads the secrets of the pool at `folder`, and gives them to all nodes and volumes of this
+/// process. At the return they have them.
+///
+/// # Errors
+/// The file cannot be used, or a core hangs.
+pub fn refresh(folder: &Path, keys: &SharedKeys, handle: &Handle) -> anyhow::Result<()> {
+    advance(folder, keys)?;
+    // Also if nothing has changed: the thread that looks at the file may have read it a moment ago,
+    // and not have told the cores yet.
+    tell(handle)
+}
+
+/// Reads the file. True if it has later secrets than the process had.
+fn advance(folder: &Path, keys: &SharedKeys) -> anyhow::Result<bool> {
+    let changed = keys
+        .advance(key_file::read(folder)?)
+        .with_context(|| format!("{} cannot be used", folder.join(KEY_FILE).display()))?;
+    if changed {
+        let now = keys.get();
+        let ((oldest, _), (issuing, _), (newest, _)) = (now.oldest(), now.issuing(), now.newest());
+        tracing::info!(
+            "{}: the pool's secret of {issuing} signs; accepted are {} to {}",
+            folder.display(),
+            oldest.0,
+            newest.0
+        );
+    }
+    Ok(changed)
+}
+
+fn tell(handle: &Handle) -> anyhow::Result<()> {
+    if !handle.keys_changed() {
+        bail!("a core of this process hangs, and does not take the new secrets");
+    }
+    Ok(())
+}
