@@ -160,6 +160,7 @@ impl NodeFolder {
             slot_bytes: self.superblock.slot_bytes,
             slots: self.superblock.slots,
             verify_payload,
+            accumulator_bytes: fieldstone_node::limits::ACCUMULATOR_BYTES,
         }
     }
 

@@ -15,6 +15,14 @@ pub const REQUESTS_FOR_READS_MAX: usize = REQUESTS_MAX / 4 * 3;
 /// request that would exceed this number with [`fieldstone_proto::NodeError::Busy`].
 pub const RELAYS_MAX: usize = 2 * REQUESTS_MAX;
 
+/// Bytes of the sums of contributions to parity shards, unless the configuration says otherwise:
+/// enough for the parity that 32 large writes are waiting for. The node answers what needs more
+/// with [`fieldstone_proto::NodeError::Busy`].
+pub const ACCUMULATOR_BYTES: usize = 32 << 20;
+
+/// The longest wait for the contributions to a piece of a parity shard, whatever a route says.
+pub const GATHER_MS_MAX: u64 = 30_000;
+
 /// Volumes that a node may know.
 pub const VOLUMES_MAX: usize = 4096;
 

@@ -18,6 +18,9 @@
 //!   removal waiting, even while the node waits for others.
 //! - *The writer is gone.* The entry ends as usual, by answers or by time, and no answer leaves.
 //!
+//! A write of a data shard may carry its column of the code: then each child gets what the shard
+//! contributes to its parity shard (`stream`).
+//!
 //! A node is a client of its children. It sends them the writer's capability, and they check it
 //! like one of the writer itself. In addition they want the writer's pass
 //! ([`fieldstone_proto::RequestBody::AdmitRelays`]).
@@ -34,13 +37,16 @@ use crate::interface::{LinkTarget, NodeAction};
 use crate::limits::RELAYS_MAX;
 use crate::node::Node;
 use crate::request_table::{EntryId, Task};
+use crate::stream::{Gathered, contributions};
 
-const NS_PER_MS: u64 = 1_000_000;
+pub(crate) const NS_PER_MS: u64 = 1_000_000;
 
 /// The state of an entry whose request has a route.
 #[derive(Debug)]
 pub(crate) struct EntryRelay {
-    route: Route,
+    pub(crate) route: Route,
+    /// For the last contribution to a parity shard: the other ones.
+    pub(crate) gathered: Gathered,
     /// Children that have not answered.
     waiting: u32,
     /// The node's own part has ended.
@@ -51,7 +57,13 @@ pub(crate) struct EntryRelay {
 
 impl EntryRelay {
     pub(crate) fn new(route: Route) -> Self {
-        Self { route, waiting: 0, own_ended: false, outcomes: Vec::new() }
+        Self {
+            route,
+            gathered: Gathered::default(),
+            waiting: 0,
+            own_ended: false,
+            outcomes: Vec::new(),
+        }
     }
 }
 
@@ -129,19 +141,36 @@ impl Relays {
 
 impl Node {
     /// Passes an admitted request on to the node's children in its route.
-    pub(crate) fn pass_on(&mut self, now_ns: u64, id: EntryId, request: &Request) {
-        let Some(relay) = &self.table[id].relay else { return };
-        let Task::Parked(parked) = &self.table[id].task else { return };
+    ///
+    /// # Errors
+    /// The children would get damaged bytes. None of them gets anything.
+    pub(crate) fn pass_on(
+        &mut self,
+        now_ns: u64,
+        id: EntryId,
+        request: &Request,
+    ) -> Result<(), NodeError> {
+        let Some(relay) = &self.table[id].relay else { return Ok(()) };
+        let Task::Parked(parked) = &self.table[id].task else { return Ok(()) };
         if relay.route.children().is_empty() {
-            return;
+            return Ok(());
         }
         let (body, payload) = parked.as_ref().clone();
         let route = relay.route.clone();
+        // For each child, unless all children get the same bytes.
+        let mut products = match (&route.column, &body) {
+            (Some(column), RequestBody::ShardWrite { offset_bytes, checksums, .. }) => {
+                contributions(column, (*offset_bytes, checksums), &payload)?
+            }
+            _ => Vec::new(),
+        }
+        .into_iter();
         let due_ns = now_ns.saturating_add(route.wait_here_ms() * NS_PER_MS);
         let mut count = 0;
         for rank in route.children() {
             let child = &route.replicas[rank];
             let to = LinkTarget { node: child.node, address: child.address.clone() };
+            let product = products.next();
             let body = match body.clone() {
                 RequestBody::ShardWrite {
                     segment,
@@ -154,19 +183,22 @@ impl Node {
                     segment,
                     shard: child.shard,
                     offset_bytes,
-                    checksums,
+                    checksums: product
+                        .as_ref()
+                        .map_or(checksums, |(checksums, _)| checksums.clone()),
                     seal,
                     data_first,
                 },
                 body => body,
             };
+            let payload = product.map_or_else(|| payload.clone(), |(_, bytes)| vec![bytes]);
             let tag = self.relays.add(id, rank, to.clone(), due_ns);
             let request = Request {
                 tag,
                 capability: request.capability,
                 body,
                 route: Some(Box::new(route.at(rank))),
-                payload: payload.clone(),
+                payload,
             };
             self.counters.relayed += 1;
             self.disk.actions.push_back(NodeAction::Relay { to, request });
@@ -175,6 +207,7 @@ impl Node {
         if let Some(relay) = &mut self.table[id].relay {
             relay.waiting = count;
         }
+        Ok(())
     }
 
     /// A child answered for itself and for the nodes behind it.

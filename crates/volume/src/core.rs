@@ -56,6 +56,10 @@ pub struct Counters {
     pub copies_relayed: u64,
     /// Copies that the volume sent to a node itself because the route had not reached the node.
     pub copies_sent_again: u64,
+    /// Parity shards, or pieces of them, that nodes made.
+    pub parities_streamed: u64,
+    /// Those that the volume made itself because a node did not get all contributions.
+    pub parities_coded_again: u64,
     /// Reads that needed decoding.
     pub degraded_reads: u64,
     /// Checkpoints written.
@@ -81,6 +85,8 @@ pub struct VolumeCore {
     capability: Capability,
     pub nodes: Vec<Node>,
     pub calls: Calls,
+    /// Data on its way to nodes that make its parity.
+    pub streams: slab::Slab<crate::stream::Stream>,
     pub jobs: Jobs,
     pub ctx: Weak<RefCell<VolumeCore>>,
     pub actions: VecDeque<VolumeAction>,
@@ -148,6 +154,7 @@ impl VolumeCore {
             capability: Capability::default(),
             nodes,
             calls: Calls::default(),
+            streams: slab::Slab::new(),
             jobs: Jobs::default(),
             ctx: Weak::new(),
             actions: VecDeque::new(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use fieldstone_codes::Profile;
-use fieldstone_server::pool::{POOL_FILE, Pool, Sizes, Strategy, create};
+use fieldstone_server::pool::{Encode, POOL_FILE, Pool, Sizes, Strategy, create};
 use serde::Serialize;
 
 use fieldstone_units as units;
@@ -45,6 +45,12 @@ pub struct Create {
     /// a pool that is not flat.
     #[arg(long, value_name = "WAY", default_value = "flat")]
     replicate: Strategy,
+    /// Who makes the parity of new segments. client: the server, which sends it to the nodes.
+    /// stream: the nodes, while they store the data, so the server sends only the data. The code
+    /// must be rs:K+M, copies:N or another whose bytes of parity come from the same place of each
+    /// shard. Older releases cannot open such a pool.
+    #[arg(long, value_name = "WAY", default_value = "client")]
+    encode: Encode,
     /// Make the pool even if its nodes are larger than the free space of their file systems. The
     /// disk is then full before the nodes are.
     #[arg(long)]
@@ -72,6 +78,7 @@ struct Created {
     nodes: u16,
     code: String,
     replicate: String,
+    encode: String,
     node_bytes: u64,
     data_bytes: u64,
 }
@@ -81,7 +88,8 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Create(args) => {
             let sizes = Sizes { node_bytes: args.node_size, overcommit: args.overcommit };
-            let pool = create(&args.dir, args.nodes, args.code, args.replicate, sizes)?;
+            let ways = (args.replicate, args.encode);
+            let pool = create(&args.dir, args.nodes, args.code, ways, sizes)?;
             print(&pool, args.json, true)
         }
         Command::Show(args) => print(&Pool::open(&args.dir)?, args.json, false),
@@ -103,6 +111,7 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
             nodes: pool.nodes,
             code: pool.profile.to_string(),
             replicate: pool.replicate.to_string(),
+            encode: pool.encode.to_string(),
             node_bytes,
             data_bytes,
         };
@@ -113,8 +122,12 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
         Strategy::Flat => String::new(),
         way => format!(", journals replicated by {way}"),
     };
+    let encode = match pool.encode {
+        Encode::Client => "",
+        Encode::Stream => ", parity made by nodes",
+    };
     print_line!(
-        "{} {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost){way}",
+        "{} {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost){way}{encode}",
         if made { "made the pool" } else { "the pool" },
         pool.nodes,
         units::size(node_bytes),

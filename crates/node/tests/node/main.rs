@@ -11,4 +11,5 @@ mod rebuilt;
 mod relays;
 mod shares;
 mod start;
+mod stream;
 mod world;

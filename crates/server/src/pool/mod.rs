@@ -36,7 +36,7 @@ use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
 pub use capacity_check::check_capacity;
 pub use create::{Sizes, check_fits, create};
 pub use fault_tolerance::{Losses, PoolRegistry, inspect};
-pub use fieldstone_proto::Strategy;
+pub use fieldstone_proto::{Encode, Strategy};
 pub use format::PoolFile;
 pub use layout::{Layout, default_node_bytes, free_bytes, geometry};
 pub use provision::{Provision, needed_slots};
@@ -61,6 +61,8 @@ pub struct Pool {
     pub layout: Layout,
     /// How the records of journals reach their nodes.
     pub replicate: Strategy,
+    /// Who makes the parity of new segments.
+    pub encode: Encode,
     /// The master key, from which the keys that sign capabilities are derived.
     pub key: MasterKey,
 }
@@ -129,6 +131,7 @@ impl Pool {
             profile,
             layout: Layout { slot_bytes: file.slot_bytes, slots: file.slots_per_node },
             replicate: file.replicate().with_context(|| format!("{}", path.display()))?,
+            encode: file.encode().with_context(|| format!("{}", path.display()))?,
             key: read_key(&folder.join(KEY_FILE))?,
         })
     }
@@ -151,8 +154,8 @@ impl Pool {
     pub fn write(&self) -> anyhow::Result<()> {
         let key = self.key.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
         write_new(&self.folder.join(KEY_FILE), key.as_bytes(), 0o600)?;
-        let Self { id, nodes, profile, layout, replicate, .. } = *self;
-        let file = PoolFile::new(id, nodes, profile, layout, replicate);
+        let Self { id, nodes, profile, layout, replicate, encode, .. } = *self;
+        let file = PoolFile::new(id, nodes, profile, layout, (replicate, encode));
         let partial = self.folder.join(format!("{POOL_FILE}.partial"));
         let path = self.folder.join(POOL_FILE);
         write_new(&partial, file.to_text().as_bytes(), 0o644)?;
@@ -212,6 +215,7 @@ mod tests {
             profile: "rs:4+2".parse().expect("a profile"),
             layout: Layout { slot_bytes: 1 << 20, slots: 100 },
             replicate: Strategy::Flat,
+            encode: Encode::Client,
             key: MasterKey(*b"0123456789abcdef"),
         }
     }
@@ -252,6 +256,26 @@ mod tests {
         }
     }
 
+    /// So does one that does not know how nodes make parity.
+    #[test]
+    fn parity_made_by_nodes_has_a_format_of_its_own() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join(POOL_FILE);
+        for replicate in [Strategy::Flat, Strategy::Ring] {
+            let pool = Pool { replicate, encode: Encode::Stream, ..sample(folder.path()) };
+            pool.write().expect("writable");
+            let back = Pool::open(folder.path()).expect("readable");
+            assert_eq!((back.replicate, back.encode), (replicate, Encode::Stream));
+        }
+        let text = fs::read_to_string(&path).expect("readable");
+        for (from, to) in [("\"format\": 3", "\"format\": 2"), ("stream", "server")] {
+            assert!(text.contains(from), "{text}");
+            fs::write(&path, text.replace(from, to)).expect("writable");
+            let error = format!("{:#}", Pool::open(folder.path()).expect_err("refused"));
+            assert!(error.contains("encode"), "{error}");
+        }
+    }
+
     #[test]
     fn damaged_newer_and_missing_files_are_named() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -265,7 +289,7 @@ mod tests {
         let path = folder.path().join(POOL_FILE);
         let text = fs::read_to_string(&path).expect("readable");
         for (from, to, what) in [
-            ("\"format\": 1", "\"format\": 3", "newer version"),
+            ("\"format\": 1", "\"format\": 4", "newer version"),
             ("rs:4+2", "rs:4", "rs:K+M"),
             ("\"nodes\": 6", "\"nodes\": 0", "nodes"),
             ("\"nodes\": 6", "\"nodes\": \"six\"", "pool.json"),
