@@ -166,10 +166,37 @@ def streams(world, rng):
     pool.stop_nodes()
 
 
+def exhausted(world, rng):
+    """The parity nodes have little memory for sums. The server makes what they deny."""
+    if world.case.nodes != "processes":
+        return
+    options = ["--encode", "stream"]
+    little = ["--parity-memory", "256K"]
+    pool = world.pool("768M", name="little", options=options, node_options=little)
+    pool.create_volume("v", SIZE)
+    server = pool.serve("v", name="serve-little")
+    ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
+    load(ledger, server.uri("v"), 6)()
+    ledger.verify(server.uri("v"))
+    status = pool.volume_status("v")
+    streamed, again = status["parities_streamed"], status["parities_coded_again"]
+    print(f"little memory: {streamed} pieces of parity made by nodes, {again} by the server")
+    check(again > 0, "no node was short of memory for parity")
+    check(all(node["state"] == "up" for node in status["nodes"]), "a node was given up")
+    fieldstone("scrub", pool.path)
+    check(pool.volume_status("v")["shards_damaged"] == 0, "shards are damaged")
+    # The parity that either of them made restores the data.
+    pool.kill_nodes(rng.sample(range(world.case.node_count), 2))
+    ledger.verify(server.uri("v"))
+    server.stop()
+    pool.stop_nodes()
+
+
 def scenario(world):
     rng = random.Random(7)
     if world.case.code == "rs:4+2":
         streams(world, rng)
+        exhausted(world, rng)
     for way in WAYS:
         (processes if world.case.nodes == "processes" else inside)(world, way, rng)
 

@@ -57,7 +57,8 @@ impl Client {
     ) -> anyhow::Result<Measured> {
         let Self::InProcess { program, target } = self else { bail!("fio makes these accesses") };
         let (target, fill) = (target.clone(), is_memory(target));
-        let load = InProcess { target, direct: false, size_bytes, load, seconds, fill, seed };
+        let (direct, cores) = (false, 1);
+        let load = InProcess { target, direct, cores, size_bytes, load, seconds, fill, seed };
         let mut command = Job::Device(load).command(program)?;
         command.stdin(Stdio::null());
         end_with_parent(&mut command);

@@ -43,6 +43,8 @@ pub struct InProcess {
     pub target: String,
     /// Past the page cache.
     pub direct: bool,
+    /// Cores of the device.
+    pub cores: u16,
     /// Size of the device.
     pub size_bytes: u64,
     /// The accesses.
@@ -91,7 +93,8 @@ pub fn run(job: Option<&str>) -> anyhow::Result<()> {
 }
 
 fn measure(job: &InProcess) -> anyhow::Result<Measured> {
-    let options = Options { direct: job.direct, ..Options::default() };
+    let cores = usize::from(job.cores);
+    let options = Options { direct: job.direct, cores, ..Options::default() };
     let device = Device::open(&job.target, &options)?;
     if device.size_bytes() < job.size_bytes {
         bail!("{} has only {} bytes", job.target, device.size_bytes());
@@ -216,7 +219,8 @@ mod tests {
     fn job(pattern: Pattern, seconds: Option<f64>) -> InProcess {
         let load = Load { pattern, block_bytes: 4096, depth: 8 };
         let target = "ram:1M".to_owned();
-        InProcess { target, direct: false, size_bytes: 1 << 20, load, seconds, fill: true, seed: 7 }
+        let (direct, cores, size_bytes) = (false, 1, 1 << 20);
+        InProcess { target, direct, cores, size_bytes, load, seconds, fill: true, seed: 7 }
     }
 
     #[test]

@@ -111,6 +111,8 @@ const BENCHES: &[Benchmark] = &[
     nic::FIG11,
     nic::FIG15,
     nic::FIG16,
+    nic::TABLE1,
+    nic::TABLE2,
 ];
 
 /// All benchmarks: those of [`BENCHES`], and one for each figure of DeLiBA-2.

@@ -24,6 +24,9 @@ pub(crate) fn execute(store: &mut Store, json: &str, now: Nanos) -> CommandReply
     let text = |key: &str| command.get(key).and_then(Value::as_str);
     match text("prefix") {
         // Ceph before 16 knows only the old words.
+        Some("osd blocklist" | "osd blocklist ls") if store.has_old_monitors => {
+            refusal(Errno::EINVAL, "command not known")
+        }
         Some("osd blocklist" | "osd blacklist") => {
             let operation = text("blocklistop").or_else(|| text("blacklistop"));
             let expire = command.get("expire").and_then(Value::as_f64);

@@ -34,7 +34,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::commands;
 use crate::objects::{Caller, ObjectKey, Pool, key_of};
-use crate::store::Store;
+use crate::store::{Fault, Store};
 use crate::watches::{Place, Signal, WATCH_TIMEOUT_S};
 
 /// The global id of the first client.
@@ -224,6 +224,11 @@ impl ModelCluster {
         self.with_store(|store| store.inject(pool, name, error, times));
     }
 
+    /// As [`ModelCluster::inject`], with more to choose: see [`Fault`].
+    pub fn inject_fault(&self, pool: PoolId, name: &str, fault: Fault) {
+        self.with_store(|store| store.inject_fault(pool, name, fault));
+    }
+
     /// Makes a pool full, or lets it have space again.
     pub fn set_full(&self, pool: PoolId, is_full: bool) {
         self.with_store(|store| {
@@ -277,6 +282,19 @@ fn order_of(call: &Call, watches: &BTreeMap<WatchId, ObjectName>) -> Option<Plac
         _ => return None,
     };
     Some((object.pool, key_of(object)))
+}
+
+/// True if OSDs carry the call out, and not the monitors or the client itself.
+fn is_for_osds(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::Operate(_)
+            | Call::Notify(..)
+            | Call::Watch(..)
+            | Call::Unwatch(_)
+            | Call::Acknowledge(..)
+            | Call::List(..)
+    )
 }
 
 impl Inner {
@@ -415,7 +433,8 @@ impl Inner {
         if let Call::Operate(operation) = &call {
             return Some(self.store.execute(self.now, &caller, operation).map(Answer::Reply));
         }
-        if self.store.is_shut_out(&caller.address, self.now) {
+        // OSDs refuse a client that is shut out; monitors do not.
+        if is_for_osds(&call) && self.store.is_shut_out(&caller.address, self.now) {
             return Some(Err(Errno::ESHUTDOWN));
         }
         Some(match call {

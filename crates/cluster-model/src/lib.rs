@@ -22,4 +22,4 @@ pub mod watches;
 pub mod wire;
 
 pub use direct::{ClientHandle, Delays, ModelCluster};
-pub use store::Store;
+pub use store::{Fault, Store};

@@ -10,7 +10,7 @@ use fieldstone_rados::encoding::{EntityAddress, Time};
 use fieldstone_rados::errno::Errno;
 use fieldstone_rados::op::{Op, Reply};
 
-use crate::objects::{Caller, Effect, Object, Pool, Request, key_of, may_write};
+use crate::objects::{Caller, Effect, Object, Pool, Request, called, key_of, may_write};
 use crate::watches::{NOTIFY_TIMEOUT_S, Place, Watches};
 
 /// The time of day when the model's time is 0, in seconds since 1970.
@@ -32,9 +32,16 @@ fn time_after(start_s: u64, now: Nanos) -> Time {
 }
 
 /// An error that requests on an object get.
-struct Fault {
-    error: Errno,
-    left: u32,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The error.
+    pub error: Errno,
+    /// How many requests get it.
+    pub times: u32,
+    /// Only requests that call this method of a class get it; `None`: all requests.
+    pub method: Option<&'static str>,
+    /// The requests are executed, and only their answers are lost.
+    pub executes: bool,
 }
 
 /// What a cluster stores.
@@ -46,7 +53,9 @@ pub struct Store {
     /// Addresses without protocol, e.g. `10.0.0.1:0/5`, or an IP address for all clients there;
     /// each with the end of its time.
     shut_out: BTreeMap<String, Nanos>,
-    faults: BTreeMap<(PoolId, String), Fault>,
+    faults: BTreeMap<(PoolId, String), Vec<Fault>>,
+    /// Monitors know only the commands of Ceph 14 and 15.
+    pub(crate) has_old_monitors: bool,
     /// The time of day at time 0, if it is not the model's, in seconds since 1970.
     start_s: Option<u64>,
 }
@@ -105,7 +114,18 @@ impl Store {
 
     /// The next requests on an object get an error.
     pub fn inject(&mut self, pool: PoolId, name: &str, error: Errno, times: u32) {
-        self.faults.insert((pool, name.to_owned()), Fault { error, left: times });
+        self.faults.remove(&(pool, name.to_owned()));
+        self.inject_fault(pool, name, Fault { error, times, method: None, executes: false });
+    }
+
+    /// Adds an error for requests on an object. Of several that fit, a request gets the first.
+    pub fn inject_fault(&mut self, pool: PoolId, name: &str, fault: Fault) {
+        self.faults.entry((pool, name.to_owned())).or_default().push(fault);
+    }
+
+    /// From now on, monitors refuse the commands that Ceph 16 brought.
+    pub fn make_monitors_old(&mut self) {
+        self.has_old_monitors = true;
     }
 
     /// True if no client is shut out, and no error waits for a request.
@@ -113,18 +133,28 @@ impl Store {
         self.shut_out.is_empty() && self.faults.is_empty()
     }
 
-    fn fault(&mut self, object: &ObjectName) -> Result<(), Errno> {
+    /// The error that a request gets, and whether it is executed all the same.
+    fn fault(&mut self, operation: &Operation) -> Option<(Errno, bool)> {
         if self.faults.is_empty() {
-            return Ok(());
+            return None;
         }
-        let key = (object.pool, object.name.to_string());
-        let Some(fault) = self.faults.get_mut(&key) else { return Ok(()) };
-        let error = fault.error;
-        fault.left = fault.left.saturating_sub(1);
-        if fault.left == 0 {
+        let key = (operation.object.pool, operation.object.name.to_string());
+        let faults = self.faults.get_mut(&key)?;
+        let calls = |wanted: &'static str| {
+            let mut called = operation.ops.ops().iter().filter_map(called);
+            called.any(|(_, method)| method == wanted)
+        };
+        let index = faults.iter().position(|fault| fault.method.is_none_or(calls))?;
+        let fault = &mut faults[index];
+        let found = (fault.error, fault.executes);
+        fault.times = fault.times.saturating_sub(1);
+        if fault.times == 0 {
+            faults.remove(index);
+        }
+        if faults.is_empty() {
             self.faults.remove(&key);
         }
-        Err(error)
+        Some(found)
     }
 
     /// True if a request has to wait, because its pool is full.
@@ -148,7 +178,10 @@ impl Store {
         if self.is_shut_out(&caller.address, now) {
             return Err(Errno::ESHUTDOWN);
         }
-        self.fault(&operation.object)?;
+        let fault = self.fault(operation);
+        if let Some((error, false)) = fault {
+            return Err(error);
+        }
         let name = &operation.object;
         let key = key_of(name);
         let time = self.time_of_day(now);
@@ -173,7 +206,10 @@ impl Store {
         for effect in outcome.effects {
             self.carry_out(now, caller, place(), effect, &mut outcome.reply);
         }
-        Ok(outcome.reply)
+        match fault {
+            Some((error, _)) => Err(error),
+            None => Ok(outcome.reply),
+        }
     }
 
     fn carry_out(

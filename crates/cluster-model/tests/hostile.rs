@@ -177,7 +177,7 @@ impl World {
                             let pipe = self.links.accept(server, addresses(socket), self.now);
                             self.pipes.insert(link, pipe);
                         }
-                        None => self.client.broken(link, "nobody is there".into(), self.now),
+                        None => self.client.broken(link, "nobody is there".into()),
                     },
                     Action::Close(link) => {
                         if let Some(pipe) = self.pipes.remove(&link) {
@@ -201,7 +201,7 @@ impl World {
                 let mut parts = Vec::new();
                 if !self.links.take_output(pipe, &mut parts) {
                     self.pipes.remove(&link);
-                    self.client.broken(link, "the peer has closed it".into(), self.now);
+                    self.client.broken(link, "the peer has closed it".into());
                     did = true;
                 }
                 for part in parts {

@@ -146,6 +146,8 @@ typedef struct fieldstone_block_options {
                                   request must be alone */
     unsigned open_timeout_ms;  /* longest wait for the store; 0 means as long as it takes. Starting
                                   and giving up may take some seconds more */
+    unsigned cores;            /* threads that serve the device, as `serve --cores`; 0 means 1; at
+                                  most 64. An image of a Ceph cluster uses several */
 } fieldstone_block_options;
 
 /* Receives the status of the answer to an aio call. */

@@ -15,6 +15,8 @@ use crate::status::{Failure, Status, guarded};
 
 /// Largest number of layers in the options.
 const LAYERS_MAX: usize = 64;
+/// Largest number of cores in the options.
+const CORES_MAX: usize = 64;
 /// Largest number of requests in the options.
 const REQUESTS_MAX: usize = 1 << 16;
 
@@ -34,6 +36,7 @@ pub struct BlockOptions {
     requests: usize,
     bytes: usize,
     open_timeout_ms: c_uint,
+    cores: c_uint,
 }
 
 impl BlockOptions {
@@ -43,6 +46,11 @@ impl BlockOptions {
         let mut bounds = Bounds::default();
         if self.requests > REQUESTS_MAX {
             let message = format!("{} requests are more than {REQUESTS_MAX}", self.requests);
+            return Err(Failure::new(Status::OutOfRange, message));
+        }
+        let cores = self.cores as usize;
+        if cores > CORES_MAX {
+            let message = format!("{cores} cores are more than {CORES_MAX}");
             return Err(Failure::new(Status::OutOfRange, message));
         }
         if self.requests > 0 {
@@ -60,7 +68,7 @@ impl BlockOptions {
         let (read_only, direct) = (self.read_only != 0, self.direct != 0);
         let timeout = Duration::from_millis(u64::from(self.open_timeout_ms));
         let open_timeout = (!timeout.is_zero()).then_some(timeout);
-        Ok(Options { read_only, direct, layers, bounds, open_timeout })
+        Ok(Options { read_only, direct, cores, layers, bounds, open_timeout })
     }
 }
 

@@ -29,6 +29,11 @@ pub struct Options {
     pub read_only: bool,
     /// Bypasses the page cache, as `--direct` does.
     pub direct: bool,
+    /// The number of cores, as `--cores`: threads that run the devices, and the nodes of their
+    /// pools. 0 counts as 1. Each device is on one of them. One image of a Ceph cluster
+    /// (`ceph:POOL/IMAGE`) uses several cores: its connections to OSDs move to a core with time
+    /// left.
+    pub cores: usize,
     /// Layers and their options, as `--layer` takes them, for example `cache:capacity=64M`.
     pub layers: Vec<String>,
     /// Bounds on the requests that are under way at a time.
@@ -80,10 +85,10 @@ pub struct Device {
 
 impl Device {
     /// Opens a device by a target of `fieldstone serve`: `ram:SIZE`, `file:PATH`, or `DIR/VOLUME`
-    /// for a volume of the pool in the folder `DIR`. Starts a thread for the core that runs the
-    /// store, and for a volume also the nodes of the pool that no other process runs. Waits until
-    /// the device is open. Without [`Options::open_timeout`] that may take as long as too few of
-    /// the pool's nodes answer.
+    /// for a volume of the pool in the folder `DIR`. Starts a thread for each of the
+    /// [cores](Options::cores), and for a volume also the nodes of the pool that no other process
+    /// runs. Waits until the device is open. Without [`Options::open_timeout`] that may take as
+    /// long as too few of the pool's nodes answer.
     ///
     /// # Errors
     /// The target or a layer is invalid, the core does not start, the store cannot be opened, or it
@@ -93,8 +98,8 @@ impl Device {
         Ok(devices.pop().expect("as many devices as targets"))
     }
 
-    /// Opens several devices on one core. A process opens all volumes of a pool that it needs with
-    /// one call: while one of them is open, the process has the pool.
+    /// Opens several devices, which share the cores. A process opens all volumes of a pool that it
+    /// needs with one call: while one of them is open, the process has the pool.
     ///
     /// # Errors
     /// As [`Device::open`]. No device is open then. (In a [`Complete`](crate::Complete), those that
@@ -243,7 +248,8 @@ fn caching(options: &Options) -> Caching {
     if options.direct { Caching::Direct } else { Caching::Buffered }
 }
 
-/// The core of several devices, and the pools of those that are volumes. Ends with the last device.
+/// The cores of several devices, and the pools of those that are volumes. They end with the last
+/// device.
 struct Running {
     runtime: Arc<Runtime>,
     pools: Vec<Arc<RunningPool>>,
@@ -257,7 +263,7 @@ impl Running {
         let (runtime, started) = Runtime::start(
             pools,
             &RuntimeOptions {
-                cores: 1,
+                cores: options.cores.max(1),
                 pin: false,
                 caching: caching(options),
                 frontends: vec![&KIND],

@@ -46,6 +46,26 @@ fn read(offset_bytes: u64, len_bytes: usize) -> Operation {
 }
 
 #[test]
+fn devices_of_one_call_are_spread_over_the_cores() {
+    let options = Options { cores: 2, ..Options::default() };
+    let devices = Device::open_all(&["ram:1M", "ram:1M"], &options).expect("memory opens");
+    // A receiver is called by the thread of its device's core.
+    let core_of = |device: &Device| {
+        let (to, from) = channel();
+        let tell = move |answer: Answer| {
+            answer.expect("written");
+            to.send(std::thread::current().id()).expect("the test waits");
+        };
+        device.submit(write(0, b"stone"), OnComplete::call(tell)).expect("room");
+        from.recv_timeout(TIMEOUT).expect("an answer")
+    };
+    assert_ne!(core_of(&devices[0]), core_of(&devices[1]));
+    for device in devices {
+        device.close().expect("stable");
+    }
+}
+
+#[test]
 fn what_is_written_to_a_file_is_there_when_it_is_opened_again() {
     let folder = tempfile::tempdir().expect("temp");
     let path = folder.path().join("disk");

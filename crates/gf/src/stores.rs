@@ -13,9 +13,10 @@
 //! on a Xeon with AVX-512, and 0.6 to 1.2 times as fast on an AMD EPYC with AVX2, by the numbers of
 //! inputs and outputs. So the thread measures: executions with as many outputs, about as many
 //! inputs and of about the same size are a class. The first cold executions of a class take turns,
-//! in an order that no other alternation of the caller matches. The kind whose fastest execution
-//! was faster serves the next [`PERIOD`] cold executions. Then the thread measures again, because
-//! other cores and the machine change.
+//! in an order that no other alternation of the caller matches. The kind whose median execution was
+//! faster serves the next [`PERIOD`] cold executions. (The fastest one would be wrong: outputs that
+//! another thread or program wrote may lie in a cache once, and plain stores are fast there.) Then
+//! the thread measures again, because other cores and the machine change.
 //!
 //! All choices give the same bytes. Executions whose buffers fit into the first-level cache, that
 //! add to the outputs, or that only copy do not come here.
@@ -30,9 +31,12 @@ const PAGES: usize = 512;
 /// Bits of an address inside its page.
 const PAGE_BITS: u32 = 12;
 /// Timed executions of each kind of stores in one measurement.
-const SAMPLES: u32 = 8;
+const SAMPLES: usize = 8;
+/// The same in the largest class of sizes: half of the samples get the slower stores, and one of
+/// them takes as long as dozens of small executions.
+const SAMPLES_LARGE: usize = 4;
 /// Cold executions of a class between two measurements.
-const PERIOD: u32 = 4096;
+const PERIOD: u32 = 1024;
 /// Classes of sizes: below 256 KiB, below 4 MiB, and larger.
 const SIZE_CLASSES: usize = 3;
 /// Classes of numbers of outputs: 1 to 4, and maps of several passes.
@@ -117,10 +121,10 @@ struct Trial {
     better: Stores,
     /// Cold executions until the next measurement. During a measurement 0.
     settled: u32,
-    samples: u32,
-    /// The fastest sample of each kind.
-    plain: Speed,
-    streaming: Speed,
+    samples: usize,
+    /// The samples of each kind.
+    plain: [Speed; SAMPLES],
+    streaming: [Speed; SAMPLES],
 }
 
 /// The time per byte of an execution, in 2^-16 ns.
@@ -140,8 +144,8 @@ impl Chooser {
             better: Stores::Plain,
             settled: 0,
             samples: 0,
-            plain: Speed::MAX,
-            streaming: Speed::MAX,
+            plain: [0; SAMPLES],
+            streaming: [0; SAMPLES],
         };
         Self {
             done_bytes: 0,
@@ -181,21 +185,36 @@ impl Chooser {
     }
 
     fn record(&mut self, work: &Work, stores: Stores, elapsed: Duration) {
-        let trial = &mut self.trials[work.class()];
-        let best = match stores {
+        let class = work.class();
+        let wanted = match class % SIZE_CLASSES == SIZE_CLASSES - 1 {
+            true => SAMPLES_LARGE,
+            false => SAMPLES,
+        };
+        let trial = &mut self.trials[class];
+        let of_kind = match stores {
             Stores::Plain => &mut trial.plain,
             Stores::Streaming => &mut trial.streaming,
         };
         let time = (elapsed.as_nanos() << 16) / work.total_bytes.max(1) as u128;
-        *best = (*best).min(Speed::try_from(time).unwrap_or(Speed::MAX));
+        // Two of each kind in four samples.
+        of_kind[trial.samples / 2] = Speed::try_from(time).unwrap_or(Speed::MAX);
         trial.samples += 1;
-        if trial.samples == 2 * SAMPLES {
-            let better =
-                if trial.streaming < trial.plain { Stores::Streaming } else { Stores::Plain };
+        if trial.samples == 2 * wanted {
+            let (plain, streaming) = (&mut trial.plain, &mut trial.streaming);
+            let better = match median(&mut streaming[..wanted]) < median(&mut plain[..wanted]) {
+                true => Stores::Streaming,
+                false => Stores::Plain,
+            };
             let untried = Self::new().trials[0];
             *trial = Trial { better, settled: PERIOD, ..untried };
         }
     }
+}
+
+/// The upper one of the two in the middle.
+fn median(samples: &mut [Speed]) -> Speed {
+    samples.sort_unstable();
+    samples[samples.len() / 2]
 }
 
 #[cfg(test)]
@@ -209,7 +228,7 @@ mod tests {
     /// Plays cold executions of 1 MiB until a measurement ends. `plain_ns` and `streaming_ns` are
     /// the times of the executions.
     fn measure(chooser: &mut Chooser, first_page: usize, plain_ns: u64, streaming_ns: u64) {
-        for sample in 0..2 * SAMPLES as usize {
+        for sample in 0..2 * SAMPLES {
             let work = work(first_page + sample * 1000, 1 << 20);
             let choice = chooser.choose(&work);
             assert!(choice.is_sample, "sample {sample}");
@@ -232,6 +251,24 @@ mod tests {
             assert_eq!(chooser.choose(&work(500_000, 1 << 20)), cold);
             assert_eq!(chooser.choose(&work(500_000, 1 << 20)), PLAIN, "the outputs are warm now");
         }
+    }
+
+    /// Another program had just written to some of the outputs, and an interrupt came.
+    #[test]
+    fn lucky_and_unlucky_executions_decide_nothing() {
+        let mut chooser = Chooser::new();
+        for sample in 0..2 * SAMPLES {
+            let work = work(1 + sample * 1000, 1 << 20);
+            let stores = chooser.choose(&work).stores;
+            let ns = match (stores, sample) {
+                (Stores::Plain, 0 | 8) => 10,
+                (Stores::Plain, _) => 100,
+                (Stores::Streaming, 5) => 5000,
+                (Stores::Streaming, _) => 80,
+            };
+            chooser.record(&work, stores, Duration::from_nanos(ns));
+        }
+        assert_eq!(chooser.choose(&work(500_000, 1 << 20)), STREAMING);
     }
 
     #[test]
@@ -273,5 +310,18 @@ mod tests {
         assert!(chooser.choose(&work(800_000, 8 << 20)).is_sample);
         assert!(chooser.choose(&Work { outputs: None, ..work(900_000, 1 << 20) }).is_sample);
         assert_eq!(chooser.choose(&work(950_000, 1 << 20)), STREAMING);
+    }
+
+    #[test]
+    fn large_executions_need_fewer_samples() {
+        let mut chooser = Chooser::new();
+        for sample in 0..2 * SAMPLES_LARGE {
+            let work = work(1 + sample * 5000, 8 << 20);
+            let choice = chooser.choose(&work);
+            assert!(choice.is_sample);
+            let us = if choice.stores == Stores::Plain { 100 } else { 80 };
+            chooser.record(&work, choice.stores, Duration::from_micros(us));
+        }
+        assert_eq!(chooser.choose(&work(900_000, 8 << 20)), STREAMING);
     }
 }

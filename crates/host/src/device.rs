@@ -402,7 +402,11 @@ impl Device {
     }
 
     fn set_timer(&mut self, reactor: &mut Reactor) {
-        let deadline = self.stack.next_deadline();
+        // While the store opens, its layers do not run: their deadlines mean nothing.
+        let deadline = match self.stack.store().phase() {
+            Phase::Opening => self.stack.store().deadline(),
+            _ => self.stack.next_deadline(),
+        };
         if deadline == self.timer {
             return;
         }

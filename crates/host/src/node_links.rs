@@ -6,14 +6,22 @@
 //!      +---- Relayed, LinkLost ----------< answers
 //! ```
 //!
-//! A link opens with the first request, and stays open until it breaks or its node gives it up. A
-//! node of this process has no address; the writer has named the address of any other one. So an
-//! address is only connected to if it is literal: a name might block.
+//! A link opens with the first request, and stays open until it breaks, its node gives it up, or it
+//! is idle ([`IDLE_MS`]). A node of this process has no address.
+//!
+//! # Addresses
+//! The writer of a volume has named the address of any other node. A writer may err or be hostile,
+//! and any process may listen there: the control socket of a server, for example, which takes
+//! commands in lines of text. So nothing that a writer has chosen leaves over a new connection
+//! before the other end has shown that it is the node of this number and pool: this end asks it to
+//! identify itself, with a request that is always the same. An address is only connected to if it
+//! is literal: a name might block.
 //!
 //! # Bounds
-//! A core has at most [`LINKS_MAX`] links; one more takes the place of the one that was used least
-//! recently. A link on which more than [`QUEUED_BYTES_MAX`] wait is lost. The node bounds the time
-//! for which a request may wait.
+//! A core has at most [`LINKS_MAX`] links, and no more than the process has descriptors for; one
+//! more takes the place of the one that was used least recently. A link on which more than
+//! [`QUEUED_BYTES_MAX`] wait is lost. Answers have at most [`ANSWER_BODY_BYTES_MAX`], and no
+//! payload. The node bounds the time for which a request may wait.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,8 +29,11 @@ use std::sync::Arc;
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{LinkTarget, NodeEvent};
-use fieldstone_proto::wire::encode_request;
-use fieldstone_proto::{NodeIndex, PoolId, Reply, Request};
+use fieldstone_proto::route::REPLICAS_MAX;
+use fieldstone_proto::wire::{TEXT_BYTES_MAX, encode_request};
+use fieldstone_proto::{
+    Capability, NodeIndex, PoolId, Reply, ReplyBody, Request, RequestBody, Tag,
+};
 
 use crate::message::{Link, LocalNodeId, Message, Router};
 use crate::stores::volume::NodeMail;
@@ -32,6 +43,19 @@ use fieldstone_uring::{Address, Endpoint, Event, Payload, Reactor};
 
 /// The most links of a core.
 pub const LINKS_MAX: usize = 1024;
+
+/// One link for this many connections of clients that a core may have.
+const CONNECTIONS_PER_LINK: usize = 4;
+
+/// A link that was not used for this long is closed.
+pub const IDLE_MS: u64 = 60_000;
+
+/// The longest body of an answer: an outcome for each node of a route, with a text of the longest
+/// length.
+pub const ANSWER_BODY_BYTES_MAX: usize = REPLICAS_MAX * (TEXT_BYTES_MAX + 64);
+
+/// The tag of the first request on a connection. Nodes never use it for what they pass on.
+const GREETING: Tag = Tag(u64::MAX);
 
 /// The nodes of this process by their numbers.
 pub type LocalNodes = Arc<[(PoolId, NodeIndex)]>;
@@ -45,6 +69,8 @@ enum State {
     },
     /// The socket is not connected yet.
     Connecting(Waiting),
+    /// The other end has not shown who it is yet.
+    Greeting(Box<WireSocket<Reply>>, Waiting),
     Socket(Box<WireSocket<Reply>>),
 }
 
@@ -73,6 +99,7 @@ struct NodeLink {
 /// The links of the nodes of one core.
 pub struct NodeLinks {
     nodes: LocalNodes,
+    links_max: usize,
     links: BTreeMap<u32, NodeLink>,
     /// The number of each link.
     numbers: BTreeMap<(u32, LinkTarget), u32>,
@@ -85,13 +112,14 @@ fn link(number: u32) -> Link {
 }
 
 impl NodeLinks {
-    /// No links yet, on core number `core`.
+    /// No links yet, on core number `core`, which may have this many connections of clients.
     #[must_use]
-    pub fn new(nodes: LocalNodes, core: usize) -> Self {
+    pub fn new(nodes: LocalNodes, core: usize, connections: usize) -> Self {
         // Numbers differ between cores, because nodes of all cores have links to one node.
         let next = u32::try_from(core).unwrap_or_default();
         let (links, numbers, dirty) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { nodes, links, numbers, next, dirty }
+        let links_max = (connections / CONNECTIONS_PER_LINK).clamp(REPLICAS_MAX, LINKS_MAX);
+        Self { nodes, links_max, links, numbers, next, dirty }
     }
 
     /// Passes a request on.
@@ -122,7 +150,9 @@ impl NodeLinks {
                 router.send(core, Message::ToNode { node, link: link(number), request });
                 return;
             }
-            State::Local { waiting, .. } | State::Connecting(waiting) => {
+            State::Local { waiting, .. }
+            | State::Connecting(waiting)
+            | State::Greeting(_, waiting) => {
                 waiting.push(request);
                 waiting.bytes
             }
@@ -150,7 +180,7 @@ impl NodeLinks {
         router: &mut Router,
         reactor: &mut Reactor,
     ) -> Result<u32, String> {
-        if self.links.len() >= LINKS_MAX
+        if self.links.len() >= self.links_max
             && let Some((&oldest, _)) = self.links.iter().min_by_key(|(_, link)| link.used_at)
         {
             self.lose(oldest, "others are used more", router, reactor);
@@ -228,7 +258,7 @@ impl NodeLinks {
             State::Connecting(_) => {
                 reactor.cancel(token(Kind::LinkConnect, 0, number));
             }
-            State::Socket(socket) => socket.close(reactor),
+            State::Greeting(socket, _) | State::Socket(socket) => socket.close(reactor),
         }
         Some((from, to))
     }
@@ -236,8 +266,18 @@ impl NodeLinks {
     /// A link is gone: closes it, and tells its node.
     fn lose(&mut self, number: u32, why: &str, router: &mut Router, reactor: &mut Reactor) {
         if let Some((from, to)) = self.remove(number, router, reactor) {
-            tracing::info!("the link from {from} to {} is lost: {why}", to.node);
+            tracing::debug!("the link from {from} to {} is lost: {why}", to.node);
             tell(from, NodeEvent::LinkLost { to }, router);
+        }
+    }
+
+    /// Closes the links that were not used for a while. Their nodes wait for no answer: a request
+    /// waits for a shorter time.
+    pub fn close_idle(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) {
+        let idle = |found: &NodeLink| found.used_at.plus(Nanos::from_ms(IDLE_MS)) <= now;
+        let numbers = self.links.iter().filter(|(_, found)| idle(found)).map(|(number, _)| *number);
+        for number in numbers.collect::<Vec<_>>() {
+            self.lose(number, "it is idle", router, reactor);
         }
     }
 
@@ -279,17 +319,16 @@ impl NodeLinks {
             (Ok(_), _) => return self.lose(number, "no connection", router, reactor),
             (Err(error), _) => return self.lose(number, &error.to_string(), router, reactor),
         };
-        let requests = std::mem::take(waiting).requests;
+        let waiting = std::mem::take(waiting);
         let receive = token(Kind::LinkReceive, 0, number);
         let send = token(Kind::LinkSend, 0, number);
-        let mut socket = Box::new(WireSocket::new(socket, receive, send));
-        for request in requests {
-            match encode_request(&request) {
-                Ok(parts) => socket.push(parts),
-                Err(error) => return self.lose(number, &error.to_string(), router, reactor),
-            }
+        let mut socket =
+            Box::new(WireSocket::short_answers(socket, receive, send, ANSWER_BODY_BYTES_MAX));
+        match encode_request(&greeting()) {
+            Ok(parts) => socket.push(parts),
+            Err(error) => return self.lose(number, &error.to_string(), router, reactor),
         }
-        found.state = State::Socket(socket);
+        found.state = State::Greeting(socket, waiting);
         self.mark(number);
     }
 
@@ -302,7 +341,7 @@ impl NodeLinks {
         reactor: &mut Reactor,
     ) {
         let Some(found) = self.links.get_mut(&number) else { return };
-        let State::Socket(socket) = &mut found.state else { return };
+        let (State::Greeting(socket, _) | State::Socket(socket)) = &mut found.state else { return };
         let mut replies = Vec::new();
         let result = socket.received(event).and_then(|()| {
             while let Some(reply) = socket.next_message()? {
@@ -310,17 +349,48 @@ impl NodeLinks {
             }
             Ok(())
         });
-        let (from, to) = (found.from, found.to.clone());
         for reply in replies {
-            tell(from, NodeEvent::Relayed { from: to.clone(), reply }, router);
+            if let Err(why) = self.take_reply(number, reply, router) {
+                return self.lose(number, &why, router, reactor);
+            }
         }
         self.settle(number, result, router, reactor);
+    }
+
+    /// An answer came over a socket. The first one shows who the other end is; then the requests
+    /// that waited for it leave.
+    ///
+    /// # Errors
+    /// The other end is not the node of the link.
+    fn take_reply(&mut self, number: u32, reply: Reply, router: &mut Router) -> Result<(), String> {
+        let Some(found) = self.links.get_mut(&number) else { return Ok(()) };
+        if !matches!(found.state, State::Greeting(..)) {
+            let event = NodeEvent::Relayed { from: found.to.clone(), reply };
+            tell(found.from, event, router);
+            return Ok(());
+        }
+        let pool = self.nodes.get(found.from.number as usize).map(|(pool, _)| *pool);
+        match reply.result {
+            Ok(ReplyBody::Stat(stat)) if reply.tag == GREETING => {
+                if Some(stat.pool) != pool || stat.node != found.to.node {
+                    return Err(format!("{} of pool {} is at its address", stat.node, stat.pool));
+                }
+            }
+            other => return Err(format!("the other end is no node: {other:?}")),
+        }
+        let state = std::mem::replace(&mut found.state, State::Connecting(Waiting::default()));
+        let State::Greeting(mut socket, waiting) = state else { return Ok(()) };
+        for request in waiting.requests {
+            socket.push(encode_request(&request).map_err(|error| error.to_string())?);
+        }
+        found.state = State::Socket(socket);
+        Ok(())
     }
 
     /// A send has ended.
     pub fn sent(&mut self, number: u32, event: Event, router: &mut Router, reactor: &mut Reactor) {
         let Some(found) = self.links.get_mut(&number) else { return };
-        let State::Socket(socket) = &mut found.state else { return };
+        let (State::Greeting(socket, _) | State::Socket(socket)) = &mut found.state else { return };
         let result = socket.sent(event);
         self.settle(number, result, router, reactor);
     }
@@ -343,10 +413,21 @@ impl NodeLinks {
         for number in std::mem::take(&mut self.dirty) {
             let Some(found) = self.links.get_mut(&number) else { continue };
             found.dirty = false;
-            if let State::Socket(socket) = &mut found.state {
+            if let State::Greeting(socket, _) | State::Socket(socket) = &mut found.state {
                 socket.start_io(reactor);
             }
         }
+    }
+}
+
+/// The first request on a connection. It needs no capability, and has nothing of the writer's.
+fn greeting() -> Request {
+    Request {
+        tag: GREETING,
+        capability: Capability::default(),
+        body: RequestBody::Identify,
+        route: None,
+        payload: Vec::new(),
     }
 }
 

@@ -51,7 +51,7 @@ pub struct NodeSession {
 
 enum Transport {
     Local { handle: Handle, node: LocalNodeId, link: Link, replies: Receiver<Reply> },
-    Socket(RemoteSession),
+    Socket(Box<RemoteSession>),
 }
 
 impl NodeSession {
@@ -70,7 +70,7 @@ impl NodeSession {
         let deadline = Instant::now() + timeout;
         let at = |address: &Address| {
             RemoteSession::connect(address, deadline)
-                .map(Transport::Socket)
+                .map(|session| Transport::Socket(Box::new(session)))
                 .map_err(|error| unreachable(error.to_string()))
         };
         let transport = match place {

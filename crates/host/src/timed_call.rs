@@ -23,10 +23,10 @@ fn asking() -> MutexGuard<'static, BTreeMap<String, usize>> {
     ASKING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One of the places for threads that ask about a thing.
-struct Turn(String);
+/// The permission of one thread to ask about a thing.
+struct Permit(String);
 
-impl Turn {
+impl Permit {
     fn take(thing: &str) -> Option<Self> {
         let mut asking = asking();
         let count = asking.entry(thing.to_owned()).or_default();
@@ -38,7 +38,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut asking = asking();
         if let Some(count) = asking.get_mut(&self.0) {
@@ -74,15 +74,15 @@ pub fn within<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     const PAUSE: Duration = Duration::from_millis(5);
-    let turn = loop {
-        match Turn::take(thing) {
-            Some(turn) => break turn,
+    let permit = loop {
+        match Permit::take(thing) {
+            Some(permit) => break permit,
             None => std::thread::sleep(PAUSE.min(rest(deadline)?)),
         }
     };
     let (done, outcome) = mpsc::channel();
     // The caller may have given up.
-    start(turn, call, move |answer| drop(done.send(answer)))?;
+    start(permit, call, move |answer| drop(done.send(answer)))?;
     outcome.recv_timeout(rest(deadline)?).map_err(|_| late())
 }
 
@@ -95,17 +95,17 @@ pub fn begin<T: 'static>(
     call: impl FnOnce() -> T + Send + 'static,
     answered: impl FnOnce(T) + Send + 'static,
 ) -> io::Result<()> {
-    start(Turn::take(thing).ok_or_else(late)?, call, answered)
+    start(Permit::take(thing).ok_or_else(late)?, call, answered)
 }
 
 fn start<T: 'static>(
-    turn: Turn,
+    permit: Permit,
     call: impl FnOnce() -> T + Send + 'static,
     answered: impl FnOnce(T) + Send + 'static,
 ) -> io::Result<()> {
     start_thread("look-up", move || {
         let answer = call();
-        drop(turn);
+        drop(permit);
         answered(answer);
     })?;
     Ok(())
@@ -128,7 +128,7 @@ mod tests {
             assert_eq!(hung.expect_err("it hangs").kind(), io::ErrorKind::TimedOut);
         }
         let asked = within(soon(), "a disk", || -> () { unreachable!("too many ask") });
-        assert_eq!(asked.expect_err("no turn").kind(), io::ErrorKind::TimedOut);
+        assert_eq!(asked.expect_err("no permit").kind(), io::ErrorKind::TimedOut);
         assert_eq!(within(later(), "another disk", || 7).expect("it answers"), 7);
         drop(release);
         assert_eq!(within(later(), "a disk", || 8).expect("it answers again"), 8);

@@ -79,6 +79,20 @@ impl<M: Message> WireSocket<M> {
         new
     }
 
+    /// A connection over which this process only sends, and gets short answers without payloads. An
+    /// answer whose body is longer than this many bytes breaks the connection.
+    pub(crate) fn short_answers(
+        socket: Socket,
+        receive: Token,
+        send: Token,
+        body_bytes_max: usize,
+    ) -> Self {
+        let mut new = Self::new(socket, receive, send);
+        new.receive_bytes = PENDING_RECEIVE_BYTES;
+        new.decoder.limit(body_bytes_max, 0);
+        new
+    }
+
     /// The peer has introduced itself. Later payloads count against the budget of `lease`.
     pub(crate) fn introduce(&mut self, lease: Lease) {
         self.receive_bytes = RECEIVE_BYTES;

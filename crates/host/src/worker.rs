@@ -103,7 +103,7 @@ impl Worker {
         setup: &FrontendSetup,
     ) -> Self {
         let frontends = kinds.iter().map(|kind| (*kind, (kind.make)(setup.clone()))).collect();
-        let links = NodeLinks::new(all, router.me.0);
+        let links = NodeLinks::new(all, router.me.0, setup.bounds.connections);
         Self {
             reactor,
             router,
@@ -205,6 +205,7 @@ impl Worker {
             for node in self.nodes.values_mut() {
                 node.check_folder(now);
             }
+            self.links.close_idle(now, &mut self.router, &mut self.reactor);
         }
         self.set_housekeeping();
     }

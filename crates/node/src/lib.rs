@@ -35,6 +35,7 @@ mod handlers;
 pub mod interface;
 pub mod limits;
 mod node;
+mod own_delay;
 mod relays;
 mod request_table;
 mod start;

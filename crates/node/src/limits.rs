@@ -11,17 +11,42 @@ pub const REQUESTS_MAX: usize = 4096;
 /// [`fieldstone_proto::NodeError::Busy`]. So writes find room, no matter how much clients read.
 pub const REQUESTS_FOR_READS_MAX: usize = REQUESTS_MAX / 4 * 3;
 
-/// Requests that a node has passed on to other nodes, and that are not answered. The node answers a
-/// request that would exceed this number with [`fieldstone_proto::NodeError::Busy`].
+/// Requests that a node has passed on to other nodes, and that are not answered. The node does not
+/// pass on a request that would exceed this number, and says so
+/// ([`fieldstone_proto::NodeError::NotPassedOn`]): the writer sends it itself.
 pub const RELAYS_MAX: usize = 2 * REQUESTS_MAX;
+
+/// Those of one volume. The writer of a volume chooses the nodes behind this one and how long this
+/// one waits for them, so it must not fill the table of all volumes with such waits.
+pub const RELAYS_PER_VOLUME_MAX: usize = REQUESTS_MAX / 8;
+
+/// How long another node may answer nothing at all, while answers are due, before this node closes
+/// the link and with it all waits on it, in nanoseconds. Writers choose how long their own requests
+/// wait; this is the time that no writer chooses.
+pub const LINK_SILENCE_NS: u64 = 3_000_000_000;
+
+/// For this long after that, the node passes nothing on to the silent one, in nanoseconds.
+pub const LINK_REST_NS: u64 = 5_000_000_000;
+
+/// Silent nodes that the node remembers.
+pub const LINK_RESTS_MAX: usize = 64;
+
+/// A node that is this late with the end of a wait was stopped itself, in nanoseconds: answers may
+/// lie in its sockets. It waits for this long, once.
+pub const OWN_DELAY_NS: u64 = 100_000_000;
 
 /// Bytes of the sums of contributions to parity shards, unless the configuration says otherwise:
 /// enough for the parity that 32 large writes are waiting for. The node answers what needs more
 /// with [`fieldstone_proto::NodeError::Busy`].
 pub const ACCUMULATOR_BYTES: usize = 32 << 20;
 
-/// The longest wait for the contributions to a piece of a parity shard, whatever a route says.
-pub const GATHER_MS_MAX: u64 = 30_000;
+/// One volume may use this part of them: the writer of a volume chooses how many data nodes there
+/// are and how long the node waits for them.
+pub const ACCUMULATOR_VOLUMES: usize = 4;
+
+/// Contributions of one volume that wait for others. They are entries of the request table, which
+/// one writer must not fill with such waits.
+pub const GATHERING_PER_VOLUME_MAX: usize = REQUESTS_MAX / 8;
 
 /// Volumes that a node may know.
 pub const VOLUMES_MAX: usize = 4096;

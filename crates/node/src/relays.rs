@@ -12,30 +12,42 @@
 //!   outcome for each of these nodes, so the writer knows which nodes have the bytes.
 //! - *Bounds.* The route says how long the head waits ([`fieldstone_proto::Route::wait_here_ms`]).
 //!   A child that does not answer in time, or whose link breaks, gives
-//!   [`NodeError::NotPassedOn`] for itself and for the nodes behind it. After a silence the node
-//!   also closes the link, so that nothing stays queued there.
+//!   [`NodeError::NotPassedOn`] for itself and for the nodes behind it. So does a child for which
+//!   there is no room among the waits of all volumes or of this one ([`RELAYS_PER_VOLUME_MAX`]).
+//! - *Silence.* Writers share the links, and each chooses its own wait. So the end of a wait says
+//!   nothing about the link. If the other node has answered nothing for [`LINK_SILENCE_NS`] while
+//!   answers were due, the node closes the link, so that nothing stays queued there, and passes
+//!   nothing on over it for [`LINK_REST_NS`].
+//! - *Own delays.* A node that was stopped finds the time of its waits over, and the answers in its
+//!   sockets. It forgives the others what it has missed itself (`own_delay`).
 //! - *Own work first.* Once the node's own part has ended, the request no longer keeps a fence or a
 //!   removal waiting, even while the node waits for others.
-//! - *The writer is gone.* The entry ends as usual, by answers or by time, and no answer leaves.
+//! - *The writer is gone.* The node waits for no other node any more, and no answer leaves.
 //!
 //! A write of a data shard may carry its column of the code: then each child gets what the shard
-//! contributes to its parity shard (`stream`).
+//! contributes to its parity shard (`stream`). The node multiplies only for the children to which
+//! it passes the request on.
 //!
 //! A node is a client of its children. It sends them the writer's capability, and they check it
 //! like one of the writer itself. In addition they want the writer's pass
 //! ([`fieldstone_proto::RequestBody::AdmitRelays`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use slab::Slab;
 
 use fieldstone_proto::{
-    NodeError, NodeIndex, Outcome, Reply, ReplyBody, Request, RequestBody, Route, Tag,
+    NodeError, NodeIndex, Outcome, Reply, ReplyBody, Request, RequestBody, Route, ShardIndex, Tag,
+    VolumeId,
 };
 
-use crate::interface::{LinkTarget, NodeAction};
-use crate::limits::RELAYS_MAX;
+use crate::interface::{LinkTarget, NodeAction, PeerId};
+use crate::limits::{
+    LINK_REST_NS, LINK_RESTS_MAX, LINK_SILENCE_NS, RELAYS_MAX, RELAYS_PER_VOLUME_MAX,
+};
 use crate::node::Node;
+use crate::own_delay::OwnDelay;
 use crate::request_table::{EntryId, Task};
 use crate::stream::{Gathered, contributions};
 
@@ -72,11 +84,20 @@ impl EntryRelay {
 struct PendingRelay {
     tag: Tag,
     entry: EntryId,
+    volume: VolumeId,
     /// The child's rank.
     rank: usize,
     to: LinkTarget,
     /// When the wait ends, in nanoseconds of the node's clock.
     due_ns: u64,
+}
+
+/// The waits on a link. A request whose wait has ended leaves the link here until an answer comes.
+#[derive(Debug)]
+struct LinkWaits {
+    pending: usize,
+    /// Since when no answer has come, in nanoseconds of the node's clock.
+    silent_since_ns: u64,
 }
 
 /// The requests that were passed on and are not answered.
@@ -85,53 +106,99 @@ pub(crate) struct Relays {
     pending: Slab<PendingRelay>,
     made: u32,
     due: BTreeSet<(u64, usize)>,
+    /// The number of pending requests of each volume that has any.
+    of_volume: BTreeMap<VolumeId, usize>,
+    /// The links on which the node has sent a request and then got no answer, or not all answers.
+    links: BTreeMap<LinkTarget, LinkWaits>,
+    /// Until when the node passes nothing on over a link.
+    rests_until_ns: BTreeMap<LinkTarget, u64>,
+    delay: OwnDelay,
 }
 
 impl Relays {
-    /// The table has no room for `count` more.
-    pub(crate) fn is_full_for(&self, count: usize) -> bool {
-        self.pending.len() + count > RELAYS_MAX
+    /// Whether a request of this volume may be passed on over this link now, after `more` others of
+    /// the volume.
+    fn may_add(&self, now_ns: u64, (volume, more): (VolumeId, usize), to: &LinkTarget) -> bool {
+        let of_volume = self.of_volume.get(&volume).copied().unwrap_or_default();
+        self.pending.len() + more < RELAYS_MAX
+            && of_volume + more < RELAYS_PER_VOLUME_MAX
+            && self.rests_until_ns.get(to).is_none_or(|until_ns| *until_ns <= now_ns)
     }
 
-    fn add(&mut self, entry: EntryId, rank: usize, to: LinkTarget, due_ns: u64) -> Tag {
+    /// Notes a request that leaves now. Its tag is that of the relay that this returns.
+    fn add(&mut self, now_ns: u64, relay: PendingRelay) -> Tag {
         self.made = self.made.wrapping_add(1);
+        *self.of_volume.entry(relay.volume).or_default() += 1;
+        let waits = LinkWaits { pending: 0, silent_since_ns: now_ns };
+        self.links.entry(relay.to.clone()).or_insert(waits).pending += 1;
         let slot = self.pending.vacant_entry();
         let key = slot.key();
         let tag = Tag(u64::from(self.made) << 32 | key as u64);
-        slot.insert(PendingRelay { tag, entry, rank, to, due_ns });
-        self.due.insert((due_ns, key));
+        self.due.insert((relay.due_ns, key));
+        slot.insert(PendingRelay { tag, ..relay });
         tag
     }
 
-    /// Ends the wait for an answer that came over this link; `None` if there is no such wait.
-    fn answered(&mut self, from: &LinkTarget, tag: Tag) -> Option<PendingRelay> {
-        let key = usize::try_from(tag.0 & 0xffff_ffff).ok()?;
-        let found = self.pending.get(key)?;
-        (found.tag == tag && found.to == *from).then(|| self.remove(key))
+    /// Notes that an answer came over this link. Ends the wait for it, if there is one.
+    fn answered(&mut self, now_ns: u64, from: &LinkTarget, tag: Tag) -> Option<PendingRelay> {
+        let key = usize::try_from(tag.0 & 0xffff_ffff).ok();
+        let known = |key: &usize| {
+            self.pending.get(*key).is_some_and(|found| found.tag == tag && found.to == *from)
+        };
+        let ended = key.filter(known).map(|key| self.remove(key));
+        if let Some(waits) = self.links.get_mut(from) {
+            waits.silent_since_ns = now_ns;
+            if waits.pending == 0 {
+                self.links.remove(from);
+            }
+        }
+        ended
     }
 
     fn remove(&mut self, key: usize) -> PendingRelay {
         let relay = self.pending.remove(key);
         self.due.remove(&(relay.due_ns, key));
+        if let Some(waits) = self.links.get_mut(&relay.to) {
+            waits.pending -= 1;
+        }
+        if let Some(count) = self.of_volume.get_mut(&relay.volume) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_volume.remove(&relay.volume);
+            }
+        }
         relay
     }
 
-    /// Ends every wait on a link.
-    fn take_link(&mut self, to: &LinkTarget) -> Vec<PendingRelay> {
-        let on_link = |(key, relay): (usize, &PendingRelay)| (relay.to == *to).then_some(key);
-        let keys: Vec<usize> = self.pending.iter().filter_map(on_link).collect();
+    /// Ends every wait of these.
+    fn take(&mut self, which: impl Fn(&PendingRelay) -> bool) -> Vec<PendingRelay> {
+        let found = |(key, relay): (usize, &PendingRelay)| which(relay).then_some(key);
+        let keys: Vec<usize> = self.pending.iter().filter_map(found).collect();
         keys.into_iter().map(|key| self.remove(key)).collect()
     }
 
-    /// The link of a child that is silent for too long, if there is one.
-    fn overdue(&self, now_ns: u64) -> Option<LinkTarget> {
-        let (due_ns, key) = self.due.first()?;
-        (*due_ns <= now_ns).then(|| self.pending[*key].to.clone())
+    /// Ends a wait whose time is over, if there is one.
+    fn take_overdue(&mut self, now_ns: u64) -> Option<PendingRelay> {
+        let (due_ns, key) = *self.due.first()?;
+        self.delay.is_over(now_ns, due_ns).then(|| self.remove(key))
+    }
+
+    /// Whether this link has been silent for too long. If so, it rests.
+    fn is_silent(&mut self, now_ns: u64, to: &LinkTarget) -> bool {
+        let since_ns = self.links.get(to).map_or(now_ns, |waits| waits.silent_since_ns);
+        if now_ns.saturating_sub(since_ns) < LINK_SILENCE_NS {
+            return false;
+        }
+        self.rests_until_ns.retain(|_, until_ns| *until_ns > now_ns);
+        if self.rests_until_ns.len() < LINK_RESTS_MAX {
+            self.rests_until_ns.insert(to.clone(), now_ns + LINK_REST_NS);
+        }
+        true
     }
 
     /// When the next wait ends.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        self.due.first().map(|(due_ns, _)| *due_ns)
+        self.due.first().map(|(due_ns, _)| self.delay.end_ns(*due_ns))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -157,42 +224,34 @@ impl Node {
         }
         let (body, payload) = parked.as_ref().clone();
         let route = relay.route.clone();
-        // For each child, unless all children get the same bytes.
+        let volume = self.table[id].volume;
+        let mut children: Vec<(usize, LinkTarget)> = Vec::new();
+        for rank in route.children() {
+            let child = &route.replicas[rank];
+            let to = LinkTarget { node: child.node, address: child.address.clone() };
+            match self.relays.may_add(now_ns, (volume, children.len()), &to) {
+                true => children.push((rank, to)),
+                false => self.note_outcomes(id, rank, Err(NodeError::Unreachable)),
+            }
+        }
+        // For each of these children, unless all children get the same bytes.
         let mut products = match (&route.column, &body) {
             (Some(column), RequestBody::ShardWrite { offset_bytes, checksums, .. }) => {
-                contributions(column, (*offset_bytes, checksums), &payload)?
+                let factor = |(rank, _): &(usize, LinkTarget)| column.coefficients[rank - 1];
+                let factors: Vec<u8> = children.iter().map(factor).collect();
+                contributions(&factors, (*offset_bytes, checksums), &payload)?
             }
             _ => Vec::new(),
         }
         .into_iter();
         let due_ns = now_ns.saturating_add(route.wait_here_ms() * NS_PER_MS);
         let mut count = 0;
-        for rank in route.children() {
-            let child = &route.replicas[rank];
-            let to = LinkTarget { node: child.node, address: child.address.clone() };
-            let product = products.next();
-            let body = match body.clone() {
-                RequestBody::ShardWrite {
-                    segment,
-                    offset_bytes,
-                    checksums,
-                    seal,
-                    data_first,
-                    ..
-                } => RequestBody::ShardWrite {
-                    segment,
-                    shard: child.shard,
-                    offset_bytes,
-                    checksums: product
-                        .as_ref()
-                        .map_or(checksums, |(checksums, _)| checksums.clone()),
-                    seal,
-                    data_first,
-                },
-                body => body,
-            };
-            let payload = product.map_or_else(|| payload.clone(), |(_, bytes)| vec![bytes]);
-            let tag = self.relays.add(id, rank, to.clone(), due_ns);
+        for (rank, to) in children {
+            let shard = route.replicas[rank].shard;
+            let (body, payload) = for_child(shard, (&body, &payload), products.next());
+            let (tag, entry) = (Tag(0), id);
+            let relay = PendingRelay { tag, entry, volume, rank, to: to.clone(), due_ns };
+            let tag = self.relays.add(now_ns, relay);
             let request = Request {
                 tag,
                 capability: request.capability,
@@ -211,32 +270,53 @@ impl Node {
     }
 
     /// A child answered for itself and for the nodes behind it.
-    pub(crate) fn relay_answered(&mut self, from: &LinkTarget, reply: Reply) {
-        let Some(relay) = self.relays.answered(from, reply.tag) else { return };
+    pub(crate) fn relay_answered(&mut self, now_ns: u64, from: &LinkTarget, reply: Reply) {
+        let Some(relay) = self.relays.answered(now_ns, from, reply.tag) else { return };
         self.end_relay(&relay, reply.result);
     }
 
     /// A link to another node is gone.
     pub(crate) fn lose_link(&mut self, to: &LinkTarget) {
-        for relay in self.relays.take_link(to) {
+        for relay in self.relays.take(|relay| relay.to == *to) {
+            self.end_relay(&relay, Err(NodeError::Unreachable));
+        }
+        self.relays.links.remove(to);
+    }
+
+    /// The writer of these requests is gone: waits for no other node for it.
+    pub(crate) fn end_relays_of(&mut self, peer: PeerId) {
+        let table = &self.table;
+        for relay in self.relays.take(|relay| table[relay.entry].peer == peer) {
             self.end_relay(&relay, Err(NodeError::Unreachable));
         }
     }
 
-    /// Gives up the children that have not answered in time, and their links.
+    /// Gives up the children that have not answered in time, and the links that are silent.
     pub(crate) fn expire_relays(&mut self, now_ns: u64) {
-        while let Some(to) = self.relays.overdue(now_ns) {
-            self.lose_link(&to);
-            self.disk.actions.push_back(NodeAction::CloseLink { to });
+        while let Some(relay) = self.relays.take_overdue(now_ns) {
+            self.end_relay(&relay, Err(NodeError::Unreachable));
+            if self.relays.is_silent(now_ns, &relay.to) {
+                self.lose_link(&relay.to);
+                self.disk.actions.push_back(NodeAction::CloseLink { to: relay.to });
+            }
         }
     }
 
-    /// Notes the outcomes of the child's part of the route. Ends the entry with the last part.
+    /// A wait has ended. Ends the entry with its last part.
     fn end_relay(&mut self, ended: &PendingRelay, result: Result<ReplyBody, NodeError>) {
-        let me = self.config.node;
+        self.note_outcomes(ended.entry, ended.rank, result);
         let Some(relay) = &mut self.table[ended.entry].relay else { return };
         relay.waiting -= 1;
-        let (route, child) = (&relay.route, relay.route.replicas[ended.rank].node);
+        if relay.own_ended && relay.waiting == 0 {
+            self.finish(ended.entry, Ok(ReplyBody::Done));
+        }
+    }
+
+    /// Notes the outcomes of the child of this rank and of the nodes behind it.
+    fn note_outcomes(&mut self, entry: EntryId, rank: usize, result: Result<ReplyBody, NodeError>) {
+        let me = self.config.node;
+        let Some(relay) = &mut self.table[entry].relay else { return };
+        let (route, child) = (&relay.route, relay.route.replicas[rank].node);
         let lost = |from, to| Err(NodeError::NotPassedOn { from, to });
         let (mut told, own) = match result {
             Ok(ReplyBody::Outcomes(outcomes)) => (outcomes, lost(me, child)),
@@ -244,7 +324,7 @@ impl Node {
             // The child has refused the request, and has passed nothing on.
             Err(error) => (Vec::new(), Err(error)),
         };
-        for rank in route.strategy.subtree(ended.rank, route.replicas.len()) {
+        for rank in route.strategy.subtree(rank, route.replicas.len()) {
             let node = route.replicas[rank].node;
             let outcome = match told.iter().position(|outcome| outcome.node == node) {
                 Some(at) => told.swap_remove(at),
@@ -252,9 +332,6 @@ impl Node {
                 None => Outcome { node, result: lost(child, node) },
             };
             relay.outcomes.push(outcome);
-        }
-        if relay.own_ended && relay.waiting == 0 {
-            self.finish(ended.entry, Ok(ReplyBody::Done));
         }
     }
 
@@ -277,6 +354,27 @@ impl Node {
         let (volume, counted) = (entry.volume, std::mem::take(&mut entry.counted));
         self.release(volume, counted);
         true
+    }
+}
+
+/// Body and payload of a request, as a child gets them. The child writes `shard`, and gets the
+/// product instead of the payload if there is one.
+fn for_child(
+    shard: ShardIndex,
+    (body, payload): (&RequestBody, &[Bytes]),
+    product: Option<(Vec<u32>, Bytes)>,
+) -> (RequestBody, Vec<Bytes>) {
+    let mut body = body.clone();
+    let RequestBody::ShardWrite { shard: to, checksums, .. } = &mut body else {
+        return (body, payload.to_vec());
+    };
+    *to = shard;
+    match product {
+        Some((of_product, bytes)) => {
+            *checksums = of_product;
+            (body, vec![bytes])
+        }
+        None => (body, payload.to_vec()),
     }
 }
 

@@ -22,9 +22,11 @@
 //!   ([`crc32c_of_sum`]) and stores the sum. It never makes a checksum from the sum of the bytes.
 //!   So damage in an accumulator shows like damage on a disk.
 //! - *Bounds.* The accumulators share [`crate::NodeConfig::accumulator_bytes`], from the first
-//!   contribution until the sum is written. The node denies ([`NodeError::Busy`]) what finds no
-//!   room. An accumulator that is not complete in time ([`fieldstone_proto::Route::gather_ms`], at
-//!   most [`GATHER_MS_MAX`]) is given up.
+//!   contribution until the sum is written. One volume may use a part of these bytes
+//!   ([`ACCUMULATOR_VOLUMES`]), and a part of the request table for contributions that wait
+//!   ([`GATHERING_PER_VOLUME_MAX`]). The node denies ([`NodeError::Busy`]) what finds no room. It
+//!   gives up an accumulator that is not complete in time ([`fieldstone_proto::Route::gather_ms`]),
+//!   unless it was late itself (`own_delay`).
 //! - *Passes.* Contributions come from other nodes, so they need the writer's pass (`volumes`).
 //!   Without it an accumulator can never become complete. So a new pass, and the loss of the
 //!   writer's connection, end the volume's accumulators at once, with [`NodeError::Busy`].
@@ -44,8 +46,9 @@ use fieldstone_proto::{
 };
 
 use crate::handlers::{first_mismatch, payload_len};
-use crate::limits::GATHER_MS_MAX;
+use crate::limits::{ACCUMULATOR_VOLUMES, GATHERING_PER_VOLUME_MAX};
 use crate::node::Node;
+use crate::own_delay::OwnDelay;
 use crate::relays::NS_PER_MS;
 use crate::request_table::{EntryId, Task};
 use crate::store::ShardKey;
@@ -79,12 +82,24 @@ struct Accumulator {
     due_ns: u64,
 }
 
+/// What one volume uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Share {
+    /// Bytes of sums: those that are incomplete, and those that are being written.
+    bytes: usize,
+    /// Contributions that wait for others.
+    waiting: usize,
+}
+
 /// The accumulators.
 #[derive(Debug)]
 pub(crate) struct Accumulators {
     by_piece: BTreeMap<Piece, Accumulator>,
     due: BTreeSet<(u64, Piece)>,
-    /// Bytes of sums: those that are incomplete, and those that are being written.
+    delay: OwnDelay,
+    /// The shares of volumes that use anything.
+    shares: BTreeMap<VolumeId, Share>,
+    /// The sum of their bytes.
     used_bytes: usize,
     bytes_max: usize,
 }
@@ -100,7 +115,14 @@ pub(crate) struct Gathered {
 
 impl Accumulators {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { by_piece: BTreeMap::new(), due: BTreeSet::new(), used_bytes: 0, bytes_max }
+        Self {
+            by_piece: BTreeMap::new(),
+            due: BTreeSet::new(),
+            delay: OwnDelay::default(),
+            shares: BTreeMap::new(),
+            used_bytes: 0,
+            bytes_max,
+        }
     }
 
     /// Bytes in use.
@@ -110,50 +132,111 @@ impl Accumulators {
 
     /// When the next accumulator is given up.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        self.due.first().map(|(due_ns, _)| *due_ns)
+        self.due.first().map(|(due_ns, _)| self.delay.end_ns(*due_ns))
     }
 
-    /// The accumulator of a piece. Takes a new one for the first contribution.
-    fn of_piece(
+    /// For tests: nothing is in use.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_piece.is_empty()
+            && self.due.is_empty()
+            && self.shares.is_empty()
+            && self.used_bytes == 0
+    }
+
+    /// Adds a contribution. Takes a new accumulator for the first one to a piece, and gives the
+    /// accumulator with the last one. The bytes of a complete sum stay in use until
+    /// [`Accumulators::give_back`].
+    fn add(
         &mut self,
         piece: Piece,
-        kind: Kind,
-        due_ns: u64,
-    ) -> Result<&mut Accumulator, NodeError> {
-        if !self.by_piece.contains_key(&piece) {
-            if self.used_bytes + kind.len_bytes > self.bytes_max {
+        (kind, due_ns): (Kind, u64),
+        contribution: Contribution<'_>,
+    ) -> Result<Option<Accumulator>, NodeError> {
+        let share = self.shares.get(&piece.key.volume).copied().unwrap_or_default();
+        let found = self.by_piece.get(&piece);
+        if found.is_some_and(|found| found.kind != kind) {
+            return Err(NodeError::Invalid("contributions that do not fit together".to_owned()));
+        }
+        let column = contribution.column;
+        if found.is_some_and(|found| found.from.iter().any(|(other, _)| *other == column)) {
+            return Err(NodeError::Invalid(format!("column {column} has contributed already")));
+        }
+        let is_last = found.map_or(0, |found| found.from.len()) + 1 == usize::from(kind.count);
+        if !is_last && share.waiting >= GATHERING_PER_VOLUME_MAX {
+            return Err(NodeError::Busy);
+        }
+        if found.is_none() {
+            let of_volume = share.bytes + kind.len_bytes;
+            if self.used_bytes + kind.len_bytes > self.bytes_max
+                || of_volume > self.bytes_max / ACCUMULATOR_VOLUMES
+            {
                 return Err(NodeError::Busy);
             }
             self.used_bytes += kind.len_bytes;
-            let checksums = vec![ZERO_BLOCK_CRC32C; kind.len_bytes / BLOCK_BYTES];
-            let (sum, from) = (AlignedBuf::zeroed(kind.len_bytes), Vec::new());
             self.due.insert((due_ns, piece));
-            let begun = Accumulator { kind, sum, checksums, from, due_ns };
-            self.by_piece.insert(piece, begun);
+            self.by_piece.insert(piece, Accumulator::new(kind, due_ns));
         }
-        let found = self.by_piece.get_mut(&piece).expect("found or made");
-        match found.kind == kind {
-            true => Ok(found),
-            false => Err(NodeError::Invalid("contributions that do not fit together".to_owned())),
-        }
+        let accumulator = self.by_piece.get_mut(&piece).expect("found or made");
+        let is_first = accumulator.from.is_empty();
+        accumulator.add(contribution);
+        let share = self.shares.entry(piece.key.volume).or_default();
+        share.bytes += if is_first { kind.len_bytes } else { 0 };
+        share.waiting += 1;
+        Ok(is_last.then(|| self.remove(piece)).flatten())
     }
 
+    /// Ends an accumulator. Its contributions do not wait any more.
     fn remove(&mut self, piece: Piece) -> Option<Accumulator> {
         let removed = self.by_piece.remove(&piece)?;
         self.due.remove(&(removed.due_ns, piece));
+        if let Some(share) = self.shares.get_mut(&piece.key.volume) {
+            share.waiting -= removed.from.len();
+        }
         Some(removed)
+    }
+
+    /// The bytes of a sum of the volume are not in use any more.
+    fn give_back(&mut self, volume: VolumeId, len_bytes: usize) {
+        self.used_bytes -= len_bytes;
+        if let Some(share) = self.shares.get_mut(&volume) {
+            share.bytes -= len_bytes;
+            if *share == Share::default() {
+                self.shares.remove(&volume);
+            }
+        }
     }
 
     /// Gives an incomplete accumulator up. Its entries are to be answered.
     fn give_up(&mut self, piece: Piece) -> Vec<EntryId> {
         let Some(given_up) = self.remove(piece) else { return Vec::new() };
-        self.used_bytes -= given_up.kind.len_bytes;
+        self.give_back(piece.key.volume, given_up.kind.len_bytes);
         given_up.from.into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// Gives up an accumulator whose time is over, if there is one.
+    fn take_overdue(&mut self, now_ns: u64) -> Option<Vec<EntryId>> {
+        let (due_ns, piece) = *self.due.first()?;
+        self.delay.is_over(now_ns, due_ns).then(|| self.give_up(piece))
     }
 }
 
+/// What a data node contributes to a piece.
+struct Contribution<'a> {
+    column: u8,
+    entry: EntryId,
+    payload: &'a [Bytes],
+    checksums: &'a [u32],
+}
+
 impl Accumulator {
-    fn add(&mut self, column: u8, entry: EntryId, payload: &[Bytes], checksums: &[u32]) {
+    fn new(kind: Kind, due_ns: u64) -> Self {
+        let sum = AlignedBuf::zeroed(kind.len_bytes);
+        let checksums = vec![ZERO_BLOCK_CRC32C; kind.len_bytes / BLOCK_BYTES];
+        Self { kind, sum, checksums, from: Vec::new(), due_ns }
+    }
+
+    fn add(&mut self, contribution: Contribution<'_>) {
+        let Contribution { column, entry, payload, checksums } = contribution;
         self.from.push((column, entry));
         let mut rest = &mut self.sum[..];
         for part in payload {
@@ -208,17 +291,11 @@ impl Node {
         };
         let piece = Piece { key: ShardKey { volume, segment, shard }, offset_bytes };
         let kind = Kind { epoch, count, len_bytes: payload_len(payload), seal, data_first };
-        let wait_ms = relay.route.gather_ms().min(GATHER_MS_MAX);
-        let due_ns = now_ns.saturating_add(wait_ms * NS_PER_MS);
-        let found = self.accumulators.of_piece(piece, kind, due_ns)?;
-        if found.from.iter().any(|(column, _)| *column == index) {
-            return Err(NodeError::Invalid(format!("column {index} has contributed already")));
-        }
-        found.add(index, id, payload, &checksums);
-        if found.from.len() < usize::from(count) {
-            return Ok(None);
-        }
-        let Some(complete) = self.accumulators.remove(piece) else { return Ok(None) };
+        let due_ns = now_ns.saturating_add(relay.route.gather_ms() * NS_PER_MS);
+        let contribution =
+            Contribution { column: index, entry: id, payload, checksums: &checksums };
+        let added = self.accumulators.add(piece, (kind, due_ns), contribution)?;
+        let Some(complete) = added else { return Ok(None) };
         let others = complete.from.iter().map(|(_, entry)| *entry).filter(|entry| *entry != id);
         relay.gathered = Gathered { others: others.collect(), len_bytes: kind.len_bytes };
         self.counters.gathered += 1;
@@ -233,7 +310,9 @@ impl Node {
     pub(crate) fn end_gathered(&mut self, id: EntryId) -> Vec<EntryId> {
         let Some(relay) = &mut self.table[id].relay else { return Vec::new() };
         let Gathered { others, len_bytes } = std::mem::take(&mut relay.gathered);
-        self.accumulators.used_bytes -= len_bytes;
+        if len_bytes > 0 {
+            self.accumulators.give_back(self.table[id].volume, len_bytes);
+        }
         others
     }
 
@@ -243,33 +322,32 @@ impl Node {
         let pieces: Vec<Piece> =
             self.accumulators.by_piece.keys().filter(of_volume).copied().collect();
         for piece in pieces {
-            self.give_up_piece(piece);
+            let entries = self.accumulators.give_up(piece);
+            self.deny(entries);
         }
     }
 
     /// Gives up the accumulators that are not complete in time.
     pub(crate) fn expire_accumulators(&mut self, now_ns: u64) {
-        while let Some((due_ns, piece)) = self.accumulators.due.first().copied()
-            && due_ns <= now_ns
-        {
-            self.give_up_piece(piece);
+        while let Some(entries) = self.accumulators.take_overdue(now_ns) {
+            self.deny(entries);
         }
     }
 
-    fn give_up_piece(&mut self, piece: Piece) {
-        for entry in self.accumulators.give_up(piece) {
+    fn deny(&mut self, entries: Vec<EntryId>) {
+        for entry in entries {
             self.close(entry, Err(NodeError::Busy));
         }
     }
 }
 
-/// The contributions of a data shard to the parity shards, with the checksums of their blocks, in
-/// the order of the column's coefficients.
+/// The products of a data shard with these factors, which are its contributions to parity shards,
+/// with the checksums of their blocks.
 ///
 /// # Errors
 /// [`NodeError::Corrupt`] if the bytes are not those of the writer.
 pub(crate) fn contributions(
-    column: &Column,
+    factors: &[u8],
     (offset_bytes, checksums): (u32, &[u32]),
     payload: &[Bytes],
 ) -> Result<Vec<(Vec<u32>, Bytes)>, NodeError> {
@@ -277,7 +355,9 @@ pub(crate) fn contributions(
         let offset_bytes = offset_bytes + block * BLOCK_BYTES as u32;
         return Err(NodeError::Corrupt { offset_bytes });
     }
-    let factors = &column.coefficients;
+    if factors.is_empty() {
+        return Ok(Vec::new());
+    }
     let map = LinearMap::from_matrix(&Matrix::from_fn(factors.len(), 1, |row, _| factors[row]))
         .map_err(|error| NodeError::Invalid(error.to_string()))?;
     let len_bytes = payload_len(payload);

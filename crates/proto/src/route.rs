@@ -43,6 +43,10 @@ pub const REPLICAS_MAX: usize = 16;
 /// The longest address of a replica, in bytes. The path of a unix socket has at most 107.
 pub const ADDRESS_BYTES_MAX: usize = 120;
 
+/// The longest wait of a route's head, in milliseconds. A longer one counts as this one: what
+/// waits holds a part of the node that all writers share.
+pub const WAIT_MS_MAX: u32 = 10_000;
+
 /// How a write reaches its replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Strategy {
@@ -157,7 +161,8 @@ pub struct Route {
     pub strategy: Strategy,
     /// The rank of the node that gets this request.
     pub rank: u8,
-    /// How long the head waits for the answers of the replicas behind it.
+    /// How long the head waits for the answers of the replicas behind it, in milliseconds; at most
+    /// [`WAIT_MS_MAX`] counts.
     pub wait_ms: u32,
     /// The replicas by rank.
     pub replicas: Vec<Replica>,
@@ -295,7 +300,7 @@ impl Route {
     /// at the data nodes.
     #[must_use]
     pub fn gather_ms(&self) -> u64 {
-        u64::from(self.wait_ms) / 2
+        u64::from(self.wait_ms.min(WAIT_MS_MAX)) / 2
     }
 
     /// The request came from another node, not from the writer.
@@ -322,7 +327,8 @@ impl Route {
     pub fn wait_here_ms(&self) -> u64 {
         let count = self.replicas.len();
         let whole = u64::from(self.strategy.depth(0, count)).max(1);
-        u64::from(self.wait_ms) * u64::from(self.strategy.depth(usize::from(self.rank), count))
+        u64::from(self.wait_ms.min(WAIT_MS_MAX))
+            * u64::from(self.strategy.depth(usize::from(self.rank), count))
             / whole
     }
 }
@@ -387,6 +393,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn no_writer_makes_a_node_wait_for_ever() {
+        let mut long = route(Strategy::Ring, &[1, 2, 3], 0);
+        long.wait_ms = u32::MAX;
+        assert_eq!(long.wait_here_ms(), u64::from(WAIT_MS_MAX));
+        assert_eq!(long.at(1).wait_here_ms(), u64::from(WAIT_MS_MAX) / 2);
     }
 
     #[test]

@@ -119,6 +119,16 @@ pub(crate) fn answer(reply: &Reply, index: usize) -> Result<&Bytes, Errno> {
     Ok(&result.data)
 }
 
+/// As [`answer`] to the first operation, for a caller that needs no other.
+///
+/// # Errors
+/// As [`answer`].
+pub(crate) fn first_answer(reply: Reply) -> Result<Bytes, Errno> {
+    let result = reply.ops.into_iter().next().ok_or(Errno::EIO)?;
+    Errno::check(result.result)?;
+    Ok(result.data)
+}
+
 /// Reads the answers to the operations of a request, one after another.
 pub(crate) struct Answers {
     reply: Reply,

@@ -189,7 +189,7 @@ impl Scenario {
         let mut rng = RandomStream::new(self.seed, "accumulators", 0);
         self.accumulator_bytes = match encode {
             Encode::Client => ACCUMULATOR_BYTES,
-            Encode::Stream => rng.pick(&[16 << 10, 128 << 10, ACCUMULATOR_BYTES]),
+            Encode::Stream => rng.pick(&[64 << 10, 512 << 10, ACCUMULATOR_BYTES]),
         };
     }
 

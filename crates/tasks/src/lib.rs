@@ -130,6 +130,12 @@ impl<T> Filler<T> {
             waker.wake();
         }
     }
+
+    /// True if no task waits for the value any more.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        Rc::strong_count(&self.0) == 1
+    }
 }
 
 impl<T> Future for Awaited<T> {

@@ -48,7 +48,7 @@ pub use listener::{ListenError, Listener};
 pub use lock::{Holder, Life, LockError, LockFile};
 pub use mailbox::{Mailbox, SendError, Sender};
 pub use op::Want;
-pub use reactor::{Counters, Inlined, Reactor, ReactorOptions, Space, Unsure};
+pub use reactor::{Counters, Inlined, QUIET_MAX, Reactor, ReactorOptions, Space, Unsure};
 pub use ring::TaskRun;
 pub use socket::{Shutdown, Socket};
 pub use thread::{

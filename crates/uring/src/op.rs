@@ -51,7 +51,7 @@ pub(crate) enum Op {
     Space { file: File, mode: i32, offset_bytes: u64, len_bytes: u64 },
     Accept { listener: Listener, multishot: bool },
     Recv { socket: Socket, target: Target, want: Want, done_bytes: u32 },
-    Send { socket: Socket, gather: Gather },
+    Send { socket: Socket, gather: Gather, quiet: bool },
     Connect { socket: Socket, endpoint: Box<Endpoint> },
 }
 
@@ -121,7 +121,7 @@ impl Op {
                     .flags(flags)
                     .build()
             }
-            Op::Send { socket, gather } => send_entry(socket, gather),
+            Op::Send { socket, gather, quiet } => send_entry(socket, gather, *quiet),
             Op::Connect { socket, endpoint } => {
                 let (address, len_bytes) = endpoint.as_raw();
                 opcode::Connect::new(types::Fd(socket.raw()), address, len_bytes).build()
@@ -186,6 +186,18 @@ impl Op {
         }
     }
 
+    /// A quiet send found too little room: from now on its result ends a wait.
+    pub(crate) fn end_quiet(&mut self) {
+        if let Op::Send { quiet, .. } = self {
+            *quiet = false;
+        }
+    }
+
+    /// True for a send whose result alone ends no wait.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self, Op::Send { quiet: true, .. })
+    }
+
     /// True if the kernel may write to memory that the caller owns.
     pub(crate) fn borrows_memory(&self) -> bool {
         matches!(self, Op::Recv { target: Target::Raw(..), .. })
@@ -208,7 +220,7 @@ impl Op {
                 Payload::Buffer(buffer)
             }
             Op::Write { gather, .. } => Payload::Parts(gather.dissolve(pool)),
-            Op::Send { socket, gather } => {
+            Op::Send { socket, gather, .. } => {
                 if result.is_err() && gather.done_bytes() > 0 {
                     // A part of a message is on the wire. No other message may follow it as if it
                     // were whole. An error means that the connection is already gone.
@@ -226,14 +238,19 @@ impl Op {
     }
 }
 
-fn send_entry(socket: &Socket, gather: &mut Gather) -> squeue::Entry {
-    // With `MSG_WAITALL`, newer kernels themselves continue after a short send.
-    const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+fn send_entry(socket: &Socket, gather: &mut Gather, quiet: bool) -> squeue::Entry {
+    let flags = libc::MSG_NOSIGNAL
+        | match quiet {
+            // The result comes within the call that submits the send, with or without room.
+            true => libc::MSG_DONTWAIT,
+            // Newer kernels themselves continue after a short send.
+            false => libc::MSG_WAITALL,
+        };
     let fd = types::Fd(socket.raw());
     match gather.window() {
-        Window::Run(from, len) => opcode::Send::new(fd, from, len).flags(FLAGS).build(),
+        Window::Run(from, len) => opcode::Send::new(fd, from, len).flags(flags).build(),
         Window::Vectors(..) => {
-            opcode::SendMsg::new(fd, gather.header()).flags(FLAGS.cast_unsigned()).build()
+            opcode::SendMsg::new(fd, gather.header()).flags(flags.cast_unsigned()).build()
         }
     }
 }

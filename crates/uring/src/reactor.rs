@@ -12,6 +12,13 @@
 //!                  (backlog if full)  └─ enter, once ─┘
 //! ```
 //!
+//! A send to a socket with room ends within the system call that submits it. If its event ended the
+//! turn, each turn that sends would be followed by one that has nothing to do. So the event of a
+//! quiet send ([`Reactor::send_quietly`]) waits for the next other one: the turn asks the kernel
+//! for one result more than there are such sends. A quiet send never waits for room: the kernel
+//! reports at once that there is none, and the rest is sent as usual. Otherwise a peer that does
+//! not read would make the events of all others late.
+//!
 //! If the kernel finishes an operation only in part (a short read, a partial send), the reactor
 //! continues it in the next turn. It reports the operation once, when it is whole.
 //!
@@ -78,6 +85,8 @@ pub use start::Space;
 pub const MAX_TRANSFER_BYTES: usize = 1 << 30;
 /// How long the drop of a reactor waits for disk operations that do not return.
 pub const DRAIN_LIMIT_MS: u64 = 10_000;
+/// How long the event of a quiet send waits for another event, at most.
+pub const QUIET_MAX: Nanos = Nanos::from_ms(5);
 /// The completions that the ring itself holds, as a multiple of its submission entries.
 const COMPLETIONS_PER_ENTRY: u32 = 8;
 
@@ -190,6 +199,12 @@ pub struct Reactor {
     multishot_accept: bool,
     results: Vec<turn::KernelResult>,
     polling: poll::Polling,
+    /// Quiet sends in the submission queue.
+    quiet_queued: u32,
+    /// Quiet sends that the kernel has got since the last look at its results.
+    quiet_sent: u32,
+    /// Something waits for the end of a send.
+    hears_sends: bool,
     now: Nanos,
     counters: Counters,
     not_send: PhantomData<*const ()>,
@@ -228,6 +243,9 @@ impl Reactor {
             multishot_accept: true,
             results: Vec::new(),
             polling: poll::Polling::new(options.poll && cpus > 1),
+            quiet_queued: 0,
+            quiet_sent: 0,
+            hears_sends: false,
             now: clock::now(),
             counters: Counters::default(),
             not_send: PhantomData,

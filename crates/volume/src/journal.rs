@@ -18,6 +18,9 @@ use crate::status::{NodeHealth, VolumePhase};
 /// Pause before the mover checks again whether enough nodes are up.
 const WAIT_MS: u64 = 50;
 
+/// The words of a volume that ends and could not make its journal stable.
+pub const NOT_STABLE: &str = "its journal is not stable on all of its nodes";
+
 /// How long the volume leaves a node alone that has no room for a journal.
 const REFUSED_MS: u64 = 30_000;
 
@@ -76,18 +79,19 @@ async fn sync_once(ctx: &Ctx, target: Lsn, generation: JournalGen, nodes: &[Node
 }
 
 /// A volume closes without a checkpoint: makes the journal stable. It tries for as long as users
-/// would wait.
-pub async fn sync_at_end(ctx: &Ctx) {
+/// would wait. False if it could not.
+pub async fn sync_at_end(ctx: &Ctx) -> bool {
     let begun = ctx.with(|core| core.now);
     while ctx.with(|core| core.phase == VolumePhase::Closing && !core.is_too_long(Some(begun))) {
         let (moving, target, generation, nodes) = ctx.with(|core| {
             (core.log.moving, core.log.acked, core.log.generation, core.log.nodes.clone())
         });
         if !moving && sync_once(ctx, target, generation, &nodes).await {
-            return;
+            return true;
         }
         ctx.sleep_ms(WAIT_MS / 10).await;
     }
+    false
 }
 
 impl VolumeCore {
@@ -417,9 +421,8 @@ mod tests {
     use crate::script::{JOURNAL, Script};
     use crate::segment::State;
 
-    /// Nothing else makes the records stable that the next opening needs.
-    #[test]
-    fn a_volume_that_closes_without_a_checkpoint_syncs_its_journal() {
+    /// A volume that begins to close, and has no room for the checkpoint of its last segment.
+    fn closing() -> Script {
         let mut script = Script::serving(6);
         let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
         script.core(|core| {
@@ -429,6 +432,13 @@ mod tests {
             core.node_mut(NodeIndex(5)).slots.free = 0;
         });
         script.volume.request_close();
+        script
+    }
+
+    /// Nothing else makes the records stable that the next opening needs.
+    #[test]
+    fn a_volume_that_closes_without_a_checkpoint_syncs_its_journal() {
+        let mut script = closing();
         let mut synced = Vec::new();
         for _ in 0..100 {
             for sent in script.sent() {
@@ -442,5 +452,22 @@ mod tests {
         }
         assert_eq!(synced, JOURNAL);
         script.core(|core| assert_eq!(core.phase, VolumePhase::Closed));
+    }
+
+    /// If that fails too, the volume must not say that everything is stable.
+    #[test]
+    fn a_volume_whose_journal_is_not_stable_does_not_close_cleanly() {
+        let mut script = closing();
+        for _ in 0..100 {
+            for sent in script.sent() {
+                if !matches!(sent.request.body, RequestBody::JournalSync { .. }) {
+                    script.answer_with_room(&sent, Ok(fieldstone_proto::ReplyBody::Done), 0);
+                }
+            }
+            script.wait_ms(1_000);
+        }
+        let phase = script.core(|core| core.phase.clone());
+        let VolumePhase::Failed(why) = phase else { panic!("{phase:?}") };
+        assert!(why.contains(NOT_STABLE), "{why}");
     }
 }

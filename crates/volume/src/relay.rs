@@ -25,7 +25,7 @@
 
 use bytes::Bytes;
 use fieldstone_block::Nanos;
-use fieldstone_proto::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX};
+use fieldstone_proto::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX, WAIT_MS_MAX};
 use fieldstone_proto::{
     JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica, ReplyBody, RequestBody, Route,
     ShardIndex, Strategy,
@@ -161,7 +161,7 @@ impl VolumeCore {
 
     /// How long the head of a route waits.
     pub fn route_wait_ms(&self) -> u32 {
-        u32::try_from(self.config.node_timeout_ms / 2).unwrap_or(u32::MAX)
+        u32::try_from(self.config.node_timeout_ms / 2).unwrap_or(WAIT_MS_MAX).min(WAIT_MS_MAX)
     }
 
     /// A route may go through the node now.

@@ -118,7 +118,8 @@ impl VolumeCore {
         for (_, node, session) in &write.targets {
             let at = route.replicas.iter().position(|replica| replica.node == *node);
             let at = at.expect("the route was made of the targets");
-            let result = self.note_copy(&route.replicas[at], *session, &write, &results[at]);
+            let copy = (at, &route.replicas[at], *session);
+            let result = self.note_copy(copy, &write, &results[at]);
             by_target.push(result);
         }
         match waiter {
@@ -142,19 +143,19 @@ impl VolumeCore {
         }
     }
 
-    /// The outcome on a node; `None` if the volume has to write to the node itself. Then no late
-    /// copy can reach the node any more.
+    /// The outcome on the node of this rank, in this session; `None` if the volume has to write to
+    /// the node itself. Then no late copy can reach the node any more.
     fn note_copy(
         &mut self,
-        replica: &Replica,
-        session: u64,
+        (rank, replica, session): (usize, &Replica, u64),
         write: &CopiesWrite,
         result: &Result<(), NodeError>,
     ) -> Option<CallResult> {
         let node = replica.node;
         let error = match result {
             Ok(()) => {
-                if write.first {
+                // The head has counted itself, in the room that its answer tells.
+                if write.first && rank > 0 {
                     let free = &mut self.node_mut(node).slots.free;
                     *free = free.saturating_sub(1);
                 }

@@ -13,6 +13,7 @@ use fieldstone_proto::{BLOCK_BYTES, NodeIndex};
 use crate::core::{Ctx, VolumeCore};
 use crate::gc::write_checkpoint;
 use crate::interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
+use crate::journal::NOT_STABLE;
 use crate::map::Location;
 use crate::record::EntryKind;
 use crate::reserve::{begin_change, release_garbage, release_spare, reserve_for_size};
@@ -374,11 +375,18 @@ async fn close(ctx: Ctx) {
         while ctx.with(|core| core.rebuild.is_running() || core.log.mover_running) {
             ctx.sleep_ms(1).await;
         }
-        if !write_checkpoint(&ctx, true).await {
-            // The next opening finds in the journal what the checkpoint lacks.
-            crate::journal::sync_at_end(&ctx).await;
-        }
+        // The next opening finds in the journal what the checkpoint lacks.
+        let stable = write_checkpoint(&ctx, true).await || crate::journal::sync_at_end(&ctx).await;
         release_spare(&ctx).await;
+        if !stable {
+            ctx.with(|core| {
+                core.fail(format!(
+                    "the volume ends, but {NOT_STABLE}: if these nodes lose power now, writes that \
+                     no flush has covered may be lost. Open the volume again, and close it when \
+                     its nodes answer"
+                ));
+            });
+        }
     }
     ctx.with(|core| {
         if !matches!(core.phase, VolumePhase::Failed(_)) {

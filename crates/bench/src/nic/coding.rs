@@ -176,7 +176,7 @@ const TABLE_II: [(&str, Rs, [f64; 3]); 2] =
     [("RS(3,2)", RS32, [215.0, 16_681.0, 105.0]), ("RS(6,3)", RS63, [215.0, 23_018.0, 82.0])];
 
 /// HPUs that keep up with a rate when a handler of each packet of 2 KiB takes a time.
-fn hpus_needed(duration_ns: f64, gbit: f64) -> f64 {
+pub fn hpus_needed(duration_ns: f64, gbit: f64) -> f64 {
     (duration_ns / (2048.0 * 8.0 / gbit)).ceil()
 }
 

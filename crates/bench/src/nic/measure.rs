@@ -86,9 +86,20 @@ pub struct Saturated {
 
 /// Clients write to `k` nodes through handlers, and never let the first node idle.
 pub fn saturate(constants: &Constants, shape: Shape, k: u16, bytes: u64, window: u32) -> Saturated {
+    saturate_with(constants, HandlerCosts::default(), (shape, k), bytes, window)
+}
+
+/// The same, with other costs of handlers.
+pub fn saturate_with(
+    constants: &Constants,
+    costs: HandlerCosts,
+    (shape, k): (Shape, u16),
+    bytes: u64,
+    window: u32,
+) -> Saturated {
     let layout = Layout { clients: CLIENTS, nodes: k };
     let protocol = SpinReplicate::new(layout, shape, k);
-    let mut world = World::new(constants.clone(), HandlerCosts::default(), layout, protocol);
+    let mut world = World::new(constants.clone(), costs, layout, protocol);
     let writes = ((8u64 << 20) / bytes).clamp(400, 6000) as u32;
     let mut edges = Vec::new();
     let measured = load::run(&mut world, layout, load::Window { bytes, window, writes }, |world| {

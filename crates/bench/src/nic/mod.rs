@@ -13,11 +13,13 @@
 //! | `writes` | Figs. 4, 6, 7 |
 //! | `replication` | Figs. 9, 10, 11 and Table I |
 //! | `coding` | Figs. 15, 16 and Table II |
+//! | `firmware` | Tables I and II, by our firmware on the model of a core |
 //! | `text`, `draw` | report and page |
 
 mod coding;
 mod draw;
 mod figure;
+mod firmware;
 mod measure;
 mod replication;
 mod text;
@@ -82,6 +84,19 @@ pub const FIG16: Benchmark = Benchmark {
     name: "nic-fig16",
     about: "modelled SmartNIC: durations of coding handlers, and the cores that they need",
     run: |args| report(args, &coding::fig16()),
+};
+
+/// Handlers of replication.
+pub const TABLE1: Benchmark = Benchmark {
+    name: "nic-table1",
+    about: "our SmartNIC firmware on modelled cores: instructions and time of replication handlers",
+    run: |args| report(args, &firmware::table1()?),
+};
+/// Handlers of erasure coding.
+pub const TABLE2: Benchmark = Benchmark {
+    name: "nic-table2",
+    about: "our SmartNIC firmware on modelled cores: instructions and time of coding handlers",
+    run: |args| report(args, &firmware::table2()?),
 };
 
 /// Prints the report, and writes rows and page.

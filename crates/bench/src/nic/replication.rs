@@ -266,7 +266,7 @@ const TABLE_I: [HandlerRow; 3] = [
 ];
 
 /// Size of the writes of Fig. 11: ours, as the paper prints none.
-const FIG11_BYTES: u64 = 64 << 10;
+pub const FIG11_BYTES: u64 = 64 << 10;
 
 /// Fig. 11 and Table I.
 pub fn fig11() -> Figure {

@@ -17,8 +17,10 @@ use crate::usage::Usage;
 pub const NAME: &str = "rbd";
 
 /// Pairs of a client of ours and a peer.
-const PAIRS: [(Contender, Contender); 6] = [
+const PAIRS: [(Contender, Contender); 8] = [
     (Contender::Embed, Contender::Librbd),
+    (Contender::EmbedCores, Contender::Librbd),
+    (Contender::EmbedCores, Contender::Embed),
     (Contender::Nbd, Contender::Librbd),
     (Contender::Nbd, Contender::RbdNbd),
     (Contender::Rados, Contender::Librados),
@@ -150,6 +152,7 @@ fn target(
             Some(Target::Ratio(3.0))
         }
         (Contender::RadosCores, Contender::Rados, Measure::Iops)
+        | (Contender::EmbedCores, Contender::Embed, Measure::Iops)
             if depth > 1 && kind == PlaceKind::Null =>
         {
             Some(Target::Ratio(1.7))
@@ -284,6 +287,7 @@ mod tests {
             };
             add(Contender::Librbd, cell(10_000.0, 40.0, 2.0));
             add(Contender::Embed, cell(15_000.0, 9.0, 0.2));
+            add(Contender::EmbedCores, cell(24_000.0, 10.0, 0.2));
             add(Contender::Nbd, cell(11_000.0, 25.0, 0.5));
             add(Contender::Librados, cell(50_000.0, 12.0, 0.6));
             add(Contender::Rados, cell(100_000.0, 5.0, 0.1));
@@ -343,6 +347,8 @@ mod tests {
         assert_eq!((row.target, row.pass, row.limit), (Some(3.0), Some(false), None));
         let row = find(&rows, "null/4k-randwrite-qd32/rados-cores", "rados", "IOPS");
         assert_eq!((row.target, row.pass), (Some(1.7), Some(true)));
+        let row = find(&rows, "null/4k-randread-qd32/embed-cores", "embed", "IOPS");
+        assert_eq!((row.target, row.pass), (Some(1.7), Some(false)));
         let row = find(&rows, "null/4k-randread-qd1/embed", "librbd", Measure::Mean.unit());
         assert_eq!(row.target, None, "no cluster waits so little");
     }

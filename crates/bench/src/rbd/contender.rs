@@ -32,6 +32,8 @@ pub enum Contender {
     Librbd,
     /// Our client in the process of the load.
     Embed,
+    /// The same on several cores: one image, whose connections to OSDs are divided among them.
+    EmbedCores,
     /// Our client behind NBD, with fio.
     Nbd,
     /// librbd behind the kernel's NBD client, with fio.
@@ -46,9 +48,10 @@ pub enum Contender {
 
 impl Contender {
     /// All contenders, in the order of the report.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Librbd,
         Self::Embed,
+        Self::EmbedCores,
         Self::Nbd,
         Self::RbdNbd,
         Self::Librados,
@@ -61,12 +64,18 @@ impl Contender {
         match self {
             Self::Librbd => "fio --ioengine=rbd: librbd in fio's process, rbd_cache=false",
             Self::Embed => "ours: the image in the process of the load (embed)",
+            Self::EmbedCores => "ours: the same image on --cores cores",
             Self::Nbd => "ours: fieldstone serve, and fio --ioengine=nbd over a unix socket",
             Self::RbdNbd => "rbd-nbd map, and fio --ioengine=io_uring on the device",
             Self::Librados => "librados through C, plain objects",
             Self::Rados => "ours: plain objects, one core",
             Self::RadosCores => "ours: plain objects, --cores cores, each with its own depth",
         }
+    }
+
+    /// True if it needs several cores.
+    pub fn needs_cores(self) -> bool {
+        matches!(self, Self::EmbedCores | Self::RadosCores)
     }
 
     /// True if it uses plain objects instead of an image.
@@ -85,6 +94,7 @@ impl Entrant for Contender {
         match self {
             Self::Librbd => "librbd",
             Self::Embed => "embed",
+            Self::EmbedCores => "embed-cores",
             Self::Nbd => "nbd",
             Self::RbdNbd => "rbd-nbd",
             Self::Librados => "librados",
@@ -94,7 +104,8 @@ impl Entrant for Contender {
     }
 
     fn is_ours(self) -> bool {
-        matches!(self, Self::Embed | Self::Nbd | Self::Rados | Self::RadosCores)
+        use Contender::{Embed, EmbedCores, Nbd, Rados, RadosCores};
+        matches!(self, Embed | EmbedCores | Nbd | Rados | RadosCores)
     }
 }
 
@@ -117,7 +128,7 @@ pub struct Setup {
     pub program: PathBuf,
     /// The folder for sockets and logs.
     pub folder: PathBuf,
-    /// Cores of our server, and of `rados-cores`.
+    /// Cores of our server, of `embed-cores` and of `rados-cores`.
     pub cores: u16,
     /// The CPUs of clients; all without a list.
     pub cpus: Option<Vec<usize>>,
@@ -138,7 +149,9 @@ impl Setup {
             }
             Contender::Librados => Librados::check()?,
             Contender::RbdNbd => Mapped::check()?,
-            Contender::RadosCores => ensure!(self.cores > 1, "only with --cores 2 or more"),
+            Contender::EmbedCores | Contender::RadosCores => {
+                ensure!(self.cores > 1, "only with --cores 2 or more");
+            }
             Contender::Embed | Contender::Rados => {}
         }
         Ok(())
@@ -162,7 +175,11 @@ impl Setup {
                 let mapped = Mapped::map(&place.address)?;
                 self.fio_alone(place, &FioTarget::File(mapped.device.clone()))
             }
-            Contender::Embed | Contender::Librados | Contender::Rados | Contender::RadosCores => {
+            Contender::Embed
+            | Contender::EmbedCores
+            | Contender::Librados
+            | Contender::Rados
+            | Contender::RadosCores => {
                 let job = self.job(contender, place, crate::generator::FILL, NOTHING, 0);
                 Ok(self.generate(&job, NOTHING)?.1)
             }
@@ -200,7 +217,11 @@ impl Setup {
                 let (cell, used) = self.behind(mapped.pid, place, &target, run)?;
                 Cell { fio: used.without(start_up), ..cell }
             }
-            Contender::Embed | Contender::Librados | Contender::Rados | Contender::RadosCores => {
+            Contender::Embed
+            | Contender::EmbedCores
+            | Contender::Librados
+            | Contender::Rados
+            | Contender::RadosCores => {
                 let job = self.job(contender, place, run.load, run.seconds, run.seed);
                 let (speed, used) = self.generate(&job, run.seconds)?;
                 Cell { speed, client: used.without(start_up), ..Cell::default() }
@@ -221,6 +242,7 @@ impl Setup {
                 return Job::Device(InProcess {
                     target: place.address.target(),
                     direct: false,
+                    cores: if contender == Contender::EmbedCores { self.cores } else { 1 },
                     size_bytes: place.size_bytes,
                     load,
                     seconds: Some(seconds),

@@ -229,8 +229,8 @@ fn tell(
     report::publish(args, &text, &rows, || draw::page(cases, &parts, setting))?;
     for part in &parts {
         let mut missing = part.results.turns.missing.clone();
-        // It takes part only with several cores.
-        missing.retain(|(who, _)| *who != Contender::RadosCores || args.shared.cores() > 1);
+        // Some take part only with several cores.
+        missing.retain(|(who, _)| !who.needs_cores() || args.shared.cores() > 1);
         report::fail_if_ours_is_missing(&missing)?;
     }
     Ok(())

@@ -292,6 +292,7 @@ impl Place {
         let job = InProcess {
             target,
             direct: false,
+            cores: 1,
             size_bytes,
             load: FILL,
             seconds: None,

@@ -57,3 +57,4 @@ pub(crate) use plain::{PlainName, PlainRead, PlainWrite, Unusual};
 pub(crate) use pool::key_of;
 pub use pool::{ObjectKey, Pool};
 pub(crate) use reads::client_name;
+pub(crate) use request::called;

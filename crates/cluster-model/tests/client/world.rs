@@ -102,9 +102,9 @@ impl Node {
         }
     }
 
-    fn broken(&mut self, (part, link): Port, why: String, now: Nanos) {
+    fn broken(&mut self, (part, link): Port, why: String) {
         match part.checked_sub(1) {
-            None => self.client.broken(link, why, now),
+            None => self.client.broken(link, why),
             Some(branch) => self.branches[branch].broken(link, why),
         }
     }
@@ -751,7 +751,7 @@ impl World {
             pipe.client_is_gone = true;
             let (node, port) = (pipe.node, pipe.port);
             self.nodes[node].pipes.remove(&port);
-            self.nodes[node].broken(port, why.to_owned(), self.now);
+            self.nodes[node].broken(port, why.to_owned());
         }
         let at = self.now.plus(ms(1));
         self.schedule(at, Event::End(id, Way::Up));

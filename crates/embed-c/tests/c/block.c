@@ -63,7 +63,12 @@ static void refusals(void)
     options.requests = 65537;
     CHECK(fieldstone_block_open("ram:1M", &options, &device, &error)
           == FIELDSTONE_BLOCK_OUT_OF_RANGE);
-    CHECK(device == NULL);
+    options.requests = 0;
+    options.cores = 65;
+    CHECK(fieldstone_block_open("ram:1M", &options, &device, &error)
+          == FIELDSTONE_BLOCK_OUT_OF_RANGE);
+    CHECK(device == NULL && strstr(error.message, "65 cores") != NULL);
+    options.cores = 0;
 
     CHECK(fieldstone_block_size(NULL) == 0 && fieldstone_block_eventfd(NULL) == -1);
     CHECK(fieldstone_block_completions(NULL, NULL, 1, 0) == 0);
@@ -254,6 +259,7 @@ static void completions(void)
     fieldstone_block_completion done[COUNT];
     memset(&options, 0, sizeof options);
     options.requests = COUNT;
+    options.cores = 2;
     fieldstone_block *device = open_device("ram:1M", &options);
     struct pollfd poll_for = {fieldstone_block_eventfd(device), POLLIN, 0};
     CHECK(poll(&poll_for, 1, 0) == 0);

@@ -25,7 +25,7 @@ pub use settings::CephSettings;
 /// What a carrier moves the bytes of.
 pub(crate) trait Machine {
     fn received(&mut self, link: LinkId, bytes: Bytes, now: Nanos);
-    fn broken(&mut self, link: LinkId, why: String, now: Nanos);
+    fn broken(&mut self, link: LinkId, why: String);
     fn run(&mut self, now: Nanos) -> bool;
     fn poll_action(&mut self) -> Option<Action>;
     fn outgoing(&mut self, parts: &mut Vec<Bytes>, send: impl FnMut(LinkId, &mut Vec<Bytes>));
@@ -37,8 +37,8 @@ impl Machine for Client {
         Client::received(self, link, bytes, now);
     }
 
-    fn broken(&mut self, link: LinkId, why: String, now: Nanos) {
-        Client::broken(self, link, why, now);
+    fn broken(&mut self, link: LinkId, why: String) {
+        Client::broken(self, link, why);
     }
 
     fn run(&mut self, now: Nanos) -> bool {
@@ -63,7 +63,7 @@ impl Machine for Branch {
         Branch::received(self, link, bytes, now);
     }
 
-    fn broken(&mut self, link: LinkId, why: String, _: Nanos) {
+    fn broken(&mut self, link: LinkId, why: String) {
         Branch::broken(self, link, why);
     }
 
@@ -128,7 +128,7 @@ impl<M: Machine> Carrier<M> {
             }
             Some(LinkEvent::Broken(link, why)) => {
                 self.sockets.close(link, reactor, token);
-                self.machine.broken(link, why, reactor.now());
+                self.machine.broken(link, why);
             }
             None => {}
         }

@@ -1,7 +1,8 @@
 //! The sockets of a Ceph client: one for each of its links.
 //!
 //! At most one receive and one send of a link are in flight. Bytes that the client queues during a
-//! send leave together in the next one, so whatever a turn causes leaves in one send per OSD.
+//! send leave together in the next one, so whatever a turn causes leaves in one send per OSD. The
+//! end of a send matters only if more bytes wait for it, so other sends are quiet.
 //!
 //! The client numbers its links, and uses a number again after the link is closed. So each socket
 //! has an attempt number in its tokens, and an event of an earlier socket is recognised and
@@ -160,7 +161,10 @@ impl Sockets {
                 let rest = cut(&mut state.out, SEND_BYTES_MAX);
                 let parts = std::mem::replace(&mut state.out, rest);
                 state.sending = true;
-                reactor.send(socket, parts, named(Operation::Send));
+                reactor.send_quietly(socket, parts, named(Operation::Send));
+            }
+            if !state.out.is_empty() {
+                reactor.hear_sends();
             }
             if !state.receiving {
                 state.receiving = true;

@@ -441,10 +441,16 @@ impl Connection {
             if !out.is_empty() {
                 self.unsent = cut(&mut out, SEND_BYTES_MAX);
                 let token = io.token(2 * place + SEND);
-                io.reactor.send(socket, out, token);
+                // Most sends end at once, and nothing waits for them.
+                match self.unsent.is_empty() && self.session.wants_input() {
+                    true => io.reactor.send_quietly(socket, out, token),
+                    false => io.reactor.send(socket, out, token),
+                }
                 self.sending = true;
                 self.progress = io.now;
             }
+        } else {
+            io.reactor.hear_sends();
         }
         if !self.receiving && self.session.wants_input() {
             let space = self.session.receive_space();

@@ -13,9 +13,7 @@ mod remote;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fieldstone_accel::{
-    Counters, Device, Engine, Job, JobCompletion, JobId, SubmissionQueueId, execute,
-};
+use fieldstone_accel::{Counters, Engine, Job, JobCompletion, JobId, SubmissionQueueId, execute};
 use fieldstone_block::{Backend, Completion, Info, Nanos, Request, Settings};
 use fieldstone_proto::{NodeIndex, Reply};
 use fieldstone_uring::Endpoint;
@@ -249,10 +247,11 @@ impl VolumeStore {
     }
 }
 
-/// Drops a device on a thread of its own: it waits until the device uses no memory any more.
-fn drop_elsewhere(device: Option<Box<dyn Device>>) {
-    if let Some(device) = device {
-        std::thread::spawn(move || drop(device));
+/// Drops an accelerator on a thread of its own, because that waits until the accelerator uses no
+/// memory any more.
+fn drop_elsewhere(accelerator: Option<Box<dyn fieldstone_accel::Device>>) {
+    if let Some(accelerator) = accelerator {
+        std::thread::spawn(move || drop(accelerator));
     }
 }
 

@@ -51,7 +51,14 @@ pub fn opening(pool: &Path, node: u16, registry: Option<Arc<dyn NodeRegistry>>) 
     };
     let path = pool.join(format!("node.{node}"));
     folder::create(&path, &expected).expect("made");
-    Opening { path, expected, holder: Holder::Server, registry, replace_missing: false }
+    Opening {
+        path,
+        expected,
+        holder: Holder::Server,
+        registry,
+        replace_missing: false,
+        accumulator_bytes: 1 << 20,
+    }
 }
 
 /// Starts a host with one core.

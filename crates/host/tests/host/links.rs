@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fieldstone_host::{Destination, Host, LocalNodeConfig, LocalNodeId};
-use fieldstone_proto::wire::{Decoder, encode_request};
+use fieldstone_proto::wire::{Decoder, encode_reply, encode_request};
 use fieldstone_proto::{
-    Capability, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, Outcome, Pass, Replica,
-    Reply, ReplyBody, Request, RequestBody, Rights, Route, ShardIndex, Strategy, Tag, VolumeId,
+    Capability, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Outcome, Pass,
+    Replica, Reply, ReplyBody, Request, RequestBody, Rights, Route, ShardIndex, Strategy, Tag,
+    VolumeId,
 };
 use fieldstone_uring::{Address, Listener};
 
@@ -172,6 +173,122 @@ fn every_node_of_a_route_has_the_bytes() {
         drop(writers);
         hosts.into_iter().for_each(|host| host.stop().expect("no core failed"));
     }
+}
+
+/// Reads one request from a connection of a node. `None` if nothing comes for a while.
+fn next_request(stream: &mut UnixStream, decoder: &mut Decoder<Request>) -> Option<Request> {
+    loop {
+        // A byte at a time: what follows the request stays in the socket.
+        let mut byte = [0];
+        match stream.read(&mut byte) {
+            Ok(1) => {}
+            _ => return None,
+        }
+        if let Some(request) = decoder.feed(&mut &byte[..]).expect("a request") {
+            return Some(request);
+        }
+    }
+}
+
+/// A writer names the addresses. Whoever listens there gets nothing of the writer's before it has
+/// shown that it is the node of that number in this pool: it may be a program that takes commands.
+#[test]
+fn a_stranger_at_the_address_of_a_node_gets_no_bytes_of_the_writer() {
+    let temp = tempfile::tempdir().expect("temp");
+    let folder = temp.path();
+    let socket = |node: u16| folder.join(format!("{node}.sock"));
+    // Node 3 listens where the writer says that node 1 is.
+    let hosts: Vec<Host> = [0, 3]
+        .map(|node| {
+            let host = start(vec![config(folder, node)]);
+            listen(&host, folder, &[node]);
+            host
+        })
+        .into();
+    let listener = UnixListener::bind(socket(1)).expect("bound");
+    let mut writer = Writer::connect(&socket(0));
+    writer.prepare();
+    let address = |node: u16| format!("unix:{}", socket(node).display());
+    let lines = b"\n{\"op\":\"stop\"}\n";
+    let stranger = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("the node connects");
+        stream.set_read_timeout(Some(Duration::from_millis(200))).expect("set");
+        let mut decoder = Decoder::new();
+        let greeting = next_request(&mut stream, &mut decoder).expect("the greeting");
+        assert_eq!(greeting.body, RequestBody::Identify);
+        assert_eq!(greeting.capability, Capability::default(), "no right leaves either");
+        assert_eq!(next_request(&mut stream, &mut decoder), None, "it waits for the answer");
+        // A stranger that speaks the protocol does not get it either.
+        let result = Ok(ReplyBody::Done);
+        let reply = Reply { tag: greeting.tag, result, slots_free: 0 };
+        for part in encode_reply(&reply).expect("in bounds") {
+            stream.write_all(&part).expect("the node reads");
+        }
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
+        assert_eq!(stream.read(&mut [0; 64]).expect("it closes"), 0);
+    });
+    let body = RequestBody::JournalAppend { generation: GENERATION, lsn: Lsn(0) };
+    let mut payload = vec![0; 4096];
+    payload[..lines.len()].copy_from_slice(lines);
+    let some = [address(0), address(1)];
+    let outcomes = writer.ask(body.clone(), Some(route(Strategy::Primary, &some)), &payload);
+    let results = |outcomes| match outcomes {
+        Ok(ReplyBody::Outcomes(all)) => {
+            all.into_iter().map(|outcome: Outcome| outcome.result).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(results(outcomes), [Ok(()), not_passed_on(0, 1)]);
+    stranger.join().expect("it got nothing else");
+    // Another node of the pool is not the node either, and does not answer for it.
+    let some = [address(0), address(3)];
+    let outcomes = writer.ask(body, Some(route(Strategy::Primary, &some)), &payload);
+    assert_eq!(results(outcomes), [Ok(()), not_passed_on(0, 1)]);
+    drop(writer);
+    hosts.into_iter().for_each(|host| host.stop().expect("no core failed"));
+}
+
+/// Nothing that the other end of a link sends may take much memory.
+#[test]
+fn a_long_answer_breaks_the_link() {
+    let temp = tempfile::tempdir().expect("temp");
+    let folder = temp.path();
+    let socket = |node: u16| folder.join(format!("{node}.sock"));
+    let host = start(vec![config(folder, 0)]);
+    listen(&host, folder, &[0]);
+    let listener = UnixListener::bind(socket(1)).expect("bound");
+    let mut writer = Writer::connect(&socket(0));
+    writer.prepare();
+    let stat = match writer.ask(RequestBody::Identify, None, &[]) {
+        Ok(ReplyBody::Stat(stat)) => stat,
+        other => panic!("{other:?}"),
+    };
+    let other = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("the node connects");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
+        let mut decoder = Decoder::new();
+        let greeting = next_request(&mut stream, &mut decoder).expect("the greeting");
+        let stat = NodeStat { node: NodeIndex(1), ..stat };
+        let reply = Reply { tag: greeting.tag, result: Ok(ReplyBody::Stat(stat)), slots_free: 0 };
+        for part in encode_reply(&reply).expect("in bounds") {
+            stream.write_all(&part).expect("the node reads");
+        }
+        let passed_on = next_request(&mut stream, &mut decoder).expect("the append");
+        assert!(matches!(passed_on.body, RequestBody::JournalAppend { .. }));
+        let data = Ok(ReplyBody::Data(vec![7; 100].into()));
+        let reply = Reply { tag: passed_on.tag, result: data, slots_free: 0 };
+        let parts = encode_reply(&reply).expect("in bounds");
+        // The header is enough.
+        stream.write_all(&parts[0][..40]).expect("the node reads");
+        assert_eq!(stream.read(&mut [0; 64]).expect("it closes"), 0);
+    });
+    let addresses = [0, 1].map(|node| format!("unix:{}", socket(node).display()));
+    let outcomes = writer.append(0, 65, route(Strategy::Primary, &addresses));
+    let results: Vec<_> = outcomes.into_iter().map(|outcome| outcome.result).collect();
+    assert_eq!(results, [Ok(()), not_passed_on(0, 1)]);
+    other.join().expect("as told");
+    drop(writer);
+    host.stop().expect("no core failed");
 }
 
 /// A node that is gone costs no time, and a silent one a bounded time. The others have the bytes.

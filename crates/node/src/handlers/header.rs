@@ -145,11 +145,7 @@ impl Node {
         if route.column.is_some() && !matches!(request.body, RequestBody::ShardWrite { .. }) {
             return Err(NodeError::Invalid("only writes of shards have a column".to_owned()));
         }
-        route.check(self.config.node).map_err(|error| NodeError::Invalid(error.to_string()))?;
-        match self.relays.is_full_for(route.children().len()) {
-            true => Err(NodeError::Busy),
-            false => Ok(()),
-        }
+        route.check(self.config.node).map_err(|error| NodeError::Invalid(error.to_string()))
     }
 
     /// Checks that the node knows the volume, and that the capability has its epoch. Notes the

@@ -12,4 +12,5 @@ mod relays;
 mod shares;
 mod start;
 mod stream;
+mod stream_random;
 mod world;

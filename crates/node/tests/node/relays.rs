@@ -4,6 +4,7 @@
 use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
 use fieldstone_node::{LinkTarget, NodeEvent, PeerId, limits};
+use fieldstone_proto::route::WAIT_MS_MAX;
 use fieldstone_proto::{
     Epoch, JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica, Reply, ReplyBody,
     RequestBody, Route, ShardIndex, Strategy, Tag, VolumeId,
@@ -18,7 +19,8 @@ const WRITER: PeerId = PeerId(1);
 const AGAIN: PeerId = PeerId(2);
 const LINK: PeerId = PeerId(900);
 const PASS: Pass = Pass(4);
-const WAIT_MS: u32 = 1000;
+/// As long as a link may be silent.
+const WAIT_MS: u32 = (limits::LINK_SILENCE_NS / 1_000_000) as u32;
 
 /// A node with a journal of a volume at epoch 1.
 fn world() -> World {
@@ -311,38 +313,160 @@ fn a_fence_waits_for_the_nodes_own_part_only() {
 }
 
 #[test]
-fn entries_of_a_writer_that_is_gone_end_by_time() {
-    let mut world = world();
-    let tag = append(&mut world, WRITER, route(Strategy::Ring, &[0, 1], 0));
-    world.node.handle(NOW_NS, NodeEvent::PeerLost { peer: WRITER });
-    while world.step() {}
-    assert_eq!(world.node.in_flight(), (1, 0));
-    world.node.handle(world.node.deadline_ns().expect("it waits"), NodeEvent::Tick);
-    world.settle();
-    assert_eq!(world.take(tag), None);
+fn a_writer_that_is_gone_keeps_no_entry() {
+    for own_first in [true, false] {
+        let mut world = world();
+        let tag = append(&mut world, WRITER, route(Strategy::Ring, &[0, 1], 0));
+        if own_first {
+            while world.step() {}
+            assert_eq!(world.node.in_flight(), (1, 0));
+        }
+        world.node.handle(NOW_NS, NodeEvent::PeerLost { peer: WRITER });
+        while world.step() {}
+        assert_eq!(world.node.in_flight(), (0, 0));
+        assert_eq!(world.node.deadline_ns(), None);
+        // Its answer comes too late, and counts for nothing.
+        answer(&mut world, 0, done(&[1]));
+        assert_eq!(world.take(tag), None);
+        world.settle();
+    }
 }
 
-/// The table bounds what waits for others: the node denies, and takes requests again later.
+/// A writer chooses its wait, and must not hold entries of the table for longer than others do.
 #[test]
-fn a_full_table_denies_routed_requests() {
+fn the_longest_wait_is_bounded() {
+    let mut world = world();
+    let mut ring = route(Strategy::Ring, &[0, 1], 0);
+    ring.wait_ms = u32::MAX;
+    append(&mut world, WRITER, ring);
+    while world.step() {}
+    let max_ns = u64::from(WAIT_MS_MAX) * 1_000_000;
+    assert_eq!(world.node.deadline_ns(), Some(NOW_NS + max_ns));
+    world.node.handle(NOW_NS + max_ns, NodeEvent::Tick);
+    assert_eq!(world.node.in_flight(), (0, 0));
+}
+
+/// One volume's waits leave room for those of others. What the node does not pass on, it says.
+#[test]
+fn one_volume_has_a_bounded_number_of_waits() {
     let mut world = world();
     let ring = || route(Strategy::Ring, &[0, 1], 0);
     let at = |lsn: usize| append_body(4096 * lsn as u64);
     let send = |world: &mut World, lsn: usize| {
         world.send_routed(WRITER, cap(VOLUME, Epoch(1)), at(lsn), Some(ring()), &data())
     };
-    let tags: Vec<Tag> = (0..limits::REQUESTS_MAX).map(|lsn| send(&mut world, lsn)).collect();
-    let denied = append(&mut world, WRITER, ring());
-    assert_eq!(world.take(denied), Some(Err(NodeError::Busy)));
-    assert_eq!(world.relayed.len(), limits::REQUESTS_MAX);
+    let most = limits::RELAYS_PER_VOLUME_MAX;
+    let tags: Vec<Tag> = (0..most).map(|lsn| send(&mut world, lsn)).collect();
+    let more = send(&mut world, most);
     while world.step() {}
-    assert_eq!(world.node.in_flight().0, limits::REQUESTS_MAX, "all wait for node 1");
-    for index in 0..limits::REQUESTS_MAX {
+    assert_eq!(world.relayed.len(), most);
+    assert_eq!(world.take(more), outcomes(&[(0, Ok(())), (1, lost(0, 1))]));
+    assert_eq!(world.node.in_flight().0, most, "all others wait for node 1");
+    for index in 0..most {
         answer(&mut world, index, done(&[1]));
     }
     assert!(tags.iter().all(|tag| world.take(*tag) == Some(done(&[0, 1]))));
-    let accepted = append(&mut world, WRITER, ring());
-    answer(&mut world, limits::REQUESTS_MAX, done(&[1]));
+    let again = append(&mut world, WRITER, ring());
+    answer(&mut world, most, done(&[1]));
     world.settle();
-    assert_eq!(world.take(accepted), Some(done(&[0, 1])));
+    assert_eq!(world.take(again), Some(done(&[0, 1])));
+}
+
+/// Writers share a link. One that gives its requests no time, or sends what the other node keeps
+/// waiting, costs the others nothing while that node answers them.
+#[test]
+fn a_wait_that_ends_leaves_those_of_other_writers() {
+    let mut world = world();
+    let ms = 1_000_000;
+    let mut hasty = route(Strategy::Ring, &[0, 1], 0);
+    hasty.wait_ms = 0;
+    let mine = append(&mut world, WRITER, route(Strategy::Ring, &[0, 1], 0));
+    let cap = cap(VOLUME, Epoch(1));
+    let other = world.send_routed(WRITER, cap, append_body(8192), Some(hasty), &data());
+    while world.step() {}
+    world.node.handle(NOW_NS + ms, NodeEvent::Tick);
+    world.pump();
+    assert_eq!(world.take(other), outcomes(&[(0, Ok(())), (1, lost(0, 1))]));
+    assert_eq!((world.take(mine), world.closed.len()), (None, 0));
+    // Node 1 answers shortly before the time of the first request is over, and lacks another one.
+    let mut late = route(Strategy::Ring, &[0, 1], 0);
+    late.wait_ms = 10;
+    let at_ns = NOW_NS + limits::LINK_SILENCE_NS - ms;
+    let body = append_body(16384);
+    let request = world.routed(cap, body, Some(late), &data());
+    let third = request.tag;
+    world.node.handle(at_ns, NodeEvent::Request { peer: WRITER, request });
+    world.pump();
+    while world.step() {}
+    let reply = Reply { tag: world.relayed[0].1.tag, result: done(&[1]), slots_free: 0 };
+    let from = world.relayed[0].0.clone();
+    world.node.handle(at_ns, NodeEvent::Relayed { from, reply });
+    world.node.handle(at_ns + 10 * ms, NodeEvent::Tick);
+    world.pump();
+    assert_eq!(world.take(mine), Some(done(&[0, 1])));
+    assert_eq!(world.take(third), outcomes(&[(0, Ok(())), (1, lost(0, 1))]));
+    assert!(world.closed.is_empty(), "node 1 has answered");
+    world.settle();
+}
+
+/// After a silence the node does not keep payloads for the silent node again and again.
+#[test]
+fn a_silent_node_rests() {
+    let mut world = world();
+    let ring = || route(Strategy::Ring, &[0, 1], 0);
+    append(&mut world, WRITER, ring());
+    while world.step() {}
+    let mut now_ns = world.node.deadline_ns().expect("it waits");
+    world.node.handle(now_ns, NodeEvent::Tick);
+    world.pump();
+    assert_eq!(world.closed.len(), 1);
+    for (rest_ns, passed_on) in [(limits::LINK_REST_NS - 1, 0), (1, 1)] {
+        now_ns += rest_ns;
+        let request = world.routed(cap(VOLUME, Epoch(1)), append_body(0), Some(ring()), &data());
+        let tag = request.tag;
+        world.node.handle(now_ns, NodeEvent::Request { peer: WRITER, request });
+        world.pump();
+        while world.step() {}
+        assert_eq!(world.relayed.len(), 1 + passed_on);
+        let answer = world.take(tag);
+        match passed_on {
+            0 => assert_eq!(answer, outcomes(&[(0, Ok(())), (1, lost(0, 1))])),
+            _ => assert_eq!(answer, None),
+        }
+    }
+}
+
+/// The node was stopped, and the answers lie in its sockets.
+#[test]
+fn a_node_forgives_others_its_own_delay() {
+    let mut world = world();
+    let ring = || route(Strategy::Ring, &[0, 1], 0);
+    let [first, second] = [0, 8192].map(|lsn| {
+        let cap = cap(VOLUME, Epoch(1));
+        world.send_routed(WRITER, cap, append_body(lsn), Some(ring()), &data())
+    });
+    while world.step() {}
+    let due_ns = world.node.deadline_ns().expect("it waits");
+    let late_ns = due_ns + 2 * limits::OWN_DELAY_NS;
+    for (index, tag) in [(0, first), (1, second)] {
+        let reply = Reply { tag: world.relayed[index].1.tag, result: done(&[1]), slots_free: 0 };
+        let from = world.relayed[index].0.clone();
+        world.node.handle(late_ns, NodeEvent::Relayed { from, reply });
+        world.pump();
+        assert_eq!(world.take(tag), Some(done(&[0, 1])), "{index}");
+    }
+    // Without an answer the time is over soon after.
+    let request = world.routed(cap(VOLUME, Epoch(1)), append_body(0), Some(ring()), &data());
+    let third = request.tag;
+    world.node.handle(late_ns, NodeEvent::Request { peer: WRITER, request });
+    world.pump();
+    while world.step() {}
+    let late_ns = world.node.deadline_ns().expect("it waits") + 2 * limits::OWN_DELAY_NS;
+    world.node.handle(late_ns, NodeEvent::Tick);
+    assert_eq!(world.node.deadline_ns(), Some(late_ns + limits::OWN_DELAY_NS));
+    // It is late again, as always on a machine that has too much to do, and that counts no more.
+    world.node.handle(late_ns + 3 * limits::OWN_DELAY_NS, NodeEvent::Tick);
+    world.pump();
+    assert_eq!(world.take(third), outcomes(&[(0, Ok(())), (1, lost(0, 1))]));
+    world.settle();
 }

@@ -113,13 +113,25 @@ impl World {
         route: Option<Route>,
         payload: &Bytes,
     ) -> Tag {
-        self.next_tag += 1;
-        let tag = Tag(self.next_tag);
-        let payload = if payload.is_empty() { vec![] } else { vec![payload.clone()] };
-        let request = Request { tag, capability: cap, body, route: route.map(Box::new), payload };
+        let request = self.routed(cap, body, route, payload);
+        let tag = request.tag;
         self.node.handle(NOW_NS, NodeEvent::Request { peer, request });
         self.pump();
         tag
+    }
+
+    /// A request with a tag of its own.
+    pub fn routed(
+        &mut self,
+        cap: Capability,
+        body: RequestBody,
+        route: Option<Route>,
+        payload: &Bytes,
+    ) -> Request {
+        self.next_tag += 1;
+        let tag = Tag(self.next_tag);
+        let payload = if payload.is_empty() { vec![] } else { vec![payload.clone()] };
+        Request { tag, capability: cap, body, route: route.map(Box::new), payload }
     }
 
     /// Carries out the node's actions: disk operations and replies.

@@ -5,7 +5,7 @@ use fieldstone_buf::{AlignedBuf, Lease};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{Header, UNLEASED_PAYLOAD_BYTES, WIRE_HEADER_BYTES, WireError, WireErrorKind};
-use crate::{Reply, Request, crc32c};
+use crate::{PAYLOAD_BYTES_MAX, Reply, Request, crc32c};
 
 /// A message that a [`Decoder`] can make: [`Request`] or [`Reply`].
 pub trait Message: Sized + sealed::Parts {}
@@ -47,6 +47,8 @@ pub struct Decoder<M> {
     filled: usize,
     body: Vec<u8>,
     payload: AlignedBuf,
+    body_bytes_max: usize,
+    payload_bytes_max: usize,
     /// The budget for payloads.
     lease: Option<Lease>,
     /// The present payload's part of the budget.
@@ -79,12 +81,21 @@ impl<M: Message> Decoder<M> {
             filled: 0,
             body: Vec::new(),
             payload: AlignedBuf::zeroed(0),
+            body_bytes_max: M::BODY_BYTES_MAX,
+            payload_bytes_max: PAYLOAD_BYTES_MAX,
             lease: None,
             held: None,
             waiting: false,
             failed: None,
             message: std::marker::PhantomData,
         }
+    }
+
+    /// Takes only messages whose body and payload are at most this long, in bytes. A longer message
+    /// is an error, as soon as its header is there.
+    pub fn limit(&mut self, body_bytes_max: usize, payload_bytes_max: usize) {
+        self.body_bytes_max = body_bytes_max.min(M::BODY_BYTES_MAX);
+        self.payload_bytes_max = payload_bytes_max.min(PAYLOAD_BYTES_MAX);
     }
 
     /// True between two messages: the connection may end here.
@@ -139,7 +150,7 @@ impl<M: Message> Decoder<M> {
                     if self.filled < WIRE_HEADER_BYTES {
                         return Ok(None);
                     }
-                    self.header.check(M::DIRECTION, M::BODY_BYTES_MAX)?;
+                    self.header.check(M::DIRECTION, self.body_bytes_max, self.payload_bytes_max)?;
                     self.header.check_op(M::version_of(self.header.op))?;
                     self.body.clear();
                     self.state = ParseState::Body;

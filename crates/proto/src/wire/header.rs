@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{
     WIRE_HEADER_BYTES, WIRE_VERSION, WIRE_VERSION_BASIC, WireError, WireErrorKind, check_len,
 };
-use crate::{PAYLOAD_BYTES_MAX, crc32c};
+use crate::crc32c;
 
 pub(super) const MAGIC: [u8; 4] = *b"FSTW";
 
@@ -49,7 +49,12 @@ impl Header {
     }
 
     /// Runs every check that needs no body.
-    pub(super) fn check(&self, direction: u8, body_max: usize) -> Result<(), WireError> {
+    pub(super) fn check(
+        &self,
+        direction: u8,
+        body_max: usize,
+        payload_max: usize,
+    ) -> Result<(), WireError> {
         if self.magic != MAGIC {
             return Err(WireErrorKind::Magic(self.magic).at(0));
         }
@@ -67,6 +72,6 @@ impl Header {
             return Err(WireErrorKind::Value { what: "the direction", value }.at(6));
         }
         check_len("body", self.body_len(), body_max).map_err(|kind| kind.at(20))?;
-        check_len("payload", self.payload_len(), PAYLOAD_BYTES_MAX).map_err(|kind| kind.at(24))
+        check_len("payload", self.payload_len(), payload_max).map_err(|kind| kind.at(24))
     }
 }

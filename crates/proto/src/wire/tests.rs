@@ -636,6 +636,30 @@ fn lengths_and_versions_are_checked_before_anything_is_allocated() {
 }
 
 #[test]
+fn a_decoder_takes_no_more_than_its_limit() {
+    let reply = |data: usize| Reply {
+        tag: Tag(1),
+        result: Ok(ReplyBody::Data(vec![7; data].into())),
+        slots_free: 0,
+    };
+    let volumes = ReplyBody::Shards { shards: Vec::new(), next: None };
+    let mut decoder = Decoder::<Reply>::new();
+    decoder.limit(1024, 0);
+    let short = joined(&encode_reply(&Reply { result: Ok(volumes), ..reply(0) }).unwrap());
+    assert!(decoder.feed(&mut &short[..]).unwrap().is_some());
+    // The header alone is too much: nothing waits for the rest.
+    let long = joined(&encode_reply(&reply(1)).unwrap());
+    let error = decoder.feed(&mut &long[..WIRE_HEADER_BYTES]).unwrap_err();
+    assert!(matches!(error.kind, WireErrorKind::TooLong { what: "payload", max: 0, .. }));
+    let mut decoder = Decoder::<Reply>::new();
+    decoder.limit(8, usize::MAX);
+    let reason = Reply { result: Err(NodeError::Io("x".repeat(100))), ..reply(0) };
+    let long = joined(&encode_reply(&reason).unwrap());
+    let error = decoder.feed(&mut &long[..WIRE_HEADER_BYTES]).unwrap_err();
+    assert!(matches!(error.kind, WireErrorKind::TooLong { what: "body", max: 8, .. }));
+}
+
+#[test]
 fn errors_stay_and_long_messages_are_not_made() {
     let mut decoder = Decoder::<Request>::new();
     let mut noise: &[u8] = b"GET / HTTP/1.1";

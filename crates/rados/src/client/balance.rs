@@ -7,26 +7,26 @@
 //! objecter) counts, and the other images and connections of both cores count, too.
 //!
 //! Nothing tells the CPU time of one link. It is estimated from its requests and bytes. An estimate
-//! that is wrong makes a move too small or too large; the next look corrects that.
+//! that is wrong makes a move too small or too large; the next check corrects that.
 //!
 //! A move is a reconnection: the requests of the link are sent again. So a move has to gain
-//! something ([`WORTH`]), and a look comes only every [`LOOK_PERIOD`].
+//! something ([`WORTH`]), and a check comes only every [`CHECK_PERIOD`].
 
 use fieldstone_crush::OsdId;
 
 use super::places::Traffic;
 use crate::Nanos;
 
-/// The time between two looks at the cores' CPU time.
-pub(super) const LOOK_PERIOD: Nanos = Nanos::from_ms(200);
-/// A client whose links had less work since the last look than this, in ns of estimated CPU time,
-/// looks at nothing: it is not busy.
-pub(super) const LOOK_WORK_NS: u64 = 10_000_000;
+/// The time between two checks of the cores' CPU time.
+pub(super) const CHECK_PERIOD: Nanos = Nanos::from_ms(200);
+/// A client whose links had less work since the last check than this, in ns of estimated CPU time,
+/// checks nothing: it is not busy.
+pub(super) const CHECK_WORK_NS: u64 = 10_000_000;
 /// A core that uses less CPU time than this gives no link away, in ns per second.
 const BUSY: u64 = 500_000_000;
 /// The least difference between two cores at which a link moves, in ns per second.
 const WORTH: u64 = 200_000_000;
-/// The most links that move after one look.
+/// The most links that move after one check.
 const MOVES_MAX: usize = 16;
 /// The estimated CPU time of a request on its link, without data: a frame each way, and its share
 /// of a send and a receive.

@@ -3,7 +3,7 @@
 use fieldstone_crush::OsdId;
 
 use super::Client;
-use super::balance::{self, LOOK_PERIOD, LOOK_WORK_NS, LinkTraffic};
+use super::balance::{self, CHECK_PERIOD, CHECK_WORK_NS, LinkTraffic};
 use super::branch::{BranchId, CoreLoad, Errand, ErrandKind, Report, ReportKind};
 use super::links::Peer;
 use crate::Nanos;
@@ -38,12 +38,12 @@ impl Client {
         self.places.moves
     }
 
-    /// Asks all cores for their loads, if a look is due: the owner gives the CPU time that the
-    /// client's core has used so far with `used`. Costs nothing if no look is due.
+    /// Asks all cores for their loads, if a check is due: the owner gives the CPU time that the
+    /// client's core has used so far with `used`. Costs nothing if no check is due.
     pub fn measure(&mut self, now: Nanos, used: impl FnOnce() -> Nanos) {
         let has_ended = self.has_ended();
         let places = &mut self.places;
-        let is_due = now >= places.asked.plus(LOOK_PERIOD) && places.work_ns >= LOOK_WORK_NS;
+        let is_due = now >= places.asked.plus(CHECK_PERIOD) && places.work_ns >= CHECK_WORK_NS;
         if !places.has_branches() || !is_due || has_ended {
             return;
         }
@@ -53,7 +53,7 @@ impl Client {
         places.loads[0].report(CoreLoad { at: now, used: used() });
         places.errand_for_all(|| ErrandKind::Measure);
         places.work_ns = 0;
-        // A core that does not answer ends no look; the next one begins in any case.
+        // A core that does not answer ends no check; the next one begins in any case.
         let period = now.since(places.asked);
         places.asked = now;
         places.period = period;

@@ -222,10 +222,11 @@ impl Client {
         self.links.received(link, bytes, now);
     }
 
-    /// The transport of a link broke, or could not be made. The owner has closed it.
-    pub fn broken(&mut self, link: LinkId, why: String, now: Nanos) {
+    /// The transport of a link broke, or could not be made. The owner has closed it. What follows
+    /// happens in [`Client::run`]: until then, the numbers of links mean what they meant when the
+    /// owner's events happened.
+    pub fn broken(&mut self, link: LinkId, why: String) {
         self.links.broken(link, why);
-        self.hear_links(now);
     }
 
     /// Carries out calls and handles what has arrived, and does what is due. True if there was

@@ -23,7 +23,7 @@ pub(super) struct Place {
     pub(super) traffic: Traffic,
 }
 
-/// What went through a link since the last look.
+/// What went through a link since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Traffic {
     pub(super) requests: u64,

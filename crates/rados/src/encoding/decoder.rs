@@ -1,6 +1,6 @@
 //! Reads encoded values, and never past their end.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -146,8 +146,10 @@ impl Decoder {
     /// # Errors
     /// Fewer are left.
     pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
-        let mut array = [0; N];
-        array.copy_from_slice(&self.bytes(N, what)?);
+        let Some(array) = self.rest.first_chunk().copied() else {
+            return Err(self.short(what, N as u64));
+        };
+        self.skip_unchecked(N);
         Ok(array)
     }
 
@@ -156,7 +158,11 @@ impl Decoder {
     /// # Errors
     /// Fewer are left.
     pub fn skip(&mut self, len: usize, what: &'static str) -> Result<(), DecodeError> {
-        self.bytes(len, what).map(drop)
+        if self.rest.len() < len {
+            return Err(self.short(what, len as u64));
+        }
+        self.skip_unchecked(len);
+        Ok(())
     }
 
     /// All bytes that are left.
@@ -246,8 +252,10 @@ impl Decoder {
         DecodeError { what, offset: self.offset, fault }
     }
 
+    /// Moves on. It does not split the bytes: each part would count as a user of the memory, by an
+    /// atomic operation, and a message has dozens of numbers.
     fn skip_unchecked(&mut self, len: usize) {
-        let _ = self.rest.split_to(len);
+        self.rest.advance(len);
         self.offset += len;
     }
 }

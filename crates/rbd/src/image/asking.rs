@@ -65,15 +65,16 @@ impl Core {
         if !matches!(&error, RbdError::Locked { reason, .. } if *reason == KEPT) {
             return Err(error);
         }
-        for attempt in 0..ATTEMPTS {
+        let mut asked = 0;
+        for _ in 0..ATTEMPTS {
             self.check()?;
             let number = self.asking.next.get() + 1;
             self.asking.next.set(number);
             self.asking.under_way.borrow_mut().insert(number, Heard::default());
-            let result = self.ask(number, work, &mut *progress).await;
+            let result = self.ask(number, work, &mut asked, &mut *progress).await;
             self.asking.under_way.borrow_mut().remove(&number);
             match result?.map(|result| Errno(result.saturating_neg())) {
-                Some(errno) if errno == Errno(0) || attempt > 0 && is_done(work, errno) => {
+                Some(errno) if errno == Errno(0) || asked > 1 && is_done(work, errno) => {
                     self.mark_stale();
                     return self.refresh().await;
                 }
@@ -87,16 +88,19 @@ impl Core {
         Err(error)
     }
 
-    /// Asks once. `None` if no owner takes the request.
+    /// Asks with one number, again after silence. `None` if no owner takes the request. Counts in
+    /// `asked` how often an owner was asked: a later one may find the work done.
     async fn ask(
         &self,
         number: u64,
         work: &Work,
+        asked: &mut usize,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Option<i32>, RbdError> {
         let id = RequestId { client: self.client_id(), request: number };
         let payload = Notice::Request(Request { id: Some(id), work: work.clone() }).encode();
         loop {
+            *asked += 1;
             let object = self.store.object(&self.header_object());
             let reply = self.cluster.notify(object, payload.clone(), NOTIFY_TIMEOUT_MS).await;
             let reply = match reply {

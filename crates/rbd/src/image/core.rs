@@ -13,7 +13,7 @@ use fieldstone_tasks::Lock;
 use super::asking::Asking;
 use super::owner::Ownership;
 use super::requests::Requests;
-use super::sync::{Alone, Event, Gate, Pass, Spawner, Timer, Turn, Turns};
+use super::sync::{Alone, Event, Gate, ObjectLockGuard, ObjectLocks, Pass, Spawner, Timer};
 use super::view::View;
 use crate::error::RbdError;
 use crate::format::notice::ClientId;
@@ -95,7 +95,7 @@ pub(crate) struct Core {
     /// The object map, while this client owns it, or that of the snapshot.
     pub(crate) map: RefCell<Option<ObjectMap>>,
     gate: Gate,
-    turns: Turns,
+    object_locks: ObjectLocks,
     /// Why the image takes no more requests.
     fault: RefCell<Option<RbdError>>,
     pub(crate) closing: Cell<bool>,
@@ -109,9 +109,9 @@ pub(crate) struct Core {
     write_done: Event,
 }
 
-/// Handles of the core, for passes and turns.
+/// Handles of the core, for passes and for locks of objects.
 pub(crate) struct GateOf(Rc<Core>);
-pub(crate) struct TurnsOf(Rc<Core>);
+pub(crate) struct ObjectLocksOf(Rc<Core>);
 
 impl AsRef<Gate> for GateOf {
     fn as_ref(&self) -> &Gate {
@@ -119,9 +119,9 @@ impl AsRef<Gate> for GateOf {
     }
 }
 
-impl AsRef<Turns> for TurnsOf {
-    fn as_ref(&self) -> &Turns {
-        &self.0.turns
+impl AsRef<ObjectLocks> for ObjectLocksOf {
+    fn as_ref(&self) -> &ObjectLocks {
+        &self.0.object_locks
     }
 }
 
@@ -173,7 +173,7 @@ impl Core {
             asking: Asking::default(),
             map: RefCell::default(),
             gate: Gate::default(),
-            turns: Turns::default(),
+            object_locks: ObjectLocks::default(),
             fault: RefCell::default(),
             closing: Cell::new(false),
             changes: Cell::new(0),
@@ -326,14 +326,17 @@ impl Core {
         self.gate.open();
     }
 
-    /// True if a procedure of several steps works on an object.
-    pub(crate) fn is_busy(&self, object: u64) -> bool {
-        self.turns.is_busy(object)
+    /// True if a procedure of several steps has the lock of an object, or waits for it.
+    pub(crate) fn is_object_locked(&self, object: u64) -> bool {
+        self.object_locks.is_locked(object)
     }
 
-    /// Waits for a turn on an object.
-    pub(crate) async fn turn(self: &Rc<Self>, object: u64) -> Turn<TurnsOf> {
-        Turns::take(TurnsOf(Rc::clone(self)), object).await
+    /// Waits for the lock of an object.
+    pub(crate) async fn lock_object(
+        self: &Rc<Self>,
+        object: u64,
+    ) -> ObjectLockGuard<ObjectLocksOf> {
+        ObjectLocks::acquire(ObjectLocksOf(Rc::clone(self)), object).await
     }
 
     /// Counts a write until the ticket is dropped.

@@ -117,7 +117,7 @@ impl Core {
         }
     }
 
-    /// Changes the state of an object at the OSD, then in memory. The caller has a turn on it.
+    /// Changes the state of an object at the OSD, then in memory. The caller has its lock.
     pub(crate) async fn set_state(
         &self,
         object: u64,
@@ -145,31 +145,41 @@ impl Core {
         }
     }
 
-    /// Flags the map invalid, and goes on without it.
+    /// Flags the map invalid, and goes on without it. While the header does not have the flag, the
+    /// map stays: a write without it would make objects that the next owner's map denies.
     pub(crate) async fn invalidate_map(&self, reason: &str) -> Result<(), RbdError> {
         tracing::warn!(image = %self.name, reason, "the object map is invalid from now on");
-        *self.map.borrow_mut() = None;
         let flags = features::FLAG_OBJECT_MAP_INVALID | features::FLAG_FAST_DIFF_INVALID;
         let mut ops = ObjectOps::new();
         self.assert_owner(&mut ops);
         class::set_flags(&mut ops, flags, flags, SnapId::HEAD);
         let done = self.store.send(&self.header_object(), ops).await;
-        done.map(drop).map_err(|errno| {
-            if errno == Errno::EBUSY {
-                self.lose_lock();
+        // The header as it was read last says that the map is valid.
+        self.mark_stale();
+        match done {
+            Ok(_) => {
+                *self.map.borrow_mut() = None;
+                Ok(())
             }
-            self.error("flagging the object map invalid", errno)
-        })
+            Err(errno) => {
+                if errno == Errno::EBUSY {
+                    self.lose_lock();
+                }
+                Err(self.error("flagging the object map invalid", errno))
+            }
+        }
     }
 
-    /// Flags the map of a snapshot invalid.
+    /// Flags the map of a snapshot invalid. It is no error if the snapshot is gone.
     pub(crate) async fn invalidate_snapshot_map(&self, snapshot: SnapId) -> Result<(), RbdError> {
         let flags = features::FLAG_OBJECT_MAP_INVALID | features::FLAG_FAST_DIFF_INVALID;
         let mut ops = ObjectOps::new();
         self.assert_owner(&mut ops);
         class::set_flags(&mut ops, flags, flags, snapshot);
         match self.store.send(&self.header_object(), ops).await {
-            Ok(_) => {
+            // librbd removes a snapshot without asking the owner of the lock, if the image has not
+            // the feature `fast-diff`.
+            Ok(_) | Err(Errno::ENOENT) => {
                 self.mark_stale();
                 Ok(())
             }

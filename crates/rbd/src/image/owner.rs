@@ -103,6 +103,8 @@ pub(crate) struct Ownership {
     leaving: Cell<bool>,
     /// They keep nothing any more.
     settled: Cell<bool>,
+    /// Another client has asked for the lock, and a task gives it up.
+    pub(super) release_waits: Cell<bool>,
     /// Another client has asked for the lock, and it is left to that client until then.
     held_back_until: Cell<Option<Nanos>>,
     /// The possession has changed, or the image has stopped.
@@ -308,7 +310,8 @@ impl Core {
     }
 
     /// Gets the lock, and goes through the gate. While the caller holds the pass, this client does
-    /// not give the lock up.
+    /// not give the lock up. The view is up to date: a procedure may have changed the header while
+    /// the caller waited at the gate.
     pub(crate) async fn enter_as_owner(self: &Rc<Self>) -> Result<Pass<GateOf>, RbdError> {
         loop {
             self.check()?;
@@ -316,7 +319,7 @@ impl Core {
             self.acquire().await?;
             let pass = self.enter().await;
             self.check()?;
-            if self.owns_lock() {
+            if self.owns_lock() && !self.is_stale() {
                 return Ok(pass);
             }
         }
@@ -493,9 +496,16 @@ impl Core {
     async fn blocklist(&self, address: &str) -> Result<(), RbdError> {
         let action = "blocking a client that is gone";
         // The address has digits, dots, colons, brackets and a slash: nothing to escape.
-        let command =
-            format!(r#"{{"prefix": "osd blocklist", "blocklistop": "add", "addr": "{address}"}}"#);
-        let reply = self.cluster.command(command, Bytes::new()).await;
+        let command = |word| {
+            let command =
+                format!(r#"{{"prefix": "osd {word}", "{word}op": "add", "addr": "{address}"}}"#);
+            self.cluster.command(command, Bytes::new())
+        };
+        let mut reply = command("blocklist").await;
+        // Ceph 14 and 15 know only the old word.
+        if reply.as_ref().is_ok_and(|reply| reply.result == -Errno::EINVAL.0) {
+            reply = command("blacklist").await;
+        }
         let reply = reply.map_err(|errno| self.error(action, errno))?;
         Errno::check(reply.result).map_err(|errno| self.error(action, errno))?;
         self.cluster.newest_map().await.map_err(|errno| self.error(action, errno))

@@ -20,9 +20,12 @@
 //! **Again.** A client that hears nothing for half a minute asks again, with the same id. A request
 //! that is under way is not begun twice, and the result of one that is done is told again. A client
 //! that hears `ERESTART` asks from the beginning: the lock was lost, or the image is being closed.
+//! It may ask with the same id, so this result is not remembered. librbd numbers its requests from
+//! 1 each time that it opens an image: an id that comes with other work, or long after its result,
+//! names another request.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -42,20 +45,32 @@ use crate::pool;
 const RUNNING_MAX: usize = 16;
 /// The most results that are remembered.
 const DONE_MAX: usize = 64;
+/// How long a result is remembered. A client asks again every 30 s.
+const DONE_TIME: Nanos = Nanos::from_ms(120_000);
 /// The least time between two notifications of progress. A client waits for the next one for 30 s
 /// (Ceph: `rbd_request_timed_out_seconds`).
 const PROGRESS_PAUSE: Nanos = Nanos::from_ms(1_000);
 /// How often the end of a request is told, until all watchers have heard it.
 const TELL_ATTEMPTS: usize = 5;
 
+/// The result of a request.
+struct Done {
+    id: RequestId,
+    work: Work,
+    result: i32,
+    at: Nanos,
+}
+
 /// The requests that an image has taken.
 #[derive(Default)]
 pub(crate) struct Requests {
-    running: RefCell<BTreeSet<RequestId>>,
+    running: RefCell<BTreeMap<RequestId, Work>>,
     /// Those under way that have no id.
     unnamed: Cell<usize>,
     /// Results, the newest last.
-    done: RefCell<VecDeque<(RequestId, i32)>>,
+    done: RefCell<VecDeque<Done>>,
+    /// Ends that are being told.
+    telling: RefCell<BTreeSet<(RequestId, i32)>>,
 }
 
 impl Requests {
@@ -63,17 +78,25 @@ impl Requests {
         self.running.borrow().len() + self.unnamed.get() >= RUNNING_MAX
     }
 
-    fn result_of(&self, id: RequestId) -> Option<i32> {
-        self.done.borrow().iter().find(|&&(done, _)| done == id).map(|&(_, result)| result)
+    /// The result of the same request, if it was done not long ago.
+    fn result_of(&self, id: RequestId, work: &Work, now: Nanos) -> Option<i32> {
+        let done = self.done.borrow();
+        let mut same = done
+            .iter()
+            .filter(|done| done.id == id && done.work == *work && now <= done.at.plus(DONE_TIME));
+        same.next_back().map(|done| done.result)
     }
 
-    fn note_done(&self, id: RequestId, result: i32) {
-        self.running.borrow_mut().remove(&id);
+    fn note_done(&self, id: RequestId, result: i32, now: Nanos) {
+        let Some(work) = self.running.borrow_mut().remove(&id) else { return };
+        if result == -Errno::ERESTART.0 {
+            return;
+        }
         let mut done = self.done.borrow_mut();
         if done.len() == DONE_MAX {
             done.pop_front();
         }
-        done.push_back((id, result));
+        done.push_back(Done { id, work, result, at: now });
     }
 }
 
@@ -105,21 +128,22 @@ impl Core {
             });
             return None;
         };
-        if let Some(result) = requests.result_of(id) {
+        if let Some(running) = requests.running.borrow().get(&id) {
+            // Two requests of one id cannot be told apart: the other one waits.
+            return if *running == work { Some(notice::response(0)) } else { ask_again };
+        }
+        if let Some(result) = requests.result_of(id, &work, self.timer.now()) {
             self.tell_end(id, result);
             return Some(notice::response(result));
-        }
-        if requests.running.borrow().contains(&id) {
-            return Some(notice::response(0));
         }
         if requests.are_full() {
             return ask_again;
         }
-        requests.running.borrow_mut().insert(id);
+        requests.running.borrow_mut().insert(id, work.clone());
         let core = Rc::clone(self);
         self.spawner.spawn(async move {
             let result = core.carry_out(&work, Some(id)).await;
-            core.requests.note_done(id, result);
+            core.requests.note_done(id, result, core.timer.now());
             core.tell_end(id, result);
         });
         Some(notice::response(0))
@@ -127,6 +151,9 @@ impl Core {
 
     /// Tells the end of a request, until the client that has asked is sure to have heard it.
     fn tell_end(self: &Rc<Self>, id: RequestId, result: i32) {
+        if !self.requests.telling.borrow_mut().insert((id, result)) {
+            return;
+        }
         let core = Rc::clone(self);
         self.spawner.spawn(async move {
             let end = Notice::AsyncComplete(id, result).encode();
@@ -134,9 +161,10 @@ impl Core {
                 let object = core.store.object(&core.header_object());
                 match core.cluster.notify(object, end.clone(), NOTIFY_TIMEOUT_MS).await {
                     Err(Errno::ETIMEDOUT) if core.check().is_ok() => {}
-                    _ => return,
+                    _ => break,
                 }
             }
+            core.requests.telling.borrow_mut().remove(&(id, result));
         });
     }
 

@@ -1,4 +1,4 @@
-//! What the procedures of an image wait for: events, time, turns on an object, and a gate that
+//! What the procedures of an image wait for: events, time, locks of objects, and a gate that
 //! holds writes back.
 
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,16 @@ impl Event {
     /// A future of the next time.
     pub(crate) fn next(&self) -> Awaited<()> {
         let (filler, awaited) = oneshot();
-        self.0.borrow_mut().push(filler);
+        let mut waiting = self.0.borrow_mut();
+        let room = waiting.capacity();
+        if waiting.len() == room {
+            // Those who gave up are forgotten, so the list is as long as there are waiters.
+            waiting.retain(|filler| !filler.is_cancelled());
+            if waiting.len() > room / 2 {
+                waiting.reserve(room);
+            }
+        }
+        waiting.push(filler);
         awaited
     }
 
@@ -214,44 +223,48 @@ impl<T: AsRef<Gate>> Drop for Alone<T> {
     }
 }
 
-/// Turns on objects: a procedure of several steps has an object to itself, first come, first
-/// served.
+/// The locks of objects: while a procedure of several steps has the lock of an object, others wait
+/// for it, first come, first served. These locks are in this client's memory alone; the lock of the
+/// image is another one (`owner`).
 #[derive(Default)]
-pub(crate) struct Turns(RefCell<BTreeMap<u64, (Lock, usize)>>);
+pub(crate) struct ObjectLocks(RefCell<BTreeMap<u64, (Lock, usize)>>);
 
-/// A turn lasts until this is dropped.
-pub(crate) struct Turn<T: AsRef<Turns>> {
-    turns: T,
+/// Holds the lock of an object until it is dropped.
+pub(crate) struct ObjectLockGuard<T: AsRef<ObjectLocks>> {
+    locks: T,
     object: u64,
     guard: Option<LockGuard>,
 }
 
-impl Turns {
-    /// True if a task has a turn on the object, or waits for one.
-    pub(crate) fn is_busy(&self, object: u64) -> bool {
-        let turns = self.0.borrow();
-        !turns.is_empty() && turns.contains_key(&object)
+impl ObjectLocks {
+    /// True if a task has the lock of the object, or waits for it.
+    pub(crate) fn is_locked(&self, object: u64) -> bool {
+        let locks = self.0.borrow();
+        !locks.is_empty() && locks.contains_key(&object)
     }
 
-    /// Waits for a turn.
-    pub(crate) async fn take<T: AsRef<Turns>>(turns: T, object: u64) -> Turn<T> {
+    /// Waits for the lock of an object.
+    pub(crate) async fn acquire<T: AsRef<ObjectLocks>>(
+        locks: T,
+        object: u64,
+    ) -> ObjectLockGuard<T> {
         let lock = {
-            let mut all = turns.as_ref().0.borrow_mut();
+            let mut all = locks.as_ref().0.borrow_mut();
             let (lock, users) = all.entry(object).or_default();
             *users += 1;
             lock.clone()
         };
-        // The turn exists before the wait: if the procedure is dropped, the count stays right.
-        let mut turn = Turn { turns, object, guard: None };
-        turn.guard = Some(lock.acquire().await);
-        turn
+        // The guard exists before the wait: if the procedure is dropped, the count stays right.
+        let mut held = ObjectLockGuard { locks, object, guard: None };
+        held.guard = Some(lock.acquire().await);
+        held
     }
 }
 
-impl<T: AsRef<Turns>> Drop for Turn<T> {
+impl<T: AsRef<ObjectLocks>> Drop for ObjectLockGuard<T> {
     fn drop(&mut self) {
         drop(self.guard.take());
-        let mut all = self.turns.as_ref().0.borrow_mut();
+        let mut all = self.locks.as_ref().0.borrow_mut();
         if let Some((_, users)) = all.get_mut(&self.object) {
             *users -= 1;
             if *users == 0 {

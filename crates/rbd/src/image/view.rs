@@ -21,7 +21,7 @@ use crate::error::RbdError;
 use crate::format::class::ParentSpec;
 use crate::format::{Features, Layout, ObjectExtent, names};
 use crate::header::Header;
-use crate::store::{Store, answer};
+use crate::store::{Store, first_answer};
 
 /// The longest chain of parents.
 pub const PARENTS_MAX: usize = 64;
@@ -228,21 +228,16 @@ fn object_data(
     is_sparse: bool,
     offset: u64,
 ) -> Result<ObjectData, Errno> {
-    let reply = match reply {
-        Ok(reply) => reply,
-        Err(Errno::ENOENT) => return Ok(ObjectData::Missing),
-        Err(other) => return Err(other),
-    };
-    let data = match answer(&reply, 0) {
+    let data = match reply.and_then(first_answer) {
         Ok(data) => data,
         Err(Errno::ENOENT) => return Ok(ObjectData::Missing),
         Err(other) => return Err(other),
     };
     if is_sparse {
-        let sparse = SparseData::decode(data).map_err(|_| Errno::EIO)?;
+        let sparse = SparseData::decode(&data).map_err(|_| Errno::EIO)?;
         return Ok(ObjectData::Sparse(sparse, offset));
     }
-    Ok(ObjectData::Bytes(data.clone()))
+    Ok(ObjectData::Bytes(data))
 }
 
 impl ObjectData {

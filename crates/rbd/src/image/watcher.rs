@@ -135,9 +135,20 @@ impl Core {
             return notice::response(-Errno::EROFS.0);
         }
         if possession == Possession::Owned {
-            let core = Rc::clone(self);
-            self.spawner.spawn(async move { core.release(true).await });
+            self.release_in_background();
         }
         notice::response(0)
+    }
+
+    /// Another client has asked for the lock, and gets it. It may ask again while it waits.
+    fn release_in_background(self: &Rc<Self>) {
+        if self.ownership.release_waits.replace(true) {
+            return;
+        }
+        let core = Rc::clone(self);
+        self.spawner.spawn(async move {
+            core.release(true).await;
+            core.ownership.release_waits.set(false);
+        });
     }
 }

@@ -26,8 +26,8 @@
 //! still has the lock. If not, it fails, and the whole write begins again when the lock is back.
 //!
 //! **Order.** Requests for one object reach its OSD in the order in which they were sent. So only
-//! changes of several steps need turns, and a change of one step takes one while such a change is
-//! under way.
+//! changes of several steps need the lock of the object (`sync`). A change of one step takes this
+//! lock only while such a change is in flight.
 
 use std::rc::Rc;
 
@@ -220,7 +220,7 @@ impl Core {
             Some(_) => false,
             None => view.parent.is_none(),
         };
-        if one_step && !self.is_busy(object) {
+        if one_step && !self.is_object_locked(object) {
             if view.object_overlap(object) == 0 {
                 let hint = self.state(object).is_none();
                 return self.send_change(view, object, &change, hint).await;
@@ -229,12 +229,12 @@ impl Core {
                 return Ok(());
             }
         }
-        let _turn = self.turn(object).await;
-        self.change_in_turn(view, object, change).await
+        let _guard = self.lock_object(object).await;
+        self.change_locked(view, object, change).await
     }
 
     /// A change of several steps.
-    async fn change_in_turn(
+    async fn change_locked(
         self: &Rc<Self>,
         view: &Rc<View>,
         object: u64,
@@ -450,7 +450,7 @@ impl Core {
 
     /// Copies the parent's bytes into an object that does not exist, without another change. The
     /// snapshots find them too. An object that would have only zeroes does not appear. The caller
-    /// has a turn on it.
+    /// has its lock.
     pub(crate) async fn copy_up(&self, view: &View, object: u64) -> Result<(), RbdError> {
         self.still_owns()?;
         let overlap = view.object_overlap(object);

@@ -2,7 +2,7 @@
 
 use fieldstone_rados::op::ObjectOps;
 
-use super::{CreateOptions, Pool};
+use super::{CreateOptions, Pool, or_missing};
 use crate::error::RbdError;
 use crate::find;
 use crate::format::class::{self, ChildSpec, ParentSpec};
@@ -14,7 +14,8 @@ impl Pool {
     ///
     /// # Errors
     /// There is no such snapshot, or an image of the clone's name; or the cluster answers with an
-    /// error. Then nothing is left of the clone.
+    /// error. Then nothing is left of the clone, unless the cluster does not answer at all: then
+    /// the clone is to be removed.
     pub async fn clone_image(
         &self,
         parent: &Pool,
@@ -46,11 +47,28 @@ impl Pool {
         let options = CreateOptions { size_bytes, features, ..options.clone() };
         let child = self.create(name, &options).await?;
         let attached = self.attach(parent, &spec, name, &child, size_bytes).await;
-        if let Err(error) = attached {
-            self.clean_up(name, &child).await;
-            return Err(error);
+        let Err(error) = attached else { return Ok(child) };
+        // The parent may have the clone on its list: the answer that said so may be lost.
+        let mut ops = ObjectOps::new();
+        class::child_detach(&mut ops, spec.snapshot, &self.child(&child));
+        let detached = parent.store.send(&names::header(&spec.image), ops).await;
+        match or_missing(detached) {
+            Ok(()) => self.clean_up(name, &child).await,
+            // An image that is there can be removed, and then leaves its parent.
+            Err(errno) => {
+                let image = name;
+                tracing::warn!(image, %errno, "the clone may be on its parent's list; it stays");
+            }
         }
-        Ok(child)
+        Err(error)
+    }
+
+    fn child(&self, id: &str) -> ChildSpec {
+        ChildSpec {
+            pool: self.info.id,
+            namespace: self.store.namespace.to_string(),
+            image: id.to_owned(),
+        }
     }
 
     async fn attach(
@@ -69,12 +87,7 @@ impl Pool {
         let sent = self.store.send(&names::header(child), ops).await;
         sent.map_err(failed("setting its parent"))?;
         let mut ops = ObjectOps::new();
-        let child = ChildSpec {
-            pool: self.info.id,
-            namespace: self.store.namespace.to_string(),
-            image: child.to_owned(),
-        };
-        class::child_attach(&mut ops, spec.snapshot, &child);
+        class::child_attach(&mut ops, spec.snapshot, &self.child(child));
         let sent = parent.store.send(&names::header(&spec.image), ops).await;
         sent.map(drop).map_err(failed("adding it to its parent"))
     }

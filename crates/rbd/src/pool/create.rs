@@ -62,8 +62,8 @@ enum Step {
     ObjectMap,
 }
 
-/// What has to be known before an image is made.
-struct Plan {
+/// The parameters of an image that is made.
+struct ImageParams {
     layout: Layout,
     features: Features,
     data_pool: Option<PoolId>,
@@ -77,20 +77,20 @@ impl Pool {
     /// There is an image of this name, the options make no sense, or the cluster answers with an
     /// error. Then nothing is left of the image.
     pub async fn create(&self, name: &str, options: &CreateOptions) -> Result<String, RbdError> {
-        let mut plan = self.plan(name, options).await?;
+        let mut params = self.params(name, options).await?;
         for _ in 0..IDS_MAX {
             let mut done = Vec::new();
-            let Err((step, error)) = self.make(name, options, &plan, &mut done).await else {
-                return Ok(plan.id);
+            let Err((step, error)) = self.make(name, options, &params, &mut done).await else {
+                return Ok(params.id);
             };
-            self.undo(name, &plan.id, &done).await;
+            self.undo(name, &params.id, &done).await;
             let is_taken = error.errno() == Some(Errno::EEXIST);
             match step {
                 Step::IdObject | Step::Directory if is_taken => {
                     return Err(RbdError::Exists(format!("image {}", self.path(name))));
                 }
                 // Another image has the id.
-                Step::Header if is_taken => plan.id = self.new_id(name).await?,
+                Step::Header if is_taken => params.id = self.new_id(name).await?,
                 Step::Directory if error.errno() == Some(Errno::ENOENT) => {
                     return Err(RbdError::Invalid(format!(
                         "pool {} has no namespace {}; make it with `rbd namespace create`",
@@ -103,7 +103,7 @@ impl Pool {
         Err(RbdError::cluster(name, "making its header", Errno::EEXIST))
     }
 
-    async fn plan(&self, name: &str, options: &CreateOptions) -> Result<Plan, RbdError> {
+    async fn params(&self, name: &str, options: &CreateOptions) -> Result<ImageParams, RbdError> {
         let invalid = |reason: String| Err(RbdError::Invalid(format!("image {name}: {reason}")));
         check_name(name)?;
         if self.info.is_erasure_coded {
@@ -150,7 +150,7 @@ impl Pool {
             ));
         }
         let id = self.new_id(name).await?;
-        Ok(Plan { layout, features, data_pool: data_pool.map(|pool| pool.id), id })
+        Ok(ImageParams { layout, features, data_pool: data_pool.map(|pool| pool.id), id })
     }
 
     async fn new_id(&self, name: &str) -> Result<String, RbdError> {
@@ -167,11 +167,11 @@ impl Pool {
         &self,
         name: &str,
         options: &CreateOptions,
-        plan: &Plan,
+        params: &ImageParams,
         done: &mut Vec<Step>,
     ) -> Result<(), (Step, RbdError)> {
         let failed = |step, action| move |errno| (step, RbdError::cluster(name, action, errno));
-        self.make_id_object(name, &plan.id)
+        self.make_id_object(name, &params.id)
             .await
             .map_err(failed(Step::IdObject, "making its id"))?;
         done.push(Step::IdObject);
@@ -180,36 +180,43 @@ impl Pool {
         if !self.store.namespace.is_empty() {
             class::dir_state_assert(&mut ops, 0);
         }
-        class::dir_add_image(&mut ops, name, &plan.id);
+        class::dir_add_image(&mut ops, name, &params.id);
         let sent = self.store.send(names::DIRECTORY, ops).await;
         sent.map_err(failed(Step::Directory, "adding it to the directory"))?;
         done.push(Step::Directory);
 
         let mut ops = ObjectOps::new();
-        let metadata_pool = plan.data_pool.map(|_| self.info.id);
-        let prefix = names::data_prefix(&plan.id, metadata_pool);
-        let order = plan.layout.order();
+        let metadata_pool = params.data_pool.map(|_| self.info.id);
+        let prefix = names::data_prefix(&params.id, metadata_pool);
+        let order = params.layout.order();
         ops.create(true);
-        class::create(&mut ops, options.size_bytes, order, plan.features, &prefix, plan.data_pool);
-        let sent = self.store.send(&names::header(&plan.id), ops).await;
+        class::create(
+            &mut ops,
+            options.size_bytes,
+            order,
+            params.features,
+            &prefix,
+            params.data_pool,
+        );
+        let sent = self.store.send(&names::header(&params.id), ops).await;
         sent.map_err(failed(Step::Header, "making its header"))?;
         done.push(Step::Header);
 
-        if plan.features.has(Features::STRIPING) {
+        if params.features.has(Features::STRIPING) {
             // A request of its own: the class reads the features, and a request does not see its
             // own changes.
             let mut ops = ObjectOps::new();
-            let (unit, count) = (plan.layout.stripe_unit(), plan.layout.stripe_count());
+            let (unit, count) = (params.layout.stripe_unit(), params.layout.stripe_count());
             class::set_stripe_unit_count(&mut ops, unit, count);
-            let sent = self.store.send(&names::header(&plan.id), ops).await;
+            let sent = self.store.send(&names::header(&params.id), ops).await;
             sent.map_err(failed(Step::ObjectMap, "setting its striping"))?;
         }
 
-        if plan.features.has(Features::OBJECT_MAP) {
+        if params.features.has(Features::OBJECT_MAP) {
             let mut ops = ObjectOps::new();
-            let objects = plan.layout.objects(options.size_bytes);
+            let objects = params.layout.objects(options.size_bytes);
             class::object_map_resize(&mut ops, objects, ObjectState::Nonexistent);
-            let object = names::object_map(&plan.id, SnapId::HEAD);
+            let object = names::object_map(&params.id, SnapId::HEAD);
             let sent = self.store.send(&object, ops).await;
             sent.map_err(failed(Step::ObjectMap, "making its object map"))?;
             done.push(Step::ObjectMap);
@@ -271,34 +278,55 @@ impl Pool {
         or_missing(self.store.send(names::DIRECTORY, ops).await).map_err(failed)
     }
 
-    /// Gives an image another name. Clients that have it open go on.
+    /// Gives an image another name. Clients that have it open go on. A change of the name that was
+    /// broken off goes on where it was.
     ///
     /// # Errors
-    /// There is no such image, or one of the new name.
+    /// There is no such image, or one of the new name; or the cluster answers with an error. Then
+    /// the image has one of the names, or both.
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), RbdError> {
         check_name(to)?;
         let id = find::id_of(&self.store, from).await.map_err(|error| self.named(error, from))?;
         let failed = |action| move |errno| RbdError::cluster(from, action, errno);
-        match self.make_id_object(to, &id).await {
-            Ok(()) => {}
+        let is_new = match self.make_id_object(to, &id).await {
+            Ok(()) => true,
+            // This image's own: an earlier try was broken off.
+            Err(Errno::EEXIST) if from != to && self.has_id(to, &id).await => false,
             Err(Errno::EEXIST) => {
                 return Err(RbdError::Exists(format!("image {}", self.path(to))));
             }
             Err(errno) => return Err(failed("making its new id")(errno)),
-        }
+        };
         let mut ops = ObjectOps::new();
         class::dir_rename_image(&mut ops, from, to, &id);
         if let Err(errno) = self.store.send(names::DIRECTORY, ops).await {
-            let mut ops = ObjectOps::new();
-            ops.delete();
-            let _ = self.store.send(&names::id_object(to), ops).await;
-            return Err(failed("renaming it in the directory")(errno));
+            // The answer of a change that was made may be lost. The image needs the object with
+            // its id then.
+            let in_directory = find::id_in_directory(&self.store, to).await;
+            if !in_directory.as_ref().is_ok_and(|found| *found == id) {
+                let can_be_read = matches!(in_directory, Ok(_) | Err(RbdError::NoImage(_)));
+                if is_new && can_be_read && is_refusal_of_directory(errno) {
+                    let mut ops = ObjectOps::new();
+                    ops.delete();
+                    let _ = self.store.send(&names::id_object(to), ops).await;
+                }
+                return Err(failed("renaming it in the directory")(errno));
+            }
         }
         let mut ops = ObjectOps::new();
         ops.delete();
         or_missing(self.store.send(&names::id_object(from), ops).await)
             .map_err(failed("removing its old id"))
     }
+
+    async fn has_id(&self, name: &str, id: &str) -> bool {
+        find::id_of(&self.store, name).await.is_ok_and(|found| found == id)
+    }
+}
+
+/// True if the directory's class gave the error: it has changed nothing.
+fn is_refusal_of_directory(errno: Errno) -> bool {
+    matches!(errno, Errno::ESTALE | Errno::EEXIST | Errno::ENOENT | Errno::EINVAL | Errno::EBUSY)
 }
 
 /// Refuses names that other clients could not use.

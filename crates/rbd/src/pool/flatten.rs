@@ -65,7 +65,7 @@ pub(super) async fn copy_parent(core: &Rc<Core>, progress: Progress<'_>) -> Resu
     };
     let objects = header.layout.objects(overlap_bytes.min(header.size_bytes));
     each_object(core, 0..objects, progress, |core, view, object| async move {
-        let _turn = core.turn(object).await;
+        let _guard = core.lock_object(object).await;
         core.copy_up(&view, object).await
     })
     .await

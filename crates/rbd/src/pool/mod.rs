@@ -18,6 +18,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
+use fieldstone_block::Nanos;
 use fieldstone_rados::cluster::{Cluster, PoolInfo};
 use fieldstone_rados::errno::Errno;
 use fieldstone_tasks::oneshot;
@@ -37,7 +38,9 @@ pub(crate) use serve::carry_out;
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Objects that are removed or rolled back at the same time.
-const OBJECTS_AT_ONCE: u64 = 64;
+const OBJECTS_AT_ONCE: usize = 64;
+/// Objects that a procedure looks at before other tasks of the core get their turn.
+const OBJECTS_PER_TURN: u64 = 4096;
 
 /// A namespace of a pool.
 pub struct Pool {
@@ -186,28 +189,49 @@ async fn each_object<F>(
 where
     F: Future<Output = Result<(), RbdError>> + 'static,
 {
+    each_object_that(core, objects, progress, |_, _| true, work).await
+}
+
+/// As [`each_object`], for the objects for which there is anything to do. The object map denies
+/// most objects of a large thin image: so other tasks of the core get their turn after
+/// [`OBJECTS_PER_TURN`] objects, even if none of them needs an answer of the cluster.
+async fn each_object_that<F>(
+    core: &Rc<Core>,
+    objects: std::ops::Range<u64>,
+    progress: Progress<'_>,
+    needs_work: impl Fn(&View, u64) -> bool,
+    work: impl Fn(Rc<Core>, Rc<View>, u64) -> F,
+) -> Result<(), RbdError>
+where
+    F: Future<Output = Result<(), RbdError>> + 'static,
+{
     let total = objects.end.saturating_sub(objects.start);
     let view = core.view();
-    let mut next = objects.start;
+    let (mut next, mut pause_at) = (objects.start, objects.start + OBJECTS_PER_TURN);
     while next < objects.end {
         core.check()?;
         core.still_owns()?;
-        let end = objects.end.min(next + OBJECTS_AT_ONCE);
-        let running: Vec<_> = (next..end)
-            .map(|object| {
+        let end = objects.end.min(pause_at);
+        let mut running = Vec::new();
+        while next < end && running.len() < OBJECTS_AT_ONCE {
+            if needs_work(&view, next) {
                 let (filler, done) = oneshot();
-                let task = work(Rc::clone(core), Rc::clone(&view), object);
+                let task = work(Rc::clone(core), Rc::clone(&view), next);
                 core.spawner.spawn(async move { filler.fill(task.await) });
-                done
-            })
-            .collect();
+                running.push(done);
+            }
+            next += 1;
+        }
         let mut result = Ok(());
         for done in running {
             result = result.and(done.await);
         }
         result?;
-        next = end;
         progress(next - objects.start, total);
+        if next == pause_at {
+            pause_at += OBJECTS_PER_TURN;
+            core.timer.sleep(Nanos(0)).await;
+        }
     }
     Ok(())
 }

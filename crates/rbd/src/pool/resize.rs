@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use fieldstone_rados::op::ObjectOps;
 
-use super::{Pool, Progress, each_object, or_missing};
+use super::{Pool, Progress, each_object_that, or_missing};
 use crate::error::RbdError;
 use crate::format::object_map::OBJECTS_MAX;
 use crate::format::request::Work;
@@ -77,8 +77,14 @@ pub(super) async fn resize(
     }
     if !grows {
         cut_objects(core, size_bytes).await?;
-        each_object(core, objects..header.objects(), progress, |core, view, object| async move {
-            let _turn = core.turn(object).await;
+        // What the map denies, and no snapshot needs of the parent, is as it should be.
+        let needs_work = |view: &View, object| {
+            let has_snapshots = !view.snap_context.snaps.is_empty();
+            core.may_exist(object) || has_snapshots && view.object_overlap(object) > 0
+        };
+        let behind = objects..header.objects();
+        each_object_that(core, behind, progress, needs_work, |core, view, object| async move {
+            let _guard = core.lock_object(object).await;
             keep_for_snapshots(&core, &view, object).await?;
             core.remove_object(&view, object).await
         })
@@ -137,7 +143,7 @@ async fn cut_objects(core: &Rc<Core>, size_bytes: u64) -> Result<(), RbdError> {
         if extent.object >= objects {
             continue;
         }
-        let _turn = core.turn(extent.object).await;
+        let _guard = core.lock_object(extent.object).await;
         keep_for_snapshots(core, &view, extent.object).await?;
         if !core.may_exist(extent.object) {
             continue;

@@ -9,7 +9,7 @@ use super::{Pool, Progress, resize, snapshot};
 use crate::error::RbdError;
 use crate::format::request::Work;
 use crate::image::Core;
-use crate::store::{Store, find_pool};
+use crate::store::Store;
 
 /// Carries out what another client has asked for. The image has the lock, and keeps it meanwhile.
 ///
@@ -32,34 +32,52 @@ pub(crate) async fn carry_out(
     let _alone = core.enter_alone().await;
     core.still_owns()?;
     core.refresh().await?;
-    match work {
-        Work::Flatten => pool.forget_parent(core).await,
-        Work::Resize { size_bytes, may_shrink } => {
-            resize::check_size(core, *size_bytes, *may_shrink)?;
-            resize::resize(core, *size_bytes, progress).await
-        }
-        Work::CreateSnapshot(name) => {
-            check_name(name)?;
-            snapshot::create(core, name).await.map(drop)
-        }
-        Work::RemoveSnapshot(name) => {
-            let id = core.header().snapshot_named(name)?.info.id;
-            pool.remove_one(core, id).await
-        }
-        Work::RenameSnapshot(id, name) => {
-            check_name(name)?;
-            snapshot::rename(core, *id, name).await
-        }
-        Work::ProtectSnapshot(name) => snapshot::protect(core, name).await,
-        Work::UnprotectSnapshot(name) => pool.unprotect(core, name).await,
+    let result = pool.change(core, work, progress).await;
+    if result.is_err() {
+        // The header may have changed all the same. Writes that wait at the gate need the new one.
+        core.mark_stale();
     }
+    result
 }
 
 impl Pool {
-    /// The pool of an open image.
+    /// Changes an image. The caller has the lock, and no write is under way.
+    async fn change(
+        &self,
+        core: &Rc<Core>,
+        work: &Work,
+        progress: Progress<'_>,
+    ) -> Result<(), RbdError> {
+        match work {
+            Work::Flatten => self.forget_parent(core).await,
+            Work::Resize { size_bytes, may_shrink } => {
+                resize::check_size(core, *size_bytes, *may_shrink)?;
+                resize::resize(core, *size_bytes, progress).await
+            }
+            Work::CreateSnapshot(name) => {
+                check_name(name)?;
+                snapshot::create(core, name).await.map(drop)
+            }
+            Work::RemoveSnapshot(name) => {
+                let id = core.header().snapshot_named(name)?.info.id;
+                self.remove_one(core, id).await
+            }
+            Work::RenameSnapshot(id, name) => {
+                check_name(name)?;
+                snapshot::rename(core, *id, name).await
+            }
+            Work::ProtectSnapshot(name) => snapshot::protect(core, name).await,
+            Work::UnprotectSnapshot(name) => self.unprotect(core, name).await,
+        }
+    }
+
+    /// The pool of an open image. It may have got another name since the image was opened.
     async fn of(core: &Rc<Core>) -> Result<Self, RbdError> {
         let (cluster, timer) = (core.cluster.clone(), core.timer.clone());
-        let info = find_pool(&cluster, &core.spec.pool).await?;
+        let pools = cluster.pools().await;
+        let pools = pools.map_err(|errno| core.error("the list of pools", errno))?;
+        let info = pools.into_iter().find(|pool| pool.id == core.store.pool);
+        let info = info.ok_or_else(|| RbdError::NoPool(core.spec.pool.clone()))?;
         let store = Store::new(&cluster, info.id, &core.spec.namespace);
         Ok(Self { cluster, timer, info, store, seed: Default::default() })
     }

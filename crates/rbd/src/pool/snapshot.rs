@@ -13,7 +13,7 @@ use crate::error::RbdError;
 use crate::format::class::{ParentSpec, Protection};
 use crate::format::request::Work;
 use crate::format::{Features, ObjectMap, ObjectState, class, features, names};
-use crate::header::Snapshot;
+use crate::header::{Header, Snapshot};
 use crate::image::Core;
 use crate::store::answer;
 
@@ -240,30 +240,69 @@ pub(super) async fn create(core: &Rc<Core>, name: &str) -> Result<SnapId, RbdErr
         let mut ops = ObjectOps::new();
         core.assert_owner(&mut ops);
         class::snapshot_add(&mut ops, id, name);
-        match core.store.send(&core.header_object(), ops).await {
-            Ok(_) => {
-                finish_maps(core, id, has_map).await?;
-                core.mark_stale();
-                core.refresh().await?;
-                return Ok(id);
+        let Err(errno) = core.store.send(&core.header_object(), ops).await else {
+            return finish(core, id, has_map).await;
+        };
+        match outcome(core, id, errno).await {
+            Outcome::Done => return finish(core, id, has_map).await,
+            // The header has not the snapshot, but may get it: its number and its map stay.
+            Outcome::Unknown => return Err(core.error("adding the snapshot", errno)),
+            Outcome::Refused => {}
+        }
+        let mut ops = ObjectOps::new();
+        ops.delete();
+        let _ = core.store.send(&names::object_map(&core.id, id), ops).await;
+        let _ = core.cluster.remove_snap(data_pool, id).await;
+        match errno {
+            // Another client made a newer snapshot meanwhile.
+            Errno::ESTALE => {}
+            Errno::EEXIST => {
+                return Err(RbdError::Exists(format!("snapshot {}@{name}", core.name)));
             }
-            Err(errno) => {
-                let mut ops = ObjectOps::new();
-                ops.delete();
-                let _ = core.store.send(&names::object_map(&core.id, id), ops).await;
-                let _ = core.cluster.remove_snap(data_pool, id).await;
-                match errno {
-                    // Another client made a newer snapshot meanwhile.
-                    Errno::ESTALE => {}
-                    Errno::EEXIST => {
-                        return Err(RbdError::Exists(format!("snapshot {}@{name}", core.name)));
-                    }
-                    errno => return Err(core.error("adding the snapshot", errno)),
-                }
-            }
+            errno => return Err(core.error("adding the snapshot", errno)),
         }
     }
     Err(core.error("adding the snapshot", Errno::ESTALE))
+}
+
+/// After the header has got a snapshot.
+async fn finish(core: &Rc<Core>, id: SnapId, has_map: bool) -> Result<SnapId, RbdError> {
+    finish_maps(core, id, has_map).await?;
+    core.mark_stale();
+    core.refresh().await?;
+    Ok(id)
+}
+
+/// What became of a request that ended with an error.
+enum Outcome {
+    /// The OSD executed it all the same.
+    Done,
+    /// The OSD refused it.
+    Refused,
+    Unknown,
+}
+
+/// Whether a header has got a snapshot, although the request ended with an error. An answer may be
+/// lost after the OSD has executed the request. To give the number of a snapshot back destroys its
+/// data, so the header is asked whenever the OSD's class may not have given the error.
+async fn outcome(core: &Core, id: SnapId, errno: Errno) -> Outcome {
+    match errno {
+        Errno::ESTALE | Errno::EBUSY | Errno::EDQUOT | Errno::EINVAL => return Outcome::Refused,
+        Errno::ESHUTDOWN => return Outcome::Unknown,
+        _ => {}
+    }
+    let header = match Header::load(&core.store, &core.id, &core.spec.image).await {
+        Ok(header) => header,
+        Err(error) => {
+            tracing::warn!(image = %core.name, %error, "whether it has the snapshot is not known");
+            return Outcome::Unknown;
+        }
+    };
+    match header.snapshot(id) {
+        Some(_) => Outcome::Done,
+        None if errno == Errno::EEXIST => Outcome::Refused,
+        None => Outcome::Unknown,
+    }
 }
 
 /// Copies the object map for a snapshot. False if there is none that can be trusted.
@@ -299,10 +338,9 @@ async fn finish_maps(core: &Rc<Core>, id: SnapId, has_map: bool) -> Result<(), R
     let mut ops = ObjectOps::new();
     core.assert_map_owner(&mut ops);
     class::object_map_snap_add(&mut ops);
-    if let Err(errno) = core.store.send(&core.map_object(), ops).await {
-        drop(core.error("changing the object map", errno));
-        return core.invalidate_map("a snapshot could not be noted in it").await;
-    }
+    let sent = core.store.send(&core.map_object(), ops).await;
+    // Also after an error: the OSD may have changed the map, and the next write of an object must
+    // change it again.
     if let Some(map) = core.map.borrow_mut().as_mut() {
         for object in 0..map.len() {
             if map.get(object) == ObjectState::Exists {
@@ -310,7 +348,9 @@ async fn finish_maps(core: &Rc<Core>, id: SnapId, has_map: bool) -> Result<(), R
             }
         }
     }
-    Ok(())
+    let Err(errno) = sent else { return Ok(()) };
+    drop(core.error("changing the object map", errno));
+    core.invalidate_map("a snapshot could not be noted in it").await
 }
 
 /// What changed between a snapshot and the next one changed between the one before and the next.
@@ -345,9 +385,12 @@ async fn merge_map(core: &Rc<Core>, snapshot: &Snapshot) -> Result<(), RbdError>
         core.check()?;
         return invalidate(core, next, "a removed snapshot could not be noted in it").await;
     }
-    if next == SnapId::HEAD {
+    // A map that was given up meanwhile stays so: it lacks what was written since.
+    if next == SnapId::HEAD && core.map.borrow().is_some() {
         let map = core.load_map(SnapId::HEAD).await?;
-        *core.map.borrow_mut() = Some(map);
+        if let Some(present) = core.map.borrow_mut().as_mut() {
+            *present = map;
+        }
     }
     Ok(())
 }

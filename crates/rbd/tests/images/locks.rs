@@ -167,3 +167,19 @@ fn a_slow_owner_is_waited_for() {
     world.thaw(a);
     world.run_until("the write", |world| world.take(b, id).is_some());
 }
+
+/// Ceph 14 and 15 know the command by which clients are shut out under another name.
+#[test]
+fn a_dead_owner_is_shut_out_with_the_words_of_older_monitors() {
+    let mut world = world(1);
+    world.model.with_store(|store| store.make_monitors_old());
+    let (a, b) = (world.open("vm"), world.open("vm"));
+    world.write(a, 0, &[1; 10]);
+    let address = world.guest(a).handle.address();
+    world.kill(a);
+    world.write(b, 0, &[2; 10]);
+    let is_out = |store: &mut fieldstone_cluster_model::Store| {
+        store.all_shut_out().any(|(shut_out, _)| address.ends_with(shut_out))
+    };
+    assert!(world.model.with_store(is_out), "{address} is not shut out");
+}

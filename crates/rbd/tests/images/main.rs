@@ -1,5 +1,6 @@
 //! Images in a model of a cluster.
 
+mod again;
 mod basics;
 mod chaos;
 mod clones;
@@ -9,5 +10,7 @@ mod maps;
 mod oracle;
 mod requests;
 mod sharing;
+mod stale;
 mod torture;
+mod unsure;
 mod world;

@@ -24,7 +24,12 @@ use super::world::{World, assert_bytes, spec};
 const RESTART: i32 = -85;
 
 /// Asks the owner, and waits for the end. `None` if no owner takes the request.
-async fn ask(cluster: Cluster, header: ObjectName, work: Work, number: Option<u64>) -> Option<i32> {
+pub async fn ask(
+    cluster: Cluster,
+    header: ObjectName,
+    work: Work,
+    number: Option<u64>,
+) -> Option<i32> {
     let watch = cluster.watch(header.clone()).await.expect("the header is there");
     let (client, _) = cluster.identity().await.expect("the client lives");
     let client = ClientId { client, watch: watch.cookie() };
@@ -71,7 +76,7 @@ async fn ask(cluster: Cluster, header: ObjectName, work: Work, number: Option<u6
     .await
 }
 
-fn begin_ask(
+pub fn begin_ask(
     world: &mut World,
     image: &str,
     work: Work,
@@ -81,17 +86,17 @@ fn begin_ask(
     world.begin_client(|cluster| ask(cluster, header, work, number))
 }
 
-fn asked(world: &mut World, image: &str, work: Work, number: Option<u64>) -> Option<i32> {
+pub fn asked(world: &mut World, image: &str, work: Work, number: Option<u64>) -> Option<i32> {
     let done = begin_ask(world, image, work, number);
     world.run_until("the end of a request", |_| done.borrow().is_some());
     done.take().expect("it has ended")
 }
 
-fn exclusive(world: &mut World, image: &str) -> usize {
+pub fn exclusive(world: &mut World, image: &str) -> usize {
     world.open_with(ImageSpec { exclusive: true, ..spec(image) })
 }
 
-fn read_snapshot(world: &mut World, image: &str, name: &str) -> Vec<u8> {
+pub fn read_snapshot(world: &mut World, image: &str, name: &str) -> Vec<u8> {
     let past = ImageSpec { snapshot: Some(name.into()), ..spec(image) };
     let past = world.open_with(past);
     let size = world.size(past);
@@ -100,7 +105,7 @@ fn read_snapshot(world: &mut World, image: &str, name: &str) -> Vec<u8> {
     bytes
 }
 
-fn named(name: &str, work: fn(String) -> Work) -> Work {
+pub fn named(name: &str, work: fn(String) -> Work) -> Work {
     work(name.to_owned())
 }
 

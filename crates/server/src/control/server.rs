@@ -151,7 +151,11 @@ fn converse(mut caller: Caller<UnixStream>, service: &dyn Service) -> io::Result
         if !caller.busy() {
             return Ok(());
         }
-        let response = match serde_json::from_slice::<Request>(&line) {
+        let request = serde_json::from_slice::<Request>(&line);
+        // What follows a line that is no request may come from a program that was made to send
+        // it: nothing of it is carried out.
+        let last = request.is_err() || !line.ends_with(b"\n");
+        let response = match request {
             Ok(request) => service.answer(request),
             Err(error) => {
                 Response::Error { error: format!("the request is not understood: {error}") }
@@ -162,7 +166,7 @@ fn converse(mut caller: Caller<UnixStream>, service: &dyn Service) -> io::Result
         answer.push('\n');
         writer.limit(CLIENT_LIMIT);
         writer.write_all(answer.as_bytes())?;
-        if !line.ends_with(b"\n") {
+        if last {
             return Ok(());
         }
     }
@@ -222,6 +226,20 @@ mod tests {
         let mut answer = String::new();
         BufReader::new(&stream).read_line(&mut answer).expect("answered");
         assert!(answer.contains("not understood"), "{answer}");
+    }
+
+    /// Another program may be made to send lines here. It does not know that it speaks to a server.
+    #[test]
+    fn a_line_after_nonsense_is_not_carried_out() {
+        let temp = tempfile::tempdir().expect("temp");
+        let _server = ControlServer::start(temp.path(), Arc::new(Echo)).expect("free");
+        let mut stream = UnixStream::connect(temp.path().join("control.sock")).expect("there");
+        stream.write_all(b"FSTW\x02\x00\n{\"op\":\"stop\"}\n").expect("written");
+        let mut answers = String::new();
+        // The server closes the connection while a line is left, which may break it.
+        let _ = BufReader::new(&stream).read_to_string(&mut answers);
+        assert!(answers.contains("not understood"), "{answers}");
+        assert_eq!(answers.lines().count(), 1, "{answers}");
     }
 
     #[test]

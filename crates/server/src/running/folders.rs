@@ -252,7 +252,14 @@ mod tests {
             code: "rs:4+2".to_owned(),
         };
         let (holder, registry) = (Holder::Server, Some(Arc::clone(registry)));
-        Opening { path, expected, holder, registry, replace_missing: true }
+        Opening {
+            path,
+            expected,
+            holder,
+            registry,
+            replace_missing: true,
+            accumulator_bytes: 1 << 20,
+        }
     }
 
     /// The folder of the first of three nodes hangs. The other nodes are opened. The first node is

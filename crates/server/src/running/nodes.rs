@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use fieldstone_host::{
-    FOLDERS_TIMEOUT, FolderError, LocalNodeConfig, LocalNodeId, NodePlace, NodeRegistry,
+    ACCUMULATOR_BYTES, FOLDERS_TIMEOUT, FolderError, LocalNodeConfig, LocalNodeId, NodePlace, NodeRegistry,
     NodeSession, Opening, folder,
 };
 use fieldstone_proto::disk::Superblock;
@@ -88,6 +88,7 @@ impl Pool {
             holder,
             registry: Some(registry),
             replace_missing,
+            accumulator_bytes: ACCUMULATOR_BYTES,
         }
     }
 }

@@ -25,6 +25,10 @@ const OPEN_AGAIN_NS: u64 = 5_000_000;
 const HELD: &str = "in use";
 /// How often this may happen in a row. The opening after that takes the volume over.
 const HELD_MAX: u32 = 3;
+/// The words of a volume that ends without a stable journal.
+const NOT_STABLE: &str = "journal is not stable";
+/// A volume that ends takes less time than this, in nanoseconds.
+const CLOSING_NS: u64 = 45_000_000_000;
 /// How often an opening may fail in a row while nodes are impaired.
 const OPENING_FAILURES_MAX: u32 = 100;
 
@@ -455,6 +459,14 @@ impl<C: Cast> World<'_, C> {
             let created = sim_volume.made || !sim_volume.removed.is_empty();
             if !created || sim_volume.opening_failures > OPENING_FAILURES_MAX {
                 return self.fail(format!("volume {volume_number} does not open: {reason}"));
+            }
+        } else if *before == VolumePhase::Closing && reason.contains(NOT_STABLE) {
+            let since = Nanos(self.now().0.saturating_sub(CLOSING_NS));
+            let sound =
+                !self.fault_model.was_impaired_since(since) && !self.were_disks_full_since(since);
+            if sound {
+                let text = format!("volume {volume_number} does not close cleanly");
+                return self.fail(format!("{text}, though all nodes are sound: {reason}"));
             }
         } else {
             return self.fail(format!("volume {volume_number} failed: {reason}"));

@@ -8,8 +8,9 @@
 //! Polling takes CPU time that other threads may need, the client among them. So the reactor polls
 //! only while this pays:
 //!
-//! - It polls after [`SHORT_WAITS_MIN`] waits in a row that were shorter than [`POLL_NS_MAX`]. A
-//!   reactor at rest, or one whose clients or disks take longer, never polls.
+//! - It polls after [`SHORT_WAITS_MIN`] waits in a row that were shorter than
+//!   [`SHORT_WAIT_NS_MAX`]. A reactor at rest, or one whose clients or disks take longer, never
+//!   polls.
 //! - After a poll without an event it sleeps at once for some waits: 2, and twice as many after
 //!   each further poll in vain, up to [`REST_WAITS_MAX`]. A poll with an event begins anew.
 //!
@@ -21,6 +22,9 @@ use fieldstone_block::Nanos;
 const POLL_NS_MAX: u64 = 50_000;
 /// Short waits in a row after which polling begins.
 const SHORT_WAITS_MIN: u32 = 4;
+/// A wait below this is short. Two wake-ups are in it, the client's and the reactor's, and a poll
+/// saves the second one. So a wait that a poll would cover may take several times as long.
+const SHORT_WAIT_NS_MAX: u64 = 200_000;
 /// The largest number of waits without a poll after polls in vain.
 const REST_WAITS_MAX: u32 = 1024;
 
@@ -75,7 +79,7 @@ impl Polling {
     /// The reactor slept for `waited`, without a poll before.
     pub(super) fn slept(&mut self, waited: Nanos) {
         self.rest_waits = self.rest_waits.saturating_sub(1);
-        let is_short = waited.0 < POLL_NS_MAX;
+        let is_short = waited.0 < SHORT_WAIT_NS_MAX;
         self.short_waits = if is_short { self.short_waits.saturating_add(1) } else { 0 };
     }
 }
@@ -85,7 +89,7 @@ mod tests {
     use super::*;
 
     const SHORT: Nanos = Nanos(POLL_NS_MAX / 2);
-    const LONG: Nanos = Nanos(POLL_NS_MAX);
+    const LONG: Nanos = Nanos(SHORT_WAIT_NS_MAX);
 
     fn after(waits: impl IntoIterator<Item = Nanos>) -> Polling {
         let mut polling = Polling::new(true);

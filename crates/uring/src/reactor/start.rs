@@ -126,7 +126,21 @@ impl Reactor {
     /// is gone, the result is an error, never a signal.
     pub fn send(&mut self, socket: &Socket, parts: Vec<Bytes>, token: Token) {
         let (len, gather) = self.gather(parts);
-        self.transfer(Op::Send { socket: socket.clone(), gather }, len, token);
+        self.transfer(Op::Send { socket: socket.clone(), gather, quiet: false }, len, token);
+    }
+
+    /// As [`Reactor::send`], but the event does not end a turn's wait by itself: it comes with the
+    /// next other event, or after [`QUIET_MAX`](crate::QUIET_MAX). A send to a socket with room
+    /// ends at once, and most callers have nothing to do then. A caller that has something calls
+    /// [`Reactor::hear_sends`].
+    pub fn send_quietly(&mut self, socket: &Socket, parts: Vec<Bytes>, token: Token) {
+        let (len, gather) = self.gather(parts);
+        self.transfer(Op::Send { socket: socket.clone(), gather, quiet: true }, len, token);
+    }
+
+    /// The next turn ends with the event of any send: something waits for it.
+    pub fn hear_sends(&mut self) {
+        self.hears_sends = true;
     }
 
     /// Ends a connection now: shuts it down and cancels its operations. Their events follow. The
@@ -215,6 +229,7 @@ impl Reactor {
             }
             self.lanes[lane].push_back(key);
             if self.lanes[lane].len() > 1 {
+                self.hears_sends = true;
                 return;
             }
         }

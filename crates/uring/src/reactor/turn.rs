@@ -7,7 +7,7 @@ use fieldstone_block::Nanos;
 use io_uring::{EnterFlags, cqueue, opcode, squeue, types};
 
 use super::start::user_data;
-use super::{Holder, Queued, Reactor};
+use super::{Holder, QUIET_MAX, Queued, Reactor};
 use crate::clock;
 use crate::event::{Event, Payload};
 use crate::op::{Op, Step};
@@ -115,7 +115,7 @@ impl Reactor {
             let slept_at = self.now;
             let entered = self.enter(&sleep);
             self.now = clock::now();
-            if polled == Polled::No && !matches!(sleep, Sleep::No) {
+            if polled == Polled::No && matches!(sleep, Sleep::For(_) | Sleep::Endless) {
                 self.polling.slept(self.now.since(slept_at));
             }
             // This comes before the return of an error: the bell must not stay in its sleeping
@@ -201,9 +201,23 @@ impl Reactor {
         let queue = self.ring.submission();
         let kernel_has_work = queue.taskrun() || queue.cq_overflow();
         drop(queue);
+        let quiet = if self.hears_sends { 0 } else { self.quiet_sent as usize };
         kernel_has_work
-            || !self.ring.completion().is_empty()
+            || self.ring.completion().len() > quiet
             || self.bell.as_ref().is_some_and(|bell| bell.has_rung())
+    }
+
+    /// How many results the next `io_uring_enter` waits for, and for how long.
+    fn wanted(&mut self, sleep: &Sleep) -> (u32, Option<Nanos>) {
+        self.quiet_sent += std::mem::take(&mut self.quiet_queued);
+        let quiet = if self.hears_sends { 0 } else { self.quiet_sent };
+        match *sleep {
+            Sleep::No => (0, None),
+            Sleep::For(rest) if quiet > 0 => (1 + quiet, Some(rest.min(QUIET_MAX))),
+            Sleep::Endless if quiet > 0 => (1 + quiet, Some(QUIET_MAX)),
+            Sleep::For(rest) => (1, Some(rest)),
+            Sleep::Endless => (1, None),
+        }
     }
 
     /// One `io_uring_enter`: submits the queue, runs the kernel's deferred work, and sleeps if
@@ -227,14 +241,12 @@ impl Reactor {
             // A server that waits for its clients is idle and does not wait for a disk.
             flags |= EnterFlags::NO_IOWAIT;
         }
-        let timeout = match sleep {
-            Sleep::For(Nanos(nanos)) => Some(
-                types::Timespec::new()
-                    .sec(nanos / 1_000_000_000)
-                    .nsec(u32::try_from(nanos % 1_000_000_000).expect("below 10^9")),
-            ),
-            Sleep::No | Sleep::Endless => None,
-        };
+        let (wanted, limit) = self.wanted(sleep);
+        let timeout = limit.map(|Nanos(nanos)| {
+            types::Timespec::new()
+                .sec(nanos / 1_000_000_000)
+                .nsec(u32::try_from(nanos % 1_000_000_000).expect("below 10^9"))
+        });
         let mut args = types::SubmitArgs::new();
         if let Some(timeout) = &timeout {
             args = args.timespec(timeout);
@@ -242,7 +254,6 @@ impl Reactor {
         self.counters.enters += 1;
         self.counters.waits += u64::from(may_sleep);
         let submitter = self.ring.submitter();
-        let wanted = u32::from(may_sleep);
         // SAFETY: the flags say that the argument is extended, which `args` is; it and the
         // timeout it points to outlive the call. Every queued entry points only to memory that its
         // flight owns (see `put`).
@@ -277,6 +288,7 @@ impl Reactor {
     fn reap(&mut self, events: &mut Vec<Event>) -> usize {
         let mut results = std::mem::take(&mut self.results);
         self.read_results(&mut results);
+        (self.quiet_sent, self.hears_sends) = (0, false);
         let count = results.len();
         for result in results.drain(..) {
             self.settle(result, events);
@@ -318,6 +330,7 @@ impl Reactor {
             if flight.cancelled {
                 self.finish(key, Err(io::Error::from_raw_os_error(libc::ECANCELED)), events);
             } else {
+                flight.op.end_quiet();
                 self.enqueue(Queued::Step(key));
             }
             return;
@@ -328,6 +341,7 @@ impl Reactor {
                 self.finish(key, Err(io::Error::from_raw_os_error(libc::ECANCELED)), events);
             }
             Step::Again => {
+                flight.op.end_quiet();
                 self.counters.continuations += 1;
                 self.enqueue(Queued::Step(key));
             }
@@ -397,6 +411,7 @@ impl Reactor {
     fn next_in_lane(&mut self, lane: usize, key: usize) {
         let front = self.lanes[lane].pop_front();
         assert_eq!(front, Some(key), "only the front of a lane is under way");
+        self.hears_sends |= self.lanes[lane].len() > 1;
         if let Some(next) = self.lanes[lane].front() {
             let next = *next;
             self.enqueue(Queued::Step(next));
@@ -444,6 +459,7 @@ impl Reactor {
             Queued::Step(key) => {
                 let flight = &mut self.flights[key];
                 flight.holder = Holder::Kernel;
+                self.quiet_queued += u32::from(flight.op.is_quiet());
                 let name = user_data(key, flight.generation);
                 flight.op.entry().user_data(name)
             }

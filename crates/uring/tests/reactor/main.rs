@@ -3,6 +3,7 @@
 mod common;
 mod files;
 mod mail;
+mod quiet;
 mod shutdown;
 mod sockets;
 mod timers;

@@ -125,7 +125,7 @@ pub struct WriteCache {
     /// Why the store has refused bytes that are still here.
     failure: Option<BlockError>,
     /// When there is next something to write out.
-    look_at: Option<Nanos>,
+    write_out_at: Option<Nanos>,
     size_bytes: u64,
     stats: WriteCacheStats,
 }
@@ -155,7 +155,7 @@ impl WriteCache {
             shared: None,
             draining: false,
             failure: None,
-            look_at: None,
+            write_out_at: None,
             size_bytes: 0,
             stats: WriteCacheStats::default(),
         }
@@ -203,8 +203,9 @@ impl WriteCache {
             || !self.waiting.is_empty() && self.dirty.outs() == 0
     }
 
-    fn look(&mut self, at: Nanos) {
-        self.look_at = Some(self.look_at.map_or(at, |other| other.min(at)));
+    /// Has [`WriteCache::write_out`] run at `at` or earlier.
+    fn write_out_by(&mut self, at: Nanos) {
+        self.write_out_at = Some(self.write_out_at.map_or(at, |other| other.min(at)));
     }
 
     fn next_seq(&mut self) -> u64 {
@@ -220,7 +221,7 @@ impl WriteCache {
         let data = dirty::copy(&request.data);
         self.stats.overwritten_bytes += self.dirty.insert(request.offset_bytes, data, seq, now);
         let wait = if self.has_excess() { Nanos(0) } else { self.options.max_age };
-        self.look(now.plus(wait));
+        self.write_out_by(now.plus(wait));
         // Memory answered, so the store's stages took no time.
         for stage in [Stage::Submitted, Stage::Sent, Stage::Replied] {
             request.stamps.stamp(stage, now);
@@ -237,7 +238,7 @@ impl WriteCache {
         }
         self.stats.waited += 1;
         self.waiting.push_back(request);
-        self.look(flow.now());
+        self.write_out_by(flow.now());
     }
 
     /// Sends a change through, or holds it until it may go.
@@ -298,15 +299,15 @@ impl WriteCache {
         }
         self.dirty.retry();
         self.flushes.push_back(FlushWait { request, before: self.next_seq });
-        self.look(flow.now());
+        self.write_out_by(flow.now());
     }
 
     /// Sends out what is due.
     fn write_out(&mut self, flow: &mut Flow<'_>) {
-        self.look_at = None;
+        self.write_out_at = None;
         // They waited for room, and may no longer be kept.
         while self.waiting.front().is_some_and(|request| !self.may_keep(request)) {
-            let request = self.waiting.pop_front().expect("it was looked at");
+            let request = self.waiting.pop_front().expect("the front was checked");
             self.change(request, flow);
         }
         let now = flow.now();
@@ -321,11 +322,11 @@ impl WriteCache {
             let due_at = next.since.plus(self.options.max_age);
             if next.first >= asked_before && !self.has_excess() && due_at > now {
                 // All others are younger.
-                self.look(due_at);
+                self.write_out_by(due_at);
                 break;
             }
             if next.not_before > now {
-                self.look(next.not_before);
+                self.write_out_by(next.not_before);
                 continue;
             }
             self.send_out(next.start, flow);
@@ -428,18 +429,18 @@ impl WriteCache {
             && self.may_keep(request)
             && self.has_room(request.len_bytes)
         {
-            let request = self.waiting.pop_front().expect("it was looked at");
+            let request = self.waiting.pop_front().expect("the front was checked");
             self.keep(request, flow);
         }
         if !self.flushes.is_empty() {
             let oldest = self.dirty.oldest();
             while self.flushes.front().is_some_and(|flush| flush.before <= oldest) {
-                let flush = self.flushes.pop_front().expect("it was looked at");
+                let flush = self.flushes.pop_front().expect("the front was checked");
                 flow.pass(flush.request);
             }
         }
         if self.dirty.idle_bytes() > 0 || !self.waiting.is_empty() {
-            self.look(flow.now());
+            self.write_out_by(flow.now());
         }
     }
 }
@@ -502,25 +503,25 @@ impl Layer for WriteCache {
     }
 
     fn turn(&mut self, flow: &mut Flow<'_>) {
-        if self.look_at.is_some_and(|at| at <= flow.now()) {
+        if self.write_out_at.is_some_and(|at| at <= flow.now()) {
             self.write_out(flow);
         }
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        self.look_at
+        self.write_out_at
     }
 
     fn drain(&mut self) {
         self.draining = true;
         self.dirty.retry();
-        self.look(Nanos(0));
+        self.write_out_by(Nanos(0));
     }
 
     fn share(&mut self, why: Option<&'static str>) {
         self.shared = why;
         self.dirty.retry();
-        self.look(Nanos(0));
+        self.write_out_by(Nanos(0));
     }
 
     fn keeps_data(&self) -> bool {
@@ -557,7 +558,7 @@ impl Layer for WriteCache {
         let mut options = self.options;
         options.set(settings)?;
         self.options = options;
-        self.look(Nanos(0));
+        self.write_out_by(Nanos(0));
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! nothing: it has no socket and no timer. The client decides by the cores' CPU time which
 //! connections to OSDs move to a branch; see [`fieldstone_rados::client::branch`].
 //!
-//! The call `move` moves a connection by hand. A later look at the cores may move it again.
+//! The call `move` moves a connection by hand. A later check of the cores may move it again.
 //!
 //! All errands of a turn for a branch are one message, and so are all its reports of a turn.
 

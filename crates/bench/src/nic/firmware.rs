@@ -1,0 +1,307 @@
+//! Tables I and II again, by the firmware: its handlers run on the model of a core, and the core
+//! counts instructions and cycles.
+
+use anyhow::Context;
+use fieldstone_nic::firmware::build;
+use fieldstone_nic::firmware::profile::{self, Profile};
+use fieldstone_nic::firmware::state::Multiply;
+use fieldstone_nic::network::constants::Constants;
+use fieldstone_nic::network::handlers::{Cost, Role, Rs};
+use fieldstone_nic::network::protocols::Shape;
+
+use super::coding::hpus_needed;
+use super::figure::{Figure, Line, Panel, Statement};
+use super::measure::{in_parallel, saturate_with};
+use crate::row::Better;
+
+/// A row of a table of the paper, as printed. The arrays are header, payload and completion.
+struct TableRow {
+    name: &'static str,
+    role: Role,
+    duration_ns: [f64; 3],
+    instructions: [f64; 3],
+    ipc: [f64; 3],
+}
+
+const TABLE_I: [TableRow; 3] = [
+    TableRow {
+        name: "k=1",
+        role: Role::Store { children: 0 },
+        duration_ns: [211.0, 92.0, 107.0],
+        instructions: [120.0, 55.0, 66.0],
+        ipc: [0.57, 0.60, 0.62],
+    },
+    TableRow {
+        name: "k=4, ring",
+        role: Role::Store { children: 1 },
+        duration_ns: [212.0, 193.0, 146.0],
+        instructions: [120.0, 105.0, 65.0],
+        ipc: [0.57, 0.54, 0.44],
+    },
+    TableRow {
+        name: "k=4, PBT",
+        role: Role::Store { children: 2 },
+        duration_ns: [214.0, 2106.0, 1487.0],
+        instructions: [120.0, 130.0, 82.0],
+        ipc: [0.56, 0.06, 0.06],
+    },
+];
+
+const TABLE_II: [TableRow; 2] = [
+    TableRow {
+        name: "RS(3,2)",
+        role: Role::Data(Rs { k: 3, m: 2 }),
+        duration_ns: [215.0, 16_681.0, 105.0],
+        instructions: [120.0, 11_672.0, 35.0],
+        ipc: [0.56, 0.7, 0.33],
+    },
+    TableRow {
+        name: "RS(6,3)",
+        role: Role::Data(Rs { k: 6, m: 3 }),
+        duration_ns: [215.0, 23_018.0, 82.0],
+        instructions: [120.0, 16_028.0, 35.0],
+        ipc: [0.56, 0.7, 0.43],
+    },
+];
+
+const HANDLERS: [&str; 3] = ["header", "payload", "completion"];
+
+/// Data of a full packet in Table II.
+const BYTES: usize = 2016;
+
+fn profiles(multiply: Multiply, rows: &[TableRow]) -> anyhow::Result<Vec<Profile>> {
+    let program = build::program(multiply)
+        .context("this benchmark compiles firmware/ for the cores of the SmartNIC")?;
+    rows.iter()
+        .map(|row| Ok(profile::profile(&program, multiply, row.role, BYTES)?))
+        .collect::<anyhow::Result<_>>()
+}
+
+/// Header, payload and completion handlers of each profile.
+fn costs(profiles: &[Profile]) -> impl Iterator<Item = Cost> {
+    profiles.iter().flat_map(|profile| [profile.header, profile.payload, profile.completion])
+}
+
+/// The same, for capabilities that are new; only the header handler knows of it.
+fn new_capability(profiles: &[Profile], of: fn(Cost) -> f64) -> Vec<Option<f64>> {
+    profiles.iter().flat_map(|profile| [Some(of(profile.header_new)), None, None]).collect()
+}
+
+fn instructions(cost: Cost) -> f64 {
+    f64::from(cost.instructions)
+}
+
+/// A cycle of the cores is 1 ns.
+fn nanoseconds(cost: Cost) -> f64 {
+    f64::from(cost.cycles)
+}
+
+fn ipc(cost: Cost) -> f64 {
+    f64::from(cost.instructions) / f64::from(cost.cycles.max(1))
+}
+
+fn line(name: &'static str, profiles: &[Profile], of: fn(Cost) -> f64) -> Line {
+    Line::new(name, costs(profiles).map(|cost| Some(of(cost))).collect())
+}
+
+/// A line beside which the paper's numbers stand.
+fn beside(
+    mut line: Line,
+    rows: &[TableRow],
+    table: &'static str,
+    of: fn(&TableRow) -> [f64; 3],
+) -> Line {
+    line.paper = rows.iter().flat_map(of).map(|value| Some((value, table))).collect();
+    line
+}
+
+fn panel(
+    name: &'static str,
+    title: &str,
+    unit: &'static str,
+    rows: &[TableRow],
+    lines: Vec<Line>,
+) -> Panel {
+    let positions =
+        rows.iter().flat_map(|row| HANDLERS.map(|handler| format!("{} {handler}", row.name)));
+    Panel {
+        name,
+        title: title.to_owned(),
+        x_title: "handler",
+        positions: positions.collect(),
+        unit,
+        better: if unit == "IPC" { Better::More } else { Better::Less },
+        limit: None,
+        lines,
+    }
+}
+
+const SETTING: &str = "The core is RI5CY at 1 GHz with its L1 memory to itself: no conflicts of \
+                       banks, no misses of the instruction cache. Commands are done at once. The \
+                       paper's numbers have these waits. Handlers are compiled by Debian's GCC \
+                       12 (rv32imac, -O2), the paper's by PULP's GCC 7 (-O3, Xpulp).";
+
+/// Table I.
+///
+/// # Errors
+/// If the compiler for the cores is missing.
+pub fn table1() -> anyhow::Result<Figure> {
+    let rows = &TABLE_I;
+    let alone = profiles(Multiply::Table, rows)?;
+    let loaded = under_load()?;
+    let of_table = |line, of| beside(line, rows, "Table I", of);
+    let known = "capability known";
+    let new = "capability new";
+    let counts = vec![
+        of_table(line(known, &alone, instructions), |row| row.instructions),
+        Line::new(new, new_capability(&alone, instructions)),
+    ];
+    let durations = vec![
+        of_table(Line::new("under load", loaded.iter().map(|load| load.0).collect()), |row| {
+            row.duration_ns
+        }),
+        line("alone", &alone, nanoseconds),
+        Line::new("alone, capability new", new_capability(&alone, nanoseconds)),
+    ];
+    let ipcs = vec![
+        of_table(Line::new("under load", loaded.iter().map(|load| load.1).collect()), |row| {
+            row.ipc
+        }),
+        line("alone", &alone, ipc),
+    ];
+    let header = alone.first().map(|profile| nanoseconds(profile.header_new));
+    Ok(Figure {
+        bench: "nic-table1",
+        title: "Handlers of replication, by the firmware",
+        panels: vec![
+            panel("instructions", "instructions", "instructions", rows, counts),
+            panel("duration", "duration", "ns", rows, durations),
+            panel("ipc", "instructions per cycle", "IPC", rows, ipcs),
+        ],
+        statements: vec![Statement {
+            name: "authentication",
+            text: "The DFS handler that validates client requests takes 200 cycles",
+            place: "section IV-A",
+            unit: "cycles",
+            paper: Some(200.0),
+            ours: header,
+            comment: "the first write with a capability: its MAC is SipHash-2-4 with 128 bits. The \
+                      NIC remembers 64 capabilities; the next write with one of them costs less. \
+                      What the paper's handler computes is not printed",
+        }],
+        notes: vec![
+            SETTING,
+            "Under load: the network model runs PsPIN's test bench, as nic-fig11, with these costs \
+             in place of the paper's.",
+        ],
+    })
+}
+
+/// Mean durations and IPC of the handlers of Table I on a saturated node.
+fn under_load() -> anyhow::Result<Vec<(Option<f64>, Option<f64>)>> {
+    let program = build::program(Multiply::Table)?;
+    let costs = profile::handler_costs(&program, Multiply::Table)?;
+    let constants = Constants::pspin_test_bench();
+    let kinds = [(Shape::Ring, 1), (Shape::Ring, 4), (Shape::Tree, 4)];
+    let nodes = in_parallel(&kinds, |kind| {
+        saturate_with(&constants, costs.clone(), *kind, super::replication::FIG11_BYTES, 4)
+    });
+    Ok(nodes
+        .iter()
+        .flat_map(|node| node.handlers.each_ref().map(|stats| (stats.mean_ns(), stats.ipc())))
+        .collect())
+}
+
+/// The ways to multiply, and their names in the figure.
+const WAYS: [(Multiply, &str); 3] = [
+    (Multiply::Table, "table of products"),
+    (Multiply::Scheduled, "without stalls"),
+    (Multiply::Pairs, "two bytes at a time"),
+];
+
+/// Table II.
+///
+/// # Errors
+/// If the compiler for the cores is missing.
+pub fn table2() -> anyhow::Result<Figure> {
+    let rows = &TABLE_II;
+    let mut ways = Vec::new();
+    for (multiply, name) in WAYS {
+        ways.push((name, profiles(multiply, rows)?));
+    }
+    let lines = |of: fn(Cost) -> f64, paper: fn(&TableRow) -> [f64; 3]| {
+        let line = |(place, (name, profiles)): (usize, &(&'static str, Vec<Profile>))| {
+            let line = line(name, profiles, of);
+            // The first way is the paper's.
+            if place == 0 { beside(line, rows, "Table II", paper) } else { line }
+        };
+        ways.iter().enumerate().map(line).collect::<Vec<_>>()
+    };
+    let payload = |way: usize, row: usize| ways.get(way)?.1.get(row).map(|profile| profile.payload);
+    let per_byte = |cost: Cost| instructions(cost) / BYTES as f64;
+    let statement = |name, text, unit, paper, ours, comment| Statement {
+        name,
+        text,
+        place: "section VI-C",
+        unit,
+        paper: Some(paper),
+        ours,
+        comment,
+    };
+    Ok(Figure {
+        bench: "nic-table2",
+        title: "Handlers of erasure coding, by the firmware",
+        panels: vec![
+            panel(
+                "instructions",
+                "instructions",
+                "instructions",
+                rows,
+                lines(instructions, |row| row.instructions),
+            ),
+            panel("duration", "duration", "ns", rows, lines(nanoseconds, |row| row.duration_ns)),
+            panel("ipc", "instructions per cycle", "IPC", rows, lines(ipc, |row| row.ipc)),
+        ],
+        statements: vec![
+            statement(
+                "loop-rs32",
+                "issues 5 instructions per byte for RS(3,2)",
+                "instructions per byte",
+                5.0,
+                payload(0, 0).map(per_byte),
+                "the whole payload handler; the paper's Table II has 5.8",
+            ),
+            statement(
+                "loop-rs63",
+                "and 7 for RS(6,3)",
+                "instructions per byte",
+                7.0,
+                payload(0, 1).map(per_byte),
+                "the whole payload handler; the paper's Table II has 7.95",
+            ),
+            statement(
+                "loop-rs63-pairs",
+                "and 7 for RS(6,3)",
+                "instructions per byte",
+                7.0,
+                payload(2, 1).map(per_byte),
+                "two bytes at a time, with a table of 512 KiB for the node's column",
+            ),
+            statement(
+                "hpus-rs63",
+                "for RS(6,3), a PsPIN configuration with 512 HPUs would allow sustaining 400 \
+                 Gbit/s line rate",
+                "HPUs",
+                512.0,
+                payload(2, 1).map(|cost| hpus_needed(nanoseconds(cost), 400.0)),
+                "two bytes at a time; packets of 2 KiB every 41 ns. The paper's 23,018 ns need 562",
+            ),
+        ],
+        notes: vec![
+            SETTING,
+            "Each packet has 2016 bytes of data. The header handler's capability is known. A table \
+             of 512 KiB in L1 is half of a cluster's memory, serves one column of one code, and \
+             its loads of 8 cores would conflict as those of the smaller table do.",
+        ],
+    })
+}

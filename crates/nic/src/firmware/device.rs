@@ -1,0 +1,230 @@
+//! One NIC that handles packets one after the other: matches them to messages, runs the handlers,
+//! and does their commands at once.
+//!
+//! It is the functional half of a NIC, without time. A packet whose flag says first opens an entry
+//! and runs the header handler; if that refuses, the rest of the message is dropped. Each packet of
+//! an accepted message runs the payload handler. After the last one the completion handler runs,
+//! and the message takes no more packets. A message stays until a handler frees its entry, or the
+//! node's CPU does so with [`Device::release`]. [`Device::cleanup`] is for messages that stay for
+//! too long.
+//!
+//! An input error never stops the device: what a handler did wrong comes out as
+//! [`Output::Fault`], and its message is forgotten.
+
+use std::collections::BTreeMap;
+
+use crate::firmware::command::Command;
+use crate::firmware::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS};
+use crate::firmware::packet::{PACKET_HEADER_BYTES, PLACE_FIRST, PLACE_LAST, PacketHeader};
+use crate::firmware::state::REQUEST_BYTES;
+use crate::riscv::core::Counters;
+
+/// What a device does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// A packet to another node.
+    Send(Vec<u8>),
+    /// Bytes into storage.
+    Store {
+        /// The address.
+        address: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// An entry in the control side's event queue.
+    Event {
+        /// Which event.
+        code: u32,
+        /// What it is about.
+        arguments: [u32; 2],
+    },
+    /// There was no entry for a message: it is dropped.
+    Full,
+    /// A packet that belongs to no message: it is dropped.
+    Stray,
+    /// A handler did not end as it should.
+    Fault(EngineError),
+}
+
+/// A run of a handler, for who counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ran {
+    /// Which handler.
+    pub handler: Handler,
+    /// What the core counted; the host's build has no counters.
+    pub counters: Option<Counters>,
+    /// Commands that it gave.
+    pub commands: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    slot: u32,
+    request_id: u32,
+    /// Its last packet was handled.
+    ended: bool,
+}
+
+/// A NIC around an engine.
+#[derive(Debug)]
+pub struct Device<E> {
+    engine: E,
+    messages: BTreeMap<(u32, u32), Message>,
+    free: Vec<u32>,
+    generations: Vec<u32>,
+    /// The runs since the last [`Device::take_runs`].
+    runs: Vec<Ran>,
+}
+
+/// The most runs that a device keeps for [`Device::take_runs`].
+const MAX_RUNS: usize = 4096;
+
+impl<E: Engine> Device<E> {
+    /// A NIC without messages.
+    pub fn new(engine: E) -> Self {
+        Self {
+            engine,
+            messages: BTreeMap::new(),
+            free: (0..MAX_REQUESTS).rev().collect(),
+            generations: vec![0; MAX_REQUESTS as usize],
+            runs: Vec::new(),
+        }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// The engine, to be changed.
+    pub fn engine_mut(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    /// The names of the messages that are open, `(source, message)`.
+    #[must_use]
+    pub fn open_messages(&self) -> Vec<(u32, u32)> {
+        self.messages.keys().copied().collect()
+    }
+
+    /// The runs of handlers since the last call: the first 4,096.
+    pub fn take_runs(&mut self) -> Vec<Ran> {
+        std::mem::take(&mut self.runs)
+    }
+
+    /// Handles a packet at `now_ns` of the node's clock.
+    pub fn packet(&mut self, packet: &[u8], now_ns: u64) -> Vec<Output> {
+        let mut out = Vec::new();
+        let Some(header) = PacketHeader::parse(packet) else {
+            return vec![Output::Stray];
+        };
+        let name = (header.source, header.message);
+        if header.place & PLACE_FIRST != 0 && !self.open(name, packet, now_ns, &mut out) {
+            return out;
+        }
+        let last = header.place & PLACE_LAST != 0;
+        let message = match self.messages.get_mut(&name) {
+            Some(message) if !message.ended => {
+                message.ended = last;
+                *message
+            }
+            _ => {
+                out.push(Output::Stray);
+                return out;
+            }
+        };
+        self.run(Handler::Payload, name, message, packet, now_ns, &mut out);
+        if last && self.messages.contains_key(&name) {
+            self.run(Handler::Completion, name, message, &[], now_ns, &mut out);
+        }
+        out
+    }
+
+    /// Runs the cleanup handler of the message `(source, message)`, which has been silent for too
+    /// long. An unknown message gives no output.
+    pub fn cleanup(&mut self, name: (u32, u32), now_ns: u64) -> Vec<Output> {
+        let mut out = Vec::new();
+        if let Some(&message) = self.messages.get(&name) {
+            self.run(Handler::Cleanup, name, message, &[], now_ns, &mut out);
+        }
+        out
+    }
+
+    /// Forgets a message, for the node's CPU that was told its `request_id`. An unknown one is
+    /// forgotten already.
+    pub fn release(&mut self, request_id: u32) {
+        let found = self.messages.iter().find(|(_, m)| m.request_id == request_id);
+        if let Some(name) = found.map(|(&name, _)| name) {
+            self.forget(name);
+        }
+    }
+
+    /// Whether the message is open now.
+    fn open(
+        &mut self,
+        name: (u32, u32),
+        packet: &[u8],
+        now_ns: u64,
+        out: &mut Vec<Output>,
+    ) -> bool {
+        if self.messages.contains_key(&name) || packet.len() < PACKET_HEADER_BYTES {
+            // A second first packet: the open message goes on without it.
+            out.push(Output::Stray);
+            return false;
+        }
+        let Some(slot) = self.free.pop() else {
+            out.push(Output::Full);
+            return false;
+        };
+        let generation = &mut self.generations[slot as usize];
+        *generation = generation.wrapping_add(1);
+        let message = Message { slot, request_id: slot | *generation << 12, ended: false };
+        self.messages.insert(name, message);
+        let verdict = self.run(Handler::Header, name, message, packet, now_ns, out);
+        if verdict != Some(1) {
+            self.forget(name);
+            return false;
+        }
+        true
+    }
+
+    fn run(
+        &mut self,
+        handler: Handler,
+        name: (u32, u32),
+        message: Message,
+        packet: &[u8],
+        now_ns: u64,
+        out: &mut Vec<Output>,
+    ) -> Option<u32> {
+        let call = Call { packet, slot: message.slot, request_id: message.request_id, now_ns };
+        let run = match self.engine.run(handler, &call) {
+            Ok(run) => run,
+            Err(error) => {
+                out.push(Output::Fault(error));
+                self.forget(name);
+                return None;
+            }
+        };
+        if self.runs.len() < MAX_RUNS {
+            self.runs.push(Ran { handler, counters: run.counters, commands: run.commands.len() });
+        }
+        for command in run.commands {
+            match command {
+                Command::Send { packet } => out.push(Output::Send(packet)),
+                Command::ToHost { address, bytes } => out.push(Output::Store { address, bytes }),
+                Command::Event { code, arguments } => out.push(Output::Event { code, arguments }),
+                Command::Free { request_id } => self.release(request_id),
+            }
+        }
+        Some(run.result)
+    }
+
+    fn forget(&mut self, name: (u32, u32)) {
+        if let Some(message) = self.messages.remove(&name) {
+            let at = message.slot as usize * REQUEST_BYTES;
+            self.engine.area_mut(Area::Requests)[at..at + REQUEST_BYTES].fill(0);
+            self.free.push(message.slot);
+        }
+    }
+}

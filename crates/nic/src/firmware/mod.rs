@@ -1,0 +1,31 @@
+//! The firmware of the repository's folder `firmware/`: the storage policies as packet handlers in
+//! C, and everything that they run in.
+//!
+//! The firmware is one set of sources with two builds. One is for the cores of the NIC ([`hpu`]):
+//! this crate executes it instruction by instruction and counts the cycles. The other is for this
+//! machine: a test calls its functions. `tests/conformance.rs` gives both the same packets. They
+//! must give the same commands and leave the same memory, and the result must be what `gf`, `codes`
+//! and `proto` compute.
+//!
+//! | module | idea |
+//! |---|---|
+//! | [`build`] | compiles the firmware |
+//! | [`packet`], [`state`] | the layouts of `firmware/layout.h` |
+//! | [`command`] | what handlers ask of the NIC |
+//! | [`engine`] | what executes handlers: a core, or the host's build of the firmware |
+//! | [`hpu`] | a core with its memories, protection and command unit |
+//! | [`device`] | a NIC that handles packets one after the other |
+//! | [`profile`] | what each handler costs |
+//!
+//! The network model of [`network`](crate::network) does not run the firmware. Its handlers have
+//! costs: the paper's, or those that [`profile`] counts. Clusters, the packet scheduler and copies
+//! between memories are there, and not here.
+
+pub mod build;
+pub mod command;
+pub mod device;
+pub mod engine;
+pub mod hpu;
+pub mod packet;
+pub mod profile;
+pub mod state;

@@ -1,0 +1,236 @@
+//! The memories that the control side of a node sets up for the firmware: keys, coefficients and
+//! tables. The layouts are those of `firmware/layout.h`.
+
+use std::hash::Hasher;
+
+use fieldstone_codes::Profile;
+use fieldstone_proto::capability::MasterKey;
+use fieldstone_proto::ids::{Epoch, VolumeId};
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+/// Keys that a NIC holds at once.
+pub const KEYS: usize = 8;
+/// Parity nodes of a write.
+pub const MAX_PARITIES: usize = 4;
+/// Data nodes of a write.
+pub const MAX_DATA_NODES: usize = 16;
+/// Bytes of the entry of a message: below the 77 of the paper's write descriptor.
+pub const REQUEST_BYTES: usize = 68;
+/// Bytes of the remembered capabilities.
+pub const CACHE_BYTES: usize = 64 * 68;
+/// Bytes of the accumulators and of who uses them.
+pub const POOL_BYTES: usize = 8 + 64 * 4 + 16 * GROUP_BYTES + 64 * 2048;
+/// Bytes of the core's own memory.
+pub const SCRATCH_BYTES: usize = 8192;
+const GROUP_BYTES: usize = (12 + MAX_DATA_NODES + 3 * 16) * 4;
+const KEY_BYTES: usize = (4 + 2 + 8) * 4;
+/// Where the tables start in the context: a multiple of 16.
+pub(super) const TABLES_AT: usize = 544;
+/// Where the length of the staging areas is in the context.
+pub(super) const STAGING_LEN_AT: usize = CONTEXT_FIELDS_BYTES - 4;
+const CONTEXT_FIELDS_BYTES: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 8;
+const _: () = assert!(CONTEXT_FIELDS_BYTES <= TABLES_AT);
+/// The data of a staged message starts here in its staging area; its headers are before it.
+pub const STAGED_DATA: u32 = 256;
+/// The most bytes of a staging area.
+pub const MAX_STAGING_LEN: u32 = 4 << 20;
+
+/// How the firmware multiplies: `firmware/gf.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Multiply {
+    /// A table of products, as in the paper.
+    Table,
+    /// The same with its loads ordered against stalls.
+    Scheduled,
+    /// Two bytes at a time.
+    Pairs,
+}
+
+impl Multiply {
+    /// The name in the firmware's build.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Multiply::Table => "TABLE",
+            Multiply::Scheduled => "SCHEDULED",
+            Multiply::Pairs => "PAIRS",
+        }
+    }
+}
+
+/// What the control side of a node gives its NIC.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The node.
+    pub node: u32,
+    /// Storage addresses are below this; the staging areas follow.
+    pub host_len: u64,
+    /// Bytes of the staging area of each message, at most [`MAX_STAGING_LEN`].
+    pub staging_len: u32,
+    /// Volumes and epochs whose capabilities the NIC accepts: at most [`KEYS`].
+    pub keys: Vec<(MasterKey, VolumeId, Epoch)>,
+    /// Coefficients by parity and column.
+    pub coefficients: Vec<Vec<u8>>,
+    /// How the firmware multiplies.
+    pub multiply: Multiply,
+    /// The column that the table of [`Multiply::Pairs`] serves.
+    pub column: usize,
+}
+
+/// Coefficients of the code `rs:k+m` of crates/codes: what data node `column` adds to parity `p` is
+/// `coefficients[p][column]` times its bytes.
+///
+/// # Errors
+/// If the code does not exist.
+pub fn coefficients(k: usize, m: usize) -> Result<Vec<Vec<u8>>, String> {
+    let profile: Profile = format!("rs:{k}+{m}").parse().map_err(|e| format!("{e}"))?;
+    let code = profile.code();
+    let mut rows = vec![vec![0; k]; m];
+    // Encode unit vectors: the parities are the columns of the matrix.
+    for column in 0..k {
+        let data: Vec<Vec<u8>> = (0..k).map(|i| vec![u8::from(i == column)]).collect();
+        let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let mut parities = vec![vec![0u8]; m];
+        let mut outputs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
+        code.encode().execute(&inputs, &mut outputs).map_err(|e| e.to_string())?;
+        for (row, parity) in rows.iter_mut().zip(&parities) {
+            row[column] = parity[0];
+        }
+    }
+    Ok(rows)
+}
+
+/// The product of two elements of GF(2^8) with the polynomial 0x11d.
+fn product(a: u8, b: u8) -> u8 {
+    fieldstone_gf::field::mul(a, b)
+}
+
+impl Settings {
+    /// The context's bytes: fields, and the tables after them.
+    #[must_use]
+    pub fn context(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(self.node.to_le_bytes());
+        bytes.extend(self.host_len.to_le_bytes());
+        bytes.extend((self.keys.len().min(KEYS) as u32).to_le_bytes());
+        for index in 0..KEYS {
+            let key = self.keys.get(index).map_or([0; KEY_BYTES], |(master, volume, epoch)| {
+                key_bytes(master, *volume, *epoch)
+            });
+            bytes.extend(key);
+        }
+        for parity in 0..MAX_PARITIES {
+            let row = self.coefficients.get(parity).map_or(&[][..], Vec::as_slice);
+            for column in 0..MAX_DATA_NODES {
+                bytes.push(row.get(column).copied().unwrap_or(0));
+            }
+        }
+        bytes.extend((TABLES_AT as u32).to_le_bytes());
+        bytes.extend(self.staging_len.min(MAX_STAGING_LEN).to_le_bytes());
+        bytes.resize(TABLES_AT, 0);
+        bytes.extend(self.tables());
+        bytes
+    }
+
+    fn tables(&self) -> Vec<u8> {
+        if self.coefficients.is_empty() {
+            return Vec::new();
+        }
+        if self.multiply != Multiply::Pairs {
+            return (0..=u16::MAX).map(|i| product((i >> 8) as u8, i as u8)).collect();
+        }
+        // The products of each byte, by byte and parity; an entry of the table has those of two.
+        let mut products = [[0; MAX_PARITIES]; 256];
+        for (byte, of) in (0..=u8::MAX).zip(&mut products) {
+            for (row, product_of_row) in self.coefficients.iter().zip(of) {
+                *product_of_row = product(row.get(self.column).copied().unwrap_or(0), byte);
+            }
+        }
+        let mut tables = Vec::with_capacity(8 << 16);
+        for high in &products {
+            for low in &products {
+                for (&low, &high) in low.iter().zip(high) {
+                    tables.extend([low, high]);
+                }
+            }
+        }
+        tables
+    }
+
+    /// Where the staging area of the entry `slot` starts in the host's memory.
+    #[must_use]
+    pub fn staging_at(&self, slot: u32) -> u64 {
+        self.host_len + u64::from(slot) * u64::from(self.staging_len)
+    }
+}
+
+/// The key of capabilities of `volume` at `epoch`, as `MasterKey::derive` of proto makes it.
+fn derive(master: &MasterKey, volume: VolumeId, epoch: Epoch) -> [u8; 16] {
+    let mut hasher = SipHasher24::new_with_key(&master.0);
+    hasher.write(b"fieldstone capability key");
+    hasher.write(&volume.0.to_le_bytes());
+    hasher.write(&epoch.0.to_le_bytes());
+    hasher.finish128().as_bytes()
+}
+
+fn key_bytes(master: &MasterKey, volume: VolumeId, epoch: Epoch) -> [u8; KEY_BYTES] {
+    let key = derive(master, volume, epoch);
+    let mut prefix = [0; 24];
+    prefix[..16].copy_from_slice(&volume.0.to_le_bytes());
+    prefix[16..].copy_from_slice(&epoch.0.to_le_bytes());
+    let mut bytes = [0; KEY_BYTES];
+    bytes[..24].copy_from_slice(&prefix);
+    for (to, word) in bytes[24..].chunks_exact_mut(8).zip(midstate(key, &prefix)) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// The state of SipHash-2-4-128 after whole words of 8 bytes.
+fn midstate(key: [u8; 16], prefix: &[u8; 24]) -> [u64; 4] {
+    let word =
+        |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
+    let (k0, k1) = (word(&key[..8]), word(&key[8..]));
+    let mut v = [
+        k0 ^ 0x736f_6d65_7073_6575,
+        k1 ^ 0x646f_7261_6e64_6f6d ^ 0xee,
+        k0 ^ 0x6c79_6765_6e65_7261,
+        k1 ^ 0x7465_6462_7974_6573,
+    ];
+    for block in prefix.chunks_exact(8) {
+        let block = word(block);
+        v[3] ^= block;
+        for _ in 0..2 {
+            v = sip_round(v);
+        }
+        v[0] ^= block;
+    }
+    v
+}
+
+fn sip_round([mut v0, mut v1, mut v2, mut v3]: [u64; 4]) -> [u64; 4] {
+    v0 = v0.wrapping_add(v1);
+    v2 = v2.wrapping_add(v3);
+    v1 = v1.rotate_left(13) ^ v0;
+    v3 = v3.rotate_left(16) ^ v2;
+    v0 = v0.rotate_left(32);
+    v2 = v2.wrapping_add(v1);
+    v0 = v0.wrapping_add(v3);
+    v1 = v1.rotate_left(17) ^ v2;
+    v3 = v3.rotate_left(21) ^ v0;
+    v2 = v2.rotate_left(32);
+    [v0, v1, v2, v3]
+}
+
+/// The pool as the control side makes it: all accumulators free and zero.
+#[must_use]
+pub fn new_pool() -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(POOL_BYTES);
+    bytes.extend(0u32.to_le_bytes());
+    bytes.extend(64u32.to_le_bytes());
+    for accumulator in 0..64u32 {
+        bytes.extend(accumulator.to_le_bytes());
+    }
+    bytes.resize(POOL_BYTES, 0);
+    bytes
+}

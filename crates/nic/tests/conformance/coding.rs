@@ -1,0 +1,206 @@
+//! Streamed codes: parity nodes have the parities of crates/gf, whoever adds them up.
+
+use fieldstone_codes::Profile;
+use fieldstone_nic::firmware::device::Output;
+use fieldstone_nic::firmware::packet::{Coordinates, Reply, Scheme, Write};
+use fieldstone_nic::firmware::state::{Multiply, STAGED_DATA};
+
+use crate::node::{Cluster, Node};
+use crate::writes::{CLIENT, STAGING_LEN, settings, write};
+
+/// Data nodes 0 to k - 1, parity nodes k to k + m - 1; the packets interleaved as in figure 14.
+fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
+    (0..k)
+        .map(|column| {
+            let mut write = write(Scheme::Code { k, m, column }, 1 + u32::from(m), len);
+            write.message = 1000 + u32::from(column);
+            write.nodes[0].node = u32::from(column);
+            for (i, node) in write.nodes[1..].iter_mut().enumerate() {
+                *node = Coordinates { node: u32::from(k) + i as u32, address: 0x9000 };
+            }
+            for byte in &mut write.data {
+                *byte = byte.wrapping_mul(3).wrapping_add(column * 41);
+            }
+            write
+        })
+        .collect()
+}
+
+fn interleaved(writes: &[Write]) -> Vec<Vec<u8>> {
+    let packets: Vec<Vec<Vec<u8>>> = writes.iter().map(Write::packets).collect();
+    let most = packets.iter().map(Vec::len).max().unwrap();
+    (0..most).flat_map(|i| packets.iter().filter_map(move |p| p.get(i).cloned())).collect()
+}
+
+/// The parities of crates/codes, which crates/gf computes.
+fn parities(writes: &[Write], m: u8) -> Vec<Vec<u8>> {
+    let profile: Profile = format!("rs:{}+{m}", writes.len()).parse().unwrap();
+    let inputs: Vec<&[u8]> = writes.iter().map(|w| w.data.as_slice()).collect();
+    let mut parities = vec![vec![0; writes[0].data.len()]; usize::from(m)];
+    let mut outputs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
+    profile.code().encode().execute(&inputs, &mut outputs).unwrap();
+    parities
+}
+
+/// Streams a write of k chunks of `len` bytes; the answer is the cluster afterwards.
+fn check_code(multiply: Multiply, k: u8, m: u8, len: usize) -> Option<Cluster> {
+    let nodes = u32::from(k + m);
+    let mut cluster = Cluster::new(nodes, |node| {
+        let mut settings = settings(node, multiply, usize::from(k), usize::from(m));
+        settings.column = node as usize;
+        settings
+    })?;
+    let writes = code_writes(k, m, len);
+    cluster.deliver(interleaved(&writes));
+    // One reply of each data node, one of each parity node.
+    cluster.assert_all_done(usize::from(k + m));
+    for (node, write) in cluster.nodes.iter().zip(&writes) {
+        assert!(node.stored(write.nodes[0].address, len) == write.data);
+    }
+    for (node, parity) in cluster.nodes[usize::from(k)..].iter().zip(parities(&writes, m)) {
+        assert!(node.stored(0x9000, len) == parity, "{multiply:?} {k}+{m} {len}");
+    }
+    Some(cluster)
+}
+
+#[test]
+fn streamed_parities_are_those_of_gf() {
+    for multiply in [Multiply::Table, Multiply::Scheduled, Multiply::Pairs] {
+        for (k, m) in [(3, 2), (6, 3), (2, 1), (4, 4)] {
+            for len in [1, 6, 1913, 7000] {
+                if check_code(multiply, k, m, len).is_none() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// 17 packets are more than a NIC aggregates of one write: the CPUs of the parity nodes do.
+#[test]
+fn the_cpu_adds_long_parities_up() {
+    let Some(cluster) = check_code(Multiply::Table, 3, 2, 16 * 2048 + 10) else { return };
+    let aggregated: Vec<usize> = cluster.cpus.iter().map(|cpu| cpu.aggregated).collect();
+    assert_eq!(aggregated, [0, 0, 0, 1, 1]);
+}
+
+/// The packets of data node `column` to node 3, the first parity node, for request `request`.
+fn intermediate(column: usize, request: u64, len: usize) -> Vec<Vec<u8>> {
+    let mut write = code_writes(3, 2, len).swap_remove(column);
+    write.request = request;
+    write.message = request as u32;
+    let mut packets = write.packets();
+    for packet in &mut packets {
+        packet[0..4].copy_from_slice(&(column as u32).to_le_bytes());
+        packet[14] = 1; // the rank of the first parity node
+    }
+    packets
+}
+
+fn status(outputs: &[Output]) -> Option<u32> {
+    outputs.iter().find_map(|output| match output {
+        Output::Send(packet) => Reply::parse(packet).map(|reply| reply.status),
+        _ => None,
+    })
+}
+
+/// Twelve writes of five packets take 60 of the 64 accumulators. The CPU gets the next four; then
+/// all 16 groups are in use. All are cleaned up in the end.
+#[test]
+fn a_pool_without_room_leaves_parities_to_the_cpu_and_then_denies() {
+    let Some(mut node) = Node::new(&settings(3, Multiply::Table, 3, 2)) else { return };
+    let len = 4 * 2048 + 1000;
+    let staging = node.settings.staging_at(0)..node.settings.staging_at(960);
+    for request in 0..16 {
+        let outputs = node.packet(&intermediate(0, request, len)[0]);
+        assert_eq!(status(&outputs), None);
+        let staged = outputs
+            .iter()
+            .any(|o| matches!(o, Output::Store { address, .. } if staging.contains(address)));
+        assert_eq!(staged, request >= 12, "{request}");
+    }
+    let retry = node.packet(&intermediate(0, 16, len)[0]);
+    assert_eq!(status(&retry), Some(5), "{retry:?}");
+    // A message of a write that the NIC has joins it.
+    assert_eq!(status(&node.packet(&intermediate(1, 3, len)[0])), None);
+    for name in node.core.open_messages() {
+        for output in node.cleanup(name) {
+            if let Output::Event { code: 4, arguments: [request_id, failed] } = output {
+                assert_eq!(failed, 1);
+                node.release(request_id);
+            }
+        }
+    }
+    assert!(node.is_clean());
+}
+
+#[test]
+fn a_parity_write_that_no_one_has_room_for_is_refused() {
+    let Some(mut node) = Node::new(&settings(3, Multiply::Table, 3, 2)) else { return };
+    let most = (STAGING_LEN - STAGED_DATA) as usize;
+    let outputs = node.packet(&intermediate(0, 1, most + 1)[0]);
+    assert_eq!(status(&outputs), Some(7), "{outputs:?}");
+    assert!(node.is_clean());
+    let outputs = node.packet(&intermediate(0, 1, most)[0]);
+    assert_eq!(status(&outputs), None, "{outputs:?}");
+    assert_eq!(node.core.open_messages().len(), 1);
+}
+
+/// Messages that contradict their write: another number of bytes, or a column that has come.
+#[test]
+fn messages_of_a_parity_write_agree() {
+    let Some(mut node) = Node::new(&settings(3, Multiply::Table, 3, 2)) else { return };
+    node.packet(&intermediate(0, 1, 5000)[0]);
+    assert_eq!(status(&node.packet(&intermediate(1, 1, 5001)[0])), Some(6));
+    let mut again = intermediate(0, 1, 5000).swap_remove(0);
+    again[8] = 99; // another message
+    assert_eq!(status(&node.packet(&again)), Some(5));
+    assert_eq!(node.core.open_messages().len(), 1);
+}
+
+/// The last packet ends a message. What comes after it changes nothing: a parity write does not end
+/// before its last data node.
+#[test]
+fn a_message_ends_once() {
+    let Some(mut node) = Node::new(&settings(3, Multiply::Table, 3, 2)) else { return };
+    let first = intermediate(0, 1, 1000).swap_remove(0);
+    node.packet(&first);
+    for mut again in std::iter::repeat_n(first, 3) {
+        again[15] &= !1; // not the first
+        assert_eq!(node.packet(&again), [Output::Stray]);
+    }
+    // Nor does its cleanup count as another one.
+    let mut silent = intermediate(1, 1, 1000).swap_remove(0);
+    silent[15] &= !2; // not the last
+    node.packet(&silent);
+    assert_eq!(status(&node.cleanup((0, 1))), None);
+    assert_eq!(node.core.open_messages().len(), 2);
+    assert_eq!(status(&node.cleanup((1, 1))), Some(6));
+    assert!(node.is_clean());
+}
+
+/// A silent data node: the messages that came are cleaned up, and the accumulators are free again.
+#[test]
+fn cleanup_frees_a_parity_write() {
+    let Some(mut node) = Node::new(&settings(3, Multiply::Table, 3, 2)) else { return };
+    for column in 0..2 {
+        let mut packets = intermediate(column, 1, 5000);
+        if column == 1 {
+            packets.pop();
+        }
+        for packet in packets {
+            node.packet(&packet);
+        }
+    }
+    assert_eq!(node.core.open_messages(), [(0, 1), (1, 1)]);
+    let outputs = node.cleanup((1, 1));
+    assert_eq!(status(&outputs), Some(6), "{outputs:?}");
+    assert!(node.is_clean());
+    // And a single write.
+    let mut single = write(Scheme::Single, 1, 5000);
+    single.nodes[0].node = 3;
+    node.packet(&single.packets()[0]);
+    let outputs = node.cleanup((CLIENT, single.message));
+    assert!(matches!(outputs[..], [Output::Event { code: 3, .. }]), "{outputs:?}");
+    assert!(node.is_clean());
+}

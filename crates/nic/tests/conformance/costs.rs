@@ -1,0 +1,66 @@
+//! What handlers cost, beside Tables I and II of the paper. The compiler decides the last percents,
+//! so the bounds are wide; `fieldstone bench nic-table1` and `nic-table2` print the numbers.
+
+use fieldstone_nic::firmware::profile::{Profile, ProfileError, profile};
+use fieldstone_nic::firmware::state::Multiply;
+use fieldstone_nic::network::handlers::{HandlerCosts, Role, Rs};
+
+use crate::writes::program;
+
+const RS32: Role = Role::Data(Rs { k: 3, m: 2 });
+const RS63: Role = Role::Data(Rs { k: 6, m: 3 });
+
+fn of(multiply: Multiply, role: Role) -> Option<Profile> {
+    Some(profile(&program(multiply)?, multiply, role, 2016).unwrap())
+}
+
+/// The loop over a table of products has the paper's instructions, and its stalls are those of
+/// loads.
+#[test]
+fn encoding_costs_what_table_ii_prints() {
+    for role in [RS32, RS63] {
+        let Some(ours) = of(Multiply::Table, role) else { return };
+        let paper = HandlerCosts::default();
+        let paper = if role == RS32 { paper.encode_2 } else { paper.encode_3 };
+        let near = |ours: u32, paper: u32, percent: u32| {
+            assert!(ours.abs_diff(paper) * 100 <= paper * percent, "{role:?}: {ours} {paper}");
+        };
+        near(ours.payload.instructions, paper.instructions, 15);
+        near(ours.payload.cycles, paper.cycles, 10);
+    }
+}
+
+/// Loads that no instruction waits for, and two bytes at a time.
+#[test]
+fn encoding_costs_less_in_another_order_and_by_pairs() {
+    for role in [RS32, RS63] {
+        let Some(table) = of(Multiply::Table, role) else { return };
+        let scheduled = of(Multiply::Scheduled, role).unwrap().payload;
+        let pairs = of(Multiply::Pairs, role).unwrap().payload;
+        assert!(scheduled.cycles * 10 < table.payload.cycles * 7, "{scheduled:?}");
+        assert!(pairs.cycles * 10 < scheduled.cycles * 7, "{pairs:?}");
+    }
+}
+
+#[test]
+fn each_child_costs_and_a_known_capability_saves() {
+    let store = |children| of(Multiply::Table, Role::Store { children });
+    let Some(single) = store(0) else { return };
+    let (ring, tree) = (store(1).unwrap(), store(2).unwrap());
+    assert!(single.payload.cycles < ring.payload.cycles);
+    assert!(ring.payload.cycles < tree.payload.cycles);
+    for profile in [single, ring, tree] {
+        assert!(profile.header.cycles * 2 < profile.header_new.cycles, "{profile:?}");
+    }
+}
+
+#[test]
+fn a_packet_that_cannot_be_is_an_error() {
+    let Some(program) = program(Multiply::Table) else { return };
+    let of = |bytes| profile(&program, Multiply::Table, Role::Store { children: 0 }, bytes);
+    assert_eq!(of(0), Err(ProfileError::Bytes(0)));
+    assert_eq!(of(2049), Err(ProfileError::Bytes(2049)));
+    let code = Role::Data(Rs { k: 3, m: 5 });
+    let refused = profile(&program, Multiply::Table, code, 100);
+    assert!(refused.is_err(), "{refused:?}");
+}

@@ -1,0 +1,114 @@
+//! Packets that a hostile client makes.
+
+use fieldstone_nic::firmware::device::Output;
+use fieldstone_nic::firmware::engine::MAX_REQUESTS;
+use fieldstone_nic::firmware::packet::Scheme;
+use fieldstone_nic::firmware::state::Multiply;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::node::Node;
+use crate::writes::{settings, write};
+
+/// Packets of all schemes and roles for node 1.
+fn sources() -> Vec<Vec<u8>> {
+    let code = |column| Scheme::Code { k: 3, m: 2, column };
+    let mut sources = Vec::new();
+    for (rank, scheme, nodes, len) in [
+        (1u8, Scheme::Ring { k: 3 }, 3, 6000),
+        (1, Scheme::Tree { k: 7 }, 7, 6000),
+        (0, code(2), 3, 6000),
+        (1, code(0), 3, 6000),
+        (1, code(1), 3, 6000),
+        (1, code(2), 3, 6000),
+        // The CPU adds these up.
+        (1, code(0), 3, 40_000),
+        (1, code(1), 3, 40_000),
+    ] {
+        let mut write = write(scheme, nodes, len);
+        write.request += len as u64;
+        if rank == 0 {
+            write.nodes.swap(0, 1);
+        }
+        // The first packets and the last one: so messages end.
+        let mut packets = write.packets();
+        let last = packets.pop();
+        packets.truncate(3);
+        for mut packet in packets.into_iter().chain(last) {
+            packet[14] = rank;
+            sources.push(packet);
+        }
+    }
+    sources
+}
+
+/// Up to two bytes become others, and the packet may be cut.
+fn change(random: &mut ChaCha8Rng, packet: &mut Vec<u8>) {
+    for _ in 0..random.random_range(0..3) {
+        // Mostly in headers that are not signed, where changes get further.
+        let at = match random.random_range(0..4) {
+            0 => random.random_range(12..24),
+            1 => random.random_range(24..40),
+            2 if packet.len() > 160 => random.random_range(108..160),
+            _ => random.random_range(0..packet.len()),
+        };
+        packet[at] = if random.random() { random.random() } else { packet[at] ^ 1 };
+    }
+    if random.random_range(0..10) == 0 {
+        packet.truncate(random.random_range(0..packet.len()));
+    }
+}
+
+/// Cleans all open messages up. What the CPU was told of, it gives up.
+fn clean_up(node: &mut Node) {
+    for name in node.core.open_messages() {
+        for output in node.cleanup(name) {
+            if let Output::Event { code: 4, arguments: [request_id, _] } = output {
+                node.release(request_id);
+            }
+        }
+    }
+}
+
+/// Packets with random changes, of all schemes, in random order: both engines agree on each, no
+/// handler touches what is not its own, and bytes go only into storage and staging areas. After
+/// cleanup, no entry, group or accumulator is lost.
+#[test]
+fn hostile_packets_change_nothing_else() {
+    let mut random = ChaCha8Rng::seed_from_u64(11);
+    let Some(mut node) = Node::new(&settings(1, Multiply::Table, 3, 2)) else { return };
+    let sources = sources();
+    let end = node.settings.staging_at(MAX_REQUESTS);
+    let (mut stored, mut staged, mut interrupted) = (0, 0, 0);
+    for turn in 1..=6000 {
+        let mut packet = sources[random.random_range(0..sources.len())].clone();
+        let message: u32 = random.random_range(0..6);
+        packet[8..12].copy_from_slice(&message.to_le_bytes());
+        change(&mut random, &mut packet);
+        let mut outputs = node.packet(&packet);
+        let open = node.core.open_messages();
+        if random.random_range(0..20) == 0 && !open.is_empty() {
+            outputs.extend(node.cleanup(open[random.random_range(0..open.len())]));
+        }
+        for output in outputs {
+            match output {
+                Output::Store { address, bytes } => {
+                    stored += 1;
+                    assert!(address + bytes.len() as u64 <= end);
+                }
+                Output::Event { code: 4, arguments: [request_id, _] } => {
+                    staged += 1;
+                    node.release(request_id);
+                }
+                Output::Event { code: 3, .. } => interrupted += 1,
+                _ => {}
+            }
+        }
+        if turn % 500 == 0 {
+            clean_up(&mut node);
+            assert!(node.is_clean(), "after {turn} packets");
+        }
+    }
+    let all = format!("{stored} {staged} {interrupted}");
+    assert!(stored > 300 && staged > 20 && interrupted > 50, "{all}");
+}

@@ -1,0 +1,18 @@
+//! The same packets into the firmware on the host and on the NIC's core: the same packets out, the
+//! same bytes into storage, the same memory afterwards. And both are right: parities as crates/gf
+//! computes them, capabilities as proto signs them, bytes on every replica.
+//!
+//! The firmware needs `riscv64-unknown-elf-gcc` (Debian's `gcc-riscv64-unknown-elf`) and `cc`.
+//! Without them a test prints `skipped:` and the reason, and passes. So a machine that has only
+//! Rust can run all tests.
+#![allow(clippy::unwrap_used)]
+
+mod coding;
+mod costs;
+mod cpu;
+mod hostile;
+mod node;
+mod refusals;
+mod replication;
+mod shared_object;
+mod writes;

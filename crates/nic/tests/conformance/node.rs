@@ -1,0 +1,131 @@
+//! A node that runs the firmware twice, on a core and on the host, and several nodes.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fieldstone_nic::firmware::device::{Device, Output};
+use fieldstone_nic::firmware::engine::{Area, Engine};
+use fieldstone_nic::firmware::hpu::Hpu;
+use fieldstone_nic::firmware::packet::{PacketHeader, Reply};
+use fieldstone_nic::firmware::state::Settings;
+
+use crate::cpu::Cpu;
+use crate::shared_object::HostEngine;
+use crate::writes::{CLIENT, NOW_NS, hpu, program};
+
+/// A node whose firmware runs twice, compared after every packet.
+pub struct Node {
+    pub settings: Settings,
+    pub core: Device<Hpu>,
+    host: Device<HostEngine>,
+    pub storage: BTreeMap<u64, u8>,
+}
+
+impl Node {
+    pub fn new(settings: &Settings) -> Option<Self> {
+        let program = program(settings.multiply)?;
+        Some(Self {
+            settings: settings.clone(),
+            core: Device::new(hpu(&program, settings)),
+            host: Device::new(HostEngine::new(settings)?),
+            storage: BTreeMap::new(),
+        })
+    }
+
+    pub fn packet(&mut self, packet: &[u8]) -> Vec<Output> {
+        let core = self.core.packet(packet, NOW_NS);
+        let host = self.host.packet(packet, NOW_NS);
+        self.compare(core, &host)
+    }
+
+    pub fn cleanup(&mut self, name: (u32, u32)) -> Vec<Output> {
+        let core = self.core.cleanup(name, NOW_NS);
+        let host = self.host.cleanup(name, NOW_NS);
+        self.compare(core, &host)
+    }
+
+    fn compare(&mut self, core: Vec<Output>, host: &[Output]) -> Vec<Output> {
+        for output in &core {
+            assert!(!matches!(output, Output::Fault(_)), "{output:?}");
+        }
+        assert!(core == host, "core:\n{core:?}\nhost:\n{host:?}");
+        for area in [Area::Requests, Area::Cache, Area::Pool] {
+            let same = self.core.engine().area(area) == self.host.engine().area(area);
+            assert!(same, "{area:?} differs");
+        }
+        for output in &core {
+            if let Output::Store { address, bytes } = output {
+                self.storage.extend((*address..).zip(bytes.iter().copied()));
+            }
+        }
+        core
+    }
+
+    /// The node's CPU has the NIC forget a message.
+    pub fn release(&mut self, request_id: u32) {
+        self.core.release(request_id);
+        self.host.release(request_id);
+    }
+
+    pub fn stored(&self, address: u64, len: usize) -> Vec<u8> {
+        (address..).take(len).map(|at| self.storage.get(&at).copied().unwrap_or(0xee)).collect()
+    }
+
+    pub fn is_clean(&self) -> bool {
+        let engine = self.core.engine();
+        self.core.open_messages().is_empty()
+            && engine.area(Area::Requests).iter().all(|&b| b == 0)
+            && {
+                // The order of free accumulators may have changed; nothing else.
+                let pool = engine.area(Area::Pool);
+                pool[0..8] == [0, 0, 0, 0, 64, 0, 0, 0] && pool[8 + 256..].iter().all(|&b| b == 0)
+            }
+    }
+}
+
+/// Nodes 0 to n - 1 and the replies that the client got.
+pub struct Cluster {
+    pub nodes: Vec<Node>,
+    pub cpus: Vec<Cpu>,
+    pub replies: Vec<Reply>,
+}
+
+impl Cluster {
+    pub fn new(n: u32, of: impl Fn(u32) -> Settings) -> Option<Self> {
+        let nodes = (0..n).map(|node| Node::new(&of(node))).collect::<Option<Vec<_>>>()?;
+        let cpus = (0..n).map(|_| Cpu::default()).collect();
+        Some(Self { nodes, cpus, replies: Vec::new() })
+    }
+
+    /// Delivers packets, and what they cause, in the order of a queue.
+    pub fn deliver(&mut self, packets: impl IntoIterator<Item = Vec<u8>>) -> usize {
+        let mut queue: VecDeque<_> = packets.into_iter().collect();
+        let mut delivered = 0;
+        while let Some(packet) = queue.pop_front() {
+            delivered += 1;
+            assert!(delivered < 10_000, "the packets never end");
+            let header = PacketHeader::parse(&packet).unwrap();
+            if header.destination == CLIENT {
+                self.replies.push(Reply::parse(&packet).unwrap());
+                continue;
+            }
+            let at = header.destination as usize;
+            for output in self.nodes[at].packet(&packet) {
+                match output {
+                    Output::Send(packet) => queue.push_back(packet),
+                    Output::Event { code: 4, arguments: [request_id, failed] } => {
+                        let (node, cpu) = (&mut self.nodes[at], &mut self.cpus[at]);
+                        self.replies.extend(cpu.staged(node, request_id, failed != 0));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        delivered
+    }
+
+    pub fn assert_all_done(&self, count: usize) {
+        assert_eq!(self.replies.len(), count);
+        assert!(self.replies.iter().all(|r| r.status == 0), "{:?}", self.replies);
+        assert!(self.nodes.iter().all(Node::is_clean));
+    }
+}
