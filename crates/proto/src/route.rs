@@ -439,6 +439,8 @@ mod tests {
         assert!(!head.is_contribution() && head.at(1).is_contribution());
         assert!(!route(Strategy::Primary, &[7, 5], 1).is_contribution());
         assert!(head.gather_ms() < head.wait_here_ms());
+        let patient = Route { wait_ms: u32::MAX, ..head };
+        assert_eq!(patient.gather_ms(), u64::from(WAIT_MS_MAX) / 2);
     }
 
     #[test]

@@ -38,7 +38,8 @@ fn know(world: &mut World, volume: VolumeId) {
 }
 
 fn world_with(accumulator_bytes: usize) -> World {
-    let config = fieldstone_node::NodeConfig { accumulator_bytes, ..config(4 * LEN_BYTES as u32, 8) };
+    let config =
+        fieldstone_node::NodeConfig { accumulator_bytes, ..config(4 * LEN_BYTES as u32, 8) };
     let mut world = World::new(config, ChaCha8Rng::seed_from_u64(1));
     [VOLUME, OTHER].iter().for_each(|volume| know(&mut world, *volume));
     world
@@ -512,6 +513,25 @@ fn products_go_to_the_parity_nodes_that_may_get_something() {
     let outcome = |(node, result)| Outcome { node: NodeIndex(node), result };
     let outcomes = [(0, Ok(())), (8, lost), (9, Ok(()))].map(outcome).to_vec();
     assert_eq!(world.take(tag), Some(Ok(ReplyBody::Outcomes(outcomes))));
+}
+
+/// A writer chooses the factors. One that is zero gives zeroes, and not what the memory held before.
+#[test]
+fn a_factor_of_zero_contributes_zeroes() {
+    let mut world = world();
+    let data = data(2);
+    let (body, mut route) = data_write(&[8, 9], &data);
+    if let Some(column) = &mut route.column {
+        column.coefficients = Bytes::from_static(&[0, 0]);
+    }
+    world.send_routed(WRITER, cap(VOLUME, Epoch(1)), body, Some(route), &data);
+    assert_eq!(world.relayed.len(), 2);
+    for index in 0..2 {
+        let request = &world.relayed[index].1;
+        assert_eq!(request.payload, [Bytes::from(vec![0; LEN_BYTES])]);
+        answer(&mut world, index, Ok(()));
+    }
+    world.settle();
 }
 
 /// A data node that is gone has contributed: its answer leaves no more, but the others' parity is
