@@ -150,7 +150,7 @@ impl Accumulators {
         &mut self,
         piece: Piece,
         (kind, due_ns): (Kind, u64),
-        contribution: Contribution<'_>,
+        contribution: &Contribution<'_>,
     ) -> Result<Option<Accumulator>, NodeError> {
         let share = self.shares.get(&piece.key.volume).copied().unwrap_or_default();
         let found = self.by_piece.get(&piece);
@@ -235,8 +235,8 @@ impl Accumulator {
         Self { kind, sum, checksums, from: Vec::new(), due_ns }
     }
 
-    fn add(&mut self, contribution: Contribution<'_>) {
-        let Contribution { column, entry, payload, checksums } = contribution;
+    fn add(&mut self, contribution: &Contribution<'_>) {
+        let Contribution { column, entry, payload, checksums } = *contribution;
         self.from.push((column, entry));
         let mut rest = &mut self.sum[..];
         for part in payload {
@@ -294,7 +294,7 @@ impl Node {
         let due_ns = now_ns.saturating_add(relay.route.gather_ms() * NS_PER_MS);
         let contribution =
             Contribution { column: index, entry: id, payload, checksums: &checksums };
-        let added = self.accumulators.add(piece, (kind, due_ns), contribution)?;
+        let added = self.accumulators.add(piece, (kind, due_ns), &contribution)?;
         let Some(complete) = added else { return Ok(None) };
         let others = complete.from.iter().map(|(_, entry)| *entry).filter(|entry| *entry != id);
         relay.gathered = Gathered { others: others.collect(), len_bytes: kind.len_bytes };
