@@ -515,7 +515,7 @@ fn products_go_to_the_parity_nodes_that_may_get_something() {
     assert_eq!(world.take(tag), Some(Ok(ReplyBody::Outcomes(outcomes))));
 }
 
-/// A writer chooses the factors. One that is zero gives zeroes, and not what the memory held before.
+/// A writer chooses the factors. One that is zero gives zeroes, and not what the memory held.
 #[test]
 fn a_factor_of_zero_contributes_zeroes() {
     let mut world = world();
