@@ -348,8 +348,8 @@ impl VolumeCore {
         self.send(node, body, part.data, waiter);
     }
 
-    /// The parity of a record's rows is there; it goes to these shards. A keeper that was lost since
-    /// the volume wrote the data has lost the other rows as well.
+    /// The parity of a record's rows is there; it goes to these shards. A keeper that was lost
+    /// since the volume wrote the data has lost the other rows as well.
     fn parity_made(
         &mut self,
         record: RecordRows,
