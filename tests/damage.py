@@ -93,7 +93,7 @@ def superblocks(world):
         path.write_text(text)
     path = pool.path / "pool.json"
     text = path.read_text()
-    path.write_text(text.replace('"format": 1', '"format": 3'))
+    path.write_text(text.replace('"format": 1', '"format": 4'))
     refused("status", pool.path, says=["pool.json", "newer version"])
     path.write_text(text)
 

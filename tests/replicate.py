@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Nodes pass the journal on to each other: ring, tree, primary copy. Nodes are killed and stalled."""
+"""Nodes pass the journal on to each other: ring, tree, primary copy. Nodes make the parity. Nodes
+are killed and stalled."""
 
 import pathlib
 import random
@@ -102,8 +103,100 @@ def inside(world, way, rng):
         server.stop()
 
 
+def check_parity(pool, server, ledger):
+    """Nodes make the parity, and the server sends little more than the data."""
+    before = pool.volume_status("v")
+    load(ledger, server.uri("v"), 3)()
+    after = pool.volume_status("v")
+    streamed = after["parities_streamed"] - before["parities_streamed"]
+    again = after["parities_coded_again"] - before["parities_coded_again"]
+    check(streamed > 0, "no node made parity")
+    sent = after["sent_bytes"] - before["sent_bytes"]
+    written = after["user_written_bytes"] - before["user_written_bytes"]
+    print(f"{streamed} pieces of parity made by nodes, {again} by the server in their place")
+    print(f"{sent / max(written, 1):.2f} bytes sent for each byte of users")
+
+
+def streams(world, rng):
+    """Nodes make the parity. One is stalled and one is killed in the middle of writes."""
+    pool = world.pool("768M", name="stream", options=["--encode", "stream"])
+    check("parity made by nodes" in fieldstone("pool", "show", pool.path).stdout, "pool show")
+    pool.create_volume("v", SIZE)
+    server = pool.serve("v", name="serve-stream")
+    ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
+    load(ledger, server.uri("v"), 1)()
+    check(pool.volume_status("v")["encode"] == "stream", "status does not name the way")
+    check_parity(pool, server, ledger)
+    for turn in range(3):
+        if world.case.nodes == "processes":
+            stalled, killed = rng.sample(range(world.case.node_count), 2)
+            finish = load(ledger, server.uri("v"), 6)
+            time.sleep(rng.uniform(0.3, 1.0))
+            pool.nodes[stalled].pause()
+            time.sleep(rng.uniform(0.0, 3.0))
+            pool.kill_nodes([killed])
+            finish()
+            ledger.verify(server.uri("v"))
+            print(f"stream, turn {turn}: node {stalled} stalled, node {killed} killed")
+            finish = load(ledger, server.uri("v"), 3)
+            pool.nodes[stalled].go_on()
+            pool.start_missing_nodes()
+            finish()
+            pool.wait_until_whole("v")
+            ledger.verify(server.uri("v"))
+        # Every shard of parity is that of its data, and any two nodes may be lost.
+        fieldstone("scrub", pool.path)
+        status = pool.volume_status("v")
+        check(status["shards_damaged"] == 0, f"{status['shards_damaged']} shards damaged")
+        server.kill()
+        server = pool.serve("v", name=f"serve-stream-{turn}")
+        ledger.verify(server.uri("v"))
+    before = pool.volume_status("v")["parities_streamed"]
+
+    def again():
+        load(ledger, server.uri("v"), 1)()
+        return pool.volume_status("v")["parities_streamed"] > before
+
+    wait_until("nodes make parity again", again, seconds=90)
+    if world.case.nodes == "processes":
+        # Reads without two nodes decode with the parity that nodes made.
+        pool.kill_nodes(rng.sample(range(world.case.node_count), 2))
+        ledger.verify(server.uri("v"))
+    server.stop()
+    pool.stop_nodes()
+
+
+def exhausted(world, rng):
+    """The parity nodes have little memory for sums. The server makes what they deny."""
+    if world.case.nodes != "processes":
+        return
+    options = ["--encode", "stream"]
+    little = ["--parity-memory", "256K"]
+    pool = world.pool("768M", name="little", options=options, node_options=little)
+    pool.create_volume("v", SIZE)
+    server = pool.serve("v", name="serve-little")
+    ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
+    load(ledger, server.uri("v"), 6)()
+    ledger.verify(server.uri("v"))
+    status = pool.volume_status("v")
+    streamed, again = status["parities_streamed"], status["parities_coded_again"]
+    print(f"little memory: {streamed} pieces of parity made by nodes, {again} by the server")
+    check(again > 0, "no node was short of memory for parity")
+    check(all(node["state"] == "up" for node in status["nodes"]), "a node was given up")
+    fieldstone("scrub", pool.path)
+    check(pool.volume_status("v")["shards_damaged"] == 0, "shards are damaged")
+    # The parity that either of them made restores the data.
+    pool.kill_nodes(rng.sample(range(world.case.node_count), 2))
+    ledger.verify(server.uri("v"))
+    server.stop()
+    pool.stop_nodes()
+
+
 def scenario(world):
     rng = random.Random(7)
+    if world.case.code == "rs:4+2":
+        streams(world, rng)
+        exhausted(world, rng)
     for way in WAYS:
         (processes if world.case.nodes == "processes" else inside)(world, way, rng)
 
@@ -111,6 +204,11 @@ def scenario(world):
 if __name__ == "__main__":
     main(
         scenario,
-        [Case("copies:3", "processes"), Case("rs:4+2", "processes"), Case("copies:3", "inside")],
+        [
+            Case("copies:3", "processes"),
+            Case("rs:4+2", "processes"),
+            Case("copies:3", "inside"),
+            Case("rs:4+2", "inside"),
+        ],
         waits=True,
     )

@@ -153,11 +153,12 @@ fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
         passed_on(volume)
     );
     let writing = format!(
-        "{} by users, {} moved by garbage collection (longest pause {}), {} sent to nodes",
+        "{} by users, {} moved by garbage collection (longest pause {}), {} sent to nodes{}",
         size(volume.user_written_bytes),
         size(volume.moved_bytes),
         duration_ns(volume.gc_pause_max_ns),
-        size(volume.sent_bytes)
+        size(volume.sent_bytes),
+        streamed(volume)
     );
     let memory =
         format!("extent map {}, {} checkpoints", size(volume.map_bytes), volume.checkpoints);
@@ -179,6 +180,17 @@ fn passed_on(volume: &VolumeReport) -> String {
             volume.appends_relayed + volume.copies_relayed,
             volume.appends_sent_again + volume.copies_sent_again
         ),
+    }
+}
+
+/// How much parity nodes made, if they make it.
+fn streamed(volume: &VolumeReport) -> String {
+    match volume.encode.as_str() {
+        "stream" => format!(
+            ", parity made by nodes ({} pieces, {} made by the volume again)",
+            volume.parities_streamed, volume.parities_coded_again
+        ),
+        _ => String::new(),
     }
 }
 

@@ -106,7 +106,8 @@ fn volume(folder: &TempDir) -> String {
     let path = folder.path().join("pool");
     let sizes = Sizes { node_bytes: Some(64 << 20), overcommit: true };
     let profile = "rs:2+1".parse().expect("a profile");
-    let pool = pool::create(&path, 3, profile, pool::Strategy::Flat, sizes);
+    let ways = (pool::Strategy::Flat, pool::Encode::Client);
+    let pool = pool::create(&path, 3, profile, ways, sizes);
     let running = RunningPool::with_pool(pool.expect("created"), &RuntimeOptions::offline(&[]));
     let running = running.expect("it runs");
     running.create_volume("v", 4 << 20, None, false).expect("created");

@@ -17,7 +17,8 @@ fn pool(folder: &TempDir, name: &str) -> PathBuf {
     let path = folder.path().join(name);
     let sizes = Sizes { node_bytes: Some(64 << 20), overcommit: true };
     let profile = "rs:2+1".parse().expect("a profile");
-    let pool = pool::create(&path, 3, profile, pool::Strategy::Flat, sizes).expect("created");
+    let ways = (pool::Strategy::Flat, pool::Encode::Client);
+    let pool = pool::create(&path, 3, profile, ways, sizes).expect("created");
     let running = RunningPool::with_pool(pool, &RuntimeOptions::offline(&[])).expect("it runs");
     for volume in ["v", "w"] {
         running.create_volume(volume, SIZE_BYTES, None, false).expect("created");

@@ -281,6 +281,27 @@ impl LinearMap {
         &self.shape
     }
 
+    /// The reverse of [`LinearMap::from_matrix`]: `None` if a shard has several elements, or if the
+    /// program uses scratch.
+    #[must_use]
+    pub fn to_matrix(&self) -> Option<Matrix> {
+        let (outputs, inputs) = (self.outputs(), self.inputs());
+        let single = |elements: &[u32]| elements.iter().all(|count| *count == 1);
+        let shape = &self.shape;
+        if !single(&shape.input_elements) || !single(&shape.output_elements) || outputs == 0 {
+            return None;
+        }
+        let mut matrix = vec![0; outputs * inputs];
+        for row in self.steps.iter().flatten() {
+            let Target::Output(Element { shard, .. }) = row.target else { return None };
+            for Term { source, coefficient } in &row.terms {
+                let Source::Input(element) = source else { return None };
+                matrix[usize::from(shard) * inputs + usize::from(element.shard)] ^= coefficient;
+            }
+        }
+        Some(Matrix::from_fn(outputs, inputs, |row, column| matrix[row * inputs + column]))
+    }
+
     /// The program as it was given, for devices that compile it differently.
     #[must_use]
     pub fn steps(&self) -> &[Step] {

@@ -144,6 +144,8 @@ pub struct NodeFolder {
     pub identity: Identity,
     /// The opening has made the node, which is empty.
     pub created: bool,
+    /// See [`NodeConfig::accumulator_bytes`].
+    pub accumulator_bytes: usize,
     /// The open folder, to reach the node's files.
     pub(crate) dir: Dir,
     _lock: LockFile,
@@ -162,6 +164,7 @@ impl NodeFolder {
             slot_bytes: self.superblock.slot_bytes,
             slots: self.superblock.slots,
             verify_payload,
+            accumulator_bytes: self.accumulator_bytes,
         }
     }
 
@@ -212,6 +215,8 @@ pub struct Opening {
     pub registry: Option<Arc<dyn NodeRegistry>>,
     /// Make an empty node where nothing exists, if the registry allows it.
     pub replace_missing: bool,
+    /// Memory of the node for the sums of parity, in bytes ([`NodeConfig::accumulator_bytes`]).
+    pub accumulator_bytes: usize,
 }
 
 impl Opening {
@@ -245,7 +250,8 @@ impl Opening {
         if let Some(registry) = &self.registry {
             registry.seen(superblock.node, path, superblock.incarnation);
         }
-        Ok(NodeFolder { path: path.clone(), superblock, identity, created, dir, _lock: lock })
+        let (path, accumulator_bytes) = (path.clone(), self.accumulator_bytes);
+        Ok(NodeFolder { path, superblock, identity, created, accumulator_bytes, dir, _lock: lock })
     }
 
     /// Makes an empty node where nothing exists.

@@ -575,7 +575,9 @@ mod tests {
         let registry: Arc<dyn NodeRegistry> = Arc::new(Hang(Mutex::new(wait)));
         let registry = Some(registry);
         let (holder, keys) = (Holder::Server, expected.key.into());
-        let opening = Opening { path, expected, keys, holder, registry, replace_missing: false };
+        let (replace_missing, accumulator_bytes) = (false, 1 << 20);
+        let opening =
+            Opening { path, expected, keys, holder, registry, replace_missing, accumulator_bytes };
         let folder = opening.run().map_err(|error| error.to_string());
         let config = HostConfig {
             cores: 2,

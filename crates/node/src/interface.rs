@@ -226,4 +226,6 @@ pub struct NodeConfig {
     pub slots: u32,
     /// Check payload checksums on arrival too, for peers behind a network.
     pub verify_payload: bool,
+    /// Bytes for sums of contributions to parity shards; [`crate::limits::ACCUMULATOR_BYTES`].
+    pub accumulator_bytes: usize,
 }

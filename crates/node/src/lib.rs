@@ -17,6 +17,7 @@
 //! | `handlers::payload`     | turns the request into disk operations                            |
 //! | `handlers::completion`  | follows up disk operations, verifies, replies                     |
 //! | `relays`                | passes writes on to other nodes: ring, tree, primary copy         |
+//! | `stream`                | makes parity while it stores data: TriEC                          |
 //! | `store`                 | shards in slots, safe against crashes: the essay is there         |
 //! | `volumes`               | epochs, fencing, roots, journals                                  |
 //! | `start`                 | reads, checks and repairs the disk before the first request       |
@@ -34,10 +35,12 @@ mod handlers;
 pub mod interface;
 pub mod limits;
 mod node;
+mod own_delay;
 mod relays;
 mod request_table;
 mod start;
 mod store;
+mod stream;
 mod volumes;
 
 #[doc(hidden)]

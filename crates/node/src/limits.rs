@@ -35,6 +35,19 @@ pub const LINK_RESTS_MAX: usize = 64;
 /// lie in its sockets. It waits for this long, once.
 pub const OWN_DELAY_NS: u64 = 100_000_000;
 
+/// Bytes of the sums of contributions to parity shards, unless the configuration says otherwise:
+/// enough for the parity that 32 large writes are waiting for. The node answers what needs more
+/// with [`fieldstone_proto::NodeError::Busy`].
+pub const ACCUMULATOR_BYTES: usize = 32 << 20;
+
+/// One volume may use this part of them: the writer of a volume chooses how many data nodes there
+/// are and how long the node waits for them.
+pub const ACCUMULATOR_VOLUMES: usize = 4;
+
+/// Contributions of one volume that wait for others. They are entries of the request table, which
+/// one writer must not fill with such waits.
+pub const GATHERING_PER_VOLUME_MAX: usize = REQUESTS_MAX / 8;
+
 /// Volumes that a node may know.
 pub const VOLUMES_MAX: usize = 4096;
 

@@ -17,6 +17,7 @@ use crate::request_table::{EntryId, RequestTable};
 use crate::start::failed_sync::DoubtFile;
 use crate::start::{NodePhase, Start};
 use crate::store::ChunkStore;
+use crate::stream::Accumulators;
 use crate::volumes::{Removed, Volumes};
 
 /// Counters since the start.
@@ -27,6 +28,7 @@ pub(crate) struct Counters {
     pub(crate) refused: u64,
     pub(crate) corrupt_blocks: u64,
     pub(crate) relayed: u64,
+    pub(crate) gathered: u64,
 }
 
 /// A storage node.
@@ -53,6 +55,7 @@ pub struct Node {
     pub(crate) removed: Removed,
     pub(crate) doubt_file: DoubtFile,
     pub(crate) relays: Relays,
+    pub(crate) accumulators: Accumulators,
     /// Entries that wait until the store changes, in order.
     pub(crate) parked: VecDeque<EntryId>,
     pub(crate) counters: Counters,
@@ -75,6 +78,7 @@ impl Node {
             removed: Removed::default(),
             doubt_file: DoubtFile::default(),
             relays: Relays::default(),
+            accumulators: Accumulators::new(config.accumulator_bytes),
             parked: VecDeque::new(),
             counters: Counters::default(),
             accepted: None,
@@ -147,6 +151,7 @@ impl Node {
         }
         // After the event: an answer that comes in the last moment is on time.
         self.expire_relays(now_ns);
+        self.expire_accumulators(now_ns);
         self.settle();
     }
 
@@ -159,13 +164,20 @@ impl Node {
     /// other), in nanoseconds of the node's clock; `None` while the node waits for no other node.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
-        self.relays.deadline_ns()
+        [self.relays.deadline_ns(), self.accumulators.deadline_ns()].into_iter().flatten().min()
     }
 
     /// Requests that the node has passed on to other nodes since its start, once for each node.
     #[must_use]
     pub fn relayed(&self) -> u64 {
         self.counters.relayed
+    }
+
+    /// Pieces of parity shards that the node has made of contributions since its start, and the
+    /// bytes of those that it is making.
+    #[must_use]
+    pub fn gathered(&self) -> (u64, usize) {
+        (self.counters.gathered, self.accumulators.used_bytes())
     }
 
     /// Requests and disk operations under way. Both are zero when the node is idle.
@@ -203,6 +215,7 @@ impl Node {
         if self.table.len() == 0 {
             assert!(self.parked.is_empty());
             assert_eq!(self.relays.len(), 0);
+            assert!(self.accumulators.is_empty());
             for volume in self.volumes.values() {
                 assert_eq!(volume.active, 0);
                 assert!(volume.ordered.is_empty() && volume.barrier.is_none());
@@ -224,8 +237,18 @@ impl Node {
         };
         let result = match admission {
             Ok(Admission::Entry(entry)) => {
-                self.pass_on(now_ns, entry, &request);
-                return self.start_entry(entry);
+                let relay = self.table[entry].relay.as_ref();
+                if relay.is_some_and(|relay| relay.route.is_contribution()) {
+                    return self.contribute(now_ns, entry);
+                }
+                return match self.pass_on(now_ns, entry, &request) {
+                    Ok(()) => self.start_entry(entry),
+                    Err(error) => {
+                        self.counters.corrupt_blocks +=
+                            u64::from(matches!(error, NodeError::Corrupt { .. }));
+                        self.close(entry, Err(error));
+                    }
+                };
             }
             Ok(Admission::Answer(body)) => Ok(body),
             Err(error) => Err(error),
@@ -250,16 +273,21 @@ impl Node {
     fn lose_peer(&mut self, peer: PeerId) {
         self.table.lose_peer(peer);
         self.end_relays_of(peer);
+        let mut left = Vec::new();
         for volume in self.volumes.values_mut() {
             volume.superseded.retain(|superseded| *superseded != peer);
             if volume.holder == Some(peer) {
                 volume.holder = None;
+                left.push(volume.record.volume);
                 self.store.clear_requests(volume.record.volume);
                 if !volume.claims() {
                     // The volume was not created after all, so it keeps no slots from others.
                     self.store.reserve(volume.record.volume, 0);
                 }
             }
+        }
+        for volume in left {
+            self.drop_accumulators(volume);
         }
     }
 

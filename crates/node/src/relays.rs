@@ -19,10 +19,14 @@
 //!   answers were due, the node closes the link, so that nothing stays queued there, and passes
 //!   nothing on over it for [`LINK_REST_NS`].
 //! - *Own delays.* A node that was stopped finds the time of its waits over, and the answers in its
-//!   sockets. It forgives the others what it has missed itself ([`OWN_DELAY_NS`]).
+//!   sockets. It forgives the others what it has missed itself (`own_delay`).
 //! - *Own work first.* Once the node's own part has ended, the request no longer keeps a fence or a
 //!   removal waiting, even while the node waits for others.
 //! - *The writer is gone.* The node waits for no other node any more, and no answer leaves.
+//!
+//! A write of a data shard may carry its column of the code: then each child gets what the shard
+//! contributes to its parity shard (`stream`). The node multiplies only for the children to which
+//! it passes the request on.
 //!
 //! A node is a client of its children. It sends them the writer's capability, and they check it
 //! like one of the writer itself. In addition they want the writer's pass
@@ -30,25 +34,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use slab::Slab;
 
 use fieldstone_proto::{
-    NodeError, NodeIndex, Outcome, Reply, ReplyBody, Request, RequestBody, Route, Tag, VolumeId,
+    NodeError, NodeIndex, Outcome, Reply, ReplyBody, Request, RequestBody, Route, ShardIndex, Tag,
+    VolumeId,
 };
 
 use crate::interface::{LinkTarget, NodeAction, PeerId};
 use crate::limits::{
-    LINK_REST_NS, LINK_RESTS_MAX, LINK_SILENCE_NS, OWN_DELAY_NS, RELAYS_MAX, RELAYS_PER_VOLUME_MAX,
+    LINK_REST_NS, LINK_RESTS_MAX, LINK_SILENCE_NS, RELAYS_MAX, RELAYS_PER_VOLUME_MAX,
 };
 use crate::node::Node;
+use crate::own_delay::OwnDelay;
 use crate::request_table::{EntryId, Task};
+use crate::stream::{Gathered, contributions};
 
-const NS_PER_MS: u64 = 1_000_000;
+pub(crate) const NS_PER_MS: u64 = 1_000_000;
 
 /// The state of an entry whose request has a route.
 #[derive(Debug)]
 pub(crate) struct EntryRelay {
-    route: Route,
+    pub(crate) route: Route,
+    /// For the last contribution to a parity shard: the other ones.
+    pub(crate) gathered: Gathered,
     /// Children that have not answered.
     waiting: u32,
     /// The node's own part has ended.
@@ -59,7 +69,13 @@ pub(crate) struct EntryRelay {
 
 impl EntryRelay {
     pub(crate) fn new(route: Route) -> Self {
-        Self { route, waiting: 0, own_ended: false, outcomes: Vec::new() }
+        Self {
+            route,
+            gathered: Gathered::default(),
+            waiting: 0,
+            own_ended: false,
+            outcomes: Vec::new(),
+        }
     }
 }
 
@@ -96,15 +112,16 @@ pub(crate) struct Relays {
     links: BTreeMap<LinkTarget, LinkWaits>,
     /// Until when the node passes nothing on over a link.
     rests_until_ns: BTreeMap<LinkTarget, u64>,
-    /// No wait ends before this time, because the node itself was late.
-    forgiven_until_ns: u64,
+    delay: OwnDelay,
 }
 
 impl Relays {
-    /// Whether a request of this volume may be passed on over this link now.
-    fn may_add(&self, now_ns: u64, volume: VolumeId, to: &LinkTarget) -> bool {
-        self.pending.len() < RELAYS_MAX
-            && self.of_volume.get(&volume).is_none_or(|count| *count < RELAYS_PER_VOLUME_MAX)
+    /// Whether a request of this volume may be passed on over this link now, after `more` others of
+    /// the volume.
+    fn may_add(&self, now_ns: u64, (volume, more): (VolumeId, usize), to: &LinkTarget) -> bool {
+        let of_volume = self.of_volume.get(&volume).copied().unwrap_or_default();
+        self.pending.len() + more < RELAYS_MAX
+            && of_volume + more < RELAYS_PER_VOLUME_MAX
             && self.rests_until_ns.get(to).is_none_or(|until_ns| *until_ns <= now_ns)
     }
 
@@ -162,15 +179,8 @@ impl Relays {
 
     /// Ends a wait whose time is over, if there is one.
     fn take_overdue(&mut self, now_ns: u64) -> Option<PendingRelay> {
-        let due_ns = self.deadline_ns().filter(|due_ns| *due_ns <= now_ns)?;
-        let (first_due_ns, key) = *self.due.first()?;
-        // Once for each wait: a node that is always late must not wait without end.
-        let is_forgiven = self.forgiven_until_ns >= first_due_ns;
-        if !is_forgiven && now_ns - due_ns > OWN_DELAY_NS {
-            self.forgiven_until_ns = now_ns + OWN_DELAY_NS;
-            return None;
-        }
-        Some(self.remove(key))
+        let (due_ns, key) = *self.due.first()?;
+        self.delay.is_over(now_ns, due_ns).then(|| self.remove(key))
     }
 
     /// Whether this link has been silent for too long. If so, it rests.
@@ -188,7 +198,7 @@ impl Relays {
 
     /// When the next wait ends.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        self.due.first().map(|(due_ns, _)| (*due_ns).max(self.forgiven_until_ns))
+        self.due.first().map(|(due_ns, _)| self.delay.end_ns(*due_ns))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -198,42 +208,47 @@ impl Relays {
 
 impl Node {
     /// Passes an admitted request on to the node's children in its route.
-    pub(crate) fn pass_on(&mut self, now_ns: u64, id: EntryId, request: &Request) {
-        let Some(relay) = &self.table[id].relay else { return };
-        let Task::Parked(parked) = &self.table[id].task else { return };
+    ///
+    /// # Errors
+    /// The children would get damaged bytes. None of them gets anything.
+    pub(crate) fn pass_on(
+        &mut self,
+        now_ns: u64,
+        id: EntryId,
+        request: &Request,
+    ) -> Result<(), NodeError> {
+        let Some(relay) = &self.table[id].relay else { return Ok(()) };
+        let Task::Parked(parked) = &self.table[id].task else { return Ok(()) };
         if relay.route.children().is_empty() {
-            return;
+            return Ok(());
         }
         let (body, payload) = parked.as_ref().clone();
         let route = relay.route.clone();
         let volume = self.table[id].volume;
-        let due_ns = now_ns.saturating_add(route.wait_here_ms() * NS_PER_MS);
-        let mut count = 0;
+        let mut children: Vec<(usize, LinkTarget)> = Vec::new();
         for rank in route.children() {
             let child = &route.replicas[rank];
             let to = LinkTarget { node: child.node, address: child.address.clone() };
-            if !self.relays.may_add(now_ns, volume, &to) {
-                self.note_outcomes(id, rank, Err(NodeError::Unreachable));
-                continue;
+            match self.relays.may_add(now_ns, (volume, children.len()), &to) {
+                true => children.push((rank, to)),
+                false => self.note_outcomes(id, rank, Err(NodeError::Unreachable)),
             }
-            let body = match body.clone() {
-                RequestBody::ShardWrite {
-                    segment,
-                    offset_bytes,
-                    checksums,
-                    seal,
-                    data_first,
-                    ..
-                } => RequestBody::ShardWrite {
-                    segment,
-                    shard: child.shard,
-                    offset_bytes,
-                    checksums,
-                    seal,
-                    data_first,
-                },
-                body => body,
-            };
+        }
+        // For each of these children, unless all children get the same bytes.
+        let mut products = match (&route.column, &body) {
+            (Some(column), RequestBody::ShardWrite { offset_bytes, checksums, .. }) => {
+                let factor = |(rank, _): &(usize, LinkTarget)| column.coefficients[rank - 1];
+                let factors: Vec<u8> = children.iter().map(factor).collect();
+                contributions(&factors, (*offset_bytes, checksums), &payload)?
+            }
+            _ => Vec::new(),
+        }
+        .into_iter();
+        let due_ns = now_ns.saturating_add(route.wait_here_ms() * NS_PER_MS);
+        let mut count = 0;
+        for (rank, to) in children {
+            let shard = route.replicas[rank].shard;
+            let (body, payload) = for_child(shard, (&body, &payload), products.next());
             let (tag, entry) = (Tag(0), id);
             let relay = PendingRelay { tag, entry, volume, rank, to: to.clone(), due_ns };
             let tag = self.relays.add(now_ns, relay);
@@ -242,7 +257,7 @@ impl Node {
                 capability: request.capability,
                 body,
                 route: Some(Box::new(route.at(rank))),
-                payload: payload.clone(),
+                payload,
             };
             self.counters.relayed += 1;
             self.disk.actions.push_back(NodeAction::Relay { to, request });
@@ -251,6 +266,7 @@ impl Node {
         if let Some(relay) = &mut self.table[id].relay {
             relay.waiting = count;
         }
+        Ok(())
     }
 
     /// A child answered for itself and for the nodes behind it.
@@ -338,6 +354,27 @@ impl Node {
         let (volume, counted) = (entry.volume, std::mem::take(&mut entry.counted));
         self.release(volume, counted);
         true
+    }
+}
+
+/// Body and payload of a request, as a child gets them. The child writes `shard`, and gets the
+/// product instead of the payload if there is one.
+fn for_child(
+    shard: ShardIndex,
+    (body, payload): (&RequestBody, &[Bytes]),
+    product: Option<(Vec<u32>, Bytes)>,
+) -> (RequestBody, Vec<Bytes>) {
+    let mut body = body.clone();
+    let RequestBody::ShardWrite { shard: to, checksums, .. } = &mut body else {
+        return (body, payload.to_vec());
+    };
+    *to = shard;
+    match product {
+        Some((of_product, bytes)) => {
+            *checksums = of_product;
+            (body, vec![bytes])
+        }
+        None => (body, payload.to_vec()),
     }
 }
 

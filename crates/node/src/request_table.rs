@@ -85,6 +85,8 @@ pub(crate) enum Task {
     ShardVerify { slot: SlotIndex, offset_bytes: u32 },
     /// See [`RequestBody::ShardDelete`].
     ShardDelete,
+    /// A contribution to a parity shard. It waits for the other contributions.
+    Gathering,
     /// The node's own part has ended. The entry waits for other nodes.
     Relayed,
 }

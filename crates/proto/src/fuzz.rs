@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::wire::{Decoder, Header, Message, WIRE_HEADER_BYTES, WireError, mend_header};
 use crate::wire::{encode_reply, encode_request};
 use crate::{
-    Capability, CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex,
+    Capability, CapabilityError, Column, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex,
     NodeStat, Outcome, Pass, Replica, Reply, ReplyBody, Request, RequestBody, Route, SealMeta,
     SegmentId, SegmentKind, ShardIndex, ShardInfo, Strategy, Tag, VolumeId, VolumeState,
     VolumeSummary,
@@ -122,8 +122,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
                 RequestBody::ShardWrite { .. } => vec![Bytes::from_static(b"fieldstone")],
                 _ => Vec::new(),
             };
-            let routed = matches!(&body, RequestBody::JournalAppend { lsn, .. } if lsn.0 == ROUTED);
-            let (tag, route) = (Tag(1), routed.then(|| Box::new(route())));
+            let (tag, route) = (Tag(1), route_of(&body).map(Box::new));
             let request = Request { tag, capability: Capability::default(), body, route, payload };
             encode_request(&request).expect("it is short").concat()
         });
@@ -153,7 +152,20 @@ fn route() -> Route {
         address: Bytes::from_static(address.as_bytes()),
     };
     let replicas = vec![replica(2, ""), replica(0, "tcp:[::1]:7000"), replica(1, "unix:/n/1")];
-    Route { strategy: Strategy::Tree, rank: 1, wait_ms: 23, replicas }
+    Route { strategy: Strategy::Tree, rank: 1, wait_ms: 23, replicas, column: None }
+}
+
+/// One append and one write of a shard have routes.
+fn route_of(body: &RequestBody) -> Option<Route> {
+    match body {
+        RequestBody::JournalAppend { lsn, .. } if lsn.0 == ROUTED => Some(route()),
+        RequestBody::ShardWrite { data_first: true, .. } => {
+            let coefficients = Bytes::from_static(&[1, 2]);
+            let column = Some(Column { index: 1, count: 4, coefficients });
+            Some(Route { strategy: Strategy::Primary, column, ..route() })
+        }
+        _ => None,
+    }
 }
 
 fn requests() -> Vec<RequestBody> {

@@ -24,7 +24,7 @@ pub use message::{
     JournalInfo, NodeError, NodeStat, Outcome, Reply, ReplyBody, Request, RequestBody, SealMeta,
     SegmentKind, ShardInfo, Tag, VolumeState, VolumeSummary,
 };
-pub use route::{Pass, Replica, Route, RouteError, Strategy};
+pub use route::{Column, Encode, Pass, Replica, Route, RouteError, Strategy};
 
 /// The unit of addressing, checksumming and allocation, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
@@ -46,4 +46,34 @@ pub fn crc32c(data: &[u8]) -> u32 {
 #[must_use]
 pub fn crc32c_blocks(data: &[u8]) -> Vec<u32> {
     data.chunks(BLOCK_BYTES).map(crc32c).collect()
+}
+
+/// CRC-32C of a block of zeroes.
+pub const ZERO_BLOCK_CRC32C: u32 = 0x98f9_4189;
+
+/// CRC-32C of the sum (XOR) of two blocks, from theirs. A CRC is an affine map over bits, so the
+/// sum of the two has the constant part twice, and that of zeroes gives it back.
+#[must_use]
+pub fn crc32c_of_sum(a: u32, b: u32) -> u32 {
+    a ^ b ^ ZERO_BLOCK_CRC32C
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_of_a_sum_is_known_from_those_of_the_parts() {
+        assert_eq!(crc32c(&[0; BLOCK_BYTES]), ZERO_BLOCK_CRC32C);
+        let block = |seed: usize| -> Vec<u8> {
+            (0..BLOCK_BYTES).map(|at| (at * seed + at / 7 + seed) as u8).collect()
+        };
+        let parts = [block(3), block(101), block(77)];
+        let (mut sum, mut crc) = (vec![0; BLOCK_BYTES], ZERO_BLOCK_CRC32C);
+        for part in &parts {
+            sum.iter_mut().zip(part).for_each(|(sum, byte)| *sum ^= byte);
+            crc = crc32c_of_sum(crc, crc32c(part));
+            assert_eq!(crc, crc32c(&sum));
+        }
+    }
 }

@@ -22,6 +22,12 @@
 //! connection to this node ([`crate::RequestBody::AdmitRelays`]). The writer announces a new pass
 //! when it gives up a write that was passed on, before it sends anything else. Without a connection
 //! of the writer, a node takes no write from other nodes.
+//!
+//! # Streamed parity
+//! A write of a data shard may leave the coding to the nodes: TriEC, as the paper streams it
+//! (section VI-B). The route is then a *primary* one from the data node to the parity nodes, and
+//! has a [`Column`]. The data node passes on what its bytes contribute to each parity shard. A
+//! parity node adds up the contributions of all columns, and writes the sum.
 
 use std::fmt;
 use std::ops::Range;
@@ -160,6 +166,64 @@ pub struct Route {
     pub wait_ms: u32,
     /// The replicas by rank.
     pub replicas: Vec<Replica>,
+    /// For a write whose parity the nodes make: the part of the data shard. The other replicas are
+    /// parity nodes.
+    pub column: Option<Column>,
+}
+
+/// The part that a data shard has in the coding of its stripe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Number of the data shard.
+    pub index: u8,
+    /// Number of data shards: so many contributions make a parity shard.
+    pub count: u8,
+    /// The factor of this data shard in the parity shard of each replica but the head, by rank.
+    pub coefficients: Bytes,
+}
+
+/// Who makes the parity of new segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Encode {
+    /// The volume.
+    #[default]
+    Client,
+    /// The nodes, as they store the data.
+    Stream,
+}
+
+impl Encode {
+    /// Every way.
+    pub const ALL: [Encode; 2] = [Self::Client, Self::Stream];
+
+    /// Its name, as on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+impl fmt::Display for Encode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text names no way to make parity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no way to encode: it is client or stream")]
+pub struct UnknownEncode(String);
+
+impl FromStr for Encode {
+    type Err = UnknownEncode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownEncode> {
+        let found = Self::ALL.into_iter().find(|encode| encode.name() == text);
+        found.ok_or_else(|| UnknownEncode(text.to_owned()))
+    }
 }
 
 /// Why a node refuses a route.
@@ -183,6 +247,12 @@ pub enum RouteError {
     /// The strategy passes nothing on.
     #[error("the strategy of a route cannot be flat")]
     Flat,
+    /// The column is none of the stripe's, or does not fit the route.
+    #[error(
+        "the column has a number below the count, a factor for each parity node, and a route \
+         straight to them"
+    )]
+    Column,
 }
 
 impl Route {
@@ -209,7 +279,28 @@ impl Route {
                 return Err(RouteError::Twice(replica.node));
             }
         }
-        Ok(())
+        let fits = |column: &Column| {
+            self.strategy == Strategy::Primary
+                && column.index < column.count
+                && column.coefficients.len() + 1 == self.replicas.len()
+        };
+        match self.column.as_ref().is_none_or(fits) {
+            true => Ok(()),
+            false => Err(RouteError::Column),
+        }
+    }
+
+    /// The request is a contribution to a parity shard.
+    #[must_use]
+    pub fn is_contribution(&self) -> bool {
+        self.column.is_some() && self.is_relayed()
+    }
+
+    /// How long a parity node waits for the other contributions: so long that its answer is on time
+    /// at the data nodes.
+    #[must_use]
+    pub fn gather_ms(&self) -> u64 {
+        u64::from(self.wait_ms.min(WAIT_MS_MAX)) / 2
     }
 
     /// The request came from another node, not from the writer.
@@ -248,7 +339,8 @@ mod tests {
 
     fn route(strategy: Strategy, nodes: &[u16], rank: u8) -> Route {
         let replica = |node: &u16| Replica { node: NodeIndex(*node), ..Replica::default() };
-        Route { strategy, rank, wait_ms: 600, replicas: nodes.iter().map(replica).collect() }
+        let replicas = nodes.iter().map(replica).collect();
+        Route { strategy, rank, wait_ms: 600, replicas, column: None }
     }
 
     /// Every rank but the head has exactly one parent, of a lower rank, so each replica gets the
@@ -329,7 +421,35 @@ mod tests {
     }
 
     #[test]
+    fn a_column_fits_its_route() {
+        let column = |index, count, factors: &'static [u8]| {
+            Some(Column { index, count, coefficients: Bytes::from_static(factors) })
+        };
+        let check = |strategy, column| {
+            Route { column, ..route(strategy, &[7, 5, 3], 0) }.check(NodeIndex(7))
+        };
+        assert_eq!(check(Strategy::Primary, column(3, 4, &[1, 2])), Ok(()));
+        let wrong = Err(RouteError::Column);
+        assert_eq!(check(Strategy::Primary, column(4, 4, &[1, 2])), wrong);
+        assert_eq!(check(Strategy::Primary, column(0, 0, &[1, 2])), wrong);
+        assert_eq!(check(Strategy::Primary, column(0, 4, &[1])), wrong);
+        assert_eq!(check(Strategy::Primary, column(0, 4, &[1, 2, 3])), wrong);
+        assert_eq!(check(Strategy::Ring, column(0, 4, &[1, 2])), wrong);
+        let head = Route { column: column(0, 4, &[1, 2]), ..route(Strategy::Primary, &[7, 5], 0) };
+        assert!(!head.is_contribution() && head.at(1).is_contribution());
+        assert!(!route(Strategy::Primary, &[7, 5], 1).is_contribution());
+        assert!(head.gather_ms() < head.wait_here_ms());
+        let patient = Route { wait_ms: u32::MAX, ..head };
+        assert_eq!(patient.gather_ms(), u64::from(WAIT_MS_MAX) / 2);
+    }
+
+    #[test]
     fn names_are_read_as_they_are_written() {
+        for encode in Encode::ALL {
+            assert_eq!(encode.to_string().parse(), Ok(encode));
+        }
+        let error = "server".parse::<Encode>().expect_err("no way").to_string();
+        assert_eq!(error, "\"server\" is no way to encode: it is client or stream");
         for strategy in Strategy::ALL {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }

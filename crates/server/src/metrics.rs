@@ -267,6 +267,12 @@ const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
     ("copies_sent_again_total", "counter", "Copies sent to nodes that were not reached.", |v| {
         v.copies_sent_again
     }),
+    ("parities_streamed_total", "counter", "Pieces of parity that nodes made.", |v| {
+        v.parities_streamed
+    }),
+    ("parities_coded_again_total", "counter", "Pieces of parity made in the nodes' place.", |v| {
+        v.parities_coded_again
+    }),
     ("degraded_reads_total", "counter", "Reads that needed decoding.", |v| v.degraded_reads),
     ("rebuild_running", "gauge", "1 while a rebuild runs.", |v| u64::from(v.rebuild.running)),
     ("rebuild_shards_total", "gauge", "Shards of the rebuild.", |v| v.rebuild.shards_total),

@@ -1,6 +1,6 @@
 //! Runs seeds of the seeded world: `seeds A..B [THREADS]`, or `seeds N` for one seed with its
 //! trace. The environment variable `CODE` replaces the codes that the seeds draw. With `THIN` set,
-//! all volumes are thin. `REPLICATE` replaces the ways to replicate that the seeds draw.
+//! all volumes are thin. `REPLICATE` and `ENCODE` replace the ways that the seeds draw.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -13,11 +13,13 @@ fn main() {
     let thin = std::env::var_os("THIN").is_some();
     let replicate = std::env::var("REPLICATE").ok();
     let replicate = replicate.map(|name| name.parse().expect("the name of a way"));
+    let encode = std::env::var("ENCODE").ok();
+    let encode = encode.map(|name| name.parse().expect("client or stream"));
     let what = arguments.next().unwrap_or_else(|| "0..200".to_owned());
     let Some((first, end)) = what.split_once("..") else {
         let seed = what.parse().expect("a seed is a number");
         let mut out = std::io::BufWriter::new(std::io::stdout());
-        let outcome = run(seed, Options { trace: Some(&mut out), code, thin, replicate });
+        let outcome = run(seed, Options { trace: Some(&mut out), code, thin, replicate, encode });
         drop(out);
         println!("{outcome:#?}");
         return;
@@ -26,17 +28,18 @@ fn main() {
     let threads = arguments.next().map_or(1, |count| count.parse().expect("a number"));
     let began = Instant::now();
     let (mut done, mut ops, mut events, mut failed) = (0u64, 0u64, 0u64, 0u64);
-    let mut relays = [0u64; 2];
+    let (mut relays, mut parities) = ([0u64; 2], [0u64; 2]);
     let mut faults: BTreeMap<&'static str, u64> = BTreeMap::new();
     run_many(
         seeds,
         threads,
-        |seed| run(seed, Options { code, thin, replicate, ..Options::default() }),
+        |seed| run(seed, Options { code, thin, replicate, encode, ..Options::default() }),
         |outcome| {
             done += 1;
             ops += outcome.ops;
             events += outcome.events;
             relays = [0, 1].map(|at| relays[at] + outcome.relays[at]);
+            parities = [0, 1].map(|at| parities[at] + outcome.parities[at]);
             for (name, count) in outcome.faults {
                 *faults.entry(name).or_default() += count;
             }
@@ -56,9 +59,12 @@ fn main() {
     let seconds = began.elapsed().as_secs_f64();
     println!(
         "{done} seeds, {failed} failed, {ops} requests, {events} events, {:.1} seeds/s\n\
-         {faults:?}\n{} records passed on, {} sent once more",
+         {faults:?}\n{} records passed on, {} sent once more\n\
+         {} pieces of parity made by nodes, {} made in their place",
         done as f64 / seconds,
         relays[0],
-        relays[1]
+        relays[1],
+        parities[0],
+        parities[1]
     );
 }

@@ -147,6 +147,11 @@ impl VolumeProcess for Volume {
             status.appends_sent_again + status.copies_sent_again,
         ]
     }
+
+    fn parities(&self) -> [u64; 2] {
+        let status = self.status();
+        [status.parities_streamed, status.parities_coded_again]
+    }
 }
 
 /// Runs the scenario of `seed` (and of the code, if one is given) with the real cast.
@@ -157,6 +162,9 @@ pub fn run(seed: u64, options: Options<'_>) -> Outcome {
     };
     if let Some(strategy) = options.replicate {
         scenario.set_strategy(strategy);
+    }
+    if let Some(encode) = options.encode {
+        scenario.set_encode(encode);
     }
     run_cast(scenario, &RealCast, options)
 }

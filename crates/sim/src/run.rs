@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
 use fieldstone_codes::Profile;
-use fieldstone_proto::Strategy;
+use fieldstone_proto::{Encode, Strategy};
 
 use crate::actor::Cast;
 use crate::scenario::Scenario;
@@ -25,6 +25,8 @@ pub struct Options<'a> {
     pub thin: bool,
     /// How nodes get the journal, in place of the way that the seed draws.
     pub replicate: Option<Strategy>,
+    /// Who makes parity, in place of the way that the seed draws.
+    pub encode: Option<Encode>,
 }
 
 /// The result of a run.
@@ -49,6 +51,9 @@ pub struct Outcome {
     /// Records of journals that nodes passed on to each other, and records that a volume sent to a
     /// node itself because no other node had reached it.
     pub relays: [u64; 2],
+    /// Pieces of parity shards that nodes made, and those that a volume made itself because a node
+    /// did not get all contributions.
+    pub parities: [u64; 2],
     /// The counters of the devices' layers, summed over all volume processes: the layer, the
     /// counter, and its value.
     pub layers: Vec<(&'static str, &'static str, u64)>,

@@ -6,7 +6,8 @@
 use fieldstone_block::Layer;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
-use fieldstone_proto::{NodeIndex, Strategy};
+use fieldstone_node::limits::ACCUMULATOR_BYTES;
+use fieldstone_proto::{Encode, NodeIndex, Strategy};
 use fieldstone_volume::{Geometry, Provisioning, ReadPolicy, slots_whole, step_blocks};
 
 use crate::device::DevicePlan;
@@ -121,6 +122,10 @@ pub struct Scenario {
     pub layers: Option<LayerOptions>,
     /// How records reach the nodes of a journal.
     pub replicate: Strategy,
+    /// Who makes the parity of new segments.
+    pub encode: Encode,
+    /// Bytes that a node has for sums of contributions to parity.
+    pub accumulator_bytes: usize,
     /// Which copy answers a read.
     pub reads: ReadPolicy,
     /// The silence after which a volume counts a node as down.
@@ -164,6 +169,7 @@ impl Scenario {
         scenario.layers = draw_layers(&mut RandomStream::new(seed, "layers", 0));
         scenario.draw_cells();
         scenario.set_strategy(draw_strategy(seed));
+        scenario.set_encode(draw_encode(seed));
         scenario
     }
 
@@ -174,6 +180,17 @@ impl Scenario {
         let mut rng = RandomStream::new(self.seed, "reads", 0);
         let balance = strategy != Strategy::Flat && rng.chance(500);
         self.reads = if balance { ReadPolicy::Balance } else { ReadPolicy::Primary };
+    }
+
+    /// Sets who makes parity. Runs in which the volume does are as they were before there was a
+    /// choice. In some of the others the nodes have little memory for it.
+    pub fn set_encode(&mut self, encode: Encode) {
+        self.encode = encode;
+        let mut rng = RandomStream::new(self.seed, "accumulators", 0);
+        self.accumulator_bytes = match encode {
+            Encode::Client => ACCUMULATOR_BYTES,
+            Encode::Stream => rng.pick(&[64 << 10, 512 << 10, ACCUMULATOR_BYTES]),
+        };
     }
 
     /// The same with only thin volumes, none of which grows.
@@ -234,6 +251,8 @@ impl Scenario {
             nbd: false,
             layers: None,
             replicate: Strategy::Flat,
+            encode: Encode::Client,
+            accumulator_bytes: ACCUMULATOR_BYTES,
             reads: ReadPolicy::Primary,
             node_timeout_ms,
             wall_offset_ns: rng.between(0, 1 << 60),
@@ -457,7 +476,11 @@ impl Scenario {
             strategy if self.reads == ReadPolicy::Balance => format!(", {strategy}, balanced"),
             strategy => format!(", {strategy}"),
         };
-        let with = format!("{device}{wire}{nbd}{replicate}");
+        let encode = match self.encode {
+            Encode::Client => String::new(),
+            Encode::Stream => format!(", {} KiB for parity", self.accumulator_bytes >> 10),
+        };
+        let with = format!("{device}{wire}{nbd}{replicate}{encode}");
         let layers: String =
             self.layers().iter().map(|layer| format!(", {}", layer.name())).collect();
         format!(
@@ -534,6 +557,14 @@ fn draw_strategy(seed: u64) -> Strategy {
     match rng.chance(500) {
         true => Strategy::Flat,
         false => rng.pick(&[Strategy::Ring, Strategy::Tree, Strategy::Primary]),
+    }
+}
+
+/// In three of ten runs nodes make the parity.
+fn draw_encode(seed: u64) -> Encode {
+    match RandomStream::new(seed, "encode", 0).chance(300) {
+        true => Encode::Stream,
+        false => Encode::Client,
     }
 }
 

@@ -6,7 +6,7 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::{iter, thread};
 
-use fieldstone_proto::Strategy;
+use fieldstone_proto::{Encode, Strategy};
 use fieldstone_sim::{Options, run};
 
 const LIST: &str = include_str!("../regressions.txt");
@@ -21,21 +21,24 @@ struct Listed {
     parked: bool,
     /// How nodes get the journal. Flat in the worlds of older seeds.
     replicate: Strategy,
+    /// Who makes the parity. The volume in the worlds of older seeds.
+    encode: Encode,
 }
 
 fn listed(list: &str) -> Vec<Listed> {
     let parsed = |line: &str| {
         let mut words = line.split('#').next()?.split_whitespace();
         let seed = words.next()?.parse().expect("a line opens with a seed");
-        let replicate = Strategy::Flat;
-        let mut listed = Listed { seed, thin: false, parked: false, replicate };
+        let (replicate, encode) = (Strategy::Flat, Encode::Client);
+        let mut listed = Listed { seed, thin: false, parked: false, replicate, encode };
         for word in words {
             match word {
                 "thin" => listed.thin = true,
                 "parked" => listed.parked = true,
+                "stream" => listed.encode = Encode::Stream,
                 other => match other.parse() {
                     Ok(strategy) => listed.replicate = strategy,
-                    Err(_) => panic!("{other} is neither thin nor parked nor a strategy"),
+                    Err(_) => panic!("{other} is none of thin, parked, stream and the strategies"),
                 },
             }
         }
@@ -51,8 +54,9 @@ fn seeds_that_once_failed_pass() {
     let next = || seeds.lock().expect("no panic while it is locked").next();
     let run_some = || -> Vec<_> {
         iter::from_fn(next)
-            .map(|Listed { seed, thin, replicate, .. }| {
-                run(seed, Options { thin, replicate: Some(replicate), ..Options::default() })
+            .map(|Listed { seed, thin, replicate, encode, .. }| {
+                let (replicate, encode) = (Some(replicate), Some(encode));
+                run(seed, Options { thin, replicate, encode, ..Options::default() })
             })
             .filter(|outcome| outcome.failure.is_some())
             .collect()
@@ -72,18 +76,21 @@ fn seeds_pass_and_reproduce_their_runs_exactly() {
         listed.filter(|listed| listed.parked && !listed.thin).any(|listed| listed.seed == seed)
     };
     let mut layers = BTreeMap::new();
-    let mut relays = [0, 0];
+    let (mut relays, mut parities) = ([0, 0], [0, 0]);
     for seed in (0..25).filter(|seed| !parked(*seed)) {
         let first = run(seed, Options::default());
         assert_eq!(first.failure, None, "seed {seed}: {}", first.scenario);
         assert_eq!(first, run(seed, Options::default()), "seed {seed} ran differently");
         relays = [0, 1].map(|at| relays[at] + first.relays[at]);
+        parities = [0, 1].map(|at| parities[at] + first.parities[at]);
         for (layer, counter, value) in first.layers {
             *layers.entry((layer, counter)).or_insert(0) += value;
         }
     }
     // In half of the runs nodes pass writes on, and some do not reach their nodes.
     assert!(relays[0] > 1000 && relays[1] > 10, "{relays:?}");
+    // In three of ten, nodes make parity if the code allows it, and sometimes cannot.
+    assert!(parities[0] > 30 && parities[1] > 5, "{parities:?}");
     // Each of these layers has done its work in some run.
     for busy in [
         ("scheduler", "merged"),

@@ -21,6 +21,7 @@ use crate::interface::VolumeAction;
 use crate::relay::RelayedAppend;
 use crate::relay_copies::RelayedCopies;
 use crate::status::{NodeHealth, VolumePhase};
+use crate::stream::StreamedShard;
 use fieldstone_tasks::{Awaited, Filler, oneshot};
 
 /// The result of a call to a node.
@@ -71,6 +72,8 @@ pub enum Waiter {
     Relay(Box<RelayedAppend>),
     /// Copies of a shard that the nodes pass on to each other.
     Copies(Box<RelayedCopies>),
+    /// A data shard whose node contributes to the parity.
+    Stream(Box<StreamedShard>),
     /// A pass, over the connection of this session.
     Pass { pass: Pass, session: u64 },
     /// Rows of a detached record.
@@ -268,6 +271,7 @@ impl VolumeCore {
             }
             Waiter::Relay(relayed) => self.relay_replied(call.node, *relayed, result),
             Waiter::Copies(relayed) => self.copies_replied(call.node, *relayed, result),
+            Waiter::Stream(streamed) => self.stream_replied(call.node, *streamed, result),
             Waiter::Pass { pass, session } => {
                 self.pass_replied(call.node, (pass, session), &result);
             }

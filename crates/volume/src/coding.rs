@@ -17,6 +17,12 @@ impl VolumeCore {
     /// Lays blocks of each shard of a closed segment out, and starts to code them. The range is one
     /// of whole chunks, or the whole shard.
     pub fn code_blocks(&mut self, handle: SegmentIndex, blocks: Range<u32>) -> Option<Coding> {
+        let data = self.lay_out(handle, blocks)?;
+        Some(self.start_coding(data))
+    }
+
+    /// Lays blocks of each data shard of a closed segment out.
+    pub fn lay_out(&self, handle: SegmentIndex, blocks: Range<u32>) -> Option<Vec<Shard>> {
         let layout = self.layout;
         let segment = self.segments.get(handle)?;
         let contents = segment.contents.as_ref()?;
@@ -42,12 +48,11 @@ impl VolumeCore {
             let footer_blocks = u32::try_from(footer.len() / BLOCK_BYTES).expect("small");
             builder.put(end - begin - footer_blocks, &footer, &crc32c_blocks(&footer));
         }
-        Some(self.start_coding(builder))
+        Some(builder.finish())
     }
 
     /// Starts to make the parity shards.
-    pub fn start_coding(&mut self, builder: ShardBuilder) -> Coding {
-        let data = builder.finish();
+    pub fn start_coding(&mut self, data: Vec<Shard>) -> Coding {
         let shard_bytes = data.first().map_or(0, |shard| shard.data.len());
         let chunk_bytes = self.coded_bytes(shard_bytes);
         let chunk = |at: usize| {
@@ -165,7 +170,9 @@ impl ShardBuilder {
         }
     }
 
-    fn finish(mut self) -> Vec<Shard> {
+    /// The data shards.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<Shard> {
         for shard in 0..self.buffers.len() {
             self.extend(shard, self.buffers[shard].len());
         }

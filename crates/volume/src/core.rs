@@ -57,6 +57,10 @@ pub struct Counters {
     pub copies_relayed: u64,
     /// Copies that the volume sent to a node itself because the route had not reached the node.
     pub copies_sent_again: u64,
+    /// Parity shards, or pieces of them, that nodes made.
+    pub parities_streamed: u64,
+    /// Those that the volume made itself because a node did not get all contributions.
+    pub parities_coded_again: u64,
     /// Reads that needed decoding.
     pub degraded_reads: u64,
     /// Checkpoints written.
@@ -83,6 +87,8 @@ pub struct VolumeCore {
     pub reissue: Reissue,
     pub nodes: Vec<Node>,
     pub calls: Calls,
+    /// Data on its way to nodes that make its parity.
+    pub streams: slab::Slab<crate::stream::Stream>,
     pub jobs: Jobs,
     pub ctx: Weak<RefCell<VolumeCore>>,
     pub actions: VecDeque<VolumeAction>,
@@ -151,6 +157,7 @@ impl VolumeCore {
             reissue: Reissue::default(),
             nodes,
             calls: Calls::default(),
+            streams: slab::Slab::new(),
             jobs: Jobs::default(),
             ctx: Weak::new(),
             actions: VecDeque::new(),

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use fieldstone_accel::{Job, JobError, JobId, JobOutput};
 use fieldstone_codes::Profile;
-use fieldstone_proto::{NodeIndex, PoolKeys, Reply, Request, Strategy, VolumeId};
+use fieldstone_proto::{Encode, NodeIndex, PoolKeys, Reply, Request, Strategy, VolumeId};
 
 use crate::relay::Reach;
 
@@ -167,6 +167,9 @@ pub struct VolumeConfig {
     pub node_timeout_ms: u64,
     /// How the records of the journal reach its nodes.
     pub replicate: Strategy,
+    /// Who makes the parity of new segments. The volume does if its code allows nothing else
+    /// ([`crate::can_stream`]).
+    pub encode: Encode,
     /// Which copy answers a read.
     pub reads: ReadPolicy,
     /// Start a rebuild of missing shards without a request.

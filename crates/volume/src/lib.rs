@@ -2,13 +2,14 @@
 //!
 //! Read in this order: [`interface`] (the interface between the volume and its world), `log` (how a
 //! write becomes a record), `relay` and `relay_copies` (how nodes pass writes on to each other),
-//! `rows` (how large writes go around the journal), `seal` (how records become shards), `width`
-//! (how many shards a segment must have), `sync` (when the shards are stable), `read` and `decode`,
-//! `open` (recovery, in its own folder), `gc` (how collection frees space), `space` and `provision`
-//! (how much room a volume has, and how nodes share room between volumes), `rebuild`, `scrub`,
-//! `damage`, `journal` and `join` (how the volume handles nodes that fail and return), `keys` (how
-//! the pool's secret changes meanwhile). The formats are in `record`, `footer`, `checkpoint` and
-//! `root`. `core` holds the state, the timers and the tasks.
+//! `rows` (how large writes go around the journal), `seal` (how records become shards), `stream`
+//! (how nodes make the parity), `width` (how many shards a segment must have), `sync` (when the
+//! shards are stable), `read` and `decode`, `open` (recovery, in its own folder), `gc` (how
+//! collection frees space), `space` and `provision` (how much room a volume has, and how nodes
+//! share room between volumes), `rebuild`, `scrub`, `damage`, `journal` and `join` (how the volume
+//! handles nodes that fail and return), `keys` (how the pool's secret changes meanwhile). The
+//! formats are in `record`, `footer`, `checkpoint` and `root`. `core` holds the state, the timers
+//! and the tasks.
 //!
 //! # How to drive it
 //! The world hands the volume [`VolumeEvent`]s and block requests. It calls
@@ -61,6 +62,7 @@ mod seal;
 mod segment;
 mod space;
 mod status;
+mod stream;
 mod sync;
 mod timers;
 mod volume;
@@ -77,6 +79,7 @@ pub use record::RECORD_BLOCKS_MAX;
 pub use relay::Reach;
 pub use space::slots_whole;
 pub use status::{NodeHealth, NodeStatus, Progress, Status, VolumePhase};
+pub use stream::can_stream;
 pub use volume::Volume;
 
 /// The contents of a stored root, for listings.

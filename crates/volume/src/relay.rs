@@ -132,30 +132,40 @@ impl VolumeCore {
         }
         let mut order = nodes.to_vec();
         order.sort_by_key(|node| self.node(*node).relay.reach != Reach::Here);
-        for node in &order[1..] {
+        if !self.are_admitted(&order[1..]) {
+            return None;
+        }
+        let replicas = order.iter().map(|node| self.replica(*node)).collect();
+        Some(Route { strategy, rank: 0, wait_ms: self.route_wait_ms(), replicas, column: None })
+    }
+
+    /// The nodes have confirmed the volume's passes. Announces those that they do not know.
+    pub fn are_admitted(&mut self, nodes: &[NodeIndex]) -> bool {
+        for node in nodes {
             if !self.node(*node).relay.announced {
                 self.announce_pass(*node);
             }
         }
-        if !order[1..].iter().all(|node| self.node(*node).relay.admitted) {
-            return None;
-        }
-        let replica = |node: &NodeIndex| {
-            let relay = &self.node(*node).relay;
-            let address = match &relay.reach {
-                Reach::At(address) => address.clone(),
-                Reach::Here | Reach::Nowhere => Bytes::new(),
-            };
-            Replica { node: *node, pass: relay.pass, shard: ShardIndex(0), address }
+        nodes.iter().all(|node| self.node(*node).relay.admitted)
+    }
+
+    /// The node as a replica of a route, with shard 0.
+    pub fn replica(&self, node: NodeIndex) -> Replica {
+        let relay = &self.node(node).relay;
+        let address = match &relay.reach {
+            Reach::At(address) => address.clone(),
+            Reach::Here | Reach::Nowhere => Bytes::new(),
         };
-        let replicas = order.iter().map(replica).collect();
-        let wait_ms = u32::try_from(self.config.node_timeout_ms / 2).unwrap_or(WAIT_MS_MAX);
-        let wait_ms = wait_ms.min(WAIT_MS_MAX);
-        Some(Route { strategy, rank: 0, wait_ms, replicas })
+        Replica { node, pass: relay.pass, shard: ShardIndex(0), address }
+    }
+
+    /// How long the head of a route waits.
+    pub fn route_wait_ms(&self) -> u32 {
+        u32::try_from(self.config.node_timeout_ms / 2).unwrap_or(WAIT_MS_MAX).min(WAIT_MS_MAX)
     }
 
     /// A route may go through the node now.
-    fn may_relay(&self, node: NodeIndex) -> bool {
+    pub fn may_relay(&self, node: NodeIndex) -> bool {
         let state = self.node(node);
         let reachable = match &state.relay.reach {
             Reach::Here => true,

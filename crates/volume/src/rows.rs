@@ -75,17 +75,19 @@ pub struct Rows {
     /// No write of rows went wrong: more rows may follow.
     intact: bool,
     /// Records whose rows may be overtaken by the write that seals a shard: while the world makes
-    /// their parity, or while they are on a route.
+    /// their parity, or while they or their parity are on a route.
     in_coding: u32,
 }
 
 /// The rows of a record.
 #[derive(Clone, Copy)]
-struct RecordRows {
-    generation: JournalGen,
+pub struct RecordRows {
+    /// The journal that the record's header went to.
+    pub generation: JournalGen,
     /// The writes count towards this batch of the log.
-    batch: u64,
-    segment: SegmentId,
+    pub batch: u64,
+    /// The segment.
+    pub segment: SegmentId,
     first_row: u32,
 }
 
@@ -209,9 +211,10 @@ impl VolumeCore {
         true
     }
 
-    /// Writes whole rows of the open segment, from block `first` on, to the data shards. Starts to
-    /// code them; their parity follows ([`send_parity`]). Returns the number of writes of both
-    /// kinds, which count towards batch `batch`.
+    /// Writes whole rows of the open segment, from block `first` on, to the data shards. The nodes
+    /// make their parity (`stream`), or the volume starts to code them, and their parity follows
+    /// ([`send_parity`]). Returns the number of writes of both kinds, which count towards batch
+    /// `batch`.
     pub fn send_rows(
         &mut self,
         handle: SegmentIndex,
@@ -226,7 +229,6 @@ impl VolumeCore {
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
         let id = segment.id;
         let mut parts_of_shards: Vec<ShardRows> = vec![ShardRows::default(); k];
-        let mut parity = Vec::with_capacity(checksums.len() / row);
         let mut inputs_of_rows = Vec::with_capacity(checksums.len() / row);
         for row_at in (0..checksums.len()).step_by(row) {
             let mut inputs = Vec::with_capacity(k);
@@ -256,14 +258,40 @@ impl VolumeCore {
         if self.send_rows_along(record, &keepers, &parts_of_shards[0], is_first) {
             return width;
         }
-        for inputs in inputs_of_rows {
-            parity.push(self.start_encoding(inputs));
+        let nodes: SmallVec<[NodeIndex; 8]> = keepers.iter().map(|keeper| keeper.node).collect();
+        if let Some(routes) = self.stream_routes(&nodes) {
+            let at = (self.row_offset_bytes(record), is_first);
+            self.stream_rows(record, routes, (parts_of_shards, inputs_of_rows), at);
+            return width;
         }
+        let parity = self.start_parity(inputs_of_rows);
         for (shard, (keeper, part)) in keepers.iter().zip(parts_of_shards).enumerate() {
             self.send_shard_rows(record, shard, keeper.node, part);
         }
-        self.spawn_with(move |ctx| send_parity(ctx, record, parity));
+        let shards = (k..keepers.len()).collect();
+        self.spawn_with(move |ctx| send_parity(ctx, record, parity, shards));
         width
+    }
+
+    /// Makes parity for the rows of a record, and sends it to these shards.
+    pub fn code_rows(
+        &mut self,
+        record: RecordRows,
+        inputs_of_rows: Vec<Vec<Bytes>>,
+        shards: SmallVec<[usize; 4]>,
+    ) {
+        let parity = self.start_parity(inputs_of_rows);
+        self.spawn_with(move |ctx| send_parity(ctx, record, parity, shards));
+    }
+
+    /// Starts to make parity for rows; gives a job for each row.
+    fn start_parity(&mut self, inputs_of_rows: Vec<Vec<Bytes>>) -> Vec<Awaited<JobResult>> {
+        inputs_of_rows.into_iter().map(|inputs| self.start_encoding(inputs)).collect()
+    }
+
+    /// Where the rows of a record begin in each shard.
+    fn row_offset_bytes(&self, record: RecordRows) -> u32 {
+        record.first_row * self.layout.chunk_blocks * BLOCK_BYTES as u32
     }
 
     /// Sends rows along a route, if the shards are copies and there is a route.
@@ -277,12 +305,12 @@ impl VolumeCore {
         if !self.has_copies() {
             return false;
         }
-        let RecordRows { generation, batch, segment, first_row } = record;
+        let RecordRows { generation, batch, segment, .. } = record;
         let targets = keepers.iter().enumerate();
         let write = CopiesWrite {
             segment,
             targets: targets.map(|(shard, keeper)| (shard, keeper.node, keeper.session)).collect(),
-            offset_bytes: first_row * self.layout.chunk_blocks * BLOCK_BYTES as u32,
+            offset_bytes: self.row_offset_bytes(record),
             checksums: part.checksums.clone(),
             seal: None,
             data: part.data.clone(),
@@ -307,11 +335,11 @@ impl VolumeCore {
         node: NodeIndex,
         part: ShardRows,
     ) {
-        let RecordRows { generation, batch, segment, first_row } = record;
+        let RecordRows { generation, batch, segment, .. } = record;
         let body = RequestBody::ShardWrite {
             segment,
             shard: shard_index(shard),
-            offset_bytes: first_row * self.layout.chunk_blocks * BLOCK_BYTES as u32,
+            offset_bytes: self.row_offset_bytes(record),
             checksums: part.checksums,
             seal: None,
             data_first: false,
@@ -320,9 +348,14 @@ impl VolumeCore {
         self.send(node, body, part.data, waiter);
     }
 
-    /// The parity of a record's rows is there. A keeper that was lost since the volume wrote the
-    /// data has lost the other rows as well.
-    fn parity_made(&mut self, record: RecordRows, parts_of_shards: Vec<ShardRows>) {
+    /// The parity of a record's rows is there; it goes to these shards. A keeper that was lost
+    /// since the volume wrote the data has lost the other rows as well.
+    fn parity_made(
+        &mut self,
+        record: RecordRows,
+        parts_of_shards: Vec<ShardRows>,
+        shards: &[usize],
+    ) {
         let RecordRows { generation, batch, segment, .. } = record;
         let Some(handle) = self.segments.find(segment) else { return };
         let rows = self.segments.get_mut(handle).and_then(|segment| segment.rows.as_mut());
@@ -333,7 +366,8 @@ impl VolumeCore {
             return;
         }
         let k = keepers.len() - parts_of_shards.len();
-        for (shard, (keeper, part)) in (k..).zip(keepers.iter().skip(k).zip(parts_of_shards)) {
+        let parts = (k..).zip(keepers.iter().skip(k).zip(parts_of_shards));
+        for (shard, (keeper, part)) in parts.filter(|(shard, _)| shards.contains(shard)) {
             if self.is_connected_since(keeper) {
                 self.send_shard_rows(record, shard, keeper.node, part);
             } else {
@@ -526,13 +560,20 @@ impl VolumeCore {
 
 /// The part of a record that goes to one shard.
 #[derive(Clone, Default)]
-struct ShardRows {
-    data: Vec<Bytes>,
-    checksums: Vec<u32>,
+pub struct ShardRows {
+    /// The bytes, a piece for each row.
+    pub data: Vec<Bytes>,
+    /// Checksums of the blocks.
+    pub checksums: Vec<u32>,
 }
 
-/// Sends the parity of a record's rows to its shards. `parity` has one job for each row.
-async fn send_parity(ctx: Ctx, record: RecordRows, parity: Vec<Awaited<JobResult>>) {
+/// Sends the parity of a record's rows to `shards`. `parity` has one job for each row.
+async fn send_parity(
+    ctx: Ctx,
+    record: RecordRows,
+    parity: Vec<Awaited<JobResult>>,
+    shards: SmallVec<[usize; 4]>,
+) {
     let mut parts_of_shards: Vec<ShardRows> = Vec::new();
     for row in parity {
         let shards = finish_encoding(row).await;
@@ -542,7 +583,7 @@ async fn send_parity(ctx: Ctx, record: RecordRows, parity: Vec<Awaited<JobResult
             part.data.push(shard.data);
         }
     }
-    ctx.with(|core| core.parity_made(record, parts_of_shards));
+    ctx.with(|core| core.parity_made(record, parts_of_shards, &shards));
 }
 
 /// Completes the shards of a closed segment that already have rows.

@@ -64,6 +64,7 @@ impl Script {
             wall_offset_ns: 0,
             node_timeout_ms: 1000,
             replicate: fieldstone_proto::Strategy::Flat,
+            encode: fieldstone_proto::Encode::Client,
             reads: ReadPolicy::Primary,
             auto_rebuild: true,
             rebuild_limit_bytes_per_second: 0,

@@ -23,6 +23,7 @@ use crate::relay_copies::{CopiesWaiter, CopiesWrite};
 use crate::rows::complete_rows;
 use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::{NodeHealth, VolumePhase};
+use crate::stream::{Streamed, stream_segment};
 use fieldstone_tasks::oneshot;
 
 /// Pause before the volume tries failed shards on other nodes.
@@ -40,18 +41,21 @@ pub async fn seal(ctx: Ctx, handle: SegmentIndex) {
     let Some(meta) = ctx.with(|core| core.seal_meta(handle)) else { return };
     complete_rows(&ctx, handle, meta).await;
     ask_for_room(&ctx, handle).await;
-    let short = ctx.with(|core| {
-        let exists = core.segments.get(handle).is_some();
-        exists && (!core.stored_well(handle) || core.is_narrow(handle, &[]))
-    });
-    if short {
-        let coding = ctx.with(|core| {
+    if ctx.with(|core| core.is_short(handle)) {
+        let data = ctx.with(|core| {
             let blocks = core.segments.get(handle)?.shard_bytes / BLOCK_BYTES as u32;
-            core.code_blocks(handle, 0..blocks)
+            core.lay_out(handle, 0..blocks)
         });
-        let Some(coding) = coding else { return };
-        if !store(&ctx, handle, &coding.finish().await, meta).await {
-            return;
+        let Some(data) = data else { return };
+        let streamed = stream_segment(&ctx, handle, &data, meta).await;
+        if streamed == Streamed::No || ctx.with(|core| core.is_short(handle)) {
+            let shards = match streamed {
+                Streamed::AndCoded(shards) => shards,
+                _ => ctx.with(|core| core.start_coding(data)).finish().await,
+            };
+            if !store(&ctx, handle, &shards, meta).await {
+                return;
+            }
         }
     }
     ctx.with(|core| {
@@ -213,6 +217,12 @@ async fn ask_for_room(ctx: &Ctx, handle: SegmentIndex) -> bool {
 }
 
 impl VolumeCore {
+    /// The segment exists, and shards are to be written.
+    fn is_short(&mut self, handle: SegmentIndex) -> bool {
+        let exists = self.segments.get(handle).is_some();
+        exists && (!self.stored_well(handle) || self.is_narrow(handle, &[]))
+    }
+
     /// Nodes that could take a missing shard of the segment if they had room.
     fn full_for(&self, handle: SegmentIndex) -> Vec<NodeIndex> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };

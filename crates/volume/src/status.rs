@@ -1,6 +1,6 @@
 //! The status that a volume reports: state, space, protection, work in progress.
 
-use fieldstone_proto::{Epoch, KeyGeneration, NodeIndex, Strategy, VolumeId};
+use fieldstone_proto::{Encode, Epoch, KeyGeneration, NodeIndex, Strategy, VolumeId};
 
 use crate::interface::Provisioning;
 
@@ -151,6 +151,12 @@ pub struct Status {
     pub copies_relayed: u64,
     /// Copies that the volume sent to a node itself, because no other node had reached it.
     pub copies_sent_again: u64,
+    /// Who makes the parity of new segments.
+    pub encode: Encode,
+    /// Parity shards, or pieces of them, that nodes made.
+    pub parities_streamed: u64,
+    /// Those that the volume made itself because a node did not get all contributions.
+    pub parities_coded_again: u64,
     /// Reads that needed decoding.
     pub degraded_reads: u64,
     /// Checkpoints written.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use fieldstone_codes::Profile;
-use fieldstone_server::pool::{POOL_FILE, Pool, Sizes, Strategy, create};
+use fieldstone_server::pool::{Encode, POOL_FILE, Pool, Sizes, Strategy, create};
 use serde::Serialize;
 
 use fieldstone_units as units;
@@ -48,6 +48,12 @@ pub struct Create {
     /// a pool that is not flat.
     #[arg(long, value_name = "WAY", default_value = "flat")]
     replicate: Strategy,
+    /// Who makes the parity of new segments. client: the server, which sends it to the nodes.
+    /// stream: the nodes, while they store the data, so the server sends only the data. The code
+    /// must be rs:K+M, copies:N or another whose bytes of parity come from the same place of each
+    /// shard. Older releases cannot open such a pool.
+    #[arg(long, value_name = "WAY", default_value = "client")]
+    encode: Encode,
     /// Make the pool even if its nodes are larger than the free space of their file systems. The
     /// disk is then full before the nodes are.
     #[arg(long)]
@@ -75,6 +81,7 @@ struct Created {
     nodes: u16,
     code: String,
     replicate: String,
+    encode: String,
     /// The generation of the pool's secret that signs, and the generations that are accepted.
     key_generation: u16,
     key_generations: Vec<u16>,
@@ -87,7 +94,8 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Create(args) => {
             let sizes = Sizes { node_bytes: args.node_size, overcommit: args.overcommit };
-            let pool = create(&args.dir, args.nodes, args.code, args.replicate, sizes)?;
+            let ways = (args.replicate, args.encode);
+            let pool = create(&args.dir, args.nodes, args.code, ways, sizes)?;
             print(&pool, args.json, true)
         }
         Command::Show(args) => print(&Pool::open(&args.dir)?, args.json, false),
@@ -110,6 +118,7 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
             nodes: pool.nodes,
             code: pool.profile.to_string(),
             replicate: pool.replicate.to_string(),
+            encode: pool.encode.to_string(),
             key_generation: pool.keys.get().issuing().0.0,
             key_generations: rotate_key::accepted(&pool.keys.get()),
             node_bytes,
@@ -122,8 +131,12 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
         Strategy::Flat => String::new(),
         way => format!(", journals replicated by {way}"),
     };
+    let encode = match pool.encode {
+        Encode::Client => "",
+        Encode::Stream => ", parity made by nodes",
+    };
     print_line!(
-        "{} {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost){way}",
+        "{} {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost){way}{encode}",
         if made { "made the pool" } else { "the pool" },
         pool.nodes,
         units::size(node_bytes),

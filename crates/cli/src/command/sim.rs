@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 use fieldstone_codes::Profile;
-use fieldstone_proto::Strategy;
+use fieldstone_proto::{Encode, Strategy};
 use fieldstone_sim::{Failure, Options, Outcome, run_many};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -40,6 +40,10 @@ pub struct Args {
     /// tree or primary.
     #[arg(long, value_name = "WAY")]
     replicate: Option<Strategy>,
+    /// Who makes the parity of new segments, instead of the ways that the seeds choose: client or
+    /// stream.
+    #[arg(long, value_name = "WAY")]
+    encode: Option<Encode>,
     /// Print one JSON object per run.
     #[arg(long)]
     json: bool,
@@ -47,8 +51,8 @@ pub struct Args {
 
 impl Args {
     fn options(&self) -> Options<'_> {
-        let Self { code, thin, replicate, .. } = *self;
-        Options { trace: None, code, thin, replicate }
+        let Self { code, thin, replicate, encode, .. } = *self;
+        Options { trace: None, code, thin, replicate, encode }
     }
 }
 
@@ -128,9 +132,10 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
         let count = failed.len();
         let thin = if args.thin { " --thin" } else { "" };
         let replicate = args.replicate.map(|way| format!(" --replicate {way}")).unwrap_or_default();
+        let encode = args.encode.map(|way| format!(" --encode {way}")).unwrap_or_default();
         bail!(
             "{count} seeds failed; see the first with `fieldstone sim --seed \
-             {seed}{code}{thin}{replicate}`"
+             {seed}{code}{thin}{replicate}{encode}`"
         );
     }
     Ok(())
@@ -193,6 +198,8 @@ fn line(outcome: &Outcome) -> serde_json::Value {
         "faults": faults,
         "records_relayed": outcome.relays[0],
         "records_sent_again": outcome.relays[1],
+        "parities_streamed": outcome.parities[0],
+        "parities_coded_again": outcome.parities[1],
         "trace_hash": format!("{:016x}", outcome.trace_hash),
         "failure": outcome.failure.as_ref().map(told),
     })

@@ -9,7 +9,7 @@ use fieldstone_codes::Profile;
 use fieldstone_console::signals::Signals;
 use fieldstone_proto::NodeIndex;
 use fieldstone_server::control::{Client, Request, find_server};
-use fieldstone_server::pool::{Pool, Sizes, Strategy, create};
+use fieldstone_server::pool::{Encode, Pool, Sizes, Strategy, create};
 use fieldstone_server::replace::replace;
 use fieldstone_server::report::{PoolReport, VolumeReport};
 use fieldstone_server::running::RunningPool;
@@ -158,7 +158,8 @@ impl Cluster {
         let raw_bytes = options.size_bytes / profile.k() as u64 * profile.shards() as u64;
         let node_bytes = raw_bytes / u64::from(nodes) * 2 + (64 << 20);
         let sizes = Sizes { node_bytes: Some(node_bytes), overcommit: false };
-        let pool = create(&work.folder.join("pool"), nodes, profile, Strategy::Flat, sizes)?;
+        let ways = (Strategy::Flat, Encode::Client);
+        let pool = create(&work.folder.join("pool"), nodes, profile, ways, sizes)?;
         let nbd = address(&work.folder, "nbd.sock");
         let accel = options.accel;
         let mut cluster = Self { server: None, nodes: Vec::new(), pool, nbd, accel, work };

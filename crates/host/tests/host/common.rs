@@ -51,8 +51,16 @@ pub fn opening(pool: &Path, node: u16, registry: Option<Arc<dyn NodeRegistry>>) 
     };
     let path = pool.join(format!("node.{node}"));
     folder::create(&path, &expected).expect("made");
-    let (keys, holder) = (expected.key.into(), Holder::Server);
-    Opening { path, expected, keys, holder, registry, replace_missing: false }
+    let keys = expected.key.into();
+    Opening {
+        path,
+        expected,
+        keys,
+        holder: Holder::Server,
+        registry,
+        replace_missing: false,
+        accumulator_bytes: 1 << 20,
+    }
 }
 
 /// Starts a host with one core.

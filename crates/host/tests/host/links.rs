@@ -107,7 +107,7 @@ fn route(strategy: Strategy, addresses: &[String]) -> Route {
         address: Bytes::from(address.clone()),
     };
     let replicas = (0..).zip(addresses).map(replica).collect();
-    Route { strategy, rank: 0, wait_ms: WAIT_MS, replicas }
+    Route { strategy, rank: 0, wait_ms: WAIT_MS, replicas, column: None }
 }
 
 /// Lets the nodes of a host listen, each on the socket of its index.

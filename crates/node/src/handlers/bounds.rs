@@ -17,7 +17,7 @@ fn is_aligned(bytes: u64) -> bool {
 }
 
 /// Total length of a gather list.
-pub(super) fn payload_len(payload: &[Bytes]) -> usize {
+pub(crate) fn payload_len(payload: &[Bytes]) -> usize {
     payload.iter().map(Bytes::len).sum()
 }
 

@@ -88,8 +88,11 @@ impl Node {
     }
 
     /// The node's own part of an entry has ended with this result. Closes the entry, unless it
-    /// waits for other nodes.
+    /// waits for other nodes. Contributions to the same sum end with it.
     pub(crate) fn close(&mut self, entry: EntryId, result: Result<ReplyBody, NodeError>) {
+        for other in self.end_gathered(entry) {
+            self.close(other, result.clone());
+        }
         if !self.end_own_part(entry, &result) {
             self.finish(entry, result);
         }

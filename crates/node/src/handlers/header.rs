@@ -89,6 +89,7 @@ impl Node {
             if let Some(volume) = self.volumes.get_mut(&capability.volume) {
                 volume.admit_relays(peer, pass);
             }
+            self.drop_accumulators(capability.volume);
             return Ok(Admission::Answer(ReplyBody::Done));
         }
         if let RequestBody::ShardList { from } = request.body {
@@ -151,6 +152,9 @@ impl Node {
         );
         if !writes {
             return Err(NodeError::Invalid("this operation takes no route".to_owned()));
+        }
+        if route.column.is_some() && !matches!(request.body, RequestBody::ShardWrite { .. }) {
+            return Err(NodeError::Invalid("only writes of shards have a column".to_owned()));
         }
         route.check(self.config.node).map_err(|error| NodeError::Invalid(error.to_string()))
     }

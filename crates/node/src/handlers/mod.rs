@@ -14,3 +14,6 @@ mod bounds;
 pub(crate) mod completion;
 pub(crate) mod header;
 pub(crate) mod payload;
+
+pub(crate) use bounds::payload_len;
+pub(crate) use payload::first_mismatch;

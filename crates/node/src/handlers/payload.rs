@@ -239,7 +239,7 @@ impl Node {
 }
 
 /// The first block of a gather list that does not match its checksum.
-fn first_mismatch(payload: &[Bytes], checksums: &[u32]) -> Option<u32> {
+pub(crate) fn first_mismatch(payload: &[Bytes], checksums: &[u32]) -> Option<u32> {
     let mut expected = checksums.iter().enumerate();
     let mut partial: Vec<u8> = Vec::new();
     for part in payload {

@@ -12,4 +12,6 @@ mod rebuilt;
 mod relays;
 mod shares;
 mod start;
+mod stream;
+mod stream_random;
 mod world;

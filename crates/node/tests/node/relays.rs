@@ -40,7 +40,7 @@ fn route(strategy: Strategy, nodes: &[u16], rank: u8) -> Route {
         address: Bytes::from(format!("unix:/n/{node}")),
     };
     let replicas = nodes.iter().map(replica).collect();
-    Route { strategy, rank, wait_ms: WAIT_MS, replicas }
+    Route { strategy, rank, wait_ms: WAIT_MS, replicas, column: None }
 }
 
 fn append_body(lsn: u64) -> RequestBody {

@@ -5,7 +5,7 @@
 //! | offset | bytes | field                                                   |
 //! |-------:|------:|---------------------------------------------------------|
 //! |      0 |     4 | magic `FSTW`                                            |
-//! |      4 |     2 | version of the protocol: 2, or 3 for what 3 added       |
+//! |      4 |     2 | version of the protocol: 2, or that which added this    |
 //! |      6 |     1 | 0 for a request, 1 for a reply                          |
 //! |      7 |     1 | operation, or the kind of the reply's content           |
 //! |      8 |     8 | tag                                                     |
@@ -30,8 +30,9 @@
 //! - Left-over bytes in a body, unknown operations and values out of range are errors. A newer
 //!   version is an error that names both versions. A reader never accepts a part of a message.
 //!   Version 3 added routes, [`crate::RequestBody::AdmitRelays`], [`crate::ReplyBody::Outcomes`]
-//!   and [`crate::NodeError::NotPassedOn`]. All other messages are still those of version 2, so
-//!   programs of both versions understand each other as long as no write is passed on.
+//!   and [`crate::NodeError::NotPassedOn`]. Version 4 added columns to routes. All other messages
+//!   are still those of version 2, so programs of all versions understand each other as long as no
+//!   write is passed on.
 //! - After an error the connection is useless: the reader does not know where the next message
 //!   starts.
 //!
@@ -64,7 +65,10 @@ use crate::{PAYLOAD_BYTES_MAX, Tag, crc32c};
 pub const WIRE_HEADER_BYTES: usize = size_of::<Header>();
 
 /// The newest version of the protocol that this release speaks.
-pub const WIRE_VERSION: u16 = 3;
+pub const WIRE_VERSION: u16 = 4;
+
+/// The version that added routes.
+const WIRE_VERSION_ROUTES: u16 = 3;
 
 /// The version of messages without any addition of a later version.
 pub const WIRE_VERSION_BASIC: u16 = 2;

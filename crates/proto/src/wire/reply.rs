@@ -6,7 +6,7 @@ use super::body::{Reader, Writer};
 use super::decoder::sealed::Parts;
 use super::request::{get_meta, put_meta};
 use super::{
-    Envelope, Header, REPLY_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC, WireError,
+    Envelope, Header, REPLY_BODY_BYTES_MAX, WIRE_VERSION_BASIC, WIRE_VERSION_ROUTES, WireError,
     WireErrorKind, assemble,
 };
 use crate::route::REPLICAS_MAX;
@@ -195,7 +195,7 @@ impl Parts for Reply {
 
     fn version_of(op: u8) -> u16 {
         match op {
-            op::OUTCOMES | op::NOT_PASSED_ON => WIRE_VERSION,
+            op::OUTCOMES | op::NOT_PASSED_ON => WIRE_VERSION_ROUTES,
             _ => WIRE_VERSION_BASIC,
         }
     }

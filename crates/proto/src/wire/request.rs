@@ -5,13 +5,13 @@ use bytes::Bytes;
 use super::body::{Reader, Writer};
 use super::decoder::sealed::Parts;
 use super::{
-    Envelope, Header, REQUEST_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC, WireError,
-    WireErrorKind, assemble,
+    Envelope, Header, REQUEST_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC,
+    WIRE_VERSION_ROUTES, WireError, WireErrorKind, assemble,
 };
 use crate::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX};
 use crate::{
-    Capability, Epoch, JournalGen, Lsn, NodeIndex, Pass, Replica, Request, RequestBody, Rights,
-    Route, SealMeta, SegmentId, SegmentKind, ShardIndex, Strategy, Tag, VolumeId,
+    Capability, Column, Epoch, JournalGen, Lsn, NodeIndex, Pass, Replica, Request, RequestBody,
+    Rights, Route, SealMeta, SegmentId, SegmentKind, ShardIndex, Strategy, Tag, VolumeId,
 };
 
 /// The operations' numbers.
@@ -38,6 +38,8 @@ mod op {
     pub(super) const ADMIT_RELAYS: u8 = 19;
     /// Added to the number of an operation that has a route.
     pub(super) const ROUTED: u8 = 64;
+    /// Added to the number of an operation whose route has a column.
+    pub(super) const STREAMED: u8 = 128;
 }
 
 /// The request as a gather list: header and body, then the payload's own pieces.
@@ -51,7 +53,11 @@ pub fn encode_request(request: &Request) -> Result<Vec<Bytes>, WireError> {
         put_route(&mut out, route);
     }
     let op = put_body(&mut out, &request.body);
-    let op = if request.route.is_some() { op | op::ROUTED } else { op };
+    let op = match request.route.as_ref().map(|route| &route.column) {
+        None => op,
+        Some(None) => op | op::ROUTED,
+        Some(Some(_)) => op | op::STREAMED,
+    };
     let envelope = Envelope {
         direction: Request::DIRECTION,
         version: Request::version_of(op),
@@ -97,12 +103,17 @@ fn put_route(out: &mut Writer, route: &Route) {
         out.u8(replica.shard.0);
         out.bytes(&replica.address);
     }
+    if let Some(column) = &route.column {
+        out.u8(column.index);
+        out.u8(column.count);
+        out.bytes(&column.coefficients);
+    }
 }
 
 /// The smallest length of a replica: its fields, with an empty address.
 const REPLICA_BYTES: usize = 15;
 
-fn get_route(body: &mut Reader<'_>) -> Result<Route, WireError> {
+fn get_route(body: &mut Reader<'_>, streamed: bool) -> Result<Route, WireError> {
     let last = u8::try_from(Strategy::ALL.len() - 1).expect("four strategies");
     let strategy = Strategy::ALL[usize::from(body.choice(last, "the strategy")?)];
     let rank = body.u8("the rank")?;
@@ -122,7 +133,17 @@ fn get_route(body: &mut Reader<'_>) -> Result<Route, WireError> {
         }
     });
     let replicas = replicas.collect::<Result<_, WireError>>()?;
-    Ok(Route { strategy, rank, wait_ms, replicas })
+    let column = if streamed { Some(get_column(body)?) } else { None };
+    Ok(Route { strategy, rank, wait_ms, replicas, column })
+}
+
+fn get_column(body: &mut Reader<'_>) -> Result<Column, WireError> {
+    let (index, count) = (body.u8("the column")?, body.u8("the number of columns")?);
+    let coefficients = body.bytes("the coefficients")?;
+    match coefficients.len() < REPLICAS_MAX {
+        true => Ok(Column { index, count, coefficients }),
+        false => Err(body.value_error("the number of coefficients", coefficients.len() as u64, 0)),
+    }
 }
 
 /// Writes the fields of an operation; returns its number.
@@ -249,7 +270,8 @@ impl Parts for Request {
 
     fn version_of(op: u8) -> u16 {
         match op {
-            op::ADMIT_RELAYS.. => WIRE_VERSION,
+            op::STREAMED.. => WIRE_VERSION,
+            op::ADMIT_RELAYS.. => WIRE_VERSION_ROUTES,
             _ => WIRE_VERSION_BASIC,
         }
     }
@@ -257,10 +279,12 @@ impl Parts for Request {
     fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError> {
         let mut reader = Reader::new(body);
         let capability = get_capability(&mut reader)?;
-        let (route, op) = match header.op.checked_sub(op::ROUTED) {
-            Some(op) => (Some(Box::new(get_route(&mut reader)?)), op),
-            None => (None, header.op),
+        let (route, op) = match header.op {
+            op @ op::STREAMED.. => (Some(get_route(&mut reader, true)?), op - op::STREAMED),
+            op @ op::ROUTED.. => (Some(get_route(&mut reader, false)?), op - op::ROUTED),
+            op => (None, op),
         };
+        let route = route.map(Box::new);
         let body = match op {
             op::FENCE..=op::JOURNAL_DELETE => get_volume_body(op, &mut reader)?,
             other => get_shard_body(other, &mut reader)?,

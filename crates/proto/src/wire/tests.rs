@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::{
-    Capability, CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex,
+    Capability, CapabilityError, Column, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex,
     NodeStat, Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody, Rights,
     Route, SealMeta, SegmentId, SegmentKind, ShardIndex, ShardInfo, VolumeId, VolumeState,
     VolumeSummary,
@@ -106,7 +106,8 @@ fn golden_routed_request() {
         address: Bytes::from_static(address),
     };
     let replicas = vec![replica(2, 5, 0, b""), replica(0, 6, 1, b"unix:/n")];
-    let route = Route { strategy: crate::Strategy::Ring, rank: 1, wait_ms: 1500, replicas };
+    let strategy = crate::Strategy::Ring;
+    let route = Route { strategy, rank: 1, wait_ms: 1500, replicas, column: None };
     let request = Request {
         tag: Tag(0x55),
         capability: capability(),
@@ -155,8 +156,83 @@ fn golden_routed_request() {
     assert_eq!(decode(&bytes).unwrap(), Some(request));
 }
 
+/// A program outside this project made these bytes, too.
+#[test]
+fn golden_streamed_request() {
+    let replica = |node, pass, shard, address| Replica {
+        node: NodeIndex(node),
+        pass: Pass(pass),
+        shard: ShardIndex(shard),
+        address: Bytes::from_static(address),
+    };
+    let replicas = vec![replica(2, 5, 1, b""), replica(0, 6, 4, b"unix:/n")];
+    let strategy = crate::Strategy::Primary;
+    let column = Some(Column { index: 1, count: 4, coefficients: Bytes::from_static(&[0x8e]) });
+    let request = Request {
+        tag: Tag(0x56),
+        capability: capability(),
+        body: RequestBody::ShardWrite {
+            segment: SegmentId(9),
+            shard: ShardIndex(1),
+            offset_bytes: 4096,
+            checksums: vec![0x1122_3344],
+            seal: None,
+            data_first: false,
+        },
+        route: Some(Box::new(Route { strategy, rank: 0, wait_ms: 1500, replicas, column })),
+        payload: vec![Bytes::from_static(b"fieldstone")],
+    };
+    let golden = concat!(
+        "46535457",
+        "0400",
+        "00",
+        "89",
+        "5600000000000000",
+        "00000000",
+        "90000000",
+        "0a000000",
+        "8eb88b4a",
+        "ba1238a2",
+        "ded3e86c",
+        "02010000000000000000000000000000",
+        "0300000000000000",
+        "07000000",
+        "0000000000000000",
+        "ffffffffffffffff",
+        "4433221100000000",
+        "abababababababababababababababab",
+        "03",
+        "00",
+        "dc050000",
+        "02000000",
+        "0200",
+        "0500000000000000",
+        "01",
+        "00000000",
+        "0000",
+        "0600000000000000",
+        "04",
+        "07000000",
+        "756e69783a2f6e",
+        "01",
+        "04",
+        "01000000",
+        "8e",
+        "0900000000000000",
+        "01",
+        "00100000",
+        "00",
+        "01000000",
+        "44332211",
+        "6669656c6473746f6e65"
+    );
+    let bytes = joined(&encode_request(&request).unwrap());
+    assert_eq!(hex(&bytes), golden);
+    assert_eq!(decode(&bytes).unwrap(), Some(request));
+}
+
 /// A program of version 2 does not know the additions of version 3, so no message of version 2 has
-/// them, and no other message has version 3.
+/// them, and no other message has version 3. So it is with version 4.
 #[test]
 fn an_addition_comes_only_with_its_version() {
     let with = |op: u8, version: u16| {
@@ -166,7 +242,7 @@ fn an_addition_comes_only_with_its_version() {
         header.header_crc = crc32c(&header.as_bytes()[..COVERED_BYTES]).into();
         decode::<Request>(header.as_bytes()).unwrap_err().kind
     };
-    for (op, version) in [(16, 2), (19, 3), (69, 3)] {
+    for (op, version) in [(16, 2), (19, 3), (69, 3), (137, 4)] {
         assert_eq!(with(op, version), WireErrorKind::Truncated("the capability"));
         let other = if version == 2 { 3 } else { 2 };
         let what = "the operation in this version";
@@ -288,8 +364,19 @@ fn route() -> impl Strategy<Value = Route> {
     );
     let replicas = proptest::collection::vec(replica, 0..=crate::route::REPLICAS_MAX);
     let strategy = prop::sample::select(crate::Strategy::ALL.to_vec());
-    (strategy, any::<u8>(), any::<u32>(), replicas)
-        .prop_map(|(strategy, rank, wait_ms, replicas)| Route { strategy, rank, wait_ms, replicas })
+    let coefficients = bytes(crate::route::REPLICAS_MAX);
+    let column = (any::<u8>(), any::<u8>(), coefficients)
+        .prop_map(|(index, count, coefficients)| Column { index, count, coefficients });
+    let column = proptest::option::of(column);
+    (strategy, any::<u8>(), any::<u32>(), replicas, column).prop_map(
+        |(strategy, rank, wait_ms, replicas, column)| Route {
+            strategy,
+            rank,
+            wait_ms,
+            replicas,
+            column,
+        },
+    )
 }
 
 prop_compose! {
@@ -484,9 +571,10 @@ proptest! {
         message.extend_from_slice(&fields[..fields.len().saturating_sub(short)]);
         let cases = [
             (0, WIRE_VERSION_BASIC, REQUEST_BODY_BYTES_MAX),
+            (0, WIRE_VERSION_ROUTES, REQUEST_BODY_BYTES_MAX),
             (0, WIRE_VERSION, REQUEST_BODY_BYTES_MAX),
             (1, WIRE_VERSION_BASIC, REPLY_BODY_BYTES_MAX),
-            (1, WIRE_VERSION, REPLY_BODY_BYTES_MAX),
+            (1, WIRE_VERSION_ROUTES, REPLY_BODY_BYTES_MAX),
         ];
         for (direction, version, body_max) in cases {
             let envelope =

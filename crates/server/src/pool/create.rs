@@ -6,7 +6,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
 use fieldstone_host::folder;
-use fieldstone_proto::{MasterKey, PoolId, Strategy};
+use fieldstone_proto::{Encode, MasterKey, PoolId, Strategy};
+use fieldstone_volume::can_stream;
 
 use super::layout::SLOT_BYTES;
 use super::record::{self, FolderKind};
@@ -44,10 +45,16 @@ pub fn create(
     dir: &Path,
     nodes: u16,
     profile: Profile,
-    replicate: Strategy,
+    (replicate, encode): (Strategy, Encode),
     sizes: Sizes,
 ) -> anyhow::Result<Pool> {
     check_fits(profile, nodes)?;
+    if encode == Encode::Stream && !can_stream(profile) {
+        bail!(
+            "nodes cannot make the parity of {profile}: a byte of it comes from several places of \
+             the data shards; use --encode client, or a code such as rs:4+2"
+        );
+    }
     if is_pool(dir) {
         bail!("{} is a pool already; remove the folder to start over", dir.display());
     }
@@ -64,6 +71,7 @@ pub fn create(
         profile,
         layout: Layout::for_node_bytes(node_bytes)?,
         replicate,
+        encode,
         keys: MasterKey(random()?.to_le_bytes()).into(),
     };
     let folders = pool.node_indices().map(|node| pool.node_folder(node));
@@ -94,15 +102,20 @@ mod tests {
         let sizes = Sizes { node_bytes: Some(16 << 20), overcommit: true };
         for code in ["clay:16+4", "clay:20+4", "zigzag:11+2,n=1024"] {
             let profile: Profile = code.parse().expect("the name of a code");
-            let flat = Strategy::Flat;
-            let error = create(&dir, 24, profile, flat, sizes).expect_err("too many elements");
+            let ways = (Strategy::Flat, Encode::Client);
+            let error = create(&dir, 24, profile, ways, sizes).expect_err("too many elements");
             let error = format!("{error:#}");
             assert!(error.contains(code) && error.contains("slots of nodes have 1 MiB"), "{error}");
             assert!(error.contains("choose another code"), "{error}");
             assert!(!dir.exists(), "{code}: the folder was made");
         }
         let profile = "clay:8+4".parse().expect("a name");
-        let pool = create(&dir, 12, profile, Strategy::Ring, sizes).expect("it fits");
+        let ways = (Strategy::Ring, Encode::Stream);
+        let error = create(&dir, 12, profile, ways, sizes).expect_err("its code has elements");
+        assert!(format!("{error:#}").contains("clay:8+4"), "{error:#}");
+        assert!(!dir.exists());
+        let ways = (Strategy::Ring, Encode::Client);
+        let pool = create(&dir, 12, profile, ways, sizes).expect("it fits");
         assert_eq!((pool.nodes, pool.replicate), (12, Strategy::Ring));
     }
 }

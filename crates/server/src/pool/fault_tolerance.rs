@@ -228,6 +228,7 @@ mod tests {
             profile: "rs:4+2".parse().expect("a profile"),
             layout: Layout { slot_bytes: 1 << 20, slots: 100 },
             replicate: fieldstone_proto::Strategy::Flat,
+            encode: fieldstone_proto::Encode::Client,
             keys: MasterKey([1; 16]).into(),
         };
         pool.write().expect("writable");

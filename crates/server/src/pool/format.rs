@@ -5,13 +5,16 @@
 
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
-use fieldstone_proto::{PoolId, Strategy};
+use fieldstone_proto::{Encode, PoolId, Strategy};
 use serde::{Deserialize, Serialize};
 
 use super::layout::{Layout, SLOT_BYTES_MAX};
 
 /// The newest format that this version reads.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
+
+/// The format that added `replicate`.
+const FORMAT_REPLICATE: u32 = 2;
 
 /// The format of a pool without any addition of a later format. So releases that do not know an
 /// addition open the pools that do not use it, and no others.
@@ -36,6 +39,9 @@ pub struct PoolFile {
     /// How nodes get the journal, from format 2 on; flat if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replicate: Option<String>,
+    /// Who makes parity, from format 3 on; the volume if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    encode: Option<String>,
 }
 
 /// The field that every version of the format has.
@@ -51,17 +57,23 @@ impl PoolFile {
         nodes: u16,
         profile: Profile,
         layout: Layout,
-        replicate: Strategy,
+        (replicate, encode): (Strategy, Encode),
     ) -> Self {
         let replicate = (replicate != Strategy::Flat).then(|| replicate.to_string());
+        let encode = (encode != Encode::Client).then(|| encode.to_string());
         Self {
-            format: if replicate.is_some() { FORMAT } else { FORMAT_BASIC },
+            format: match (&encode, &replicate) {
+                (Some(_), _) => FORMAT,
+                (None, Some(_)) => FORMAT_REPLICATE,
+                (None, None) => FORMAT_BASIC,
+            },
             pool: id.to_string(),
             nodes,
             code: profile.to_string(),
             slot_bytes: layout.slot_bytes,
             slots_per_node: layout.slots,
             replicate,
+            encode,
         }
     }
 
@@ -93,6 +105,9 @@ impl PoolFile {
         if file.replicate.is_some() && file.format == FORMAT_BASIC {
             bail!("it is damaged: format {FORMAT_BASIC} has no field \"replicate\"");
         }
+        if file.encode.is_some() && file.format < FORMAT {
+            bail!("it is damaged: format {} has no field \"encode\"", file.format);
+        }
         Ok(file)
     }
 
@@ -101,6 +116,14 @@ impl PoolFile {
         match &self.replicate {
             Some(name) => Ok(name.parse()?),
             None => Ok(Strategy::Flat),
+        }
+    }
+
+    /// Who makes parity.
+    pub fn encode(&self) -> anyhow::Result<Encode> {
+        match &self.encode {
+            Some(name) => Ok(name.parse()?),
+            None => Ok(Encode::Client),
         }
     }
 

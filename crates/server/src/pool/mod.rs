@@ -40,7 +40,7 @@ use fieldstone_proto::{NodeIndex, PoolId};
 pub use capacity_check::check_capacity;
 pub use create::{Sizes, check_fits, create};
 pub use fault_tolerance::{Losses, PoolRegistry, inspect};
-pub use fieldstone_proto::Strategy;
+pub use fieldstone_proto::{Encode, Strategy};
 pub use format::PoolFile;
 pub use layout::{Layout, default_node_bytes, free_bytes, geometry};
 pub use provision::{Provision, needed_slots};
@@ -63,6 +63,8 @@ pub struct Pool {
     pub layout: Layout,
     /// How the records of journals reach their nodes.
     pub replicate: Strategy,
+    /// Who makes the parity of new segments.
+    pub encode: Encode,
     /// The secrets, from which the keys that sign capabilities are derived. All copies of this
     /// value share them.
     pub keys: SharedKeys,
@@ -132,6 +134,7 @@ impl Pool {
             profile,
             layout: Layout { slot_bytes: file.slot_bytes, slots: file.slots_per_node },
             replicate: file.replicate().with_context(|| format!("{}", path.display()))?,
+            encode: file.encode().with_context(|| format!("{}", path.display()))?,
             keys: key_file::read(folder)?.into(),
         })
     }
@@ -153,8 +156,8 @@ impl Pool {
     /// A file cannot be written.
     pub fn write(&self) -> anyhow::Result<()> {
         key_file::write(&self.folder, &self.keys.get())?;
-        let Self { id, nodes, profile, layout, replicate, .. } = *self;
-        let file = PoolFile::new(id, nodes, profile, layout, replicate);
+        let Self { id, nodes, profile, layout, replicate, encode, .. } = *self;
+        let file = PoolFile::new(id, nodes, profile, layout, (replicate, encode));
         let partial = self.folder.join(format!("{POOL_FILE}.partial"));
         let path = self.folder.join(POOL_FILE);
         write_new(&partial, file.to_text().as_bytes(), 0o644)?;
@@ -202,6 +205,7 @@ mod tests {
             profile: "rs:4+2".parse().expect("a profile"),
             layout: Layout { slot_bytes: 1 << 20, slots: 100 },
             replicate: Strategy::Flat,
+            encode: Encode::Client,
             keys: MasterKey(*b"0123456789abcdef").into(),
         }
     }
@@ -242,6 +246,26 @@ mod tests {
         }
     }
 
+    /// So does one that does not know how nodes make parity.
+    #[test]
+    fn parity_made_by_nodes_has_a_format_of_its_own() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join(POOL_FILE);
+        for replicate in [Strategy::Flat, Strategy::Ring] {
+            let pool = Pool { replicate, encode: Encode::Stream, ..sample(folder.path()) };
+            pool.write().expect("writable");
+            let back = Pool::open(folder.path()).expect("readable");
+            assert_eq!((back.replicate, back.encode), (replicate, Encode::Stream));
+        }
+        let text = fs::read_to_string(&path).expect("readable");
+        for (from, to) in [("\"format\": 3", "\"format\": 2"), ("stream", "server")] {
+            assert!(text.contains(from), "{text}");
+            fs::write(&path, text.replace(from, to)).expect("writable");
+            let error = format!("{:#}", Pool::open(folder.path()).expect_err("refused"));
+            assert!(error.contains("encode"), "{error}");
+        }
+    }
+
     #[test]
     fn damaged_newer_and_missing_files_are_named() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -255,7 +279,7 @@ mod tests {
         let path = folder.path().join(POOL_FILE);
         let text = fs::read_to_string(&path).expect("readable");
         for (from, to, what) in [
-            ("\"format\": 1", "\"format\": 3", "newer version"),
+            ("\"format\": 1", "\"format\": 4", "newer version"),
             ("rs:4+2", "rs:4", "rs:K+M"),
             ("\"nodes\": 6", "\"nodes\": 0", "nodes"),
             ("\"nodes\": 6", "\"nodes\": \"six\"", "pool.json"),

@@ -165,6 +165,15 @@ pub struct VolumeReport {
     /// Copies that the volume sent to a node itself, because no other node had reached it.
     #[serde(default)]
     pub copies_sent_again: u64,
+    /// Who makes the parity of new segments: "client" or "stream".
+    #[serde(default)]
+    pub encode: String,
+    /// Parity shards, or pieces of them, that nodes made.
+    #[serde(default)]
+    pub parities_streamed: u64,
+    /// Those that the volume made itself because a node did not get all contributions.
+    #[serde(default)]
+    pub parities_coded_again: u64,
     /// Reads that needed decoding.
     pub degraded_reads: u64,
     /// Checkpoints written.

@@ -196,7 +196,7 @@ mod tests {
         let dir = temp.path().join("pool");
         let sizes = Sizes { node_bytes: Some(16 << 20), overcommit: true };
         let profile = "copies:2".parse().expect("the name of a code");
-        create(&dir, 2, profile, Strategy::Flat, sizes).expect("made");
+        create(&dir, 2, profile, (Strategy::Flat, Encode::Client), sizes).expect("made");
         (temp, dir)
     }
 

@@ -76,6 +76,7 @@ impl RunningPool {
             wall_offset_ns: wall_offset_ns(),
             node_timeout_ms: NODE_TIMEOUT_MS,
             replicate: pool.replicate,
+            encode: pool.encode,
             reads: options.reads,
             auto_rebuild: options.auto_rebuild,
             rebuild_limit_bytes_per_second: options.rebuild_limit,

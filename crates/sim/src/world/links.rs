@@ -3,8 +3,8 @@
 //! A link is a connection whose client is a node. A node process makes a link with its first
 //! request to another node, and keeps it until it breaks, or until the node gives the other one up.
 //!
-//! Faults strike the links of runs that replicate in another way than *flat*. They impair no node:
-//! whatever happens to links, the volumes must go round them.
+//! Faults strike the links of runs that replicate in another way than *flat*, or whose nodes make
+//! parity. They impair no node: whatever happens to links, the volumes must go round them.
 //!
 //! | fault          | what happens                                                        |
 //! |----------------|---------------------------------------------------------------------|
@@ -16,7 +16,7 @@
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{LinkTarget, NodeEvent, PeerId};
-use fieldstone_proto::{NodeIndex, Request, Strategy};
+use fieldstone_proto::{Encode, NodeIndex, Request, Strategy};
 
 use super::describe::{brief_reply, brief_request};
 use super::{Happening, World};
@@ -137,7 +137,9 @@ impl<C: Cast> World<'_, C> {
     }
 
     pub(super) fn schedule_link_strike(&mut self) {
-        if self.faults_active && self.scenario.replicate != Strategy::Flat {
+        let passes_on =
+            self.scenario.replicate != Strategy::Flat || self.scenario.encode == Encode::Stream;
+        if self.faults_active && passes_on {
             let gap_ns = match self.scenario.fault_gap_ns {
                 0 => GAP_NS,
                 gap_ns => gap_ns,

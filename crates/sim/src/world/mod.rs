@@ -166,6 +166,8 @@ pub struct World<'a, C: Cast> {
     /// Records that nodes passed on, and records that volumes sent once more, of volume processes
     /// that have died.
     relays: [u64; 2],
+    /// The same for parity: what nodes made, and what volumes made in their place.
+    parities: [u64; 2],
     injected: BTreeMap<Fault, u64>,
     device_faults: BTreeMap<DeviceFault, u64>,
     /// The counters of the layers of volume processes that have died.
@@ -212,6 +214,7 @@ impl<'a, C: Cast> World<'a, C> {
             link_rng: RandomStream::new(seed, "links", 0),
             link_faults: BTreeMap::new(),
             relays: [0, 0],
+            parities: [0, 0],
             injected: BTreeMap::new(),
             device_faults: BTreeMap::new(),
             layers: BTreeMap::new(),
@@ -401,6 +404,7 @@ impl<C: Cast> World<'_, C> {
             volumes_started: self.owners.len() as u32,
             faults: injected.chain(of_devices).chain(of_links).collect(),
             relays: self.relays,
+            parities: self.parities,
             layers: self.layers.iter().map(|(name, value)| (name.0, name.1, *value)).collect(),
             trace_hash: self.trace.hash(),
             failure: self.failure,

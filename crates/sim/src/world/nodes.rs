@@ -98,6 +98,7 @@ impl<C: Cast> World<'_, C> {
             slot_bytes: self.scenario.slot_bytes(),
             slots: self.scenario.slots,
             verify_payload: false,
+            accumulator_bytes: self.scenario.accumulator_bytes,
         };
         host.life += 1;
         host.errors_before = host.disk.errors_injected;

@@ -195,6 +195,7 @@ impl<C: Cast> World<'_, C> {
             wall_offset_ns: self.scenario.wall_offset_ns,
             node_timeout_ms: self.scenario.node_timeout_ms,
             replicate: self.scenario.replicate,
+            encode: self.scenario.encode,
             reads: self.scenario.reads,
             auto_rebuild: true,
             rebuild_limit_bytes_per_second: 0,
@@ -477,6 +478,8 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn count_layers(&mut self, host: &VolumeHost<C::Volume>) {
         let [relayed, again] = host.device.store().relays();
         self.relays = [self.relays[0] + relayed, self.relays[1] + again];
+        let [streamed, coded] = host.device.store().parities();
+        self.parities = [self.parities[0] + streamed, self.parities[1] + coded];
         for layer in host.device.layers() {
             for counter in layer.counters() {
                 *self.layers.entry((layer.name(), counter.name)).or_default() += counter.value;

@@ -112,7 +112,7 @@ fn checkpoint_segment(core: &mut VolumeCore, part: &[u8]) -> (SegmentIndex, Codi
     let shard_blocks = layout.shard_blocks_for(blocks);
     let mut builder = ShardBuilder::new(layout, shard_blocks);
     builder.put(0, &data, &crc32c_blocks(&data));
-    let coding = core.start_coding(builder);
+    let coding = core.start_coding(builder.finish());
     core.segments_made += 1;
     let shard_bytes = shard_blocks * BLOCK_BYTES as u32;
     let id = segment_id(core.epoch, core.segments_made);

@@ -17,6 +17,7 @@ impl Bench {
             slot_bytes: SHARD_BYTES,
             slots: SLOTS,
             verify_payload: false,
+            accumulator_bytes: fieldstone_node::limits::ACCUMULATOR_BYTES,
         });
         process.start(0);
         host.life += 1;

@@ -35,6 +35,7 @@ impl Bench {
             wall_offset_ns: 0,
             node_timeout_ms: NODE_TIMEOUT_MS,
             replicate: fieldstone_proto::Strategy::Flat,
+            encode: fieldstone_proto::Encode::Client,
             reads: fieldstone_volume::ReadPolicy::Primary,
             auto_rebuild: true,
             rebuild_limit_bytes_per_second: 0,

@@ -1,0 +1,376 @@
+//! Streamed parity: the nodes code a stripe while they store it.
+//!
+//! A write of a data shard may have a route with a column ([`fieldstone_proto::Column`]). This is
+//! TriEC as the network-accelerated DFS paper streams it (section VI-B), with messages in place of
+//! packets:
+//!
+//! ```text
+//!  volume --data 0--> data node 0 --product--+--> parity node k      sum of k products: write it,
+//!         --data 1--> data node 1 --product--+                       then answer all of them
+//!         ...                                +--> parity node k + 1  the same with other factors
+//! ```
+//!
+//! - *Data node.* It writes its shard like any other. It multiplies the same bytes by the factor of
+//!   each parity shard, and passes the products, its *contributions*, on. The shard and its parity
+//!   must belong together, so the node first compares the bytes with the writer's checksums,
+//!   whatever its configuration is. If they differ, it passes nothing on.
+//! - *Parity node.* The first contribution to a piece of a shard takes an accumulator. Each further
+//!   one is added, and its entry waits. The last one writes the sum, and the result of this write
+//!   answers all of them. So "done" from any data node means that the contributions of all data
+//!   nodes are in the file.
+//! - *Checksums.* Each contribution has those of its blocks. The node adds them up as well
+//!   ([`crc32c_of_sum`]) and stores the sum. It never makes a checksum from the sum of the bytes.
+//!   So damage in an accumulator shows like damage on a disk.
+//! - *Bounds.* The accumulators share [`crate::NodeConfig::accumulator_bytes`], from the first
+//!   contribution until the sum is written. One volume may use a part of these bytes
+//!   ([`ACCUMULATOR_VOLUMES`]), and a part of the request table for contributions that wait
+//!   ([`GATHERING_PER_VOLUME_MAX`]). The node denies ([`NodeError::Busy`]) what finds no room. It
+//!   gives up an accumulator that is not complete in time ([`fieldstone_proto::Route::gather_ms`]),
+//!   unless it was late itself (`own_delay`).
+//! - *Passes.* Contributions come from other nodes, so they need the writer's pass (`volumes`).
+//!   Without it an accumulator can never become complete. So a new pass, and the loss of the
+//!   writer's connection, end the volume's accumulators at once, with [`NodeError::Busy`].
+//! - *Fences and removals* do not wait for contributions that wait for others. They wait for the
+//!   write of a sum, which the last contribution's entry stands for. After a fence the older
+//!   epoch's contributions are refused, so its accumulators end by time.
+//! - *Twice.* A column that has contributed already is refused, so no product counts twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use fieldstone_buf::AlignedBuf;
+use fieldstone_gf::{LinearMap, Matrix};
+use fieldstone_proto::{
+    BLOCK_BYTES, Column, Epoch, NodeError, RequestBody, SealMeta, VolumeId, ZERO_BLOCK_CRC32C,
+    crc32c_blocks, crc32c_of_sum,
+};
+
+use crate::handlers::{first_mismatch, payload_len};
+use crate::limits::{ACCUMULATOR_VOLUMES, GATHERING_PER_VOLUME_MAX};
+use crate::node::Node;
+use crate::own_delay::OwnDelay;
+use crate::relays::NS_PER_MS;
+use crate::request_table::{EntryId, Task};
+use crate::store::ShardKey;
+
+/// A piece of a parity shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Piece {
+    key: ShardKey,
+    offset_bytes: u32,
+}
+
+/// What all contributions to a piece have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    epoch: Epoch,
+    /// Number of contributions.
+    count: u8,
+    len_bytes: usize,
+    seal: Option<SealMeta>,
+    data_first: bool,
+}
+
+/// The sum of the contributions that have come.
+#[derive(Debug)]
+struct Accumulator {
+    kind: Kind,
+    sum: AlignedBuf,
+    checksums: Vec<u32>,
+    /// The columns, and their entries.
+    from: Vec<(u8, EntryId)>,
+    due_ns: u64,
+}
+
+/// What one volume uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Share {
+    /// Bytes of sums: those that are incomplete, and those that are being written.
+    bytes: usize,
+    /// Contributions that wait for others.
+    waiting: usize,
+}
+
+/// The accumulators.
+#[derive(Debug)]
+pub(crate) struct Accumulators {
+    by_piece: BTreeMap<Piece, Accumulator>,
+    due: BTreeSet<(u64, Piece)>,
+    delay: OwnDelay,
+    /// The shares of volumes that use anything.
+    shares: BTreeMap<VolumeId, Share>,
+    /// The sum of their bytes.
+    used_bytes: usize,
+    bytes_max: usize,
+}
+
+/// What the entry that writes a sum stands for.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    /// The entries of the other contributions.
+    others: Vec<EntryId>,
+    /// Length of the sum.
+    len_bytes: usize,
+}
+
+impl Accumulators {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            by_piece: BTreeMap::new(),
+            due: BTreeSet::new(),
+            delay: OwnDelay::default(),
+            shares: BTreeMap::new(),
+            used_bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// Bytes in use.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.used_bytes
+    }
+
+    /// When the next accumulator is given up.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.due.first().map(|(due_ns, _)| self.delay.end_ns(*due_ns))
+    }
+
+    /// For tests: nothing is in use.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_piece.is_empty()
+            && self.due.is_empty()
+            && self.shares.is_empty()
+            && self.used_bytes == 0
+    }
+
+    /// Adds a contribution. Takes a new accumulator for the first one to a piece, and gives the
+    /// accumulator with the last one. The bytes of a complete sum stay in use until
+    /// [`Accumulators::give_back`].
+    fn add(
+        &mut self,
+        piece: Piece,
+        (kind, due_ns): (Kind, u64),
+        contribution: &Contribution<'_>,
+    ) -> Result<Option<Accumulator>, NodeError> {
+        let share = self.shares.get(&piece.key.volume).copied().unwrap_or_default();
+        let found = self.by_piece.get(&piece);
+        if found.is_some_and(|found| found.kind != kind) {
+            return Err(NodeError::Invalid("contributions that do not fit together".to_owned()));
+        }
+        let column = contribution.column;
+        if found.is_some_and(|found| found.from.iter().any(|(other, _)| *other == column)) {
+            return Err(NodeError::Invalid(format!("column {column} has contributed already")));
+        }
+        let is_last = found.map_or(0, |found| found.from.len()) + 1 == usize::from(kind.count);
+        if !is_last && share.waiting >= GATHERING_PER_VOLUME_MAX {
+            return Err(NodeError::Busy);
+        }
+        if found.is_none() {
+            let of_volume = share.bytes + kind.len_bytes;
+            if self.used_bytes + kind.len_bytes > self.bytes_max
+                || of_volume > self.bytes_max / ACCUMULATOR_VOLUMES
+            {
+                return Err(NodeError::Busy);
+            }
+            self.used_bytes += kind.len_bytes;
+            self.due.insert((due_ns, piece));
+            self.by_piece.insert(piece, Accumulator::new(kind, due_ns));
+        }
+        let accumulator = self.by_piece.get_mut(&piece).expect("found or made");
+        let is_first = accumulator.from.is_empty();
+        accumulator.add(contribution);
+        let share = self.shares.entry(piece.key.volume).or_default();
+        share.bytes += if is_first { kind.len_bytes } else { 0 };
+        share.waiting += 1;
+        Ok(is_last.then(|| self.remove(piece)).flatten())
+    }
+
+    /// Ends an accumulator. Its contributions do not wait any more.
+    fn remove(&mut self, piece: Piece) -> Option<Accumulator> {
+        let removed = self.by_piece.remove(&piece)?;
+        self.due.remove(&(removed.due_ns, piece));
+        if let Some(share) = self.shares.get_mut(&piece.key.volume) {
+            share.waiting -= removed.from.len();
+        }
+        Some(removed)
+    }
+
+    /// The bytes of a sum of the volume are not in use any more.
+    fn give_back(&mut self, volume: VolumeId, len_bytes: usize) {
+        self.used_bytes -= len_bytes;
+        if let Some(share) = self.shares.get_mut(&volume) {
+            share.bytes -= len_bytes;
+            if *share == Share::default() {
+                self.shares.remove(&volume);
+            }
+        }
+    }
+
+    /// Gives an incomplete accumulator up. Its entries are to be answered.
+    fn give_up(&mut self, piece: Piece) -> Vec<EntryId> {
+        let Some(given_up) = self.remove(piece) else { return Vec::new() };
+        self.give_back(piece.key.volume, given_up.kind.len_bytes);
+        given_up.from.into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// Gives up an accumulator whose time is over, if there is one.
+    fn take_overdue(&mut self, now_ns: u64) -> Option<Vec<EntryId>> {
+        let (due_ns, piece) = *self.due.first()?;
+        self.delay.is_over(now_ns, due_ns).then(|| self.give_up(piece))
+    }
+}
+
+/// What a data node contributes to a piece.
+struct Contribution<'a> {
+    column: u8,
+    entry: EntryId,
+    payload: &'a [Bytes],
+    checksums: &'a [u32],
+}
+
+impl Accumulator {
+    fn new(kind: Kind, due_ns: u64) -> Self {
+        let sum = AlignedBuf::zeroed(kind.len_bytes);
+        let checksums = vec![ZERO_BLOCK_CRC32C; kind.len_bytes / BLOCK_BYTES];
+        Self { kind, sum, checksums, from: Vec::new(), due_ns }
+    }
+
+    fn add(&mut self, contribution: &Contribution<'_>) {
+        let Contribution { column, entry, payload, checksums } = *contribution;
+        self.from.push((column, entry));
+        let mut rest = &mut self.sum[..];
+        for part in payload {
+            let (sum, after) = rest.split_at_mut(part.len());
+            sum.iter_mut().zip(&part[..]).for_each(|(sum, byte)| *sum ^= byte);
+            rest = after;
+        }
+        for (sum, checksum) in self.checksums.iter_mut().zip(checksums) {
+            *sum = crc32c_of_sum(*sum, *checksum);
+        }
+    }
+}
+
+impl Node {
+    /// Takes an admitted contribution to a parity shard.
+    pub(crate) fn contribute(&mut self, now_ns: u64, id: EntryId) {
+        let task = std::mem::replace(&mut self.table[id].task, Task::Gathering);
+        let Task::Parked(request) = task else { unreachable!("a write was just admitted") };
+        let (body, payload) = *request;
+        match self.add_contribution(now_ns, id, body, &payload) {
+            Err(error) => self.close(id, Err(error)),
+            Ok(None) => {
+                let entry = &mut self.table[id];
+                let (volume, counted) = (entry.volume, std::mem::take(&mut entry.counted));
+                self.release(volume, counted);
+            }
+            Ok(Some((body, sum))) => {
+                self.table[id].task = Task::Parked(Box::new((body, vec![sum])));
+                self.start_entry(id);
+            }
+        }
+    }
+
+    /// Adds a contribution. Gives the write of the sum if this is the last one.
+    fn add_contribution(
+        &mut self,
+        now_ns: u64,
+        id: EntryId,
+        body: RequestBody,
+        payload: &[Bytes],
+    ) -> Result<Option<(RequestBody, Bytes)>, NodeError> {
+        let RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, data_first } =
+            body
+        else {
+            unreachable!("the header handler admits no other contribution")
+        };
+        let entry = &mut self.table[id];
+        let (volume, epoch) = (entry.volume, entry.epoch);
+        let Some(relay) = &mut entry.relay else { unreachable!("a contribution has a route") };
+        let Some(Column { index, count, .. }) = relay.route.column else {
+            unreachable!("a contribution has a column")
+        };
+        let piece = Piece { key: ShardKey { volume, segment, shard }, offset_bytes };
+        let kind = Kind { epoch, count, len_bytes: payload_len(payload), seal, data_first };
+        let due_ns = now_ns.saturating_add(relay.route.gather_ms() * NS_PER_MS);
+        let contribution =
+            Contribution { column: index, entry: id, payload, checksums: &checksums };
+        let added = self.accumulators.add(piece, (kind, due_ns), &contribution)?;
+        let Some(complete) = added else { return Ok(None) };
+        let others = complete.from.iter().map(|(_, entry)| *entry).filter(|entry| *entry != id);
+        relay.gathered = Gathered { others: others.collect(), len_bytes: kind.len_bytes };
+        self.counters.gathered += 1;
+        let checksums = complete.checksums;
+        let body =
+            RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, data_first };
+        Ok(Some((body, complete.sum.freeze())))
+    }
+
+    /// An entry ends that may have written a sum: gives back the sum's memory. Returns the entries
+    /// that end with it.
+    pub(crate) fn end_gathered(&mut self, id: EntryId) -> Vec<EntryId> {
+        let Some(relay) = &mut self.table[id].relay else { return Vec::new() };
+        let Gathered { others, len_bytes } = std::mem::take(&mut relay.gathered);
+        if len_bytes > 0 {
+            self.accumulators.give_back(self.table[id].volume, len_bytes);
+        }
+        others
+    }
+
+    /// The volume's contributions from now on carry another pass, or do not come.
+    pub(crate) fn drop_accumulators(&mut self, volume: VolumeId) {
+        let of_volume = |piece: &&Piece| piece.key.volume == volume;
+        let pieces: Vec<Piece> =
+            self.accumulators.by_piece.keys().filter(of_volume).copied().collect();
+        for piece in pieces {
+            let entries = self.accumulators.give_up(piece);
+            self.deny(entries);
+        }
+    }
+
+    /// Gives up the accumulators that are not complete in time.
+    pub(crate) fn expire_accumulators(&mut self, now_ns: u64) {
+        while let Some(entries) = self.accumulators.take_overdue(now_ns) {
+            self.deny(entries);
+        }
+    }
+
+    fn deny(&mut self, entries: Vec<EntryId>) {
+        for entry in entries {
+            self.close(entry, Err(NodeError::Busy));
+        }
+    }
+}
+
+/// The products of a data shard with these factors, which are its contributions to parity shards,
+/// with the checksums of their blocks.
+///
+/// # Errors
+/// [`NodeError::Corrupt`] if the bytes are not those of the writer.
+pub(crate) fn contributions(
+    factors: &[u8],
+    (offset_bytes, checksums): (u32, &[u32]),
+    payload: &[Bytes],
+) -> Result<Vec<(Vec<u32>, Bytes)>, NodeError> {
+    if let Some(block) = first_mismatch(payload, checksums) {
+        let offset_bytes = offset_bytes + block * BLOCK_BYTES as u32;
+        return Err(NodeError::Corrupt { offset_bytes });
+    }
+    if factors.is_empty() {
+        return Ok(Vec::new());
+    }
+    let map = LinearMap::from_matrix(&Matrix::from_fn(factors.len(), 1, |row, _| factors[row]))
+        .map_err(|error| NodeError::Invalid(error.to_string()))?;
+    let len_bytes = payload_len(payload);
+    let mut products: Vec<AlignedBuf> =
+        factors.iter().map(|_| AlignedBuf::stale(len_bytes)).collect();
+    let mut at = 0;
+    for part in payload {
+        let end = at + part.len();
+        let mut outputs: Vec<&mut [u8]> =
+            products.iter_mut().map(|product| &mut product[at..end]).collect();
+        map.execute(&[&part[..]], &mut outputs).expect("parts of equal length");
+        at = end;
+    }
+    let with_checksums = |product: AlignedBuf| (crc32c_blocks(&product), product.freeze());
+    Ok(products.into_iter().map(with_checksums).collect())
+}
