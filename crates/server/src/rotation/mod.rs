@@ -186,7 +186,7 @@ fn others(reports: Vec<KeysReport>) -> Vec<NodeKeys> {
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_proto::{KeyGeneration, Rotation, Strategy};
+    use fieldstone_proto::{Encode, KeyGeneration, Rotation, Strategy};
 
     use super::*;
     use crate::pool::{Sizes, create};
