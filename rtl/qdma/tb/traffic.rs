@@ -224,9 +224,9 @@ pub fn cycle(tb: &mut Testbench, all: &mut [Traffic]) {
     all.iter_mut().for_each(|traffic| traffic.step(tb));
     tb.cycle();
     listen(tb, all);
-    while let Some(vector) = tb.interrupts.pop() {
+    while let Some(vector) = tb.host.raised.pop_front() {
         for traffic in all.iter_mut() {
-            traffic.interrupted |= crate::testbench::vector(traffic.queue.function) == vector[0];
+            traffic.interrupted |= crate::testbench::vector(traffic.queue.function) == vector;
         }
     }
 }
