@@ -125,7 +125,7 @@ module qdma
   fs_regs_pkg::function_table_queues_t [FUNCTIONS-1:0] queues;
 
   logic unsent;
-  logic [FUNCTIONS-1:0] interrupting;
+  logic [FUNCTIONS-1:0] interrupting, reset_ended;
 
   assign mmio_ready_o = regs_ready && !clearing;
   qdma_regs #(.QUEUE_SETS(QUEUE_SETS)) i_regs (
@@ -137,14 +137,15 @@ module qdma
     .event_valid_o(regs_valid), .event_ready_i(regs_event_ready), .event_o(regs_event),
     .event_done_i(regs_done), .event_bad_i(event_bad), .event_data_i(event_data),
     .unsent_i(unsent),
-    .reset_i(function_reset_i), .reset_done_i(function_reset_done_o),
+    .reset_i(function_reset_i), .reset_ended_i(reset_ended),
     .windows_o, .queues_o(queues), .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused),
     .device_i, .idle_o(regs_idle)
   );
 
   qdma_function_reset #(.QUEUE_SETS(QUEUE_SETS)) i_function_reset (
     .clk_i, .rst_ni, .idle_o(reset_idle),
-    .reset_i(function_reset_i), .done_o(function_reset_done_o), .queues_i(queues),
+    .reset_i(function_reset_i), .ended_o(reset_ended), .done_o(function_reset_done_o),
+    .queues_i(queues),
     .regs_valid_i(regs_valid), .regs_ready_o(regs_event_ready), .regs_event_i(regs_event),
     .regs_done_o(regs_done),
     .event_valid_o(event_valid), .event_ready_i(event_ready), .event_o(event_asked),

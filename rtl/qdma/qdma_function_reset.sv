@@ -21,6 +21,7 @@ module qdma_function_reset
   output logic                  idle_o,
 
   input  logic [FUNCTIONS-1:0]  reset_i,
+  output logic [FUNCTIONS-1:0]  ended_o,  // one cycle before done_o
   output logic [FUNCTIONS-1:0]  done_o,
   input  function_table_queues_t [FUNCTIONS-1:0] queues_i,
 
@@ -50,7 +51,7 @@ module qdma_function_reset
 
   assign work = reset_i & ~done_q;
   assign idle_o = work == '0 && state_q == PICK;
-  assign done_o = done_q;
+  assign ended_o = done_q;
 
   // ---- The port of qdma_context -----------------------------------------------------------------
 
@@ -82,9 +83,11 @@ module qdma_function_reset
       state_q <= PICK;
       function_q <= '0;
       done_q <= '0;
+      done_o <= '0;
       numbers_q <= '0;
       are_reset_q <= '0;
     end else begin
+      done_o <= done_q & reset_i;
       for (int unsigned f = 0; f < FUNCTIONS; f++) begin
         if (!reset_i[f]) begin
           done_q[f] <= 1'b0;

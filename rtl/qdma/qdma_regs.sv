@@ -50,9 +50,9 @@ module qdma_regs
   input  logic [63:0]       event_data_i,
   input  logic              unsent_i,  // the event's queue set has completions in the device
 
-  // Function-level reset: functions that are being reset, and those among them that are done.
+  // Function-level reset: functions that are being reset, and those whose reset has ended.
   input  logic [FUNCTIONS-1:0] reset_i,
-  input  logic [FUNCTIONS-1:0] reset_done_i,
+  input  logic [FUNCTIONS-1:0] reset_ended_i,
 
   output windows_t [FUNCTIONS-1:0] windows_o,
   output function_table_queues_t [FUNCTIONS-1:0] queues_o,
@@ -280,7 +280,7 @@ module qdma_regs
       for (int unsigned f = 0; f < FUNCTIONS; f++) begin
         if (reset_i[f]) errors_q[f] <= '0;
       end
-      if (reset_i[0] && reset_i == reset_done_i) begin
+      if (reset_i[0] && reset_i == reset_ended_i) begin
         windows_q <= '0;
         queues_q <= '0;
       end
