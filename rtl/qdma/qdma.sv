@@ -43,6 +43,10 @@ module qdma
   input  logic                     mmio_answer_ready_i,
   output logic [63:0]              mmio_answer_data_o,
 
+  // Function-level reset: the host holds a function's reset until it is done.
+  input  logic [FUNCTIONS-1:0]     function_reset_i,
+  output logic [FUNCTIONS-1:0]     function_reset_done_o,
+
   // Host memory.
   output logic                     host_read_valid_o,
   input  logic                     host_read_ready_i,
@@ -53,7 +57,6 @@ module qdma
   output logic                     host_write_valid_o,
   input  logic                     host_write_ready_i,
   output host_write_t              host_write_data_o,
-  input  fs_pkg::card_done_t       host_done_i,
 
   // Card memory.
   output logic                     card_read_valid_o,
@@ -109,17 +112,20 @@ module qdma
   logic [1:0] refused;
   logic clearing, regs_ready;
   logic regs_idle, context_idle, slots_idle, scheduler_idle, completion_idle, writes_idle;
+  logic enable_idle, reset_idle;
 
-  logic enable_start, enable_done;
-  fs_pkg::function_t enable_owner;
-  host_beat_t enable_address;
-  context_t enable_context;
+  host_beat_t context_address;
+  logic loaded_valid, loaded_ready;
+  set_number_t loaded_set;
+  context_t loaded_context;
 
-  logic event_valid, event_ready, event_done, event_bad;
-  event_t event_asked;
+  logic regs_valid, regs_event_ready, regs_done, event_valid, event_ready, event_done, event_bad;
+  event_t regs_event, event_asked;
   logic [63:0] event_data;
+  fs_regs_pkg::function_table_queues_t [FUNCTIONS-1:0] queues;
 
-  logic [15:0] completions_made, completions_landed;
+  logic unsent;
+  logic [FUNCTIONS-1:0] interrupting, reset_ended;
 
   assign mmio_ready_o = regs_ready && !clearing;
   qdma_regs #(.QUEUE_SETS(QUEUE_SETS)) i_regs (
@@ -127,28 +133,40 @@ module qdma
     .mmio_valid_i(mmio_valid_i && !clearing), .mmio_ready_o(regs_ready), .mmio_i(mmio_data_i),
     .answer_valid_o(mmio_answer_valid_o), .answer_ready_i(mmio_answer_ready_i),
     .answer_data_o(mmio_answer_data_o),
-    .enable_start_o(enable_start), .enable_owner_o(enable_owner), .enable_address_o(enable_address),
-    .enable_done_i(enable_done),
-    .event_valid_o(event_valid), .event_ready_i(event_ready), .event_o(event_asked),
-    .event_done_i(event_done), .event_bad_i(event_bad), .event_data_i(event_data),
-    .completions_made_i(completions_made), .completions_landed_i(completions_landed),
-    .windows_o, .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused), .device_i,
-    .idle_o(regs_idle)
+    .context_address_o(context_address),
+    .event_valid_o(regs_valid), .event_ready_i(regs_event_ready), .event_o(regs_event),
+    .event_done_i(regs_done), .event_bad_i(event_bad), .event_data_i(event_data),
+    .unsent_i(unsent),
+    .reset_i(function_reset_i), .reset_ended_i(reset_ended),
+    .windows_o, .queues_o(queues), .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused),
+    .device_i, .idle_o(regs_idle)
   );
+
+  qdma_function_reset #(.QUEUE_SETS(QUEUE_SETS)) i_function_reset (
+    .clk_i, .rst_ni, .idle_o(reset_idle),
+    .reset_i(function_reset_i), .ended_o(reset_ended), .done_o(function_reset_done_o),
+    .queues_i(queues),
+    .regs_valid_i(regs_valid), .regs_ready_o(regs_event_ready), .regs_event_i(regs_event),
+    .regs_done_o(regs_done),
+    .event_valid_o(event_valid), .event_ready_i(event_ready), .event_o(event_asked),
+    .event_done_i(event_done), .event_state_i(fs_regs_pkg::queue_state_e'(event_data[3:0])),
+    .unsent_i(unsent), .interrupting_i(interrupting)
+  );
+
+  // A function that is being reset has no host memory.
+  windows_t [FUNCTIONS-1:0] guard_windows;
+  always_comb begin
+    guard_windows = windows_o;
+    for (int unsigned f = 0; f < FUNCTIONS; f++) begin
+      if (function_reset_i[f]) guard_windows[f].host = '0;
+    end
+  end
 
   // Reads of host memory: contexts, descriptors, copies.
   logic [2:0] read_valid, read_ready;
   host_read_t [2:0] reads;
   logic data_valid;
   host_data_t data;
-
-  qdma_enable i_enable (
-    .clk_i, .rst_ni, .windows_i(windows_o),
-    .start_i(enable_start), .owner_i(enable_owner), .address_i(enable_address),
-    .done_o(enable_done), .context_o(enable_context),
-    .read_valid_o(read_valid[0]), .read_ready_i(read_ready[0]), .read_o(reads[0]),
-    .data_valid_i(data_valid), .data_i(data)
-  );
 
   // ---- Queue sets -----------------------------------------------------------------------------
 
@@ -172,8 +190,9 @@ module qdma
   qdma_context #(.QUEUE_SETS(QUEUE_SETS)) i_context (
     .clk_i, .rst_ni, .clearing_o(clearing), .idle_o(context_idle),
     .mmio_valid_i(event_valid), .mmio_ready_o(event_ready), .mmio_event_i(event_asked),
-    .mmio_context_i(enable_context), .mmio_done_o(event_done), .mmio_bad_o(event_bad),
-    .mmio_data_o(event_data),
+    .mmio_done_o(event_done), .mmio_bad_o(event_bad), .mmio_data_o(event_data),
+    .loaded_valid_i(loaded_valid), .loaded_ready_o(loaded_ready), .loaded_set_i(loaded_set),
+    .loaded_context_i(loaded_context),
     .visit_valid_i(visit_valid), .visit_ready_o(visit_ready), .visit_owner_i(visit_owner),
     .visit_ring_i(visit_ring), .visiting_o(visiting),
     .arrived_valid_i(arrived_valid), .arrived_ready_o(arrived_ready), .arrived_slot_i(arrived_slot),
@@ -205,6 +224,16 @@ module qdma
     .push_ring_i(push_ring), .has_slot_i(has_free), .visiting_i(visiting),
     .visit_valid_o(visit_valid), .visit_ready_i(visit_ready), .visit_owner_o(visit_owner),
     .visit_ring_o(visit_ring)
+  );
+
+  qdma_enable #(.QUEUE_SETS(QUEUE_SETS)) i_enable (
+    .clk_i, .rst_ni, .idle_o(enable_idle), .windows_i(windows_o),
+    .load_valid_i(act_valid && act.load), .load_set_i(act_ring.set),
+    .load_owner_i(event_asked.page), .load_address_i(context_address),
+    .loaded_valid_o(loaded_valid), .loaded_ready_i(loaded_ready), .loaded_set_o(loaded_set),
+    .loaded_context_o(loaded_context),
+    .read_valid_o(read_valid[0]), .read_ready_i(read_ready[0]), .read_o(reads[0]),
+    .data_valid_i(data_valid), .data_i(data)
   );
 
   // ---- Descriptors ----------------------------------------------------------------------------
@@ -287,8 +316,10 @@ module qdma
 
   qdma_completion i_completion (
     .clk_i, .rst_ni, .vectors_i(vectors), .idle_o(completion_idle),
-    .made_o(completions_made), .landed_o(completions_landed),
-    .room_o(completion_room), .valid_i(act_valid && act.complete), .completion_i(act.completion),
+    .reset_i(function_reset_i), .interrupting_o(interrupting),
+    .asked_set_i(event_asked.set), .unsent_o(unsent),
+    .room_o(completion_room), .valid_i(act_valid && act.complete), .set_i(act_ring.set),
+    .completion_i(act.completion),
     .write_valid_o(write_valid[0]), .write_ready_i(write_ready[0]), .write_o(writes[0]),
     .done_valid_i(done_valid && done_note.completion), .done_note_i(done_note),
     .interrupt_valid_o, .interrupt_ready_i, .interrupt_vector_o(interrupt_data_o)
@@ -311,27 +342,27 @@ module qdma
   );
 
   qdma_read_guard i_read_guard (
-    .clk_i, .rst_ni, .windows_i(windows_o), .refused_o(refused[0]),
+    .clk_i, .rst_ni, .windows_i(guard_windows), .refused_o(refused[0]),
     .in_valid_i(merged_read_valid), .in_ready_o(merged_read_ready), .in_i(merged_read),
     .in_data_valid_o(data_valid), .in_data_o(data),
     .host_valid_o(host_read_valid_o), .host_ready_i(host_read_ready_i), .host_o(host_read_data_o),
     .host_data_valid_i, .host_data_ready_o, .host_data_i(host_data_data_i)
   );
   qdma_write_guard i_write_guard (
-    .clk_i, .rst_ni, .windows_i(windows_o), .refused_o(refused[1]), .idle_o(writes_idle),
+    .clk_i, .rst_ni, .windows_i(guard_windows), .refused_o(refused[1]), .idle_o(writes_idle),
     .in_valid_i(merged_write_valid), .in_ready_o(merged_write_ready), .in_i(merged_write),
     .done_valid_o(done_valid), .done_error_o(done_error), .done_note_o(done_note),
-    .host_valid_o(host_write_valid_o), .host_ready_i(host_write_ready_i), .host_o(host_write_data_o),
-    .host_done_i
+    .host_valid_o(host_write_valid_o), .host_ready_i(host_write_ready_i), .host_o(host_write_data_o)
   );
 
   // A slot is held while its descriptor is at work. Without a held slot, only completions can be on
-  // their way. Only a register access ends idleness, so the other inputs may be one cycle old.
+  // their way. Only a register access or a function's reset ends idleness, so the other inputs may
+  // be one cycle old.
   logic idle_q;
   always_ff @(posedge clk_i) begin
     if (!rst_ni) idle_q <= 1'b0;
-    else idle_q <= regs_idle && context_idle && slots_idle && scheduler_idle && completion_idle
-        && !merged_write_valid && writes_idle;
+    else idle_q <= regs_idle && enable_idle && context_idle && slots_idle && scheduler_idle
+        && completion_idle && !merged_write_valid && writes_idle;
   end
-  assign idle_o = regs_idle && idle_q;
+  assign idle_o = regs_idle && reset_idle && idle_q;
 endmodule

@@ -27,10 +27,15 @@ module qdma_context
   input  logic               mmio_valid_i,
   output logic               mmio_ready_o,
   input  event_t             mmio_event_i,
-  input  context_t           mmio_context_i,
   output logic               mmio_done_o,
   output logic               mmio_bad_o,  // a wrong doorbell
   output logic [63:0]        mmio_data_o,
+
+  // Contexts that qdma_enable has read.
+  input  logic               loaded_valid_i,
+  output logic               loaded_ready_o,
+  input  set_number_t        loaded_set_i,
+  input  context_t           loaded_context_i,
 
   // The scheduler's visit of a ring.
   input  logic               visit_valid_i,
@@ -98,6 +103,7 @@ module qdma_context
     logic mmio;
     logic ended;
     logic arrived;
+    logic loaded;
     logic visit;
   } source_t;  // one-hot, or zero
 
@@ -110,6 +116,7 @@ module qdma_context
       if (mmio_valid_i) choice.mmio = 1'b1;
       else if (ended_valid_i && !follow_ended_q && completion_room_i) choice.ended = 1'b1;
       else if (arrived_valid_i && !follow_arrived_q && start_room_i) choice.arrived = 1'b1;
+      else if (loaded_valid_i) choice.loaded = 1'b1;
       else if (visit_valid_i && fetch_room_i) choice.visit = 1'b1;
     end
   end
@@ -140,6 +147,10 @@ module qdma_context
         taken.slot = arrived_slot_i;
         {taken.set, taken.which[0]} = arrived_ring_i;
       end
+      source_q.loaded: begin
+        taken.kind = EVENT_LOADED;
+        taken.set = loaded_set_i;
+      end
       source_q.visit: begin
         taken.kind = EVENT_VISIT;
         taken.page = visit_owner_i;
@@ -154,6 +165,7 @@ module qdma_context
   assign mmio_ready_o = take && source_q.mmio;
   assign ended_ready_o = take && source_q.ended;
   assign arrived_ready_o = take && source_q.arrived;
+  assign loaded_ready_o = take && source_q.loaded;
   assign visit_ready_o = take && source_q.visit;
 
   // ---- The memory -----------------------------------------------------------------------------
@@ -225,7 +237,7 @@ module qdma_context
   always_ff @(posedge clk_i) begin
     source_q <= choice;
     if (take) event_q <= taken;
-    if (mmio_ready_o) context_q <= mmio_context_i;
+    if (loaded_ready_o) context_q <= loaded_context_i;
     if (state_q == FETCH) begin
       set_q <= read_q;
       ring_q <= read_q.rings[event_q.which[0]];

@@ -1,22 +1,33 @@
-// Enables a queue set: reads its context from host memory and checks the context. Rings of
-// descriptors begin at multiples of a descriptor's size, and the ring of completions begins at a
-// multiple of a beat. All rings lie inside the function's window.
+// Reads the contexts of the queue sets that are being enabled from host memory, and checks them.
+// Rings of descriptors begin at multiples of a descriptor's size, and the ring of completions begins
+// at a multiple of a beat. All rings lie inside the function's window.
+//
+// A register write asks for a context, and does not wait for it: the unit has room for the request
+// of every queue set. It reads one context at a time, round robin by function: a function that
+// enables all its queue sets delays another's by one context.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_enable
   import qdma_pkg::*;
   import fs_regs_pkg::*;
-(
+#(
+  parameter int unsigned QUEUE_SETS = 64
+) (
   input  logic               clk_i,
   input  logic               rst_ni,
+  output logic               idle_o,
   input  windows_t [FUNCTIONS-1:0] windows_i,
 
-  input  logic               start_i,
-  input  fs_pkg::function_t  owner_i,
-  input  host_beat_t         address_i,
-  output logic               done_o,
-  output context_t           context_o,
+  // Requests come at least four cycles apart. A queue set has one at most.
+  input  logic               load_valid_i,
+  input  set_number_t        load_set_i,
+  input  fs_pkg::function_t  load_owner_i,
+  input  host_beat_t         load_address_i,
+  output logic               loaded_valid_o,
+  input  logic               loaded_ready_i,
+  output set_number_t        loaded_set_o,
+  output context_t           loaded_context_o,
 
   output logic               read_valid_o,
   input  logic               read_ready_i,
@@ -24,7 +35,42 @@ module qdma_enable
   input  logic               data_valid_i,
   input  host_data_t         data_i
 );
-  typedef enum logic [2:0] { IDLE, ASK, LISTEN, CHECK, PICK, ADD, COMPARE, DONE } state_e;
+  localparam int unsigned SET_BITS = $clog2(QUEUE_SETS);
+
+  // ---- Requests, listed by function -------------------------------------------------------------
+
+  host_beat_t addresses_q [QUEUE_SETS];
+  host_beat_t address_q;
+  logic push_q, push_ready, list_idle, next_valid, next_ready;
+  set_number_t push_set_q, set_q;
+  fs_pkg::function_t push_owner_q, next_owner, owner_q;
+  ring_number_t next;
+
+  always_ff @(posedge clk_i) begin
+    if (load_valid_i) begin
+      addresses_q[SET_BITS'(load_set_i)] <= load_address_i;
+      {push_set_q, push_owner_q} <= {load_set_i, load_owner_i};
+    end
+    address_q <= addresses_q[SET_BITS'(set_q)];
+    if (!rst_ni) push_q <= 1'b0;
+    else push_q <= load_valid_i || (push_q && !push_ready);
+  end
+
+  // Here every number of the scheduler's lists is a queue set, and no slot is needed.
+  qdma_scheduler #(.QUEUE_SETS(QUEUE_SETS / 2)) i_list (
+    .clk_i, .rst_ni, .idle_o(list_idle),
+    .push_valid_i(push_q), .push_ready_o(push_ready), .push_owner_i(push_owner_q),
+    .push_ring_i(ring_number_t'(push_set_q)), .has_slot_i('1), .visiting_i(1'b0),
+    .visit_valid_o(next_valid), .visit_ready_i(next_ready), .visit_owner_o(next_owner),
+    .visit_ring_o(next)
+  );
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !load_valid_i || !push_q)
+  else $error("requests come too fast");
+
+  // ---- One context at a time --------------------------------------------------------------------
+
+  typedef enum logic [3:0] { IDLE, FIND, ASK, LISTEN, CHECK, PICK, ADD, COMPARE, DONE } state_e;
   state_e state_q;
 
   queue_context_t context_q;
@@ -38,7 +84,7 @@ module qdma_enable
 
   assign read_valid_o = state_q == ASK;
   assign read_o = '{
-    owner: owner_i, tag: '{kind: READ_CONTEXT, number: '0}, address: address_i, two: 1'b0
+    owner: owner_q, tag: '{kind: READ_CONTEXT, number: '0}, address: address_q, two: 1'b0
   };
 
   logic bad_size, bad_base;
@@ -66,7 +112,11 @@ module qdma_enable
       state_q <= IDLE;
     end else begin
       unique case (state_q)
-        IDLE: if (start_i) state_q <= ASK;
+        IDLE: begin
+          {owner_q, set_q} <= {next_owner, set_number_t'(next)};
+          if (next_valid) state_q <= FIND;
+        end
+        FIND: state_q <= ASK;
         ASK: if (read_ready_i) state_q <= LISTEN;
         LISTEN: begin
           if (data_valid_i && data_i.tag.kind == READ_CONTEXT) begin
@@ -79,7 +129,7 @@ module qdma_enable
           if (status_q == STATUS_OK && bad_size) status_q <= STATUS_BAD_PARAMETER;
           else if (status_q == STATUS_OK && bad_base) status_q <= STATUS_BAD_ALIGNMENT;
           ring_q <= '0;
-          window_q <= windows_i[owner_i].host;
+          window_q <= windows_i[owner_q].host;
           {below_q, beyond_q} <= '0;
           state_q <= PICK;
         end
@@ -100,14 +150,17 @@ module qdma_enable
           ring_q <= ring_q + 1'b1;
           state_q <= PICK;
         end
-        DONE: state_q <= IDLE;
+        DONE: if (loaded_ready_i) state_q <= IDLE;
         default: state_q <= IDLE;
       endcase
     end
   end
 
-  assign done_o = state_q == DONE;
-  assign context_o = '{
+  assign next_ready = state_q == IDLE;
+  assign idle_o = state_q == IDLE && list_idle && !push_q;
+  assign loaded_valid_o = state_q == DONE;
+  assign loaded_set_o = set_q;
+  assign loaded_context_o = '{
     status: status_q,
     interrupts: context_q.flags[CONTEXT_FLAG_INTERRUPTS_BIT],
     cq_base: context_q.cq_base[63:6],

@@ -15,6 +15,9 @@
 // descriptor that arrives too early, or a job that ends too early, is held. It follows after those
 // before it.
 //
+// ENABLE asks for the context, and the set is ENABLING until the context is **loaded**. Other events
+// of the set may come meanwhile: a reset waits for the context, and drops it.
+//
 // An error stops the queue set at once. Then no job starts, fetched descriptors give back their
 // slots, and running jobs end and complete. After a reset, jobs end without completions, and the
 // last one disables the set.
@@ -30,7 +33,7 @@ module qdma_event
   input  ring_t         ring_i,          // the event's ring
   input  flags_t        flags_i,
   input  doorbell_t     doorbell_i,
-  input  context_t      context_i,       // for EVENT_ENABLE
+  input  context_t      context_i,       // for EVENT_LOADED
   input  slot_number_t  free_number_i,   // for EVENT_VISIT: a free slot of the owner
   input  check_result_t check_result_i,  // for EVENT_ARRIVED and EVENT_ENDED: of the slot
   input  outcome_t      outcome_i,       // for EVENT_ENDED
@@ -108,7 +111,7 @@ module qdma_event
 
     unique case (event_i.kind)
       EVENT_DOORBELL: begin
-        if (!mine || set_i.state == QUEUE_STATE_DISABLED || set_i.state == QUEUE_STATE_RESETTING) begin
+        if (!mine || !(set_i.state inside {QUEUE_STATE_ENABLED, QUEUE_STATE_STOPPED})) begin
           actions_o.bad_doorbell = 1'b1;
         end else if (!doorbell_i.well) begin
           // A driver that does not know yet that its set has stopped made no error.
@@ -126,10 +129,21 @@ module qdma_event
         if (set_i.state != QUEUE_STATE_DISABLED) begin
           actions_o.bad_doorbell = 1'b1;
         end else begin
+          set_o.state = QUEUE_STATE_ENABLING;
+          set_o.status = STATUS_OK;
+          set_o.owner = event_i.page;
+          set_o.loading = 1'b1;
+          actions_o.load = 1'b1;
+        end
+      end
+
+      EVENT_LOADED: begin
+        set_o.loading = 1'b0;
+        if (set_i.state == QUEUE_STATE_ENABLING) begin
           set_o = '0;
           set_o.state = (context_i.status == STATUS_OK) ? QUEUE_STATE_ENABLED : QUEUE_STATE_STOPPED;
           set_o.status = context_i.status;
-          set_o.owner = event_i.page;
+          set_o.owner = set_i.owner;
           set_o.interrupts = context_i.interrupts;
           set_o.cq_base = context_i.cq_base;
           set_o.cq_log2 = context_i.cq_log2;

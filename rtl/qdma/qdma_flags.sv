@@ -1,6 +1,6 @@
 // Flags of a queue set, computed from its counters: whether its rings may fetch, whether the device
-// holds any of its descriptors, and the position of the event's slot and descriptor in their ring.
-// Combinational; qdma_context registers the result.
+// holds any of its descriptors or reads its context, and the position of the event's slot and
+// descriptor in their ring. Combinational; qdma_context registers the result.
 //
 // A ring may fetch under four conditions. Its set is enabled. A place of the completion ring is
 // free. The event that the ring waits for has come. There is a descriptor: the linked one alone, or
@@ -53,7 +53,7 @@ module qdma_flags
 
   assign flags_o = '{
     may_fetch: may_fetch,
-    idle: busy == '0,
+    idle: busy == '0 && !set_i.loading,
     first_fetch: ring_i.fetch_head == event_i.slot.number,
     only_fetch: ring_i.fetches == 4'd1,
     first_job: ring_i.job_head == event_i.slot.number,

@@ -59,7 +59,7 @@ package qdma_pkg;
     fs_pkg::beat_t data;
   } host_data_t;
 
-  // Writes are done in order, and each is answered (fs_pkg::card_done_t).
+  // Writes are posted: done in order, and not answered.
   typedef struct packed {
     fs_pkg::function_t owner;
     host_beat_t address;
@@ -67,7 +67,7 @@ package qdma_pkg;
     fs_pkg::beat_t data;
   } host_write_t;
 
-  // A client of host writes needs this note when its write is done.
+  // A client of host writes needs this note when its write has left.
   typedef struct packed {
     logic completion;  // the write is of a completion, else of a copy
     logic notice;      // completion: raise the vector; copy: this was its last beat
@@ -85,6 +85,7 @@ package qdma_pkg;
     logic write;
     fs_pkg::function_t page;
     logic [16:0] offset;
+    logic [7:0] strobe;  // the bytes of a write
     logic [63:0] data;
   } mmio_request_t;
 
@@ -149,6 +150,7 @@ package qdma_pkg;
   typedef struct packed {
     fs_regs_pkg::queue_state_e state;
     logic [7:0] status;  // the status that stopped the set
+    logic loading;  // qdma_enable will bring the context
     fs_pkg::function_t owner;
     logic interrupts;
     logic [31:0] after;  // the count for which the C2H ring waits
@@ -175,12 +177,13 @@ package qdma_pkg;
 
   typedef enum logic [2:0] {
     EVENT_DOORBELL,  // which: 0 H2C, 1 C2H, 2 completions consumed
-    EVENT_ENABLE,
+    EVENT_ENABLE,    // the context is asked for
     EVENT_RESET,
     EVENT_READ,      // CONTROL
     EVENT_VISIT,     // the scheduler picked this ring to fetch
     EVENT_ARRIVED,   // a descriptor has arrived and has been checked
-    EVENT_ENDED      // a descriptor's job is done
+    EVENT_ENDED,     // a descriptor's job is done
+    EVENT_LOADED     // the context has come
   } event_e;
 
   typedef struct packed {
@@ -195,7 +198,7 @@ package qdma_pkg;
   // Flags of a queue set, computed from its counters (qdma_flags).
   typedef struct packed {
     logic [1:0] may_fetch;
-    logic idle;         // the device holds none of its descriptors
+    logic idle;         // the device holds none of its descriptors, and reads no context for it
     // For the event's ring and slot:
     logic first_fetch;  // the slot is the first of the ring's fetches,
     logic only_fetch;   // and the only one
@@ -314,6 +317,7 @@ package qdma_pkg;
     logic give_back;    // the event's slot becomes free
     logic complete;
     completion_write_t completion;
+    logic load;         // ask for the set's context
     logic bad_doorbell;  // the set is not enabled, or the number goes too far
   } actions_t;
 

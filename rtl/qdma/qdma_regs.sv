@@ -4,11 +4,21 @@
 // changes nothing, reads as zero, and sets a bit in the FUNCTION_ERRORS of the page where it was
 // made.
 //
-// An access takes three steps before it waits for another unit: LOCATE finds the rows of the
-// tables, DECODE computes the effect on them, and ACCESS does or refuses the access. The unit does
-// not report a queue set as disabled while older completions are on their way to host memory
-// (SETTLE). These completions could belong to that queue set, and its driver may use the ring's
-// memory again.
+// An access takes three steps: LOCATE finds the rows of the tables, DECODE computes the effect on
+// them, and ACCESS does or refuses the access. An access to a queue set is then an event of
+// qdma_context, which takes some tens of cycles at most. Nothing here waits for the host: PCIe lets
+// no answer from host memory pass a register write, so a register file that took no write until such
+// an answer would wait for ever.
+//
+// A queue set whose completions have not all left the device reads as RESETTING instead of DISABLED,
+// because its driver may use the memory of a disabled set again.
+//
+// A function that is being reset has no errors, and writes to its page have no effect. When the reset
+// of function 0 is done, and with it those of all others that are under way, the function table is
+// empty, as after the device's reset.
+//
+// A write has all eight bytes of a register, or the low four bytes of a doorbell. A write without a
+// byte has no effect. A read returns all eight bytes; the host takes those that it asked for.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
@@ -28,11 +38,8 @@ module qdma_regs
   input  logic              answer_ready_i,
   output logic [63:0]       answer_data_o,
 
-  // Before a queue set is enabled, qdma_enable reads its context.
-  output logic              enable_start_o,
-  output fs_pkg::function_t enable_owner_o,
-  output host_beat_t        enable_address_o,
-  input  logic              enable_done_i,
+  // Address of the context, for an event that asks for it.
+  output host_beat_t        context_address_o,
 
   // Doorbells and CONTROL.
   output logic              event_valid_o,
@@ -41,26 +48,24 @@ module qdma_regs
   input  logic              event_done_i,
   input  logic              event_bad_i,
   input  logic [63:0]       event_data_i,
-  input  logic [15:0]       completions_made_i,
-  input  logic [15:0]       completions_landed_i,
+  input  logic              unsent_i,  // the event's queue set has completions in the device
+
+  // Function-level reset: functions that are being reset, and those whose reset has ended.
+  input  logic [FUNCTIONS-1:0] reset_i,
+  input  logic [FUNCTIONS-1:0] reset_ended_i,
 
   output windows_t [FUNCTIONS-1:0] windows_o,
+  output function_table_queues_t [FUNCTIONS-1:0] queues_o,
   output logic [7:0]        vectors_o [FUNCTIONS],
   output logic [31:0]       cycles_o,
   input  logic [1:0]        refused_i,  // one bit each from the guards of host reads and writes
   input  device_status_t    device_i,
   output logic              idle_o
 );
-  typedef enum logic [3:0] {
-    IDLE, LOCATE, DECODE, ACCESS, ENABLE, EVENT, LISTEN, SETTLE, ANSWER
-  } state_e;
+  typedef enum logic [2:0] { IDLE, LOCATE, DECODE, ACCESS, EVENT, LISTEN, ANSWER } state_e;
   state_e state_q;
   mmio_request_t request_q;
   logic [63:0] data_q;
-  logic enabling_q;  // qdma_enable reads the context
-  logic [15:0] made_q, under_way;
-  assign under_way = completions_landed_i - made_q;  // the difference is negative while completions
-                                                     // are on their way
 
   logic [63:0] cycles_q;
   logic [31:0] faults_q;
@@ -70,6 +75,7 @@ module qdma_regs
 
   assign cycles_o = cycles_q[31:0];
   assign windows_o = windows_q;
+  assign queues_o = queues_q;
   for (genvar f = 0; f < FUNCTIONS; f++) begin : gen_functions
     assign vectors_o[f] = queues_q[f].vector;
   end
@@ -154,14 +160,16 @@ module qdma_regs
     end
   end
 
-  logic permitted, permitted_q;
-  assign permitted = known && (writable || !request_q.write) && (!device_only || request_q.page == '0);
+  logic whole, half, nothing, permitted, permitted_q;
+  assign whole = !request_q.write || request_q.strobe == 8'hff;
+  assign half = request_q.strobe == 8'h0f;
+  assign nothing = request_q.write && (request_q.strobe == '0 || reset_i[request_q.page]);
+  assign permitted = known && whole && (writable || !request_q.write)
+      && (!device_only || request_q.page == '0);
 
   // ---- Queue sets -----------------------------------------------------------------------------
 
-  assign enable_start_o = state_q == ENABLE && !enabling_q;
-  assign enable_owner_o = request_q.page;
-  assign enable_address_o = 58'(request_q.data[63:8]);
+  assign context_address_o = 58'(request_q.data[63:8]);
   assign event_valid_o = state_q == EVENT;
   always_comb begin
     event_o = '0;
@@ -187,7 +195,6 @@ module qdma_regs
     faults_q <= faults_q + 32'(refused_i[0]) + 32'(refused_i[1]);
     if (!rst_ni) begin
       state_q <= IDLE;
-      enabling_q <= 1'b0;
       cycles_q <= '0;
       faults_q <= '0;
       errors_q <= '0;
@@ -198,6 +205,7 @@ module qdma_regs
         IDLE: begin
           if (mmio_valid_i) begin
             request_q <= mmio_i;
+            if (!mmio_i.strobe[7]) request_q.data[63:32] <= '0;
             state_q <= LOCATE;
           end
         end
@@ -222,12 +230,15 @@ module qdma_regs
         ACCESS: begin
           if (is_queue_q || !permitted_q) data_q <= '0;
           state_q <= request_q.write ? IDLE : ANSWER;
-          if (is_queue_q && aligned) begin
+          if (nothing) begin
+            // No byte is written.
+          end else if (is_queue_q && aligned) begin
             if (!has_queue) begin
               errors_q[request_q.page].doorbell_range <= 1'b1;
+            end else if (!whole && (is_control || !half)) begin
+              errors_q[request_q.page].register_access <= 1'b1;
             end else if (is_control && request_q.write) begin
-              if (command == QUEUE_COMMAND_ENABLE) state_q <= ENABLE;
-              else if (command == QUEUE_COMMAND_RESET) state_q <= EVENT;
+              if (command inside {QUEUE_COMMAND_ENABLE, QUEUE_COMMAND_RESET}) state_q <= EVENT;
               else errors_q[request_q.page].register_access <= 1'b1;
             end else if (is_control || request_q.write) begin
               state_q <= EVENT;
@@ -249,30 +260,30 @@ module qdma_regs
           end
         end
 
-        ENABLE: begin
-          enabling_q <= !enable_done_i;
-          if (enable_done_i) state_q <= EVENT;
-        end
-
         EVENT: if (event_ready_i) state_q <= LISTEN;
 
         LISTEN: begin
           if (event_done_i) begin
             data_q <= event_data_i;
+            if (event_data_i[3:0] == QUEUE_STATE_DISABLED && unsent_i) begin
+              data_q[3:0] <= QUEUE_STATE_RESETTING;
+            end
             if (event_bad_i) errors_q[request_q.page].doorbell_state <= 1'b1;
-            made_q <= completions_made_i;
-            if (request_q.write) state_q <= IDLE;
-            else if (event_data_i[3:0] == QUEUE_STATE_DISABLED) state_q <= SETTLE;
-            else state_q <= ANSWER;
+            state_q <= request_q.write ? IDLE : ANSWER;
           end
         end
-
-        SETTLE: if (!under_way[15]) state_q <= ANSWER;
 
         ANSWER: if (answer_ready_i) state_q <= IDLE;
 
         default: state_q <= IDLE;
       endcase
+      for (int unsigned f = 0; f < FUNCTIONS; f++) begin
+        if (reset_i[f]) errors_q[f] <= '0;
+      end
+      if (reset_i[0] && reset_i == reset_ended_i) begin
+        windows_q <= '0;
+        queues_q <= '0;
+      end
     end
   end
 

@@ -6,7 +6,7 @@
 
 package fs_regs_pkg;
   localparam int unsigned IDENTIFICATION = 32'h46534130;  // Value of the ID register: "FSA0".
-  localparam int unsigned VERSION = 1;  // Version of this register map.
+  localparam int unsigned VERSION = 2;  // Version of this register map.
   // One function's page of registers; function f's begins at f times this.
   localparam int unsigned PAGE_BYTES = 32'h00020000;
   localparam int unsigned DESCRIPTOR_BYTES = 128;  // Size of a descriptor.
@@ -49,16 +49,21 @@ package fs_regs_pkg;
   // States of a queue set.
   typedef enum logic [3:0] {
     // Nothing is fetched; doorbells are errors. Once a read of CONTROL returns this state, the device no
-    // longer accesses the queue set's memory.
+    // longer accesses the queue set's memory, and what it has written there is in memory.
     QUEUE_STATE_DISABLED = 4'd0,
     QUEUE_STATE_ENABLED = 4'd1,  // At work.
     QUEUE_STATE_STOPPED = 4'd2,  // An error stopped it; reset it.
-    QUEUE_STATE_RESETTING = 4'd3  // Waits for the descriptors in flight.
+    // Waits for the descriptors in flight, or for the context of an ENABLE before the reset.
+    QUEUE_STATE_RESETTING = 4'd3,
+    // Reads the context; then the state is ENABLED, or STOPPED if the context is refused. Doorbells are
+    // errors.
+    QUEUE_STATE_ENABLING = 4'd4
   } queue_state_e;
 
   // Commands of a queue set's CONTROL.
   typedef enum logic [7:0] {
-    QUEUE_COMMAND_ENABLE = 8'd1,  // Take over the context at CONTEXT_BASE, and begin.
+    // Take over the context at CONTEXT_BASE, and begin. Poll the state: it is ENABLING first.
+    QUEUE_COMMAND_ENABLE = 8'd1,
     QUEUE_COMMAND_RESET = 8'd2  // Descriptors in flight end without completions; then the state is DISABLED.
   } queue_command_e;
 
@@ -147,9 +152,12 @@ package fs_regs_pkg;
   typedef struct packed {
     logic [60:0]   unused_0;
     // An access to a register that does not exist, is read-only or belongs to function 0, or a value or
-    // command that the register does not take.
+    // command that the register does not take, or a write of a part of a register other than the low half of
+    // a doorbell.
     logic          register_access;
-    logic          doorbell_state;  // A doorbell of a queue that is not enabled, or past the ring's size.
+    // A doorbell of a queue that is not enabled, or past the ring's size; ENABLE of a queue that is not
+    // disabled.
+    logic          doorbell_state;
     // A doorbell or queue register of a queue that the function does not have.
     logic          doorbell_range;
   } reg_function_errors_t;

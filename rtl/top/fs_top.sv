@@ -34,20 +34,31 @@ module fs_top
   input  logic                   clk_i,
   input  logic                   rst_ni,
   output logic                   idle_o,  // no work in flight: the clock may stop until the next
-                                          // MMIO request
+                                          // MMIO request, or the reset of a function
 
-  // Registers. Reads are answered in order.
+  // Registers. Reads are answered in order. The device takes every access in a bounded time,
+  // whatever the host does at the other ports. The host takes answers at once: it asks for no more
+  // than it has room for.
   input  logic                   mmio_valid_i,
   output logic                   mmio_ready_o,
   input  logic                   mmio_write_i,
   input  logic [3:0]             mmio_function_i,
   input  logic [16:0]            mmio_offset_i,
+  input  logic [7:0]             mmio_strobe_i,  // the bytes of a write
   input  logic [63:0]            mmio_data_i,
   output logic                   mmio_answer_valid_o,
   output logic [63:0]            mmio_answer_data_o,
 
+  // Function-level reset, a bit per function. The host holds a bit until the device has answered it
+  // with its own: then the function accesses no host memory, and has no answer to wait for. The host
+  // gives function 0 a reset together with all others.
+  input  logic [15:0]            function_reset_i,
+  output logic [15:0]            function_reset_done_o,
+
   // Host memory, addressed by beat of 64 bytes. A read is of one or two beats. Beats of one tag
-  // come in order, tags in any order. Writes are answered in order.
+  // come in order, tags in any order. Writes are posted: no write is answered. The host keeps the
+  // order of PCIe: nothing of the device's writes, interrupts and answers to register reads passes a
+  // write that left in an earlier cycle.
   output logic                   host_read_valid_o,
   input  logic                   host_read_ready_i,
   output logic [3:0]             host_read_function_o,
@@ -66,8 +77,6 @@ module fs_top
   output logic [57:0]            host_write_address_o,
   output logic [BEAT_BYTES-1:0]  host_write_strobe_o,
   output beat_t                  host_write_data_o,
-  input  logic                   host_done_valid_i,
-  input  logic                   host_done_error_i,
 
   output logic                   interrupt_valid_o,
   input  logic                   interrupt_ready_i,
@@ -127,7 +136,8 @@ module fs_top
   qdma_pkg::device_status_t status;
 
   assign mmio = '{
-    write: mmio_write_i, page: mmio_function_i, offset: mmio_offset_i, data: mmio_data_i
+    write: mmio_write_i, page: mmio_function_i, offset: mmio_offset_i, strobe: mmio_strobe_i,
+    data: mmio_data_i
   };
   assign host_read_function_o = host_read.owner;
   assign host_read_tag_o = host_read.tag;
@@ -148,13 +158,13 @@ module fs_top
     .mmio_answer_valid_o,
     .mmio_answer_ready_i         (1'b1),
     .mmio_answer_data_o,
+    .function_reset_i, .function_reset_done_o,
     .host_read_valid_o, .host_read_ready_i,
     .host_read_data_o            (host_read),
     .host_data_valid_i, .host_data_ready_o,
     .host_data_data_i            (host_data),
     .host_write_valid_o, .host_write_ready_i,
     .host_write_data_o           (host_write),
-    .host_done_i                 ('{valid: host_done_valid_i, error: host_done_error_i}),
     .card_read_valid_o           (read_valid[QDMA]),
     .card_read_ready_i           (read_ready[QDMA]),
     .card_read_data_o            (reads[QDMA]),

@@ -50,8 +50,9 @@ pub const POLLS_PER_CHECK: u32 = 1 << 10;
 /// few operations of other queue sets may be before ours.
 pub const MAX_SILENT_CYCLES: u64 = 8 * MAX_OPERATION_CYCLES as u64;
 /// A device at work easily does that many cycles between two checks. A simulated device that does
-/// fewer has no work: its clock rests then.
-pub const MIN_CYCLES_PER_CHECK: u64 = 128;
+/// fewer has no work: its clock rests then, but for the read of the counter, which takes some 300
+/// cycles.
+pub const MIN_CYCLES_PER_CHECK: u64 = 1024;
 /// Checks in a row that find the device resting before the driver resets a queue set with jobs: a
 /// doorbell was lost.
 pub const MAX_RESTING_CHECKS: u32 = 16;

@@ -7,11 +7,12 @@ use std::ops::Range;
 
 /// The page of registers of one function.
 pub trait Mmio: Send + Sync {
-    /// Reads the register at `offset`. A device that is gone reads as all ones.
+    /// Reads the register at `offset`. What the device has written to [`DmaMemory`] before its
+    /// answer is there when the answer has come. A device that is gone reads as all ones.
     fn read64(&self, offset: u64) -> u64;
 
-    /// Writes the register at `offset`. Writes arrive in order, and after everything that was
-    /// written to [`DmaMemory`] before.
+    /// Writes the register at `offset`. Writes are posted. They arrive in order, and after
+    /// everything that was written to [`DmaMemory`] before.
     fn write64(&self, offset: u64, value: u64);
 
     /// Number of the function's interrupts so far, or `None` without interrupts.

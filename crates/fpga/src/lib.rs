@@ -27,6 +27,7 @@
 //! | [`model`]              | a software model of the device, for tests of the driver |
 //! | [`simulated`]          | the device itself, in builds that have it; others say how to get it |
 //! | `verilated`            | the device itself, with a host and a card around it (feature `rtl`) |
+//! | [`pcie`]               | the rules of the link between the simulated host and the device |
 //! | `memory_port`          | the host's and the card's memories beside `verilated` |
 
 pub mod allocator;
@@ -46,6 +47,7 @@ pub mod maps;
 #[cfg(any(feature = "rtl", test))]
 mod memory_port;
 pub mod model;
+pub mod pcie;
 pub mod program;
 pub mod programs;
 pub mod queue_set;

@@ -7,7 +7,7 @@ use crate::field::{Bits, Field};
 /// Value of the ID register: "FSA0".
 pub const IDENTIFICATION: u64 = 0x46534130;
 /// Version of this register map.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// One function's page of registers; function f's begins at f times this.
 pub const PAGE_BYTES: usize = 0x20000;
 /// Size of a descriptor.
@@ -61,10 +61,12 @@ pub mod register {
     pub const FUNCTION_ERRORS: u64 = 0x18;
     /// A doorbell or queue register of a queue that the function does not have.
     pub const FUNCTION_ERRORS_DOORBELL_RANGE: Bits = Bits { high: 0, low: 0 };
-    /// A doorbell of a queue that is not enabled, or past the ring's size.
+    /// A doorbell of a queue that is not enabled, or past the ring's size; ENABLE of a queue that
+    /// is not disabled.
     pub const FUNCTION_ERRORS_DOORBELL_STATE: Bits = Bits { high: 1, low: 1 };
     /// An access to a register that does not exist, is read-only or belongs to function 0, or a
-    /// value or command that the register does not take.
+    /// value or command that the register does not take, or a write of a part of a register other
+    /// than the low half of a doorbell.
     pub const FUNCTION_ERRORS_REGISTER_ACCESS: Bits = Bits { high: 2, low: 2 };
     /// Clock cycles since reset.
     pub const CYCLES: u64 = 0x20;
@@ -422,14 +424,18 @@ impl C2hOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
     /// Nothing is fetched; doorbells are errors. Once a read of CONTROL returns this state, the
-    /// device no longer accesses the queue set's memory.
+    /// device no longer accesses the queue set's memory, and what it has written there is in
+    /// memory.
     Disabled = 0,
     /// At work.
     Enabled = 1,
     /// An error stopped it; reset it.
     Stopped = 2,
-    /// Waits for the descriptors in flight.
+    /// Waits for the descriptors in flight, or for the context of an ENABLE before the reset.
     Resetting = 3,
+    /// Reads the context; then the state is ENABLED, or STOPPED if the context is refused.
+    /// Doorbells are errors.
+    Enabling = 4,
 }
 
 impl QueueState {
@@ -441,6 +447,7 @@ impl QueueState {
             1 => Some(Self::Enabled),
             2 => Some(Self::Stopped),
             3 => Some(Self::Resetting),
+            4 => Some(Self::Enabling),
             _ => None,
         }
     }
@@ -453,6 +460,7 @@ impl QueueState {
             Self::Enabled => "ENABLED",
             Self::Stopped => "STOPPED",
             Self::Resetting => "RESETTING",
+            Self::Enabling => "ENABLING",
         }
     }
 }
@@ -460,7 +468,7 @@ impl QueueState {
 /// Commands of a queue set's CONTROL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueCommand {
-    /// Take over the context at CONTEXT_BASE, and begin.
+    /// Take over the context at CONTEXT_BASE, and begin. Poll the state: it is ENABLING first.
     Enable = 1,
     /// Descriptors in flight end without completions; then the state is DISABLED.
     Reset = 2,

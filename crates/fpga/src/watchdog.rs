@@ -94,7 +94,7 @@ mod tests {
         // Only the cycles that the read of the counter takes.
         let mut now = 0;
         let rest = || {
-            now += 10;
+            now += 300;
             now
         };
         let polls = (MAX_RESTING_CHECKS + 1) * POLLS_PER_CHECK;

@@ -8,20 +8,24 @@ use crate::{Description, Enumeration, Register};
 /// The columns of a line.
 const COLUMNS: usize = 100;
 
-const INTRODUCTION: [&str; 3] = [
+const INTRODUCTION: [&str; 4] = [
     "Written by `cargo run -p fieldstone-regs` from \
      [`rtl/regs/device.toml`](../rtl/regs/device.toml); change that instead. The same file makes \
      the RTL's package (`rtl/regs/fs_regs_pkg.sv`) and the driver's constants \
      (`crates/fpga/src/regs.rs`).",
     "All numbers are little-endian. Offsets are in bytes. Access: `ro` reads only, `wo` writes \
      only (reads as zero), `rw` both, `w1c` writing ones clears. Anything that is not listed reads \
-     as zero, and sets `FUNCTION_ERRORS.REGISTER_ACCESS`.",
+     as zero, and sets `FUNCTION_ERRORS.REGISTER_ACCESS`. A write has all 8 bytes of a register; a \
+     doorbell may also have the low 4 alone, and the high ones are zero then.",
+    "Register writes are posted, and no register read waits for the host's memory: what takes \
+     longer is a state that software polls. The answer to a read reaches the host after all writes \
+     that the device sent before it.",
     "Bring-up, as in `crates/fpga/src/card.rs` and `queue_set.rs`: check `ID` and `VERSION`; \
      function 0 fills `FUNCTION_TABLE`, which gives functions their queue sets and windows. Then \
      for a queue set: write its `QUEUE_CONTEXT` to host memory, order `ENABLE` with its address by \
-     `CONTROL`, wait for the state `ENABLED`; write descriptors, then a doorbell. \
-     `rtl/crush/crush_pkg.sv` tells what images of maps look like, `rtl/codes/codes_pkg.sv` \
-     programs of codes.",
+     `CONTROL`, and poll `CONTROL` until the state is `ENABLED`; write descriptors, then a \
+     doorbell. `rtl/crush/crush_pkg.sv` tells what images of maps look like, \
+     `rtl/codes/codes_pkg.sv` programs of codes.",
 ];
 
 /// A paragraph in lines of at most [`COLUMNS`] characters. Only a longer word makes a longer line.

@@ -180,14 +180,30 @@ impl Queue {
         context
     }
 
-    /// Enables the queue set with that context. Returns state and status.
-    pub fn enable_with(&self, tb: &mut Testbench, context: &[u8]) -> (u64, u64) {
+    /// Asks the device to enable the queue set with that context.
+    pub fn start_enable(&self, tb: &mut Testbench, context: &[u8]) {
         let at = self.context as usize;
         tb.host.bytes[at..at + context.len()].copy_from_slice(context);
         let command = queue::CONTROL_COMMAND.with(QueueCommand::Enable as u64)
             | queue::CONTROL_CONTEXT_BASE.with(self.context / 64);
         tb.write(self.function, self.register(queue::CONTROL), command);
-        self.control(tb)
+    }
+
+    /// Polls until the device has the context, or has refused it. Returns state and status.
+    pub fn enabled(&self, tb: &mut Testbench) -> (u64, u64) {
+        for _ in 0..1000 {
+            let control = self.control(tb);
+            if control.0 != QueueState::Enabling as u64 {
+                return control;
+            }
+        }
+        panic!("enabling does not end");
+    }
+
+    /// Enables the queue set with that context. Returns state and status.
+    pub fn enable_with(&self, tb: &mut Testbench, context: &[u8]) -> (u64, u64) {
+        self.start_enable(tb, context);
+        self.enabled(tb)
     }
 
     /// Enables the queue set, with empty rings.

@@ -1,9 +1,7 @@
-//! Simulated host memory and card memory for the queue engine: latency, stalls, answers in any
-//! order (host) or in order (card), and errors where the bench wants them. Both assert the promise
-//! of the guards: no access is outside its function's window.
+//! Simulated card memory for the queue engine: latency, stalls, answers in order, and errors where
+//! the guard refuses an access.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use fieldstone_fpga::regs::{BEAT_BYTES, MAX_FUNCTIONS};
 use fieldstone_verilate::bench::{SeededRng, Sink, Source};
@@ -22,7 +20,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn roll(self, rng: &mut SeededRng) -> u64 {
+    pub fn roll(self, rng: &mut SeededRng) -> u64 {
         self.min_cycles
             + if self.jitter_cycles == 0 { 0 } else { rng.random_range(0..=self.jitter_cycles) }
     }
@@ -56,112 +54,6 @@ impl Landing {
             }
         }
         0b10
-    }
-}
-
-/// A beat of read data that is due. The smallest is the earliest; among equals, the first that was
-/// requested.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct ReadBeat {
-    due: u64,
-    sequence: u64,
-    tag: u64,
-    at: u64,
-    last: bool,
-}
-
-/// Host memory.
-pub struct HostMemory {
-    pub bytes: Vec<u8>,
-    pub latency: Latency,
-    /// The window of every function, as the bench told the device.
-    pub windows: [(u64, u64); MAX_FUNCTIONS],
-    /// Beats (by byte address) that answer with an error.
-    pub broken: HashSet<u64>,
-    pub reads: Sink,
-    pub answers: Source,
-    pub writes: Sink,
-    /// Cycle in which each beat of data was written.
-    pub written_at: Vec<u64>,
-    /// Read requests without a full answer, and the largest number of them.
-    pub in_flight: usize,
-    pub most_in_flight: usize,
-    done: Port,
-    due: BinaryHeap<Reverse<ReadBeat>>,
-    sequence: u64,
-    landing: Landing,
-}
-
-impl HostMemory {
-    pub fn new(model: &Model, bytes: usize, latency: Latency, stall: f64) -> Self {
-        Self {
-            bytes: vec![0; bytes],
-            latency,
-            windows: [(0, 0); MAX_FUNCTIONS],
-            broken: HashSet::new(),
-            reads: Sink::new(model, "host_read", &["host_read_data_o"], stall),
-            answers: Source::new(model, "host_data", &["host_data_data_i"], stall),
-            writes: Sink::new(model, "host_write", &["host_write_data_o"], stall),
-            written_at: Vec::new(),
-            in_flight: 0,
-            most_in_flight: 0,
-            done: model.port("host_done_i"),
-            due: BinaryHeap::new(),
-            sequence: 0,
-            landing: Landing::default(),
-        }
-    }
-
-    fn assert_inside(&self, owner: u64, at: u64) {
-        let (base, end) = self.windows[owner as usize];
-        assert!(at >= base && at + 64 <= end, "function {owner} reached host memory at {at:#x}");
-    }
-
-    /// Before a cycle: lands writes, and offers answers.
-    pub fn before(&mut self, model: &mut Model, now: u64) {
-        model.set(self.done, self.landing.step(now, &mut self.bytes));
-        while self.answers.queue.len() < 2
-            && self.due.peek().is_some_and(|Reverse(answer)| answer.due <= now)
-        {
-            let Some(Reverse(ReadBeat { tag, at, last, .. })) = self.due.pop() else { break };
-            let error = self.broken.contains(&at);
-            let beat = &self.bytes[at as usize..at as usize + BEAT_BYTES];
-            let fields = [(u64::from(last), 1), (u64::from(error), 1), (tag, 10)];
-            self.answers.push_bytes(&[&bits::with_beat(beat, &fields)]);
-            self.in_flight -= usize::from(last);
-        }
-    }
-
-    /// After a cycle: takes requests.
-    pub fn after(&mut self, now: u64, rng: &mut SeededRng) {
-        while let Some(beat) = self.reads.beats.pop_front() {
-            let request = &beat[0];
-            let (two, at) = (bits::get(request, 0, 1), bits::get(request, 1, 58) * 64);
-            let (tag, owner) = (bits::get(request, 59, 10), bits::get(request, 69, 4));
-            let mut due = now + self.latency.roll(rng);
-            for i in 0..=two {
-                self.assert_inside(owner, at + 64 * i);
-                self.sequence += 1;
-                let (sequence, at, last) = (self.sequence, at + 64 * i, i == two);
-                self.due.push(Reverse(ReadBeat { due, sequence, tag, at, last }));
-                due += rng.random_range(0..=self.latency.jitter_cycles / 4);
-            }
-            self.in_flight += 1;
-            self.most_in_flight = self.most_in_flight.max(self.in_flight);
-        }
-        while let Some(beat) = self.writes.beats.pop_front() {
-            let write = &beat[0];
-            let (at, owner) = (bits::get(write, 576, 58) * 64, bits::get(write, 634, 4));
-            self.assert_inside(owner, at);
-            self.written_at.push(now);
-            self.landing.0.push_back(Write {
-                due: now + self.latency.roll(rng),
-                at: at as usize,
-                strobe: bits::get(write, 512, 64),
-                beat: write[..64].to_vec(),
-                error: self.broken.contains(&at),
-            });
-        }
     }
 }
 

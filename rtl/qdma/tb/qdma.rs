@@ -5,7 +5,9 @@ mod bits;
 mod driver;
 mod engines;
 mod fault_injection;
+mod host;
 mod memory;
+mod pcie;
 mod testbench;
 mod traffic;
 
@@ -90,15 +92,15 @@ fn queue_sets_without_interrupts_raise_none() {
     let flags = descriptor_flag::COMPLETE | descriptor_flag::INTERRUPT;
     queue.run(&mut tb, H2C, DescriptorCase::new(H2cOp::Nop as u64, flags));
     tb.cycles(200);
-    assert!(tb.interrupts.beats.is_empty());
+    assert!(tb.host.raised.is_empty());
     queue.reset(&mut tb);
     queue.enable(&mut tb, true);
     queue.run(&mut tb, H2C, DescriptorCase::new(H2cOp::Nop as u64, descriptor_flag::COMPLETE));
     tb.cycles(200);
-    assert!(tb.interrupts.beats.is_empty());
+    assert!(tb.host.raised.is_empty());
     queue.run(&mut tb, H2C, DescriptorCase::new(H2cOp::Nop as u64, flags));
     tb.cycles(200);
-    assert_eq!(tb.interrupts.pop(), Some(vec![testbench::vector(4)]));
+    assert_eq!(tb.host.raised.pop_front(), Some(testbench::vector(4)));
 }
 
 /// Beats per cycle from the cycle of the first beat to that of the last.

@@ -1,12 +1,13 @@
 //! The queue engine with its surroundings: host memory, card memory, engines, and interrupts.
 
 use fieldstone_fpga::regs::{MAX_FUNCTIONS, PAGE_BYTES, function_table, register};
-use fieldstone_verilate::bench::{Clock, SeededRng, Sink, Source, seeded_rng};
+use fieldstone_verilate::bench::{Clock, SeededRng, seeded_rng};
 use fieldstone_verilate::{Design, Model, Port};
 
 use crate::bits;
 use crate::engines::{Engine, EngineEvent};
-use crate::memory::{CardMemory, HostMemory, Latency};
+use crate::host::Host;
+use crate::memory::{CardMemory, Latency};
 
 /// Bytes of host memory of each function.
 pub const HOST_WINDOW: u64 = 4 << 20;
@@ -47,17 +48,19 @@ pub struct Testbench {
     pub model: Model,
     pub clock: Clock,
     pub rng: SeededRng,
-    pub host: HostMemory,
+    pub host: Host,
     pub card: CardMemory,
     /// Place, code, checksum, reconfigure.
     pub engines: Vec<Engine>,
     /// Actions of engines since the log was last taken.
     pub log: Vec<EngineEvent>,
-    pub interrupts: Sink,
-    mmio: Source,
     idle: Port,
-    answers: Sink,
+    function_reset: Port,
+    function_reset_done: Port,
 }
+
+/// Most cycles for a register access: no part of the testbench holds one up for longer.
+const MAX_ACCESS_CYCLES: u64 = 20_000;
 
 impl Testbench {
     /// A testbench in which function f has window number f, and `sets` queue sets from f * `sets`
@@ -73,19 +76,19 @@ impl Testbench {
         let mut tb = Self {
             clock,
             rng: seeded_rng(seed),
-            host: HostMemory::new(&model, host_bytes, timing.host, stall),
+            host: Host::new(&model, host_bytes, timing.host, stall),
             card: CardMemory::new(&model, card_bytes, timing.card, stall),
             engines: engines.map(|name| Engine::new(&model, name, stall)).into(),
             log: Vec::new(),
-            interrupts: Sink::new(&model, "interrupt", &["interrupt_data_o"], stall),
-            mmio: Source::new(&model, "mmio", &["mmio_data_i"], stall),
             idle: model.port("idle_o"),
-            answers: Sink::new(&model, "mmio_answer", &["mmio_answer_data_o"], stall),
+            function_reset: model.port("function_reset_i"),
+            function_reset_done: model.port("function_reset_done_o"),
             model,
         };
+        tb.model.set(tb.function_reset, 0);
         for f in 0..functions {
-            tb.set_host_window(f, f * HOST_WINDOW, (f + 1) * HOST_WINDOW);
-            tb.set_card_window(f, f * CARD_WINDOW, (f + 1) * CARD_WINDOW);
+            tb.write_host_window(f, f * HOST_WINDOW, (f + 1) * HOST_WINDOW);
+            tb.write_card_window(f, f * CARD_WINDOW, (f + 1) * CARD_WINDOW);
             let queues = function_table::QUEUES_FIRST.with(f * sets)
                 | function_table::QUEUES_COUNT.with(sets)
                 | function_table::QUEUES_VECTOR.with(vector(f));
@@ -101,37 +104,36 @@ impl Testbench {
 
     /// Sets the function's window of host memory, from the next cycles on.
     pub fn set_host_window(&mut self, function: u64, base: u64, end: u64) {
-        self.write(0, table(function) + function_table::HOST_BASE, base);
-        self.write(0, table(function) + function_table::HOST_END, end);
+        // Accesses that have left are of the old window.
+        let old = self.host.windows[function as usize];
+        self.write_host_window(function, base, end);
+        self.host.windows[function as usize] = old;
         self.settle();
         self.host.windows[function as usize] = (base, end);
     }
 
+    fn write_host_window(&mut self, function: u64, base: u64, end: u64) {
+        self.write(0, table(function) + function_table::HOST_BASE, base);
+        self.write(0, table(function) + function_table::HOST_END, end);
+        self.host.windows[function as usize] = (base, end);
+    }
+
     /// Sets the function's window of card memory, in the device and in the card's guard.
-    pub fn set_card_window(&mut self, function: u64, base: u64, end: u64) {
+    fn write_card_window(&mut self, function: u64, base: u64, end: u64) {
         self.write(0, table(function) + function_table::CARD_BASE, base);
         self.write(0, table(function) + function_table::CARD_END, end);
-        self.settle();
         self.card.windows[function as usize] = (base, end);
     }
 
     /// One cycle.
     pub fn cycle(&mut self) {
         let now = self.clock.cycles;
-        self.host.before(&mut self.model, now);
+        self.host.before(now, &mut self.rng);
         self.card.before(&mut self.model, now);
         self.engines.iter_mut().for_each(|engine| engine.before(now, &mut self.log));
-        let mut streams: Vec<&mut dyn fieldstone_verilate::bench::Stream> = vec![
-            &mut self.mmio,
-            &mut self.answers,
-            &mut self.host.reads,
-            &mut self.host.answers,
-            &mut self.host.writes,
-            &mut self.card.reads,
-            &mut self.card.answers,
-            &mut self.card.writes,
-            &mut self.interrupts,
-        ];
+        let mut streams: Vec<&mut dyn fieldstone_verilate::bench::Stream> =
+            vec![&mut self.card.reads, &mut self.card.answers, &mut self.card.writes];
+        streams.extend(self.host.streams());
         for engine in &mut self.engines {
             streams.push(&mut engine.commands);
             streams.push(&mut engine.answers);
@@ -148,37 +150,64 @@ impl Testbench {
         (0..count).for_each(|_| self.cycle());
     }
 
-    /// Queues a write of a register of a function's page. Writes are done in order.
+    /// Sends a write of a register of a function's page. Writes are done in order.
     pub fn write(&mut self, function: u64, offset: u64, value: u64) {
+        self.write_bytes(function, offset, value, 0xff);
+    }
+
+    /// Sends a write of the bytes of a register that `strobe` selects.
+    pub fn write_bytes(&mut self, function: u64, offset: u64, value: u64, strobe: u64) {
         assert!(offset < PAGE_BYTES as u64);
-        let request = [(value, 64), (offset, 17), (function, 4), (1, 1)];
-        self.mmio.push_bytes(&[&bits::pack(&request)]);
+        let request = [(value, 64), (strobe, 8), (offset, 17), (function, 4), (1, 1)];
+        let request = bits::pack(&request);
+        self.host.access(self.clock.cycles, &mut self.rng, true, request);
     }
 
     /// Reads a register.
     pub fn read(&mut self, function: u64, offset: u64) -> u64 {
-        let request = [(0, 64), (offset, 17), (function, 4), (0, 1)];
-        self.mmio.push_bytes(&[&bits::pack(&request)]);
-        for _ in 0..100_000 {
-            if let Some(answer) = self.answers.pop() {
-                return answer[0];
+        let request = bits::pack(&[(0, 64), (0xff, 8), (offset, 17), (function, 4), (0, 1)]);
+        self.host.access(self.clock.cycles, &mut self.rng, false, request);
+        for _ in 0..MAX_ACCESS_CYCLES {
+            if let Some(answer) = self.host.answered.pop_front() {
+                return answer;
             }
             self.cycle();
         }
-        panic!("no answer to a register read");
+        panic!("no answer to the read of register {offset:#x} of function {function}");
     }
 
-    /// True if the device reports idle, and no request for it waits.
+    /// True if the device reports idle, and nothing is on its way to it or from it.
     pub fn is_idle(&self) -> bool {
-        self.mmio.is_done() && self.model.is_set(self.idle)
+        self.host.is_quiet() && self.model.is_set(self.idle)
     }
 
     /// Runs until all writes so far are done.
     pub fn settle(&mut self) {
-        while !self.mmio.is_done() {
+        self.read(0, register::ID);
+    }
+
+    /// Holds the reset of these functions (a bit each), or ends it.
+    pub fn hold_resets(&mut self, functions: u64) {
+        self.model.set(self.function_reset, functions);
+    }
+
+    /// The functions whose reset is held and done.
+    pub fn resets_done(&self) -> u64 {
+        self.model.get(self.function_reset_done)
+    }
+
+    /// Resets functions as a host does: holds the resets until they are done.
+    pub fn reset_functions(&mut self, functions: u64) {
+        self.hold_resets(functions);
+        for _ in 0..MAX_ACCESS_CYCLES {
+            if self.resets_done() == functions {
+                self.hold_resets(0);
+                self.cycles(2);
+                return;
+            }
             self.cycle();
         }
-        self.read(0, register::ID);
+        panic!("the reset of functions {functions:#x} does not end");
     }
 
     /// Reads and clears the function's errors.

@@ -128,9 +128,10 @@ impl State {
                     let context = queue::CONTROL_CONTEXT_BASE.of(value) * 64;
                     self.enable(function, set, context);
                 }
-                (Some(QueueCommand::Reset), QueueState::Enabled | QueueState::Stopped) => {
-                    self.sets[set].state = QueueState::Resetting;
-                }
+                (
+                    Some(QueueCommand::Reset),
+                    QueueState::Enabling | QueueState::Enabled | QueueState::Stopped,
+                ) => self.sets[set].state = QueueState::Resetting,
                 _ => self.function_error(function, register::FUNCTION_ERRORS_DOORBELL_STATE),
             }
             return;

@@ -27,6 +27,8 @@ pub struct Set {
     pub state: QueueState,
     pub stopped_by: Status,
     function: usize,
+    /// Address of the context that is to be read.
+    context: u64,
     bases: [u64; 3],
     log2: [u32; 3],
     /// The last doorbells, modulo twice the ring's size.
@@ -44,6 +46,7 @@ impl Default for Set {
             state: QueueState::Disabled,
             stopped_by: Status::Ok,
             function: 0,
+            context: 0,
             bases: [0; 3],
             log2: [0; 3],
             doorbells: [0; 3],
@@ -93,8 +96,14 @@ impl Set {
 }
 
 impl State {
+    /// Asks for a queue set's context.
+    pub(super) fn enable(&mut self, function: usize, set: usize, context: u64) {
+        self.sets[set] = Set { state: QueueState::Enabling, function, context, ..Set::default() };
+    }
+
     /// Takes a queue set's context.
-    pub(super) fn enable(&mut self, function: usize, set: usize, address: u64) {
+    fn load(&mut self, set: usize) {
+        let Set { function, context: address, .. } = self.sets[set];
         let context = match self.host_range(function, address, queue_context::BYTES as u64) {
             Ok(range) => self.host[range].to_vec(),
             Err((status, _)) => {
@@ -121,7 +130,7 @@ impl State {
         };
     }
 
-    /// Does one descriptor of some queue set, or one reset.
+    /// Does one descriptor of some queue set, or one reset, or reads one context.
     pub(super) fn step(&mut self) {
         let set = self.rng.random_range(0..self.sets.len());
         // The first set with work after a random one.
@@ -148,6 +157,7 @@ impl State {
                         return;
                     }
                 }
+                QueueState::Enabling => return self.load(set),
                 QueueState::Disabled | QueueState::Stopped => {}
             }
         }

@@ -11,8 +11,9 @@ use fieldstone_verilate::bench::{Clock, SeededRng, seeded_rng};
 use fieldstone_verilate::{Model, Port};
 use rand::Rng;
 
-use super::{HOST_BASE, Options, Request, Shared, WriteRun, designs};
+use super::{HOST_BASE, Message, Options, Request, Shared, WriteRun, designs};
 use crate::memory_port::{BEAT, Read, Reads, Write, Writes, apply, beat_of};
+use crate::pcie::{Downstream, Limits, Upstream, latency};
 
 /// Cycles between two updates of the shared cycle counter.
 const CYCLES_PER_NOTE: u64 = 256;
@@ -24,8 +25,10 @@ pub struct Machine {
     rng: SeededRng,
     options: Options,
     shared: Arc<Shared>,
-    incoming: Receiver<Request>,
+    incoming: Receiver<Message>,
     idle: Port,
+    resets: Resets,
+    link: Link,
     mmio: Mmio,
     host: SimHost,
     interrupt: Interrupts,
@@ -34,17 +37,54 @@ pub struct Machine {
     noted: u64,
 }
 
+/// What is on its way between the host and the device.
+#[derive(Default)]
+struct Link {
+    up: Upstream<Posted, HostRead, (SyncSender<u64>, u64)>,
+    down: Downstream<Request, HostBeat>,
+    limits: Limits,
+    /// Reads of the device that wait for their last beat.
+    in_flight: usize,
+}
+
+/// A posted request of the device.
+enum Posted {
+    Write(Write),
+    /// By vector.
+    Interrupt(usize),
+}
+
+/// A read of host memory, and the cycles that its data takes back to the device.
+struct HostRead {
+    read: Read,
+    back_cycles: u64,
+}
+
+/// A beat that answers a read of host memory. Without data, it is an error.
+struct HostBeat {
+    tag: u64,
+    is_last: bool,
+    data: Option<[u8; BEAT]>,
+}
+
+/// Function-level resets: one at a time, with any number of functions.
+struct Resets {
+    held: Port,
+    done: Port,
+    waiting: VecDeque<(u64, SyncSender<()>)>,
+    is_held: bool,
+}
+
 struct Mmio {
     valid: Port,
     ready: Port,
     write: Port,
     function: Port,
     offset: Port,
+    strobe: Port,
     data: Port,
     answer_valid: Port,
     answer_data: Port,
-    /// Requests that the device has not taken; the first is at the port.
-    waiting: VecDeque<Request>,
     /// Reads that the device has not answered.
     asked: VecDeque<SyncSender<u64>>,
 }
@@ -66,10 +106,9 @@ struct SimHost {
     write_address: Port,
     write_strobe: Port,
     write_data: Port,
-    done_valid: Port,
-    done_error: Port,
-    reads: Reads,
-    writes: Writes,
+    /// The beat at the port, and whether it is offered.
+    beat: Option<HostBeat>,
+    is_offered: bool,
 }
 
 struct Interrupts {
@@ -105,7 +144,7 @@ impl Machine {
     pub fn new(
         options: &Options,
         shared: Arc<Shared>,
-        incoming: Receiver<Request>,
+        incoming: Receiver<Message>,
     ) -> io::Result<Self> {
         let mut model = Model::new(&designs::FS_TOP);
         if let Some(path) = &options.trace {
@@ -127,10 +166,10 @@ impl Machine {
             write: port("mmio_write_i"),
             function: port("mmio_function_i"),
             offset: port("mmio_offset_i"),
+            strobe: port("mmio_strobe_i"),
             data: port("mmio_data_i"),
             answer_valid: port("mmio_answer_valid_o"),
             answer_data: port("mmio_answer_data_o"),
-            waiting: VecDeque::new(),
             asked: VecDeque::new(),
         };
         let host = SimHost {
@@ -150,10 +189,8 @@ impl Machine {
             write_address: port("host_write_address_o"),
             write_strobe: port("host_write_strobe_o"),
             write_data: port("host_write_data_o"),
-            done_valid: port("host_done_valid_i"),
-            done_error: port("host_done_error_i"),
-            reads: Reads::default(),
-            writes: Writes::default(),
+            beat: None,
+            is_offered: false,
         };
         let interrupt = Interrupts {
             valid: port("interrupt_valid_o"),
@@ -181,6 +218,12 @@ impl Machine {
             run_is_over: true,
         };
         let idle = port("idle_o");
+        let resets = Resets {
+            held: port("function_reset_i"),
+            done: port("function_reset_done_o"),
+            waiting: VecDeque::new(),
+            is_held: false,
+        };
         let clock = Clock::reset(&mut model);
         Ok(Self {
             model,
@@ -190,6 +233,8 @@ impl Machine {
             shared,
             incoming,
             idle,
+            resets,
+            link: Link { limits: options.limits, ..Link::default() },
             mmio,
             host,
             interrupt,
@@ -203,12 +248,12 @@ impl Machine {
         let mut since = Instant::now();
         loop {
             match self.incoming.try_recv() {
-                Ok(request) => self.mmio.waiting.push_back(request),
+                Ok(message) => self.receive(message),
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) if self.is_idle() => {
                     self.note(since);
-                    let Ok(request) = self.incoming.recv() else { return };
-                    self.mmio.waiting.push_back(request);
+                    let Ok(message) = self.incoming.recv() else { return };
+                    self.receive(message);
                     since = Instant::now();
                 }
                 Err(TryRecvError::Empty) => {}
@@ -223,13 +268,27 @@ impl Machine {
 
     /// True if nothing is in flight, and the device reports idle.
     fn is_idle(&self) -> bool {
-        self.mmio.waiting.is_empty()
+        self.resets.waiting.is_empty()
             && self.mmio.asked.is_empty()
-            && self.host.reads.is_idle()
-            && self.host.writes.is_idle()
+            && self.host.beat.is_none()
+            && self.link.up.is_idle()
+            && self.link.down.is_idle()
+            && self.link.in_flight == 0
             && self.card.reads.is_idle()
             && self.card.writes.is_idle()
             && self.model.is_set(self.idle)
+    }
+
+    /// Sends a register access on its way, or begins to reset functions.
+    fn receive(&mut self, message: Message) {
+        let request = match message {
+            Message::Access(request) => request,
+            Message::Reset(functions, done) => {
+                return self.resets.waiting.push_back((functions, done));
+            }
+        };
+        let due = self.clock.cycles + latency(&self.options.mmio_latency, &mut self.rng);
+        self.link.down.access(due, request.value.is_some(), request);
     }
 
     fn note(&mut self, since: Instant) {
@@ -242,49 +301,106 @@ impl Machine {
     fn cycle(&mut self) {
         let now = self.clock.cycles;
         let model = &mut self.model;
+        self.link.arrive(&self.shared, now);
         let (stall, rng) = (self.options.stall, &mut self.rng);
         let mut goes = || stall <= 0.0 || !rng.random_bool(stall);
-        self.mmio.drive(model);
-        self.host.drive(model, &self.shared, now, &mut goes);
+        self.resets.drive(model);
+        self.mmio.drive(model, &self.link, now);
+        self.host.drive(model, &mut self.link, now, &mut goes);
         self.card.drive(model, now, &mut goes);
         model.set(self.interrupt.ready, u64::from(goes()));
         self.clock.settle(model);
-        self.mmio.sample(model);
         let (range, rng) = (&self.options.host_latency, &mut self.rng);
-        let latency =
-            || if range.is_empty() { range.start } else { rng.random_range(range.clone()) };
-        self.host.sample(model, now, latency);
-        self.card.sample(model, now, self.options.card_latency);
-        self.shared.write_run.set(self.card.run);
+        let mut round_trip = || latency(range, rng);
+        // Answers and interrupts before writes: the device must not count on the order within a
+        // cycle.
+        self.mmio.sample(model, &mut self.link, || now + round_trip() / 2);
         if both(model, self.interrupt.valid, self.interrupt.ready) {
             let vector = model.get(self.interrupt.vector) as usize;
-            self.shared.interrupts[vector].fetch_add(1, Ordering::Release);
-            self.shared.notify();
+            self.link.up.post(now + round_trip() / 2, Posted::Interrupt(vector));
         }
+        self.host.sample(model, &mut self.link, now, round_trip);
+        self.card.sample(model, now, self.options.card_latency);
+        self.shared.write_run.set(self.card.run);
         self.clock.rise(model);
     }
 }
 
-impl Mmio {
+impl Link {
+    /// What arrives at the host in this cycle.
+    fn arrive(&mut self, shared: &Shared, now: u64) {
+        while let Some(posted) = self.up.arrived_posted(now) {
+            match posted {
+                Posted::Interrupt(vector) => {
+                    shared.interrupts[vector].fetch_add(1, Ordering::Release);
+                }
+                Posted::Write(write) => {
+                    // A write is not answered, so one to an address without memory is lost.
+                    if !apply(&mut shared.host(), HOST_BASE / BEAT as u64, &write) {
+                        tracing::error!("the device wrote to no memory: beat {:#x}", write.beat);
+                    }
+                }
+            }
+            shared.notify();
+        }
+        while let Some(HostRead { read, back_cycles }) = self.up.arrived_read(now) {
+            let memory = shared.host();
+            for index in 0..read.beats {
+                let range = beat_of(memory.len(), HOST_BASE / BEAT as u64, read.beat + index);
+                let data = range.map(|range| {
+                    let mut data = [0; BEAT];
+                    data.copy_from_slice(&memory[range]);
+                    data
+                });
+                let beat = HostBeat { tag: read.tag, is_last: index + 1 == read.beats, data };
+                self.down.complete(now + back_cycles, beat);
+            }
+        }
+        while let Some((answer, value)) = self.up.arrived_answer(now) {
+            // The reader of the register may be dropped.
+            let _ = answer.send(value);
+        }
+    }
+}
+
+impl Resets {
+    /// Drives the resets from what the device said in the last cycle.
     fn drive(&mut self, model: &mut Model) {
-        let Some(request) = self.waiting.front() else { return model.set(self.valid, 0) };
+        let done = model.get(self.done);
+        let functions = self.waiting.front().map_or(0, |(functions, _)| *functions);
+        // A bit that is still set is of an earlier reset.
+        self.is_held = self.is_held || (functions != 0 && done == 0);
+        if self.is_held && done == functions {
+            self.is_held = false;
+            if let Some((_, is_done)) = self.waiting.pop_front() {
+                // Who waits may be dropped.
+                let _ = is_done.send(());
+            }
+        }
+        model.set(self.held, if self.is_held { functions } else { 0 });
+    }
+}
+
+impl Mmio {
+    fn drive(&self, model: &mut Model, link: &Link, now: u64) {
+        let Some(request) = link.down.offered_access(now) else { return model.set(self.valid, 0) };
         model.set(self.valid, 1);
         model.set(self.write, u64::from(request.value.is_some()));
         model.set(self.function, u64::from(request.function) & 0xf);
         model.set(self.offset, request.offset & 0x1_ffff);
+        model.set(self.strobe, 0xff);
         model.set(self.data, request.value.unwrap_or(0));
     }
 
-    fn sample(&mut self, model: &Model) {
+    /// `arrival` gives the cycle at which an answer that leaves now arrives.
+    fn sample(&mut self, model: &Model, link: &mut Link, arrival: impl FnOnce() -> u64) {
         if model.is_set(self.answer_valid)
             && let Some(answer) = self.asked.pop_front()
         {
-            // The reader of the register may be dropped.
-            let _ = answer.send(model.get(self.answer_data));
+            link.up.answer(arrival(), (answer, model.get(self.answer_data)));
         }
-        if !self.waiting.is_empty()
-            && model.is_set(self.ready)
-            && let Some(Request { answer: Some(answer), .. }) = self.waiting.pop_front()
+        if both(model, self.valid, self.ready)
+            && let Some(Request { answer: Some(answer), .. }) = link.down.take_access()
         {
             self.asked.push_back(answer);
         }
@@ -295,51 +411,57 @@ impl SimHost {
     fn drive(
         &mut self,
         model: &mut Model,
-        shared: &Shared,
+        link: &mut Link,
         now: u64,
         goes: &mut dyn FnMut() -> bool,
     ) {
-        model.set(self.read_ready, u64::from(goes()));
+        // Without a free tag, the host takes no read.
+        let has_tag = link.in_flight < link.limits.tags;
+        model.set(self.read_ready, u64::from(goes() && has_tag));
         model.set(self.write_ready, u64::from(goes()));
-        match self.reads.offer(now, goes) {
-            None => model.set(self.data_valid, 0),
-            Some(Read { tag, beat, beats }) => {
-                let memory = shared.host();
-                let range = beat_of(memory.len(), HOST_BASE / BEAT as u64, beat);
-                model.set(self.data_valid, 1);
-                model.set(self.data_tag, tag);
-                model.set(self.data_error, u64::from(range.is_none()));
-                model.set(self.data_last, u64::from(beats == 1));
-                match range {
-                    Some(range) => model.set_bytes(self.data, &memory[range]),
-                    None => model.set_bytes(self.data, &[0; BEAT]),
-                }
-            }
+        if self.beat.is_none() {
+            self.beat = link.down.arrived_data(now);
         }
-        let landed = self.writes.land(now);
-        let is_bad = landed
-            .as_ref()
-            .is_some_and(|write| !apply(&mut shared.host(), HOST_BASE / BEAT as u64, write));
-        model.set(self.done_valid, u64::from(landed.is_some()));
-        model.set(self.done_error, u64::from(is_bad));
-        if landed.is_some() {
-            shared.notify();
-        }
+        self.is_offered = self.is_offered || (self.beat.is_some() && goes());
+        let Some(beat) = self.beat.as_ref().filter(|_| self.is_offered) else {
+            return model.set(self.data_valid, 0);
+        };
+        model.set(self.data_valid, 1);
+        model.set(self.data_tag, beat.tag);
+        model.set(self.data_error, u64::from(beat.data.is_none()));
+        model.set(self.data_last, u64::from(beat.is_last));
+        model.set_bytes(self.data, beat.data.as_ref().unwrap_or(&[0; BEAT]));
     }
 
-    fn sample(&mut self, model: &Model, now: u64, mut latency: impl FnMut() -> u64) {
-        if both(model, self.data_valid, self.data_ready) {
-            self.reads.take();
+    fn sample(
+        &mut self,
+        model: &Model,
+        link: &mut Link,
+        now: u64,
+        mut round_trip: impl FnMut() -> u64,
+    ) {
+        if both(model, self.data_valid, self.data_ready)
+            && let Some(beat) = self.beat.take()
+        {
+            self.is_offered = false;
+            link.in_flight -= usize::from(beat.is_last);
         }
         if both(model, self.read_valid, self.read_ready) {
             let beats = 1 + model.get(self.read_two);
             let (tag, beat) = (model.get(self.read_tag), model.get(self.read_address));
-            self.reads.push(now + latency(), Read { tag, beat, beats });
+            let bytes = beats * BEAT as u64;
+            link.limits.check_read(beat * BEAT as u64, bytes).expect("a read as PCIe allows it");
+            let cycles = round_trip();
+            let read =
+                HostRead { read: Read { tag, beat, beats }, back_cycles: cycles - cycles / 2 };
+            link.up.read(now + cycles / 2, read);
+            link.in_flight += 1;
         }
         if both(model, self.write_valid, self.write_ready) {
             let (beat, strobe) = (model.get(self.write_address), model.get(self.write_strobe));
+            link.limits.check_write(beat * BEAT as u64, strobe).expect("a write as PCIe allows it");
             let data = data_of(model, self.write_data);
-            self.writes.push(now + latency(), Write { beat, strobe, data });
+            link.up.post(now + round_trip() / 2, Posted::Write(Write { beat, strobe, data }));
         }
     }
 }

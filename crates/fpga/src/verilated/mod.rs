@@ -11,9 +11,11 @@
 //! ```
 //!
 //! Memories answer after a number of cycles that the seed decides, one beat per cycle each way.
-//! Reads of host memory are answered in any order. Interrupts are counted by vector. When the
-//! device reports idle and no request waits, the thread sleeps: a server without requests costs no
-//! CPU.
+//! Between the driver and the device is a link with the rules of PCIe ([`crate::pcie`]): the
+//! device's writes and interrupts are posted, reads of host memory are answered in any order, no
+//! answer passes a posted request, and a register access takes as long as one on a real bus.
+//! Interrupts are counted by vector. When the device reports idle and nothing is on its way, the
+//! thread sleeps: a server without requests costs no CPU.
 
 pub mod encoder;
 mod machine;
@@ -27,6 +29,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::host::{DmaMemory, Mmio};
+use crate::pcie::Limits;
 use machine::Machine;
 
 mod designs {
@@ -50,8 +53,13 @@ pub struct Options {
     pub host_bytes: usize,
     /// Size of card memory.
     pub card_bytes: usize,
-    /// Cycles from a read of host memory to its first beat, and from a write to its answer.
+    /// Cycles from a read of host memory to its first beat. Half of them pass on the way to memory.
+    /// A write, an interrupt, and the answer to a register read take as long as that half.
     pub host_latency: Range<u64>,
+    /// Cycles of a register access on its way to the device.
+    pub mmio_latency: Range<u64>,
+    /// Sizes and numbers that the link allows.
+    pub limits: Limits,
     /// Cycles from a read of card memory to its first beat, and from a write to its answer.
     pub card_latency: u64,
     /// On every stream at the device's boundary: the chance that the host or a memory stalls in a
@@ -69,6 +77,8 @@ impl Default for Options {
             host_bytes: 64 << 20,
             card_bytes: 64 << 20,
             host_latency: 150..300,
+            mmio_latency: 75..150,
+            limits: Limits::default(),
             card_latency: 40,
             stall: 0.0,
             trace: None,
@@ -83,6 +93,13 @@ struct Request {
     /// The value to write; `None` for a read, whose answer goes to `answer`.
     value: Option<u64>,
     answer: Option<SyncSender<u64>>,
+}
+
+/// A message to the thread.
+enum Message {
+    Access(Request),
+    /// Resets functions, a bit each, and tells when that is done.
+    Reset(u64, SyncSender<()>),
 }
 
 /// State that the thread and its users share.
@@ -148,7 +165,7 @@ impl Shared {
 pub struct Simulation {
     shared: Arc<Shared>,
     card_bytes: usize,
-    requests: Mutex<Option<Sender<Request>>>,
+    messages: Mutex<Option<Sender<Message>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -176,14 +193,14 @@ impl Simulation {
             busy_ns: AtomicU64::new(0),
             write_run: SharedRun::default(),
         });
-        let (requests, incoming) = channel();
+        let (messages, incoming) = channel();
         let machine = Machine::new(options, Arc::clone(&shared), incoming)?;
         let thread = std::thread::Builder::new().name("rtl".to_owned());
         let thread = thread.spawn(move || machine.run())?;
         Ok(Arc::new(Self {
             shared,
             card_bytes: options.card_bytes,
-            requests: Mutex::new(Some(requests)),
+            messages: Mutex::new(Some(messages)),
             thread: Some(thread),
         }))
     }
@@ -223,17 +240,29 @@ impl Simulation {
         self.shared.write_run.get()
     }
 
-    /// Hands a request to the thread. False if the thread has ended.
-    fn request(&self, request: Request) -> bool {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        requests.as_ref().is_some_and(|requests| requests.send(request).is_ok())
+    /// Resets a function (function-level reset), and returns when that is done: its queue sets are
+    /// disabled, and the device accesses none of its host memory. With function 0, all functions
+    /// are reset, and the function table is empty afterwards.
+    pub fn reset_function(&self, function: u16) {
+        let functions = if function == 0 { 0xffff } else { 1 << (function & 0xf) };
+        let (done, is_done) = sync_channel(1);
+        if self.send(Message::Reset(functions, done)) {
+            // The thread ends only with its users.
+            let _ = is_done.recv();
+        }
+    }
+
+    /// Hands a message to the thread. False if the thread has ended.
+    fn send(&self, message: Message) -> bool {
+        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.as_ref().is_some_and(|messages| messages.send(message).is_ok())
     }
 }
 
 impl Drop for Simulation {
     /// Ends the thread, so that waves and coverage are complete.
     fn drop(&mut self) {
-        *self.requests.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.messages.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -253,14 +282,14 @@ impl Mmio for Page {
         let (answer, answered) = sync_channel(1);
         let request =
             Request { function: self.function, offset, value: None, answer: Some(answer) };
-        self.simulation.request(request);
+        self.simulation.send(Message::Access(request));
         // All ones, as a bus reads when no device answers.
         answered.recv().unwrap_or(u64::MAX)
     }
 
     fn write64(&self, offset: u64, value: u64) {
         let request = Request { function: self.function, offset, value: Some(value), answer: None };
-        self.simulation.request(request);
+        self.simulation.send(Message::Access(request));
     }
 
     /// The vector of a function is the function's number.

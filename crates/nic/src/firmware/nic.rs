@@ -8,11 +8,11 @@
 //! node's CPU does so with [`Nic::release`]. [`Nic::cleanup`] is for messages that stay for
 //! too long.
 //!
-//! An input error never stops the NIC. A packet that is longer than a packet may be runs no handler.
-//! What a handler did wrong comes out as [`Output::Fault`]. After a fault of a payload or completion
-//! handler the message takes no more packets, and its cleanup handler runs: a parity write, which
-//! the message may be part of, gives its accumulators back. After a fault of a header or cleanup
-//! handler the message is forgotten.
+//! An input error never stops the NIC. A packet that is longer than a packet may be runs no
+//! handler. What a handler did wrong comes out as [`Output::Fault`]. After a fault of a payload or
+//! completion handler the message takes no more packets, and its cleanup handler runs: a parity
+//! write, which the message may be part of, gives its accumulators back. After a fault of a header
+//! or cleanup handler the message is forgotten.
 
 use std::collections::BTreeMap;
 

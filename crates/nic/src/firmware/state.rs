@@ -119,7 +119,7 @@ pub enum SettingsError {
     Outside(Extent),
     /// Two extents share bytes, or are of the same segment.
     #[error(
-        "segment {} of volume {:032x} and segment {} of volume {:032x} are the same, or share bytes",
+        "segment {} of volume {:032x} and segment {} of volume {:032x} are one, or share bytes",
         .0.segment.0, .0.volume.0, .1.segment.0, .1.volume.0
     )]
     Overlap(Extent, Extent),

@@ -478,8 +478,8 @@ fn extend(width: Width, signed: bool, value: u32) -> u32 {
     }
 }
 
-/// The field's sign is its highest bit; of a field that passes bit 31, the bit there is repeated, as
-/// by RI5CY, whose signed extraction shifts arithmetically.
+/// The field's sign is its highest bit; of a field that passes bit 31, the bit there is repeated,
+/// as by RI5CY, whose signed extraction shifts arithmetically.
 fn extract(signed: bool, value: u32, bits: u32, position: u32) -> u32 {
     let unused = 32 - bits.clamp(1, 32);
     let position = position & 31;
