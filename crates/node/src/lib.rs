@@ -42,6 +42,7 @@ mod start;
 mod store;
 mod stream;
 mod volumes;
+mod wall_clock;
 
 #[doc(hidden)]
 pub use accounting::{NodeAccounting, SlotShard, SlotUse, VolumeAccounting};

@@ -19,6 +19,7 @@ use crate::start::{NodePhase, Start};
 use crate::store::ChunkStore;
 use crate::stream::Accumulators;
 use crate::volumes::{Removed, Volumes};
+use crate::wall_clock::WallClock;
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,8 +62,7 @@ pub struct Node {
     pub(crate) counters: Counters,
     /// The connection of the last request whose capability the node accepted.
     pub(crate) accepted: Option<PeerId>,
-    /// [`NodeEvent::WallClock`].
-    wall_offset_ns: u64,
+    wall_clock: WallClock,
 }
 
 impl Node {
@@ -82,7 +82,7 @@ impl Node {
             parked: VecDeque::new(),
             counters: Counters::default(),
             accepted: None,
-            wall_offset_ns: 0,
+            wall_clock: WallClock::default(),
             config,
         }
     }
@@ -143,7 +143,7 @@ impl Node {
             NodeEvent::Relayed { from, reply } => self.relay_answered(now_ns, &from, reply),
             NodeEvent::LinkLost { to } => self.lose_link(&to),
             NodeEvent::Tick => {}
-            NodeEvent::WallClock { offset_ns } => self.wall_offset_ns = offset_ns,
+            NodeEvent::WallClock { offset_ns } => self.wall_clock.set(now_ns, offset_ns),
             NodeEvent::Room { room_bytes } => {
                 let rings_bytes = self.rings_wanted_bytes();
                 self.store.set_room(room_bytes.saturating_sub(rings_bytes));
@@ -225,10 +225,7 @@ impl Node {
 
     fn request(&mut self, now_ns: u64, peer: PeerId, mut request: Request) {
         let admission = match &self.phase {
-            NodePhase::Ready => {
-                let wall_ns = now_ns.saturating_add(self.wall_offset_ns);
-                self.admit(wall_ns, peer, &mut request)
-            }
+            NodePhase::Ready => self.admit(self.wall_clock.for_expiry(now_ns), peer, &mut request),
             _ if request.body == RequestBody::Identify => {
                 Ok(Admission::Answer(ReplyBody::Stat(self.stat())))
             }

@@ -37,6 +37,8 @@ pub struct World {
     pub relayed: Vec<(LinkTarget, Request)>,
     /// Links that the node has given up.
     pub closed: Vec<LinkTarget>,
+    /// The node's clock.
+    pub now_ns: u64,
     next_tag: u64,
 }
 
@@ -45,7 +47,8 @@ impl World {
         let node = Node::new(config);
         let disk = Disk::default();
         let (replies, relayed, closed) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut world = Self { node, disk, rng, replies, relayed, closed, next_tag: 0 };
+        let mut world =
+            Self { node, disk, rng, replies, relayed, closed, now_ns: NOW_NS, next_tag: 0 };
         world.start();
         world
     }
@@ -115,7 +118,7 @@ impl World {
     ) -> Tag {
         let request = self.routed(cap, body, route, payload);
         let tag = request.tag;
-        self.node.handle(NOW_NS, NodeEvent::Request { peer, request });
+        self.node.handle(self.now_ns, NodeEvent::Request { peer, request });
         self.pump();
         tag
     }
@@ -152,7 +155,7 @@ impl World {
     /// Completes one disk operation at random; false if there is none.
     pub fn step(&mut self) -> bool {
         let Some((id, result)) = self.disk.complete_one(&mut self.rng) else { return false };
-        self.node.handle(NOW_NS, NodeEvent::Disk { id, result });
+        self.node.handle(self.now_ns, NodeEvent::Disk { id, result });
         self.pump();
         self.node.assert_consistent();
         true
