@@ -144,7 +144,8 @@ def under_load(world, pool):
     expect(world, pool, 1, 1, new, RETIRED)
     fio.end()
     check(all(node["state"] == "up" for node in pool.volume_status("fio")["nodes"]), "a node was given up")
-    refused("pool", "rotate-key", pool.path, "--retire", says=["no rotation is under way"])
+    result = rotate(pool, "--retire")
+    check((result["key_generations"], result["nodes_without"]) == ([2], []), result)
     return server
 
 
@@ -217,9 +218,14 @@ def old_copies(world, pool, server, ledger):
     found = wait_until("status names the reason", lambda: node() if "pool.key" in json.dumps(node()) else None)
     check(found["state"] != "up", found)
     check(not ledger.load(server.uri("v"), 8, stop=after(0.5)), "the connection died")
+    # No other rotation begins meanwhile: the node would lack one more secret.
+    refused("pool", "rotate-key", pool.path, says=["node.2", "nothing has changed"])
+    check((pool.path / "pool.key").read_bytes() == now, "a secret was stored")
     (copy / "pool.key").write_bytes(now)
     pool.wait_until_whole("fio", "v")
     ledger.verify(server.uri("v"))
+    result = rotate(pool, "--retire")
+    check((result["key_generations"], result["nodes_without"]) == ([generation + 1], []), result)
 
 
 def after(seconds):
@@ -234,6 +240,7 @@ def scenario(world):
     pool.create_volume("v", SIZE)
     pool.create_volume("fio", SIZE)
     ledger = Ledger(SIZE // BLOCK, 7)
+    refused("pool", "rotate-key", pool.path, "--retire", says=["no rotation is under way"])
     server = under_load(world, pool)
     server = killed_server(pool, server, ledger, rng)
     killed_command(pool, server, ledger, rng)

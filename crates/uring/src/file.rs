@@ -166,7 +166,19 @@ impl AsFd for File {
 /// # Errors
 /// The system's reason, or that the file is not regular.
 pub fn open_regular(path: &Path, options: &mut fs::OpenOptions) -> io::Result<fs::File> {
-    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    check_regular(options.custom_flags(libc::O_NONBLOCK).open(path)?)
+}
+
+/// As [`open_regular`], for files that this program alone makes: a symbolic link is an error. In a
+/// folder of another user, it could lead to a file of the caller.
+///
+/// # Errors
+/// As [`open_regular`].
+pub(crate) fn open_own(path: &Path, options: &mut fs::OpenOptions) -> io::Result<fs::File> {
+    check_regular(options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?)
+}
+
+fn check_regular(file: fs::File) -> io::Result<fs::File> {
     let kind = file.metadata()?.file_type();
     if kind.is_file() || kind.is_dir() {
         return Ok(file);

@@ -27,7 +27,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::file::open_regular;
+use crate::file::open_own;
 
 /// Width of the process number. The number and its line feed fill the 16 bytes that older releases
 /// read.
@@ -165,7 +165,7 @@ impl LockFile {
         let fail = |source| LockError::Io { path: path.to_owned(), source };
         let mut open = fs::OpenOptions::new();
         open.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = open_regular(path, &mut open).map_err(fail)?;
+        let mut file = open_own(path, &mut open).map_err(fail)?;
         // SAFETY: flock() on an open descriptor takes no pointers.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             let error = io::Error::last_os_error();

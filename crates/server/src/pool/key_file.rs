@@ -21,7 +21,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 use std::str::Lines;
 
@@ -55,14 +55,28 @@ pub fn read(folder: &Path) -> anyhow::Result<PoolKeys> {
 }
 
 /// Replaces the file, and makes that stable. The new file has the owner of the old one: a server
-/// may run as another user than the command that calls this. If the file is a symbolic link, the
-/// file that it leads to is replaced.
+/// may run as another user than the command that calls this. If the file is a symbolic link of the
+/// caller's or of root's, the file that it leads to is replaced.
 ///
 /// # Errors
-/// The file cannot be written, or its owner cannot be kept.
+/// The file cannot be written, its owner cannot be kept, or it is another user's symbolic link.
 pub fn write(folder: &Path, keys: &PoolKeys) -> anyhow::Result<()> {
     let path = folder.join(KEY_FILE);
-    let path = fs::canonicalize(&path).unwrap_or(path);
+    let path = match fs::symlink_metadata(&path) {
+        Ok(meta) if meta.is_symlink() => {
+            // SAFETY: geteuid() always succeeds.
+            let caller = unsafe { libc::geteuid() };
+            if ![0, caller].contains(&meta.uid()) {
+                bail!(
+                    "{} is a symbolic link of the user {}: put the file itself there",
+                    path.display(),
+                    meta.uid()
+                );
+            }
+            fs::canonicalize(&path).with_context(|| format!("{}", path.display()))?
+        }
+        _ => path,
+    };
     let place = path.parent().unwrap_or(folder);
     let partial = place.join(format!("{KEY_FILE}.partial"));
     // A process that was killed may have left a file of another mode or owner.
@@ -75,21 +89,25 @@ pub fn write(folder: &Path, keys: &PoolKeys) -> anyhow::Result<()> {
     write_new(&partial, text(keys).as_bytes(), 0o600)?;
     keep_owner(&path, &partial)
         .and_then(|()| fs::rename(&partial, &path))
+        .inspect_err(|_| drop(fs::remove_file(&partial)))
         .and_then(|()| sync_directory(place))
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Gives `new` the owner and the group of `old`, if `old` exists.
 fn keep_owner(old: &Path, new: &Path) -> std::io::Result<()> {
-    let (old, new_meta) = match fs::metadata(old) {
+    let old = match fs::symlink_metadata(old) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        old => (old?, fs::metadata(new)?),
+        old => old?,
     };
-    if (old.uid(), old.gid()) == (new_meta.uid(), new_meta.gid()) {
+    // By its descriptor: the name may lead to another file by now.
+    let new = fs::OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(new)?;
+    let meta = new.metadata()?;
+    if (old.uid(), old.gid()) == (meta.uid(), meta.gid()) {
         return Ok(());
     }
-    chown(new, Some(old.uid()), Some(old.gid()))?;
-    fs::File::open(new)?.sync_all()
+    fchown(&new, Some(old.uid()), Some(old.gid()))?;
+    new.sync_all()
 }
 
 /// The content of the file.
@@ -231,6 +249,21 @@ mod tests {
         assert_eq!(read(folder.path()).expect("readable"), life[0]);
         write(folder.path(), &life[1]).expect("writable");
         assert_eq!(read(folder.path()).expect("readable"), life[1]);
+        assert!(!partial.exists());
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_partial_file_leads_nowhere() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let other = folder.path().join("other");
+        fs::write(&other, "of another program").expect("writable");
+        let partial = folder.path().join("pool.key.partial");
+        std::os::unix::fs::symlink(&other, &partial).expect("writable");
+        assert!(write_new(&partial, b"secrets", 0o600).is_err());
+        assert!(keep_owner(&other, &partial).is_err());
+        // The link itself is what an earlier call may have left.
+        write(folder.path(), &life()[1]).expect("written");
+        assert_eq!(fs::read_to_string(&other).expect("there"), "of another program");
         assert!(!partial.exists());
     }
 

@@ -168,10 +168,13 @@ impl Pool {
     }
 }
 
+/// Writes a file and makes it stable. A symbolic link in its place is an error: the folder's owner
+/// may not be the caller.
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let write = || -> std::io::Result<()> {
         let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(path)?;
+        options.write(true).create(true).truncate(true).mode(mode);
+        let mut file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
         file.write_all(bytes)?;
         file.sync_all()
     };

@@ -24,6 +24,10 @@
 //! - A node that is down reads the file when it starts. A node on another machine reads its copy:
 //!   if the copy is old, the node refuses capabilities of the new generation, volumes report that,
 //!   and the node takes part again as soon as the copy is replaced.
+//! - A node that still accepts the old secret at the end, because it has an old copy, keeps the
+//!   next rotation from beginning. `--retire` checks whether all nodes are up to date.
+//! - A process that the command cannot ask has the time to look at the file by itself: two steps
+//!   are [`STEP_PAUSE`] apart.
 //! - Only one such command runs at a time (`rotation.lock`).
 
 pub mod plan;
@@ -33,9 +37,9 @@ pub mod watch;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use fieldstone_proto::{MasterKey, PoolKeys};
-use fieldstone_uring::{Holder, LockFile};
+use anyhow::bail;
+use fieldstone_proto::{KeyGeneration, MasterKey, PoolKeys, Rotation};
+use fieldstone_uring::{Holder, LockError, LockFile};
 
 use crate::control::{Request, Response, servers};
 use crate::pool::{Pool, key_file, random};
@@ -52,6 +56,8 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two looks at them.
 const PAUSE: Duration = Duration::from_millis(250);
+/// The shortest time between two steps. A process that misses no look is at most one step behind.
+const STEP_PAUSE: Duration = Duration::from_secs(2 * watch::WATCH_PERIOD.as_secs());
 
 /// The result of a rotation.
 #[derive(Clone, Debug)]
@@ -74,21 +80,40 @@ pub fn rotate(
     goal: Goal,
     tell: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Rotated> {
+    rotate_with(STEP_PAUSE, folder, fixed, goal, tell)
+}
+
+fn rotate_with(
+    step_pause: Duration,
+    folder: &Path,
+    fixed: &[FixedNode],
+    goal: Goal,
+    tell: &mut dyn FnMut(&str),
+) -> anyhow::Result<Rotated> {
     let pool = Pool::open(folder)?;
     let path = folder.join(LOCK_FILE);
-    let _lock = LockFile::acquire(&path, Holder::Command)
-        .context("another command replaces the pool's secret")?;
+    let _lock = LockFile::acquire(&path, Holder::Command).map_err(|error| match error {
+        held @ LockError::Held { .. } => {
+            anyhow::Error::new(held).context("another command replaces the pool's secret")
+        }
+        error => error.into(),
+    })?;
     let mut keys = key_file::read(folder)?;
-    let mut begun = false;
+    let was_rotated = keys.oldest().0 > KeyGeneration(0);
+    let mut begun = goal == Goal::Retire && was_rotated && keys.rotation() == Rotation::Settled;
     loop {
         let step = next_step(goal, &keys.rotation(), begun)?;
-        let wanted = Wanted { step, goal, keys: &keys, retired: begun && step.is_none() };
+        let retired = keys.rotation() == Rotation::Settled;
+        let wanted = Wanted { step, goal, keys: &keys, retired };
         let reports = wait_for(&pool, fixed, &wanted)?;
         let Some(step) = step else { return Ok(Rotated { keys, others: others(reports) }) };
         keys = make(step, &keys)?;
         key_file::write(folder, &keys)?;
         begun = true;
         tell(&line(step, &keys, folder));
+        if step != Step::Retire {
+            std::thread::sleep(step_pause);
+        }
     }
 }
 
@@ -145,8 +170,15 @@ fn wait_for(
             Err(error) => error,
         };
         if Instant::now() >= deadline {
-            let again = "the steps made so far stay; mend this and run the command again";
-            return Err(reason.context(format!("waited {timeout:?}; {again}")));
+            let advice = match wanted.step {
+                None if wanted.retired => {
+                    "the secret is replaced; mend this (a node on another machine needs a new copy \
+                     of pool.key), and check with --retire"
+                }
+                Some(Step::Stage) => "nothing has changed; mend this and run the command again",
+                _ => "the steps made so far stay; mend this and run the command again",
+            };
+            return Err(reason.context(format!("waited {timeout:?}; {advice}")));
         }
         std::thread::sleep(PAUSE);
     }
@@ -186,7 +218,7 @@ fn others(reports: Vec<KeysReport>) -> Vec<NodeKeys> {
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_proto::{Encode, KeyGeneration, Rotation, Strategy};
+    use fieldstone_proto::{Encode, Strategy};
 
     use super::*;
     use crate::pool::{Sizes, create};
@@ -202,7 +234,8 @@ mod tests {
 
     fn go(dir: &Path, goal: Goal) -> anyhow::Result<Vec<String>> {
         let mut lines = Vec::new();
-        let rotated = rotate(dir, &[], goal, &mut |line| lines.push(line.to_owned()))?;
+        let mut tell = |line: &str| lines.push(line.to_owned());
+        let rotated = rotate_with(Duration::ZERO, dir, &[], goal, &mut tell)?;
         assert_eq!(rotated.others, Vec::new());
         assert_eq!(rotated.keys, key_file::read(dir)?, "what is reported is what is stored");
         Ok(lines)
@@ -217,12 +250,13 @@ mod tests {
     fn a_pool_without_a_server_goes_through_all_steps_at_once_or_one_by_one() {
         let (_temp, dir) = pool();
         let before = key_file::read(&dir).expect("readable");
+        assert!(go(&dir, Goal::Retire).is_err(), "there is nothing to retire");
         assert_eq!(go(&dir, Goal::Complete).expect("rotated").len(), 3);
         assert_eq!(state(&dir), (1, 1, 1));
         let after = key_file::read(&dir).expect("readable");
         assert_eq!(after.origin(), before.origin());
         assert!(after.newest().1 != before.newest().1);
-        assert!(go(&dir, Goal::Retire).is_err(), "there is nothing to retire");
+        assert_eq!(go(&dir, Goal::Retire).expect("checked").len(), 0);
 
         for (goal, steps, expected) in [
             (Goal::Prepare, 1, (1, 1, 2)),

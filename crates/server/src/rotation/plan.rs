@@ -45,7 +45,8 @@ pub enum GoalError {
     NotOver,
 }
 
-/// The next step towards the goal; `None` if it is reached. `begun`: this command has made a step.
+/// The next step towards the goal; `None` if it is reached. `begun`: this command has made a step,
+/// or only checks that the rotation before is over.
 ///
 /// # Errors
 /// The goal cannot be reached from the present state.
@@ -76,11 +77,11 @@ pub fn obstacle(
         return Some(format!("process {} does not have the pool's new secret yet", report.pid));
     }
     match step {
-        Some(Step::Stage) => None,
         // Nodes on other machines get the file afterwards.
         None if goal == Goal::Prepare => None,
-        // A node that is down reads the secrets when it starts.
-        Some(Step::Issue) | None => {
+        // A node that is down reads the secrets when it starts. No rotation begins while a node has
+        // not ended the one before: it would lack one secret more.
+        Some(Step::Stage | Step::Issue) | None => {
             let mut nodes = reports.iter().flat_map(|report| &report.nodes);
             let behind = nodes.find(|node| node.state == NodeKeyState::Behind)?;
             Some(format!(
@@ -143,16 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_answer_hold_the_signing_back_and_those_that_are_down_do_not() {
-        let of = |state| {
-            let mut report = report(0, 1);
-            report.nodes.push(NodeKeys { node: 3, state, reason: "of a test".to_owned() });
-            obstacle(Some(Step::Issue), Goal::Complete, 0, 1, &[report])
-        };
-        assert_eq!(of(NodeKeyState::Current), None);
-        assert_eq!(of(NodeKeyState::Down), None);
-        let behind = of(NodeKeyState::Behind).expect("an obstacle");
-        assert!(behind.contains("node.3") && behind.contains("of a test"), "{behind}");
+    fn nodes_that_answer_hold_steps_back_and_those_that_are_down_do_not() {
+        for step in [Step::Stage, Step::Issue] {
+            let of = |state| {
+                let mut report = report(0, 1);
+                report.nodes.push(NodeKeys { node: 3, state, reason: "of a test".to_owned() });
+                obstacle(Some(step), Goal::Complete, 0, 1, &[report])
+            };
+            assert_eq!(of(NodeKeyState::Current), None);
+            assert_eq!(of(NodeKeyState::Down), None);
+            let behind = of(NodeKeyState::Behind).expect("an obstacle");
+            assert!(behind.contains("node.3") && behind.contains("of a test"), "{behind}");
+        }
     }
 
     #[test]

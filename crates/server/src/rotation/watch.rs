@@ -24,8 +24,9 @@ pub const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// Stack of the thread that looks.
 const STACK_BYTES: usize = 128 << 10;
 
-/// What tells a file from its successor.
-type Stamp = (u64, u64, i64, i64, u64);
+/// What tells a file from its successor, or from the same file with other rights: device, inode,
+/// length, and the times of its content and of its rights.
+type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 /// A thread that looks at the secrets of pools. It ends when this is dropped.
 #[derive(Debug)]
@@ -44,12 +45,15 @@ impl KeyWatch {
             .into_iter()
             // The file may have changed since the process read it, so the first look reads it
             // again.
-            .map(|(folder, keys)| Watched { seen: None, folder, keys })
+            .map(|(folder, keys)| Watched { seen: None, failed: None, folder, keys })
             .collect();
         let work = move || {
-            while stopped.recv_timeout(WATCH_PERIOD) == Err(RecvTimeoutError::Timeout) {
+            loop {
                 for pool in &mut pools {
                     pool.look(&handle);
+                }
+                if stopped.recv_timeout(WATCH_PERIOD) != Err(RecvTimeoutError::Timeout) {
+                    return;
                 }
             }
         };
@@ -67,6 +71,8 @@ struct Watched {
     folder: PathBuf,
     keys: SharedKeys,
     seen: Option<Stamp>,
+    /// The error of the last look. The next look reads the file again.
+    failed: Option<String>,
 }
 
 impl Watched {
@@ -76,20 +82,31 @@ impl Watched {
         if now.is_none() || now == self.seen {
             return;
         }
-        self.seen = now;
         let refreshed = advance(&self.folder, &self.keys).and_then(|changed| match changed {
             true => tell(handle),
             false => Ok(()),
         });
-        if let Err(error) = refreshed {
-            tracing::warn!("the secrets of {} stay as they are: {error:#}", self.folder.display());
+        match refreshed {
+            Ok(()) => self.failed = None,
+            Err(error) => self.report(&format!("{error:#}")),
+        }
+        // A file that could not be read may be readable at the next look.
+        self.seen = now.filter(|_| self.failed.is_none());
+    }
+
+    /// Tells the log about an error, but not each second.
+    fn report(&mut self, error: &str) {
+        if self.failed.as_deref() != Some(error) {
+            tracing::warn!("the secrets of {} stay as they are: {error}", self.folder.display());
+            self.failed = Some(error.to_owned());
         }
     }
 }
 
 fn stamp(folder: &Path) -> Option<Stamp> {
     let meta = fs::metadata(folder.join(KEY_FILE)).ok()?;
-    Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
+    let content = (meta.mtime(), meta.mtime_nsec());
+    Some((meta.dev(), meta.ino(), meta.len(), content, (meta.ctime(), meta.ctime_nsec())))
 }
 
 /// Reads the secrets of the pool at `folder`, and gives them to all nodes and volumes of this

@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(long, group = "goal")]
     keep_old: bool,
     /// End the rotation under way, and retire the old secret without waiting for volumes that still
-    /// have requests signed with it.
+    /// have requests signed with it. If none is under way, check that nodes refuse the old secret.
     #[arg(long, group = "goal")]
     retire: bool,
     #[command(flatten)]
