@@ -1,9 +1,9 @@
 //! The time of day, by which capabilities expire.
 //!
-//! The world tells it ([`NodeEvent::WallClock`](crate::NodeEvent::WallClock)), each process and each
-//! core at a moment of its own. After a jump forwards, a node may know the new time up to a second
-//! before the volumes that use it. Until then they sign with expiries that are over for the node.
-//! So for [`GRACE_NS`] after a jump, capabilities expire by the time before it.
+//! The world tells it ([`NodeEvent::WallClock`](crate::NodeEvent::WallClock)), each process and
+//! each core at a moment of its own. After a jump forwards, a node may know the new time up to a
+//! second before the volumes that use it. Until then they sign with expiries that are over for the
+//! node. So for [`GRACE_NS`] after a jump, capabilities expire by the time before it.
 
 /// How long the time before a jump forwards counts. The worlds look at the clock once a second.
 const GRACE_NS: u64 = 3_000_000_000;
