@@ -189,7 +189,7 @@ impl Complete for CompletionQueue {
     }
 
     fn end_of_batch(&self) {
-        // The thread wakes others for what it leaves.
+        // One thread: it wakes the next one if it leaves answers.
         self.wake_next(self.lock());
     }
 }

@@ -190,7 +190,7 @@ fn writes_go_through_while_refused_bytes_are_tried_again() {
     assert_eq!(done(&mut stack, again + 2), []);
     assert_eq!(hand.pending(), [first, second, (Op::Write, 21 * 4096, 4096)]);
     assert_eq!(stack.take_reports().len(), 1, "the store refuses bytes");
-    // One of them alone does not make the store sound.
+    // The store has taken one of two refused runs: it still counts as refusing.
     hand.answer(2, 0);
     hand.answer(0, 0);
     assert_eq!(done(&mut stack, again + 3), [(5, true)]);

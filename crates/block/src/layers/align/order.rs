@@ -8,7 +8,7 @@
 //! A request that waits for another waits for all that the other waits for. So a new request need
 //! not wait for all earlier ones that it overlaps, only for the last of them at each place. The
 //! ranges of the requests are cut into segments. A segment names its last exclusive request, and
-//! the shared ones since; each of them covers the whole segment.
+//! the shared requests that came after it. Each request that it names covers the whole segment.
 //!
 //! ```text
 //!  bytes        0 ........... 4096 ........... 8192 ........... 12288
@@ -17,7 +17,8 @@
 //! ```
 //!
 //! - An exclusive request waits for all names in its segments, and takes their place.
-//! - A shared request waits for the exclusive names, and stands beside the shared ones.
+//! - A shared request waits for the exclusive names, and the segment names it in addition to the
+//!   other shared ones.
 //!
 //! The order ends where a request ends: a name of a request that has ended counts for nothing. The
 //! names stay until a request touches their segment, until all requests have ended, or until the
@@ -29,8 +30,8 @@
 //! request that it waits for, and each segment that it removes, was paid for when it was made.
 //!
 //! - A segment names at most [`SHARED_MAX`] shared requests. Beyond that they form a *group*, which
-//!   ends with the last of them, and the segment names the group. It does so too before it is cut
-//!   in two, so that no list is copied.
+//!   ends with the last of them, and the segment names the group. A segment that is cut in two
+//!   makes a group of its shared requests first, so that no list is copied.
 //! - A shared request that covers more than [`COVERS_MAX`] segments takes their place, as an
 //!   exclusive one does. So later shared requests wait for it, where they need not.
 //!
@@ -52,7 +53,7 @@ use super::Span;
 
 /// The most shared requests that a segment names.
 const SHARED_MAX: usize = 4;
-/// The most segments that a shared request stands in beside others.
+/// The most segments that name a shared request in addition to others.
 const COVERS_MAX: usize = 8;
 /// Fewer segments are not swept.
 const SWEEP_MIN: usize = 64;
@@ -62,11 +63,11 @@ const SWEEP_MIN: usize = 64;
 pub(super) enum Use {
     /// Alone.
     Exclusive,
-    /// Beside other shared requests.
+    /// At the same time as other shared requests.
     Shared,
 }
 
-/// Names a request, or a group of them. A slot may have another occupant later.
+/// Names a request, or a group of requests. A later request may have the same slot: `seq` differs.
 #[derive(Clone, Copy)]
 struct Name {
     slot: usize,
