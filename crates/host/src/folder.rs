@@ -165,6 +165,7 @@ impl NodeFolder {
             slots: self.superblock.slots,
             verify_payload,
             accumulator_bytes: self.accumulator_bytes,
+            piece_bytes: fieldstone_node::limits::PIECE_BYTES,
         }
     }
 

@@ -229,4 +229,7 @@ pub struct NodeConfig {
     pub verify_payload: bool,
     /// Bytes for sums of contributions to parity shards; [`crate::limits::ACCUMULATOR_BYTES`].
     pub accumulator_bytes: usize,
+    /// Longest write that goes to the disk at once; [`crate::limits::PIECE_BYTES`]. A multiple of
+    /// 4096.
+    pub piece_bytes: usize,
 }

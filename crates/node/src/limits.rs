@@ -48,6 +48,10 @@ pub const ACCUMULATOR_VOLUMES: usize = 4;
 /// one writer must not fill with such waits.
 pub const GATHERING_PER_VOLUME_MAX: usize = REQUESTS_MAX / 8;
 
+/// Longest write that goes to the disk at once, in bytes, unless the configuration says otherwise.
+/// Pieces of six nodes that share a disk of 1 GB/s delay an append to a journal by 1.5 ms at most.
+pub const PIECE_BYTES: usize = 256 << 10;
+
 /// Volumes that a node may know.
 pub const VOLUMES_MAX: usize = 4096;
 

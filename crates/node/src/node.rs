@@ -8,7 +8,7 @@ use fieldstone_proto::{
     VolumeSummary,
 };
 
-use crate::disk::DiskQueue;
+use crate::disk::{DiskQueue, Ended};
 use crate::handlers::header::Admission;
 use crate::interface::{NodeAction, NodeConfig, NodeEvent, PeerId};
 use crate::limits::LISTED_ROOT_BYTES_MAX;
@@ -71,7 +71,7 @@ impl Node {
     pub fn new(config: NodeConfig) -> Self {
         Self {
             phase: NodePhase::New,
-            disk: DiskQueue::new(),
+            disk: DiskQueue::new(config.piece_bytes),
             table: RequestTable::new(),
             store: ChunkStore::new(config.slot_bytes, config.slots, config.incarnation),
             volumes: Volumes::default(),
@@ -135,9 +135,12 @@ impl Node {
                 }
                 self.request(now_ns, peer, request);
             }
-            NodeEvent::Disk { id, result } => match self.disk.take(id) {
-                Some(purpose) => self.complete_disk(purpose, result),
-                None => tracing::warn!(id = id.0, "completion of an unknown disk operation"),
+            NodeEvent::Disk { id, result } => match self.disk.complete(id, result.is_err()) {
+                Ended::Operation(purpose) => self.complete_disk(purpose, result),
+                Ended::Piece => {}
+                Ended::Unknown => {
+                    tracing::warn!(id = id.0, "completion of an unknown disk operation");
+                }
             },
             NodeEvent::PeerLost { peer } => self.lose_peer(peer),
             NodeEvent::Relayed { from, reply } => self.relay_answered(now_ns, &from, reply),

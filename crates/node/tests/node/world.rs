@@ -14,6 +14,9 @@ use rand_chacha::ChaCha8Rng;
 pub const KEY: MasterKey = MasterKey([9; 16]);
 pub const NOW_NS: u64 = 1_000;
 
+/// Longer writes to shards go to the disk in pieces.
+pub const PIECE_BYTES: usize = 8192;
+
 pub fn config(slot_bytes: u32, slots: u32) -> NodeConfig {
     NodeConfig {
         pool: PoolId(1),
@@ -24,6 +27,7 @@ pub fn config(slot_bytes: u32, slots: u32) -> NodeConfig {
         slots,
         verify_payload: true,
         accumulator_bytes: limits::ACCUMULATOR_BYTES,
+        piece_bytes: PIECE_BYTES,
     }
 }
 

@@ -99,6 +99,7 @@ impl<C: Cast> World<'_, C> {
             slots: self.scenario.slots,
             verify_payload: false,
             accumulator_bytes: self.scenario.accumulator_bytes,
+            piece_bytes: self.scenario.piece_bytes,
         };
         host.life += 1;
         host.errors_before = host.disk.errors_injected;

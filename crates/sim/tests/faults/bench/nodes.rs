@@ -18,6 +18,7 @@ impl Bench {
             slots: SLOTS,
             verify_payload: false,
             accumulator_bytes: fieldstone_node::limits::ACCUMULATOR_BYTES,
+            piece_bytes: fieldstone_node::limits::PIECE_BYTES,
         });
         process.start(0);
         host.life += 1;
