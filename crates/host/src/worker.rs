@@ -13,7 +13,8 @@
 //!
 //! The core decodes everything that a turn brought before any device runs. Every device has run
 //! before anything is sent. This makes batches: one journal append for the writes of a turn, one
-//! send for its answers. No request waits for a batch to fill.
+//! send for its answers. No request waits for a batch to fill. Disk operations do not wait for the
+//! end of the turn if there are several: the disk works while the core makes its answers.
 //!
 //! # Order of destruction
 //!
@@ -383,6 +384,7 @@ impl Worker {
                 busy |= node.pump(now, &mut self.router, &mut self.reactor);
             }
             if busy {
+                self.reactor.submit_early();
                 continue;
             }
             self.peers.pump(&mut self.router, &mut self.reactor, now, &mut self.notices);
