@@ -147,7 +147,7 @@ def null(world):
     row = found[("rep-16k-read-qd1/ceph-nbd", "times the throughput of librbd", None)]
     check(row["paper_derived"] and abs(row["paper"] - 121 / 68) < 1e-6, f"derived: {row}")
     check(not any("/own-" in case for case, _, _ in found), "a gain over other storage")
-    only = ["--only", "rep-4k-read-*/own-embed,rep-4k-read-*/librbd*"]
+    only = ["--only", "rep-4k-read-*/own-embed,rep-4k-read-*/librbd-cache"]
     found, _ = bench(world, "deliba2-fig11", "--null", *only)
     row = found[("rep-4k-read-qd1/own-embed", "IOPS", "librbd-cache")]
     check(row["theirs"] > 0, f"librbd with a cache: {row}")
