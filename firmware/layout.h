@@ -33,8 +33,10 @@ struct packet_header {
     uint32_t source;      /* the node that sends it */
     uint32_t destination; /* the node that it is for */
     uint32_t message;     /* with source, names the message */
-    uint32_t place;       /* bits 0-15 index in the message, 16-23 rank, 24 first, 25 last */
-    uint32_t offset;      /* place of the data in the write, in bytes */
+    uint32_t place;       /* bits 0-15 number in the message from 0 on, 16-23 rank, 24 first,
+                           * 25 last. A message has at most 65,536 packets */
+    uint32_t offset;      /* place of the data in the write, in bytes. All packets behind the first
+                           * but the last have DATA_BYTES, so the number says the place as well */
     uint32_t lengths;     /* bits 0-15 bytes of data, 16-31 bytes of the other headers */
 };
 
@@ -89,7 +91,7 @@ struct reply {
 };
 
 enum status {
-    STATUS_DONE = 0,       /* the node has the write */
+    STATUS_DONE = 0,       /* the node has every byte of the write */
     STATUS_FORGED = 1,     /* no key of this NIC made the capability */
     STATUS_EXPIRED = 2,
     STATUS_RIGHTS = 3,
@@ -103,15 +105,19 @@ enum status {
 
 enum event {
     EVENT_MALFORMED = 1,   /* a packet whose headers contradict; line of the check, source */
-    EVENT_STRAY = 2,       /* data outside of its write; offset, lengths */
+    EVENT_STRAY = 2,       /* data that is not in its place of the write; offset, lengths */
     EVENT_INTERRUPTED = 3, /* a client went silent; its request's number */
-    EVENT_AGGREGATE = 4,   /* a staged message has ended; its request_id, 1 if it failed */
+    EVENT_AGGREGATE = 4,   /* a staged message has ended; its request_id, 1 if it failed. Once for
+                            * each message */
+    EVENT_GIVEN_UP = 5,    /* a staged message that has ended is of a write that others do not end;
+                            * its request_id. After EVENT_AGGREGATE, at most once */
 };
 
 enum request_state {
     REQUEST_REFUSED = 0, /* before the header handler accepts it, too */
     REQUEST_OPEN = 1,    /* its packets come */
     REQUEST_ENDED = 2,   /* its completion handler has run; a parity write waits for the others */
+    REQUEST_LEFT = 3,    /* its parity write fails by it, or was given up: there is no more to do */
 };
 
 /* The entry of a message (the paper's write descriptor of 77 bytes). */
@@ -121,7 +127,7 @@ struct request {
     uint32_t children;  /* how many nodes this one sends to */
     uint32_t child[4];  /* those nodes; unused ones are zero */
     uint32_t places;    /* the rank of the first child, in its place in packet_header.place */
-    uint32_t rank_step; /* the ranks of the others follow by this step */
+    uint32_t cut;       /* bytes of data in the first packet, less DATA_BYTES */
     uint32_t client;
     uint32_t number[2];
     uint32_t address[2];
@@ -136,7 +142,7 @@ enum { REQUEST_GROUP = 0xff, REQUEST_HOST = 0x100 };
  * into the staging area of its entry as it comes: the headers of its first packet, then its data at
  * STAGED_DATA. The areas are in the host's memory after the storage. At EVENT_AGGREGATE the area
  * is complete, or the message has failed. The host adds the messages up, replies to the client, and
- * then has the NIC forget them. */
+ * then has the NIC forget them. At EVENT_GIVEN_UP it replies that the write is incomplete. */
 enum { STAGED_DATA = 256 };
 
 /* A key as the control side installs it: the one of proto's MasterKey::derive. `midstate` is the

@@ -3,9 +3,11 @@
  * The NIC calls one of four functions of the firmware. All get a task:
  *
  *   header_handler      on the first packet of a message; the message's other handlers run after it
- *   payload_handler     on every packet, the first and the last included
+ *   payload_handler     once for each packet number, the first and the last included; packets that
+ *                       come again reach no handler
  *   completion_handler  once, after the payload handlers of all packets and all their commands
- *   cleanup_handler     instead of the completion, when a message stays incomplete for too long
+ *   cleanup_handler     instead of the completion, when a message stays incomplete for too long, or
+ *                       another handler was stopped, the header handler at any place included
  *
  * A handler runs to its end, on one core. Other cores run handlers at the same time, also those of
  * the same message; memory that they share needs the atomic operations below. Stack, packet,

@@ -2,10 +2,13 @@
  *
  * The header handler checks everything that the message's later packets rely on: lengths, ranks,
  * the node's own coordinates, the capability, and that the write's bytes are in the place of its
- * segment. It refuses what does not hold, and the NIC then drops the rest of the message. Ranks only grow from node to node, so no
- * packet goes in a circle, whatever the coordinates say. The payload handler checks the place of
- * its own packet's data, and then writes, forwards, encodes or aggregates. The completion handler
- * replies to the client. (Network-accelerated DFS paper, sections III-VII.)
+ * segment. It refuses what does not hold, and the NIC then drops the rest of the message. Ranks
+ * only grow from node to node, so no packet goes in a circle, whatever the coordinates say. The
+ * payload handler checks that its packet's data is in the place that the packet's number has, and
+ * then writes, forwards, encodes or aggregates. The NIC runs it once for each number, and the
+ * completion handler after all of them. So if the bytes are as many as the write has, none is
+ * missing, and the completion handler replies DONE. (Network-accelerated DFS paper, sections
+ * III-VII.)
  */
 #include "gf.h"
 #include "layout.h"
@@ -363,7 +366,7 @@ static enum status admit(const struct nic_task *task, const struct packet_header
 static void set_children(struct request *request, const struct packet_header *packet,
                          const struct write_header *write)
 {
-    uint32_t scheme = write->scheme, nodes = scheme_k(scheme), count = 0, step = 1;
+    uint32_t scheme = write->scheme, nodes = scheme_k(scheme), count = 0;
     uint32_t first = rank(packet) + 1;
     switch (strategy(scheme)) {
     case STRATEGY_RING:
@@ -383,7 +386,6 @@ static void set_children(struct request *request, const struct packet_header *pa
         request->child[i] = write->nodes[first + i].node;
     request->children = count;
     request->places = first << PLACE_RANK;
-    request->rank_step = step << PLACE_RANK;
 }
 
 /* The message goes into the staging area of its entry, this packet's headers first. */
@@ -434,6 +436,7 @@ uint32_t header_handler(const struct nic_task *task)
     request->address[0] = own->address[0];
     request->address[1] = own->address[1];
     request->length = write->length;
+    request->cut = data_len(packet) - DATA_BYTES;
     if (request->group & REQUEST_HOST)
         stage(task, packet);
     set_children(request, packet, write);
@@ -456,7 +459,7 @@ static void forward(const struct nic_task *task, const struct packet_header *pac
     for (uint32_t i = 0; i < request->children; i++) {
         nic_send(request->child[i], (task->request_id << 3) + i, place, packet->offset,
                  packet->lengths, packet + 1, data);
-        place += request->rank_step;
+        place += 1u << PLACE_RANK;
     }
 }
 
@@ -476,7 +479,7 @@ static void encode(const struct nic_task *task, const struct packet_header *pack
     for (uint32_t i = 0; i < parities; i++) {
         nic_send(request->child[i], (task->request_id << 3) + i, place, packet->offset,
                  packet->lengths, packet + 1, out[i]);
-        place += request->rank_step;
+        place += 1u << PLACE_RANK;
     }
 }
 
@@ -522,11 +525,13 @@ uint32_t payload_handler(const struct nic_task *task)
     struct request *request = task->request;
     uint32_t len = data_len(packet), offset = packet->offset;
     uint32_t headers = packet->place & PLACE_FIRST ? headers_len(packet) : 0;
+    uint32_t number = packet->place & 0xffff;
+    uint32_t at = number == 0 ? 0 : request->cut + number * DATA_BYTES;
     if (request->state != REQUEST_OPEN)
         return 0;
     if (task->packet_len != sizeof *packet + headers_len(packet) + len ||
         headers != headers_len(packet) || len > DATA_BYTES || len > request->length ||
-        offset > request->length - len) {
+        offset != at || offset > request->length - len) {
         nic_event(EVENT_STRAY, offset, packet->lengths);
         return 0;
     }
@@ -571,7 +576,9 @@ static void end_group(const struct nic_task *task, struct group *group)
 }
 
 /* A message of a parity write ends, or it is cleaned up. Each counts once: the cleanup of one that
- * has ended, and waits for a silent data node, fails the write and no more. */
+ * has ended, and waits for a silent data node, fails the write and no more. The CPU hears once that
+ * a staged message has ended; after that, only that its write is given up, if it waits for others.
+ */
 static void leave_group(const struct nic_task *task, uint32_t failed)
 {
     struct request *request = task->request;
@@ -580,17 +587,21 @@ static void leave_group(const struct nic_task *task, uint32_t failed)
     uint32_t staged = request->group & REQUEST_HOST;
     if (!lock(pool))
         return;
-    if (has_message(group, task->request_id)) {
+    uint32_t ends = request->state < REQUEST_ENDED;
+    uint32_t waits = has_message(group, task->request_id);
+    request->state = failed ? REQUEST_LEFT : REQUEST_ENDED;
+    if (waits) {
         group->failed |= failed;
-        group->closed += request->state == REQUEST_OPEN;
-        request->state = REQUEST_ENDED;
+        group->closed += ends;
         if (group->closed == group->expected ||
             (group->failed && group->closed == group->opened))
             end_group(task, group);
     }
     unlock(pool);
-    if (staged)
+    if (staged && ends)
         nic_event(EVENT_AGGREGATE, task->request_id, failed);
+    else if (staged && waits)
+        nic_event(EVENT_GIVEN_UP, task->request_id, 0);
 }
 
 uint32_t completion_handler(const struct nic_task *task)
@@ -610,10 +621,14 @@ uint32_t completion_handler(const struct nic_task *task)
 
 uint32_t cleanup_handler(const struct nic_task *task)
 {
-    struct request *request = task->request;
-    if (request->state == REQUEST_REFUSED)
+    const struct request *request = task->request;
+    uint32_t state = request->state;
+    if (state == REQUEST_LEFT)
         return 0;
-    nic_event(EVENT_INTERRUPTED, request->number[0], request->number[1]);
+    /* The CPU has a staged message that has ended. Of a header handler that was stopped, there may
+     * be no number. */
+    if (state == REQUEST_OPEN || (state == REQUEST_ENDED && !(request->group & REQUEST_HOST)))
+        nic_event(EVENT_INTERRUPTED, request->number[0], request->number[1]);
     if (request->group != 0)
         leave_group(task, 1);
     else

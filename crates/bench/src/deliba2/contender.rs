@@ -1,7 +1,8 @@
 //! The contenders: our own nodes, and a Ceph cluster with our client and with librbd.
 //!
 //! The paper's software is the client of Ceph in user space, behind NBD. So the peer is librbd, and
-//! librbd needs a cluster.
+//! librbd needs a cluster. librbd takes part twice. Our volumes have a cache and read ahead, and so
+//! does their peer; our images have neither, and nor has their peer.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +15,7 @@ use crate::fio::{FioTarget, Measured, Run};
 use crate::pools::{PoolPlan, shown, volume_of};
 use crate::process::Server;
 use crate::rbd::contender as ceph;
-use crate::rbd::place::Place;
+use crate::rbd::place::{LibrbdCache, Place};
 use crate::subject::Subject;
 use crate::turns::Entrant;
 use crate::usage::Usage;
@@ -33,18 +34,41 @@ pub enum Who {
     CephEmbed,
     /// Our client of Ceph behind NBD.
     CephNbd,
-    /// librbd in fio's process.
+    /// librbd in fio's process, with a cache and read-ahead.
+    LibrbdCache,
+    /// librbd in fio's process, without a cache.
     Librbd,
 }
 
 impl Who {
     /// All, in the order of the report.
-    pub const ALL: [Self; 5] =
-        [Self::OwnEmbed, Self::OwnNbd, Self::CephEmbed, Self::CephNbd, Self::Librbd];
+    pub const ALL: [Self; 6] = [
+        Self::OwnEmbed,
+        Self::OwnNbd,
+        Self::CephEmbed,
+        Self::CephNbd,
+        Self::LibrbdCache,
+        Self::Librbd,
+    ];
 
     /// True if it needs a cluster.
     pub fn needs_cluster(self) -> bool {
         !matches!(self, Self::OwnEmbed | Self::OwnNbd)
+    }
+
+    /// The librbd that it is compared with: the one with the same caches. `None` for librbd.
+    pub fn peer(self) -> Option<Self> {
+        match self {
+            Self::OwnEmbed | Self::OwnNbd => Some(Self::LibrbdCache),
+            Self::CephEmbed | Self::CephNbd => Some(Self::Librbd),
+            Self::LibrbdCache | Self::Librbd => None,
+        }
+    }
+
+    /// True if the paper's gains (Fig. 13) are of such a pair: a client and its peer on the same
+    /// cluster. A volume of our own nodes is other storage.
+    pub fn has_gain(self) -> bool {
+        matches!(self, Self::CephEmbed | Self::CephNbd)
     }
 
     /// What it is, for the report.
@@ -54,6 +78,10 @@ impl Who {
             Self::OwnNbd => "ours: the same volume behind NBD (unix socket), and fio's engine nbd",
             Self::CephEmbed => "ours: our client of Ceph, in the process of the load (embed)",
             Self::CephNbd => "ours: our client of Ceph behind NBD (unix socket), fio's engine nbd",
+            Self::LibrbdCache => {
+                "fio's engine rbd: librbd in fio's process, rbd_cache=true (writethrough, 32 MiB), \
+                 read-ahead without an end"
+            }
             Self::Librbd => "fio's engine rbd: librbd in fio's process, rbd_cache=false",
         }
     }
@@ -64,7 +92,15 @@ impl Who {
             Self::OwnEmbed | Self::OwnNbd => None,
             Self::CephEmbed => Some(ceph::Contender::Embed),
             Self::CephNbd => Some(ceph::Contender::Nbd),
-            Self::Librbd => Some(ceph::Contender::Librbd),
+            Self::LibrbdCache | Self::Librbd => Some(ceph::Contender::Librbd),
+        }
+    }
+
+    /// The cache of librbd, for the contenders that have one.
+    fn librbd_cache(self) -> LibrbdCache {
+        match self {
+            Self::LibrbdCache => LibrbdCache::Reads,
+            _ => LibrbdCache::Off,
         }
     }
 
@@ -87,8 +123,24 @@ impl Who {
         });
         all.push(match self {
             Self::OwnEmbed | Self::CephEmbed => "no NBD: the store is in the process of the load",
-            Self::Librbd => "no NBD: the paper's software baseline has NBD in the way",
+            Self::LibrbdCache | Self::Librbd => {
+                "no NBD: the paper's software baseline has NBD in the way"
+            }
             _ => "NBD over a unix socket; the paper's goes through the kernel",
+        });
+        all.push(match self {
+            Self::OwnEmbed | Self::OwnNbd => {
+                "caches: ours of 32 MiB and read-ahead, beside librbd with rbd_cache=true, \
+                 writethrough, 32 MiB, and its read-ahead; the paper names an LRU cache of 32 MiB"
+            }
+            Self::LibrbdCache => {
+                "caches: rbd_cache=true, writethrough, 32 MiB, and read-ahead; the paper names an \
+                 LRU cache of 32 MiB"
+            }
+            _ => {
+                "caches: none and no read-ahead, in librbd by rbd_cache=false; the paper has an \
+                 LRU cache of 32 MiB with the hardware and without it"
+            }
         });
         all
     }
@@ -101,12 +153,13 @@ impl Entrant for Who {
             Self::OwnNbd => "own-nbd",
             Self::CephEmbed => "ceph-embed",
             Self::CephNbd => "ceph-nbd",
+            Self::LibrbdCache => "librbd-cache",
             Self::Librbd => "librbd",
         }
     }
 
     fn is_ours(self) -> bool {
-        self != Self::Librbd
+        self.peer().is_some()
     }
 }
 
@@ -205,12 +258,13 @@ pub struct Setup {
 
 impl Setup {
     /// The same for a client of a cluster, on this many cores.
-    pub fn ceph(&self, cores: u16) -> ceph::Setup {
+    pub fn ceph(&self, who: Who, cores: u16) -> ceph::Setup {
         ceph::Setup {
             program: self.program.clone(),
             folder: self.sockets.clone(),
             cores,
             cpus: self.cpus.clone(),
+            librbd_cache: who.librbd_cache(),
         }
     }
 }
@@ -220,7 +274,7 @@ impl Setup {
 /// # Errors
 /// What is missing.
 pub fn check_ceph(who: Who, setup: &Setup) -> anyhow::Result<()> {
-    who.in_rbd().map_or(Ok(()), |contender| setup.ceph(setup.cores).check(contender))
+    who.in_rbd().map_or(Ok(()), |contender| setup.ceph(who, setup.cores).check(contender))
 }
 
 /// Runs a load on an image of a cluster, on this many cores.
@@ -238,12 +292,25 @@ pub fn run_ceph(
     let embedded = contender == ceph::Contender::Embed;
     ensure!(run.jobs == 1 || !embedded, "a device in the client's process has one job");
     // What the start costs matters to CPU time alone.
-    Ok(setup.ceph(cores).run(contender, place, run, &Usage::default())?.speed)
+    Ok(setup.ceph(who, cores).run(contender, place, run, &Usage::default())?.speed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A gain or a ratio compares like with like: caches and read-ahead are on both sides, or on
+    /// neither.
+    #[test]
+    fn a_peer_has_the_same_caches() {
+        for who in Who::ALL {
+            let Some(peer) = who.peer() else { continue };
+            assert!(!peer.is_ours());
+            let has_cache = !who.needs_cluster();
+            assert_eq!(peer.librbd_cache() == LibrbdCache::Reads, has_cache, "{who:?}");
+            assert_eq!(who.has_gain(), who.needs_cluster(), "a gain is over the same cluster");
+        }
+    }
 
     #[test]
     fn contenders_say_what_they_are_and_what_differs() {
@@ -255,7 +322,8 @@ mod tests {
             assert_eq!(who.is_ours(), who.about().starts_with("ours: "));
             assert_eq!(who.needs_cluster(), who.in_rbd().is_some());
             let differs = who.differs();
-            for word in ["FPGA", "network", "cluster", "NBD"] {
+            let words = ["FPGA", "network", "cluster", "NBD", "caches", "read-ahead", "rbd_cache"];
+            for word in words {
                 assert!(differs.iter().any(|line| line.contains(word)), "{word} of {who:?}");
             }
         }

@@ -18,7 +18,7 @@ use crate::turns::{Results, Turns};
 const DEPTH: u32 = 64;
 
 /// The contenders that can use several cores: a device in the client's process has one.
-pub const CONTENDERS: [Who; 3] = [Who::OwnNbd, Who::CephNbd, Who::Librbd];
+pub const CONTENDERS: [Who; 4] = [Who::OwnNbd, Who::CephNbd, Who::LibrbdCache, Who::Librbd];
 
 /// The patterns of the figure.
 pub const PATTERNS: [Pattern; 2] = [Pattern::SequentialRead, Pattern::SequentialWrite];

@@ -6,7 +6,7 @@ use super::cores::{self, Scaling};
 use super::figure::{Content, Figure, Grid};
 use super::grid::Part;
 use super::paper::{self, Of, Paper, Quantity};
-use super::rows::{NOT_PRINTED, all_patterns, point, speeds, stage, value};
+use super::rows::{NOT_PRINTED, all_patterns, point, shows, speeds, stage, value};
 use super::stages::{self, Breakdowns, PaperStage};
 use super::text::{Found, differences};
 use crate::chart::{self, Bar, LineChart, Series, colour, escape};
@@ -16,7 +16,7 @@ use crate::turns::Entrant;
 
 /// The names and colours of the paper's numbers. Those of ours come before.
 const PAPER: [(Of, &str, usize); 2] =
-    [(Of::Software, "paper: software", 5), (Of::Hardware, "paper: DeLiBA-2 (hardware)", 6)];
+    [(Of::Software, "paper: software", 6), (Of::Hardware, "paper: DeLiBA-2 (hardware)", 7)];
 
 /// The page of a run.
 pub fn page(figures: &[&Figure], found: &Found, paper: &Paper, setting: &[String]) -> String {
@@ -79,7 +79,9 @@ fn legend(present: &[Who], sets: &[Of]) -> String {
 
 fn grid_charts(grid: &Grid, part: &Part, paper: &Paper) -> String {
     let is_there = |who: &Who| part.results.cells.keys().any(|(_, there)| there == who);
-    let present: Vec<Who> = Who::ALL.into_iter().filter(is_there).collect();
+    let is_shown = |who: &Who| grid.quantities.iter().any(|quantity| shows(*quantity, *who));
+    let present: Vec<Who> =
+        Who::ALL.into_iter().filter(|who| is_there(who) && is_shown(who)).collect();
     let sets: &[Of] =
         if grid.of == Of::Hardware { &[Of::Software, Of::Hardware] } else { &[Of::Software] };
     let mut html = format!("<h3>{}</h3>\n{}", part.mode.title(), legend(&present, sets));
@@ -114,7 +116,7 @@ fn grid_chart(
         points: cases
             .iter()
             .map(|(index, _)| {
-                let librbd = speeds(&part.results, *index, Who::Librbd);
+                let librbd = who.peer().and_then(|peer| speeds(&part.results, *index, peer));
                 let found = speeds(&part.results, *index, *who)?;
                 let deviation = match quantity {
                     Quantity::Throughput => found.mb_per_second_sd,

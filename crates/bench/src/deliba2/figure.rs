@@ -1,7 +1,9 @@
 //! The figures and tables of the paper that this benchmark draws again.
 
 use super::case::{ALL_SIZES, BAR_SIZES, Mode, OTHER_SIZES};
+use super::contender::Who;
 use super::paper::{Of, Quantity};
+use super::rows::shows;
 
 /// A grid of modes, sizes and patterns, measured once and shown by one figure or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +134,7 @@ pub const FIGURES: [Figure; 11] = [
     Figure {
         name: "deliba2-fig13",
         title: "Fig. 13",
-        about: "gains over librbd in throughput and IOPS, 4k-512k; needs a cluster",
+        about: "gains of our client of Ceph over librbd, 4k-512k; needs a cluster",
         content: grid(
             &Mode::ALL,
             &ALL_SIZES,
@@ -158,6 +160,22 @@ pub fn sizes(figures: &[&Figure], mode: Mode) -> Vec<u64> {
     ALL_SIZES.into_iter().filter(needs).collect()
 }
 
+/// The contenders that the figures need in a mode: those that they show, and their peers.
+pub fn contenders(figures: &[&Figure], mode: Mode) -> Vec<Who> {
+    let is_shown = |who: Who| {
+        figures.iter().any(|figure| match figure.content {
+            Content::Grid(grid) => {
+                grid.modes.contains(&mode)
+                    && grid.quantities.iter().any(|quantity| shows(*quantity, who))
+            }
+            _ => false,
+        })
+    };
+    let is_peer =
+        |who: Who| Who::ALL.into_iter().any(|ours| ours.peer() == Some(who) && is_shown(ours));
+    Who::ALL.into_iter().filter(|who| is_shown(*who) || is_peer(*who)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +191,15 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), FIGURES.len());
+    }
+
+    #[test]
+    fn a_figure_of_gains_needs_the_cluster_alone() {
+        let of = |name| contenders(&of_name(name), Mode::Replication);
+        assert_eq!(of("deliba2-fig13"), [Who::CephEmbed, Who::CephNbd, Who::Librbd]);
+        assert_eq!(of("deliba2-table1"), Who::ALL);
+        assert_eq!(of(ALL), Who::ALL);
+        assert!(of("deliba2-fig5").is_empty(), "it has no replication");
     }
 
     #[test]

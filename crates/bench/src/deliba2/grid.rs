@@ -32,14 +32,19 @@ pub struct Part {
 /// A volume of our own nodes that is open. The server ends before the files are removed.
 type Running = (Subject, Own);
 
-/// Measures the sizes in a mode.
+/// Measures the sizes in a mode, of those of the contenders that can take part.
 ///
 /// # Errors
 /// The cluster cannot be reached, or the user has interrupted the run.
-pub fn measure(lab: &Lab<'_>, mode: Mode, sizes: &[u64]) -> anyhow::Result<Part> {
+pub fn measure(
+    lab: &Lab<'_>,
+    mode: Mode,
+    sizes: &[u64],
+    contenders: &[Who],
+) -> anyhow::Result<Part> {
     let cases = cases(sizes, lab.depth);
     let names = cases.iter().map(|case| name(mode, case)).collect();
-    let contenders = lab.contenders(mode, &Who::ALL);
+    let contenders = lab.contenders(mode, contenders);
     let schedule = lab.schedule(names, &contenders);
     let mut turns = Turns::new(&schedule, lab.signals, lab.bar);
     let mut commands = BTreeMap::new();

@@ -221,7 +221,8 @@ fn measure(lab: &Lab<'_>, figures: &[&Figure], most_cores: u16) -> anyhow::Resul
     for mode in Mode::ALL {
         let sizes = figure::sizes(figures, mode);
         if !sizes.is_empty() {
-            found.parts.push(grid::measure(lab, mode, &sizes)?);
+            let contenders = figure::contenders(figures, mode);
+            found.parts.push(grid::measure(lab, mode, &sizes, &contenders)?);
             absent(lab, mode, &mut found);
         }
     }

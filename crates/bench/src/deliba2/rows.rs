@@ -1,5 +1,8 @@
 //! The rows: each point of a figure with our number, librbd's, and the paper's.
 //!
+//! The librbd of a row has the caches that ours has ([`Who::peer`]). Gains are of our client of
+//! Ceph alone ([`Who::has_gain`]).
+//!
 //! `paper` is the paper's number of the set-up that the figure is of (`paper_of`), or null with
 //! `paper_note`, because the text of the paper does not print it. Where the figure is of the
 //! hardware, `paper_software` is the paper's software at the same point, if that is printed.
@@ -28,6 +31,11 @@ pub const NOT_PRINTED: &str = "the text of the paper prints no number for this p
 /// The means of a contender in a case.
 pub fn speeds(results: &Results<Who, Measured>, case: usize, who: Who) -> Option<Speeds> {
     Speeds::means(results.rounds(case, who)?)
+}
+
+/// True if a figure shows this quantity of the contender.
+pub fn shows(quantity: Quantity, who: Who) -> bool {
+    who.has_gain() || !is_gain(quantity)
 }
 
 /// The number of a contender for a quantity. `librbd` is its peer.
@@ -61,7 +69,7 @@ fn better(quantity: Quantity) -> Better {
 }
 
 /// True for quantities that compare with librbd already.
-fn is_gain(quantity: Quantity) -> bool {
+pub fn is_gain(quantity: Quantity) -> bool {
     matches!(quantity, Quantity::ThroughputGain | Quantity::IopsGain)
 }
 
@@ -72,10 +80,11 @@ pub fn of_grid(figure: &Figure, grid: &Grid, part: &Part, paper: &Paper, code: &
         if !grid.sizes.contains(&case.load.block_bytes) {
             continue;
         }
-        let librbd = speeds(&part.results, index, Who::Librbd);
-        for who in Who::ALL.into_iter().filter(|who| who.is_ours()) {
+        for who in Who::ALL {
+            let Some(peer) = who.peer() else { continue };
             let Some(ours) = speeds(&part.results, index, who) else { continue };
-            for quantity in grid.quantities {
+            let librbd = speeds(&part.results, index, peer);
+            for quantity in grid.quantities.iter().filter(|quantity| shows(**quantity, who)) {
                 let theirs = librbd.as_ref().filter(|_| !is_gain(*quantity));
                 let numbers = (
                     value(*quantity, &ours, librbd.as_ref()),
@@ -84,7 +93,7 @@ pub fn of_grid(figure: &Figure, grid: &Grid, part: &Part, paper: &Paper, code: &
                 let title = format!("{}/{}", name(part.mode, case), who.name());
                 let unit = quantity.unit();
                 let mut row = Row::new(figure.name, title, unit, better(*quantity), numbers);
-                row.peer = theirs.map(|_| Who::Librbd.name().to_owned());
+                row.peer = theirs.map(|_| peer.name().to_owned());
                 row.seconds = ours.seconds + librbd.as_ref().map_or(0.0, |it| it.seconds);
                 add(&mut row, "runs", json!(ours.runs));
                 add(&mut row, "ours_sd", json!(deviation(*quantity, &ours)));
@@ -97,7 +106,7 @@ pub fn of_grid(figure: &Figure, grid: &Grid, part: &Part, paper: &Paper, code: &
                             Better::Less => quotient(one(theirs)?, one(ours)?),
                         }
                     };
-                    let pair = (who, Who::Librbd);
+                    let pair = (who, peer);
                     add_extent(&mut row, part.results.ratio_range(index, pair, ratio));
                 }
                 add_place(&mut row, figure, who, part.mode, code);
@@ -223,7 +232,8 @@ pub fn server_parts(cells: &[Breakdown]) -> std::collections::BTreeMap<String, f
 pub fn of_cores(figure: &Figure, found: &Scaling, paper: &Paper) -> Vec<Row> {
     let mut rows = Vec::new();
     let of = |index: usize, who| speeds(&found.results, index, who);
-    for who in super::cores::CONTENDERS.into_iter().filter(|who| who.is_ours()) {
+    for who in super::cores::CONTENDERS {
+        let Some(peer) = who.peer() else { continue };
         for pattern in PATTERNS {
             let mut best: Option<(f64, CoreCase)> = None;
             let of_pattern = |case: &CoreCase| case.case.load.pattern == pattern;
@@ -237,13 +247,13 @@ pub fn of_cores(figure: &Figure, found: &Scaling, paper: &Paper) -> Vec<Row> {
             };
             for (index, case) in cases {
                 let Some(ours) = of(index, who) else { continue };
-                let librbd = of(index, Who::Librbd);
+                let librbd = of(index, peer);
                 let theirs = librbd.as_ref().map(|it| it.mb_per_second);
                 let seconds = ours.seconds + librbd.as_ref().map_or(0.0, |it| it.seconds);
                 let title = format!("{}/{}", case.name(), who.name());
                 let numbers = (Some(ours.mb_per_second), theirs);
                 let mut row = row_of(title, numbers, seconds);
-                row.peer = theirs.map(|_| Who::Librbd.name().to_owned());
+                row.peer = theirs.map(|_| peer.name().to_owned());
                 add(&mut row, "cores", json!(case.cores));
                 add(&mut row, "ours_sd", json!(ours.mb_per_second_sd));
                 add_number(&mut row, None, Of::Software);
@@ -271,7 +281,8 @@ pub mod tests {
     use crate::deliba2::case::{ALL_SIZES, cases};
     use crate::deliba2::figure::{Content, FIGURES, of_name};
 
-    /// A run in which each contender has its own speed. `librbd` does 1,000 I/Os per second.
+    /// A run in which each contender has its own speed. `librbd` does 1,000 I/Os per second,
+    /// `librbd-cache` 2,000, and so on.
     pub fn part(mode: Mode, with_cluster: bool) -> Part {
         let cases = cases(&ALL_SIZES, 1);
         let mut results = Results::default();
@@ -323,14 +334,23 @@ pub mod tests {
                 for row in of_grid(&figure, &grid, &part, &paper(), "rs:4+2") {
                     let is_gain = row.unit.starts_with("times");
                     assert_eq!(row.theirs.is_some(), !is_gain, "{}", row.case);
-                    assert!(row.more["differs"].as_array().is_some_and(|all| all.len() >= 5));
+                    let differs = row.more["differs"].to_string();
+                    for word in ["read-ahead", "rbd_cache"] {
+                        assert!(differs.contains(word), "{}: {word}", row.case);
+                    }
+                    let is_own = row.case.contains("/own-");
+                    assert!(!(is_gain && is_own), "{}: a gain over other storage", row.case);
+                    let peer = if is_own { "librbd-cache" } else { "librbd" };
+                    assert_eq!(row.peer.as_deref(), (!is_gain).then_some(peer), "{}", row.case);
                     assert_eq!(row.more["paper"].is_null(), row.more.contains_key("paper_note"));
                     assert!(row.ours.is_some() && row.bench == figure.name);
                     assert!(keys.insert((row.case, row.unit, row.peer)), "{}", figure.name);
                 }
             }
             let cases = grid.modes.len() * grid.sizes.len() * 4;
-            assert_eq!(keys.len(), cases * 4 * grid.quantities.len(), "{}", figure.name);
+            let gains = grid.quantities.iter().filter(|quantity| is_gain(**quantity)).count();
+            let rows = 4 * (grid.quantities.len() - gains) + 2 * gains;
+            assert_eq!(keys.len(), cases * rows, "{}", figure.name);
         }
     }
 
@@ -342,9 +362,9 @@ pub mod tests {
         assert_eq!(row.more["paper_ref"], json!("DeLiBA-2, Table 1"));
         assert_eq!(
             (&row.more["paper_of"], row.peer.as_deref()),
-            (&json!("software"), Some("librbd"))
+            (&json!("software"), Some("librbd-cache"))
         );
-        assert_eq!(row.ratio, Some(4.0), "librbd does 1000, own-nbd 4000");
+        assert_eq!(row.ratio, Some(2.5), "librbd-cache does 2000, own-nbd 5000");
         let rows = rows_of("deliba2-table3", Mode::Ec, true);
         let row = find(&rows, "ec-4k-randread-qd1/ceph-nbd", "us");
         assert_eq!((&row.more["paper"], &row.more["paper_software"]), (&json!(82.0), &json!(95.0)));
@@ -352,7 +372,7 @@ pub mod tests {
             (&row.more["paper_sd"], &row.more["paper_derived"]),
             (&json!(0.696), &json!(false))
         );
-        assert!((row.ratio.expect("both") - 2.0).abs() < 1e-3, "half the latency is better");
+        assert!((row.ratio.expect("both") - 3.0).abs() < 1e-3, "a third of librbd's latency");
         assert_eq!(row.more["protection"], json!("the data pool of the cluster"));
     }
 
@@ -377,11 +397,11 @@ pub mod tests {
         assert_eq!(rows.len(), 5 * 4 * 3 * 2);
         assert!(rows.iter().all(|row| row.peer.is_none() && row.ratio.is_none()));
         let rows = rows_of("deliba2-fig13", Mode::Replication, false);
-        assert!(rows.iter().all(|row| row.ours.is_none()), "a gain needs librbd");
+        assert!(rows.is_empty(), "a gain needs librbd, and our client on the same cluster");
         let rows = rows_of("deliba2-fig13", Mode::Replication, true);
-        let row = find(&rows, "rep-4k-write-qd1/own-embed", Quantity::ThroughputGain.unit());
-        assert_eq!((row.ours, &row.more["paper"]), (Some(5.0), &json!(2.81)));
-        let row = find(&rows, "rep-16k-read-qd1/own-embed", Quantity::ThroughputGain.unit());
+        let row = find(&rows, "rep-4k-write-qd1/ceph-embed", Quantity::ThroughputGain.unit());
+        assert_eq!((row.ours, &row.more["paper"]), (Some(4.0), &json!(2.81)));
+        let row = find(&rows, "rep-16k-read-qd1/ceph-embed", Quantity::ThroughputGain.unit());
         assert_eq!(row.more["paper_derived"], json!(true));
     }
 
@@ -436,7 +456,7 @@ pub mod tests {
         let cases = crate::deliba2::cores::cases(2);
         let mut results = Results::default();
         for (index, case) in cases.iter().enumerate() {
-            for (who, mb) in [(Who::OwnNbd, 100.0), (Who::Librbd, 50.0)] {
+            for (who, mb) in [(Who::OwnNbd, 100.0), (Who::LibrbdCache, 50.0)] {
                 let bytes_per_second = mb * 1e6 * f64::from(case.cores);
                 let cell = Measured { bytes_per_second, seconds: 0.5, ..Measured::default() };
                 results.cells.insert((index, who), vec![cell]);

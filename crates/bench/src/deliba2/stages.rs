@@ -175,7 +175,7 @@ pub fn measure(lab: &Lab<'_>) -> anyhow::Result<Breakdowns> {
                 }));
             }
             let place = place.as_ref().context("there is no image")?;
-            Ok(on_cluster(&lab.setup.ceph(lab.setup.cores), place, run))
+            Ok(on_cluster(&lab.setup.ceph(turn.contender, lab.setup.cores), place, run))
         })?;
     }
     Ok(Breakdowns { cases, results: turns.results })

@@ -8,7 +8,7 @@ use super::cores::{self, Scaling};
 use super::figure::{Content, Figure, Grid};
 use super::grid::Part;
 use super::paper::{self, Of, Paper, Quantity};
-use super::rows::{NOT_PRINTED, all_patterns, point, speeds, stage, value};
+use super::rows::{NOT_PRINTED, all_patterns, is_gain, point, shows, speeds, stage, value};
 use super::stages::{self, Breakdowns, PaperStage};
 use crate::fio::Pattern;
 use crate::report::lines;
@@ -122,10 +122,10 @@ fn of_figure(figure: &Figure, found: &Found, paper: &Paper) -> String {
 
 /// One line for each pattern and size.
 fn grid_table(grid: &Grid, part: &Part, quantity: Quantity, paper: &Paper) -> String {
-    let is_gain = matches!(quantity, Quantity::ThroughputGain | Quantity::IopsGain);
+    let is_gain = is_gain(quantity);
     let present = |who: &Who| part.results.cells.keys().any(|(_, there)| there == who);
     let whos: Vec<Who> =
-        Who::ALL.into_iter().filter(|who| present(who) && (!is_gain || who.is_ours())).collect();
+        Who::ALL.into_iter().filter(|who| present(who) && shows(quantity, *who)).collect();
     let mut heading = vec![""];
     heading.extend(whos.iter().map(|who| who.name()));
     let sets: &[Of] = match (grid.of, is_gain) {
@@ -142,9 +142,9 @@ fn grid_table(grid: &Grid, part: &Part, quantity: Quantity, paper: &Paper) -> St
         if !grid.sizes.contains(&case.load.block_bytes) {
             continue;
         }
-        let librbd = speeds(&part.results, index, Who::Librbd);
         let ours = |who: &Who| {
             let found = speeds(&part.results, index, *who);
+            let librbd = who.peer().and_then(|peer| speeds(&part.results, index, peer));
             number(found.and_then(|found| value(quantity, &found, librbd.as_ref())))
         };
         let quoted = |of: &Of| {

@@ -37,6 +37,9 @@ const JOB_BYTES_MAX: usize = 16 << 20;
 /// The driver's bounds for jobs that become one operation: jobs, and bytes read and written.
 const BATCH_JOBS_MAX: usize = 16;
 const BATCH_BYTES_MAX: usize = 4 << 20;
+/// What a run with the device says of its cycles.
+const COUNTED: &str = "fpga: cycles counted by the simulated device in this run, of objects up to \
+                       16M; 64M is four times the job of 16M";
 /// The recorded cycles.
 const RECORDED: &str = include_str!("fpga_cycles.json");
 
@@ -59,7 +62,7 @@ pub fn measure(check: Check<'_>, found: &mut Findings) -> anyhow::Result<()> {
     let largest = SIZES.into_iter().max().unwrap_or(0);
     let all = match simulated::start(None) {
         Ok(running) => {
-            found.notes.push("fpga: cycles counted by the simulated device in this run".to_owned());
+            found.notes.push(COUNTED.to_owned());
             cycles_of_all(&running, largest, check)?
         }
         Err(error) => {
@@ -221,6 +224,16 @@ mod tests {
             assert!(who == name && (rate - expected).abs() < 1e-9, "{who} {rate}");
         }
         assert!(points(&[entry(1, 0)]).is_empty(), "no cycles are no rate");
+    }
+
+    /// Only objects above one job are multiplied, and the report says which.
+    #[test]
+    fn multiplied_cycles_are_told() {
+        let jobs = |bytes: usize| bytes.div_ceil(JOB_BYTES_MAX);
+        let multiplied: Vec<(usize, usize)> =
+            SIZES.iter().map(|&bytes| (bytes, jobs(bytes))).filter(|(_, jobs)| *jobs > 1).collect();
+        assert_eq!(multiplied, [(64 << 20, 4)], "{COUNTED}");
+        assert!(COUNTED.contains("64M is four times the job of 16M"));
     }
 
     #[test]

@@ -43,14 +43,24 @@ pub enum Measure {
     WithFio,
     /// Context switches of the client.
     Switches,
+    /// Context switches of client and fio.
+    WithFioSwitches,
     /// CPU time of the OSDs.
     Osd,
 }
 
 impl Measure {
     /// All measures.
-    pub const ALL: [Self; 7] =
-        [Self::Iops, Self::Mean, Self::P99, Self::Client, Self::WithFio, Self::Switches, Self::Osd];
+    pub const ALL: [Self; 8] = [
+        Self::Iops,
+        Self::Mean,
+        Self::P99,
+        Self::Client,
+        Self::WithFio,
+        Self::Switches,
+        Self::WithFioSwitches,
+        Self::Osd,
+    ];
 
     /// Its unit.
     pub fn unit(self) -> &'static str {
@@ -61,6 +71,7 @@ impl Measure {
             Self::Client => "us of client CPU per I/O",
             Self::WithFio => "us of client and fio CPU per I/O",
             Self::Switches => "context switches per I/O",
+            Self::WithFioSwitches => "context switches of client and fio per I/O",
             Self::Osd => "us of OSD CPU per I/O",
         }
     }
@@ -81,6 +92,7 @@ impl Measure {
             Self::Client => Some(found.client_us_per_io),
             Self::WithFio => found.with_fio_us_per_io,
             Self::Switches => Some(found.switches_per_io),
+            Self::WithFioSwitches => found.with_fio_switches_per_io,
             Self::Osd => found.osd_us_per_io,
         }
     }
@@ -89,8 +101,16 @@ impl Measure {
     fn of_peer(self, found: &Summary) -> Option<f64> {
         match self {
             Self::WithFio => found.with_fio_us_per_io.or(Some(found.client_us_per_io)),
+            Self::WithFioSwitches => found.with_fio_switches_per_io.or(Some(found.switches_per_io)),
             _ => self.of(found),
         }
+    }
+
+    /// True if the numbers of both count the same work. librbd's client is fio's whole process. The
+    /// cost of a server alone would leave fio out on one side.
+    fn is_comparable(self, ours: Contender, peer: Contender) -> bool {
+        let is_half = ours.has_server() != peer.has_server();
+        !(is_half && matches!(self, Self::Client | Self::Switches))
     }
 
     /// The ratio within a round; more than 1 is better for us.
@@ -99,16 +119,15 @@ impl Measure {
         let less = |ours_value: f64, theirs_value: f64| {
             quotient(per_io(theirs, theirs_value), per_io(ours, ours_value))
         };
+        let all = |cell: &Cell| cell.client.plus(&cell.fio);
         match self {
             Self::Iops => quotient(ours.speed.iops, theirs.speed.iops),
             Self::Mean => quotient(theirs.speed.mean_us, ours.speed.mean_us),
             Self::P99 => quotient(theirs.speed.p99_us, ours.speed.p99_us),
             Self::Client => less(ours.client.cpu_s(), theirs.client.cpu_s()),
-            Self::WithFio => {
-                let all = |cell: &Cell| cell.client.plus(&cell.fio).cpu_s();
-                less(all(ours), all(theirs))
-            }
+            Self::WithFio => less(all(ours).cpu_s(), all(theirs).cpu_s()),
             Self::Switches => less(ours.client.switches, theirs.client.switches),
+            Self::WithFioSwitches => less(all(ours).switches, all(theirs).switches),
             Self::Osd => less(ours.osd_cpu_s?, theirs.osd_cpu_s?),
         }
     }
@@ -124,6 +143,9 @@ enum Target {
 }
 
 /// The target of a comparison. `None` without a target.
+///
+/// librbd's process is fio's. So a client in the process of its load is compared by that process,
+/// and one behind a server by server and fio together.
 fn target(
     kind: PlaceKind,
     case: &Case,
@@ -134,11 +156,15 @@ fn target(
     let depth = case.load.depth;
     match (ours, theirs, measure) {
         _ if !is_small => None,
-        (Contender::Embed | Contender::Nbd, Contender::Librbd, Measure::Client) => match depth {
+        (Contender::Embed, Contender::Librbd, Measure::Client)
+        | (Contender::Nbd, Contender::Librbd, Measure::WithFio) => match depth {
             1 => Some(Target::Ratio(2.0)),
             _ => Some(Target::Ratio(4.0)),
         },
-        (Contender::Embed | Contender::Nbd, Contender::Librbd, Measure::Switches) if depth > 1 => {
+        (Contender::Embed, Contender::Librbd, Measure::Switches)
+        | (Contender::Nbd, Contender::Librbd, Measure::WithFioSwitches)
+            if depth > 1 =>
+        {
             Some(Target::AtMost(0.3))
         }
         (Contender::Embed | Contender::Nbd, Contender::Librbd, Measure::Mean)
@@ -210,7 +236,8 @@ impl Comparison<'_> {
     }
 
     fn row(&self, results: &Results, peer: Option<&(Contender, Summary)>, measure: Measure) -> Row {
-        let theirs = peer.and_then(|(_, theirs)| measure.of_peer(theirs));
+        let alike = peer.filter(|(peer, _)| measure.is_comparable(self.contender, *peer));
+        let theirs = alike.and_then(|(_, theirs)| measure.of_peer(theirs));
         let numbers = (measure.of(&self.ours), theirs);
         let name = format!("{}{}/{}", self.kind.prefix(), self.case.name(), self.contender.name());
         let limit = match (measure, self.kind) {
@@ -227,7 +254,9 @@ impl Comparison<'_> {
             row.peer = Some(peer.name().to_owned());
             let pair = (self.contender, *peer);
             let ratio = |ours: &Cell, theirs: &Cell| measure.ratio(ours, theirs);
-            add_extent(&mut row, results.turns.ratio_range(self.index, pair, ratio));
+            if alike.is_some() {
+                add_extent(&mut row, results.turns.ratio_range(self.index, pair, ratio));
+            }
         }
         if measure == Measure::Iops {
             row.more.insert("ours_detail".to_owned(), json!(self.ours));
@@ -316,8 +345,6 @@ mod tests {
         let cpu = Measure::Client.unit();
         let row = find(&rows, "4k-randread-qd32/embed", "librbd", cpu);
         assert_eq!((row.target, row.pass), (Some(4.0), Some(true)));
-        let row = find(&rows, "4k-randread-qd32/nbd", "librbd", cpu);
-        assert_eq!((row.target, row.pass), (Some(4.0), Some(false)));
         let row = find(&rows, "4k-randwrite-qd1/embed", "librbd", cpu);
         assert_eq!((row.target, row.pass), (Some(2.0), Some(true)));
         let row = find(&rows, "128k-randread-qd16/embed", "librbd", cpu);
@@ -356,12 +383,24 @@ mod tests {
     #[test]
     fn fio_behind_a_server_is_compared_with_fio_around_librbd() {
         let mut results = results();
-        let mut served = cell(11_000.0, 25.0, 0.5);
-        served.fio.user_s = 0.015;
+        let mut served = cell(11_000.0, 9.0, 0.1);
+        served.fio = Usage { user_s: 0.031, system_s: 0.0, switches: 300.0 };
         results.turns.cells.insert((2, Contender::Nbd), vec![served; 2]);
         let rows = compare(PlaceKind::Cluster, &cases(), &results, 2);
         let row = find(&rows, "4k-randread-qd32/nbd", "librbd", Measure::WithFio.unit());
         assert_eq!((row.ours, row.theirs), (Some(40.0), Some(40.0)));
+        assert_eq!((row.target, row.pass), (Some(4.0), Some(false)), "librbd's process is fio's");
+        let row = find(&rows, "4k-randread-qd32/nbd", "librbd", Measure::WithFioSwitches.unit());
+        assert_eq!((row.ours, row.theirs), (Some(0.4), Some(2.0)));
+        assert_eq!((row.target, row.pass), (Some(0.3), Some(false)));
+        for measure in [Measure::Client, Measure::Switches] {
+            let row = find(&rows, "4k-randread-qd32/nbd", "librbd", measure.unit());
+            assert_eq!((row.target, row.pass), (None, None), "the server is half of the path");
+            let compared = (row.theirs, row.ratio, row.more.get("ratio_max"));
+            assert_eq!(compared, (None, None, None), "{measure:?}: fio is in librbd's number");
+            let row = find(&rows, "4k-randread-qd32/embed", "librbd", measure.unit());
+            assert!(row.theirs.is_some() && row.target.is_some());
+        }
         let embed =
             |row: &&Row| row.case.ends_with("/embed") && row.unit == Measure::WithFio.unit();
         assert_eq!(rows.iter().find(embed).map(|row| &row.case), None);

@@ -14,7 +14,7 @@ use anyhow::{Context, bail, ensure};
 use super::librados::Librados;
 use super::mapped::Mapped;
 use super::objects::ObjectClient;
-use super::place::Place;
+use super::place::{LibrbdCache, Place};
 use crate::fio::{self, FioTarget, Load, Measured, Run};
 use crate::generator::{GeneratorTask, InProcess};
 use crate::process::{Server, SwitchCounter, pin};
@@ -132,6 +132,8 @@ pub struct Setup {
     pub cores: u16,
     /// The CPUs of clients; all without a list.
     pub cpus: Option<Vec<usize>>,
+    /// The cache of librbd.
+    pub librbd_cache: LibrbdCache,
 }
 
 impl Setup {
@@ -333,7 +335,7 @@ impl Setup {
 
     fn fio_command(&self, place: &Place, target: &FioTarget) -> Command {
         let mut command = Command::new("fio");
-        command.envs(place.address.environment()).current_dir(&self.folder);
+        command.envs(place.address.environment(self.librbd_cache)).current_dir(&self.folder);
         // In front of a server, fio is not what is measured.
         if matches!(target, FioTarget::Rbd { .. }) {
             self.pin(&mut command);

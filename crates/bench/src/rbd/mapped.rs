@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
-use super::place::Address;
+use super::place::{Address, LibrbdCache};
 
 /// A mapped image. Dropping this unmaps it.
 pub struct Mapped {
@@ -45,7 +45,7 @@ impl Mapped {
     pub fn map(address: &Address) -> anyhow::Result<Self> {
         let command = || {
             let mut command = Command::new("rbd-nbd");
-            command.envs(address.environment()).args(["--id", &address.id]);
+            command.envs(address.environment(LibrbdCache::Off)).args(["--id", &address.id]);
             command
         };
         let said = run(command().arg("map").arg(address.path()))?;

@@ -41,7 +41,7 @@ use fieldstone_console::signals::Signals;
 use fieldstone_units as units;
 
 use self::contender::{Contender, Setup, divide, is_shared};
-use self::place::{Layout, Place, PlaceKind, Wanted};
+use self::place::{Layout, LibrbdCache, Place, PlaceKind, Wanted};
 use self::run::{Results, RunConfig};
 use self::text::Part;
 use super::folder::RunFolder;
@@ -133,6 +133,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<()> {
         folder: folder.sockets.clone(),
         cores: args.shared.cores(),
         cpus,
+        librbd_cache: LibrbdCache::Off,
     };
     if !options.null {
         let wanted = Wanted {

@@ -67,13 +67,38 @@ pub struct Address {
     pub image: String,
 }
 
+/// The cache of librbd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LibrbdCache {
+    /// None: every access goes to the OSDs, as those of our images do by default.
+    #[default]
+    Off,
+    /// One of 32 MiB, librbd's default size. Reads fill it, and librbd reads ahead for the whole
+    /// run; writes go through. So it does what the default layers of our volumes do. librbd's own
+    /// defaults keep no data of reads (`writearound`), and stop to read ahead after 50 MiB.
+    Reads,
+}
+
+impl LibrbdCache {
+    /// The options of programs with librbd.
+    pub fn options(self) -> &'static str {
+        match self {
+            Self::Off => "--rbd_cache=false",
+            Self::Reads => {
+                "--rbd_cache=true --rbd_cache_policy=writethrough \
+                 --rbd_readahead_disable_after_bytes=0"
+            }
+        }
+    }
+}
+
 impl Address {
-    /// The image as a target of `serve` and `embed`.
+    /// The image as a target of `serve` and `embed`: without a cache, whatever ceph.conf says.
     pub fn target(&self) -> String {
         let [pool, image, conf, id] =
             [&self.pool, &self.image, &self.conf.display().to_string(), &self.id]
                 .map(|text| escape(text));
-        format!("ceph:{pool}/{image}:conf={conf}:id={id}")
+        format!("ceph:{pool}/{image}:conf={conf}:id={id}:cache=none")
     }
 
     /// The image as `rbd` names it.
@@ -81,11 +106,11 @@ impl Address {
         format!("{}/{}", self.pool, self.image)
     }
 
-    /// Variables of the environment for programs with librbd: the configuration file, and no cache
-    /// in the library. All contenders then send every access to the OSDs.
-    pub fn environment(&self) -> [(&'static str, String); 2] {
+    /// Variables of the environment for programs with librbd: the configuration file, and the cache
+    /// in the library.
+    pub fn environment(&self, cache: LibrbdCache) -> [(&'static str, String); 2] {
         let own = std::env::var("CEPH_ARGS").unwrap_or_default();
-        let arguments = format!("{own} --rbd_cache=false");
+        let arguments = format!("{own} {}", cache.options());
         [
             ("CEPH_CONF", self.conf.display().to_string()),
             ("CEPH_ARGS", arguments.trim_start().to_owned()),
@@ -467,11 +492,13 @@ mod tests {
             pool: "rep".to_owned(),
             image: "x\\y".to_owned(),
         };
-        assert_eq!(address.target(), "ceph:rep/x\\\\y:conf=/a\\:b/ceph.conf:id=vm");
+        assert_eq!(address.target(), "ceph:rep/x\\\\y:conf=/a\\:b/ceph.conf:id=vm:cache=none");
         assert_eq!(address.path(), "rep/x\\y");
-        let environment = address.environment();
+        let environment = address.environment(LibrbdCache::Off);
         assert_eq!(environment[0].1, "/a:b/ceph.conf");
         assert!(environment[1].1.ends_with("--rbd_cache=false"));
+        let [_, (_, cached)] = address.environment(LibrbdCache::Reads);
+        assert!(cached.contains("--rbd_cache=true") && cached.contains("after_bytes=0"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 
 use super::contender::{ANSWER_MAX, Cell, Contender, Setup};
 use super::open::OpenTask;
-use super::place::Place;
+use super::place::{LibrbdCache, Place};
 use crate::case::Case;
 use crate::choice::chosen;
 use crate::fio::{Pattern, Run};
@@ -176,7 +176,7 @@ impl Runner<'_> {
 
     fn open_once(&self, task: &GeneratorTask, place: &Place) -> anyhow::Result<Usage> {
         let mut command = task.command(&self.setup.program)?;
-        command.envs(place.address.environment());
+        command.envs(place.address.environment(LibrbdCache::Off));
         let ended = run_counted(command, ANSWER_MAX)?;
         ensure!(ended.status.success(), "{}", ended.stderr.trim());
         serde_json::from_str(&ended.stdout).context("the usage is not as expected")

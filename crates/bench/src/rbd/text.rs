@@ -85,6 +85,7 @@ fn case_table(index: usize, part: &Part<'_>, cpus: usize) -> Option<String> {
         "sys",
         "switches/IO",
         "with fio us/IO",
+        "with fio switches/IO",
         "OSD us/IO",
         "bound IOPS",
     ]);
@@ -112,6 +113,7 @@ fn case_row(contender: Contender, found: &Summary, bound: Option<f64>) -> Vec<St
         number(Some(found.client_system_us_per_io)),
         number(Some(found.switches_per_io)),
         found.with_fio_us_per_io.map_or(String::new(), |us| number(Some(us))),
+        found.with_fio_switches_per_io.map_or(String::new(), |all| number(Some(all))),
         number(found.osd_us_per_io),
         bound.map_or(String::new(), |iops| number(Some(iops))),
     ]

@@ -13,6 +13,7 @@
 //! | [`packet`], [`state`] | the layouts of `firmware/layout.h` |
 //! | [`command`] | what handlers ask of the NIC |
 //! | [`engine`] | what executes handlers: a core, or the host's build of the firmware |
+//! | [`arrivals`] | which packets of a message have come: each counts once |
 //! | [`hpu`] | a core with its memories, protection and command unit |
 //! | [`nic`] | a NIC that handles packets one after the other |
 //! | [`profile`] | what each handler costs |
@@ -21,6 +22,7 @@
 //! costs: the paper's, or those that [`profile`] counts. Clusters, the packet scheduler and copies
 //! between memories are there, and not here.
 
+pub mod arrivals;
 pub mod build;
 pub mod command;
 pub mod engine;

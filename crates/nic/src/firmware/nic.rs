@@ -3,19 +3,26 @@
 //!
 //! It is the functional half of a NIC, without time. A packet whose flag says first opens an entry
 //! and runs the header handler; if that refuses, the rest of the message is dropped. Each packet of
-//! an accepted message runs the payload handler. After the last one the completion handler runs,
-//! and the message takes no more packets. A message stays until a handler frees its entry, or the
-//! node's CPU does so with [`Nic::release`]. [`Nic::cleanup`] is for messages that stay for
+//! an accepted message runs the payload handler, once ([`Arrivals`]): packets that come again are
+//! strays. Behind the first, packets come in any order. When all are there, the completion handler
+//! runs, and the message takes no more packets. A message stays until a handler frees its entry, or
+//! the node's CPU does so with [`Nic::release`]. [`Nic::cleanup`] is for messages that stay for
 //! too long.
 //!
+//! **Who sends is the network's word.** A message is found by its source and its number, and only
+//! the first packet has a capability. So the NIC takes the source from the connection that the
+//! packet came by, as an RDMA NIC does, and a packet whose header has another one is a stray. The
+//! network is trusted with that, as in the paper (section IV).
+//!
 //! An input error never stops the NIC. A packet that is longer than a packet may be runs no
-//! handler. What a handler did wrong comes out as [`Output::Fault`]. After a fault of a payload or
-//! completion handler the message takes no more packets, and its cleanup handler runs: a parity
-//! write, which the message may be part of, gives its accumulators back. After a fault of a header
-//! or cleanup handler the message is forgotten.
+//! handler. What a handler did wrong comes out as [`Output::Fault`]. After a fault of a header,
+//! payload or completion handler the message takes no more packets, and its cleanup handler runs: a
+//! parity write, which the message may be part of, gives its accumulators back. After a fault of a
+//! cleanup handler the message is forgotten.
 
 use std::collections::BTreeMap;
 
+use crate::firmware::arrivals::Arrivals;
 use crate::firmware::command::Command;
 use crate::firmware::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS};
 use crate::firmware::packet::{
@@ -45,7 +52,8 @@ pub enum Output {
     },
     /// There was no entry for a message: it is dropped.
     Full,
-    /// A packet that belongs to no message, or is longer than a packet may be: it is dropped.
+    /// A packet that is dropped: it belongs to no message, came before, names another source than
+    /// its sender, or is longer than a packet may be.
     Stray,
     /// A handler did not end as it should.
     Fault(EngineError),
@@ -66,7 +74,9 @@ pub struct Ran {
 struct Message {
     slot: u32,
     request_id: u32,
-    /// It takes no more packets: its last one was handled, or a handler has faulted.
+    /// The packets that have come.
+    arrivals: Arrivals,
+    /// It takes no more packets: all were handled, or a handler has faulted.
     ended: bool,
 }
 
@@ -130,30 +140,29 @@ impl<E: Engine> Nic<E> {
         std::mem::take(&mut self.runs)
     }
 
-    /// Handles a packet at `now_ns` of the node's clock.
-    pub fn packet(&mut self, packet: &[u8], now_ns: u64) -> Vec<Output> {
+    /// Handles a packet at `now_ns` of the node's clock. `from` is the node that sent it, as the
+    /// network says.
+    pub fn packet(&mut self, from: u32, packet: &[u8], now_ns: u64) -> Vec<Output> {
         let mut out = Vec::new();
         let header = match PacketHeader::parse(packet) {
-            Some(header) if packet.len() <= MAX_PACKET_BYTES => header,
+            Some(header) if header.source == from && packet.len() <= MAX_PACKET_BYTES => header,
             _ => return vec![Output::Stray],
         };
         let name = (header.source, header.message);
-        if header.place & PLACE_FIRST != 0 && !self.open(name, packet, now_ns, &mut out) {
-            return out;
-        }
-        let last = header.place & PLACE_LAST != 0;
-        let message = match self.messages.get_mut(&name) {
-            Some(message) if !message.ended => {
-                message.ended = last;
-                *message
+        if header.place & PLACE_FIRST != 0 {
+            if header.place as u16 != 0 {
+                return vec![Output::Stray];
             }
-            _ => {
-                out.push(Output::Stray);
+            if !self.open(name, packet, now_ns, &mut out) {
                 return out;
             }
+        }
+        let Some(message) = self.take(name, &header) else {
+            out.push(Output::Stray);
+            return out;
         };
         let payload = self.run(Handler::Payload, name, message, packet, now_ns, &mut out);
-        if last && payload.is_some() && self.messages.contains_key(&name) {
+        if message.ended && payload.is_some() && self.messages.contains_key(&name) {
             self.run(Handler::Completion, name, message, &[], now_ns, &mut out);
         }
         out
@@ -178,6 +187,18 @@ impl<E: Engine> Nic<E> {
         }
     }
 
+    /// Counts a packet. The answer is its message, as it then is; `None` if it belongs to none, or
+    /// has come before.
+    fn take(&mut self, name: (u32, u32), header: &PacketHeader) -> Option<Message> {
+        let message = self.messages.get_mut(&name)?;
+        let ends = header.place & PLACE_LAST != 0;
+        if message.ended || !message.arrivals.take(header.place as u16, ends) {
+            return None;
+        }
+        message.ended = message.arrivals.is_complete();
+        Some(*message)
+    }
+
     /// Whether the message is open now.
     fn open(
         &mut self,
@@ -197,14 +218,16 @@ impl<E: Engine> Nic<E> {
         };
         let generation = &mut self.generations[slot as usize];
         *generation = generation.wrapping_add(1);
-        let message = Message { slot, request_id: slot | *generation << 12, ended: false };
+        let request_id = slot | *generation << 12;
+        let message = Message { slot, request_id, arrivals: Arrivals::default(), ended: false };
         self.messages.insert(name, message);
-        let verdict = self.run(Handler::Header, name, message, packet, now_ns, out);
-        if verdict != Some(1) {
-            self.forget(name);
-            return false;
+        match self.run(Handler::Header, name, message, packet, now_ns, out) {
+            Some(1) => return true,
+            Some(_) => self.forget(name),
+            // The cleanup handler has run, and knows what is left of the message.
+            None => {}
         }
-        true
+        false
     }
 
     /// Runs a handler and does its commands; the answer is its result, `None` after a fault.
@@ -223,11 +246,11 @@ impl<E: Engine> Nic<E> {
             Err(error) => {
                 out.push(Output::Fault(error));
                 match (handler, self.messages.get_mut(&name)) {
-                    (Handler::Payload | Handler::Completion, Some(open)) => {
+                    (Handler::Cleanup, _) | (_, None) => self.forget(name),
+                    (_, Some(open)) => {
                         open.ended = true;
                         self.run(Handler::Cleanup, name, message, &[], now_ns, out);
                     }
-                    _ => self.forget(name),
                 }
                 return None;
             }

@@ -126,7 +126,7 @@ pub fn handler_costs(program: &Program, multiply: Multiply) -> Result<HandlerCos
     let data_3 = of(Role::Data(Rs { k: 6, m: 3 }))?;
     let parity = of(Role::Parity(Rs { k: 6, m: 3 }))?;
     Ok(HandlerCosts {
-        header: single.header,
+        header: [single.header, ring.header, tree.header],
         payload: [single.payload, ring.payload, tree.payload],
         completion: [single.completion, ring.completion, tree.completion],
         encode_2: data_2.payload,
@@ -143,7 +143,7 @@ fn run(nic: &mut Nic<Hpu>, role: Role, bytes: usize, round: u32) -> Result<Vec<R
         for mut packet in write.packets() {
             packet[0..4].copy_from_slice(&source.to_le_bytes());
             packet[14] = rank;
-            for output in nic.packet(&packet, 1) {
+            for output in nic.packet(source, &packet, 1) {
                 match output {
                     Output::Fault(error) => return Err(error.into()),
                     Output::Send(sent) => match Reply::parse(&sent) {

@@ -2,7 +2,8 @@
 //!
 //! The defaults are the paper's Tables I and II. The instructions are printed. The cycles of k = 1
 //! are printed, too. Those of ring and tree contain the wait for the egress port, which the model
-//! makes itself; so their cycles here are their instructions at the IPC of k = 1. A model of the
+//! makes itself; so their cycles here are their instructions at the IPC of k = 1. Their header
+//! handlers have as many instructions as that of k = 1. A model of the
 //! cores that runs real firmware can replace every number.
 
 use super::spin::Handler;
@@ -48,9 +49,10 @@ pub enum Role {
 /// Costs of all handlers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandlerCosts {
-    /// The header handler: Table I, k = 1.
-    pub header: Cost,
-    /// Payload handlers that forward to 0, 1 and 2 nodes: Table I, k = 1, ring, PBT.
+    /// Header handlers of writes that are forwarded to 0, 1 and 2 nodes: Table I, k = 1, ring, PBT.
+    /// Those of codes have the first.
+    pub header: [Cost; 3],
+    /// Payload handlers of the same.
     pub payload: [Cost; 3],
     /// Completion handlers of the same.
     pub completion: [Cost; 3],
@@ -70,7 +72,7 @@ pub struct HandlerCosts {
 impl Default for HandlerCosts {
     fn default() -> Self {
         Self {
-            header: Cost::new(120, 211),
+            header: [Cost::new(120, 211); 3],
             // 105 and 130 instructions at 55 / 92 per cycle.
             payload: [Cost::new(55, 92), Cost::new(105, 176), Cost::new(130, 217)],
             // 65 and 82 instructions at 66 / 107 per cycle.
@@ -88,7 +90,10 @@ impl HandlerCosts {
     /// The cost of a handler in a role, on a packet with `payload_bytes` of data.
     pub fn of(&self, handler: Handler, role: Role, payload_bytes: u32) -> Cost {
         match (handler, role) {
-            (Handler::Header, _) => self.header,
+            (Handler::Header, Role::Store { children }) => {
+                self.header[usize::from(children.min(2))]
+            }
+            (Handler::Header, Role::Data(_) | Role::Parity(_)) => self.header[0],
             (Handler::Payload, Role::Store { children }) => {
                 self.payload[usize::from(children.min(2))]
             }

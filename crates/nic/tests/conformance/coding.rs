@@ -9,7 +9,7 @@ use crate::node::{Cluster, Node};
 use crate::writes::{CLIENT, EPOCH, MASTER, PLACE, STAGING_LEN, VOLUME, extent, settings, write};
 
 /// Where parity nodes store the parity.
-const PARITY_PLACE: u64 = PLACE + 0x9000;
+pub const PARITY_PLACE: u64 = PLACE + 0x9000;
 
 /// Data nodes 0 to k - 1, parity nodes k to k + m - 1; the packets interleaved as in figure 14.
 fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
@@ -102,6 +102,12 @@ fn intermediate_of(column: usize, request: u64, mut write: Write) -> Vec<Vec<u8>
         packet[14] = 1; // the rank of the first parity node
     }
     packets
+}
+
+/// The parity of three columns of [`intermediate`]: what data nodes send is added up as it is.
+pub fn sum_of_columns(len: usize) -> Vec<u8> {
+    let data: Vec<Vec<u8>> = code_writes(3, 2, len).into_iter().map(|w| w.data).collect();
+    (0..len).map(|i| data[0][i] ^ data[1][i] ^ data[2][i]).collect()
 }
 
 pub fn status(outputs: &[Output]) -> Option<u32> {
@@ -197,10 +203,7 @@ fn a_parity_write_is_joined_by_its_own_messages_only() {
                 let outputs = node.packet(&intermediate(column, 1, len)[0]);
                 assert_eq!(status(&outputs), (column == 2).then_some(0), "{outputs:?}");
             }
-            // What data nodes send is added up as it is.
-            let data: Vec<Vec<u8>> = code_writes(3, 2, len).into_iter().map(|w| w.data).collect();
-            let sum: Vec<u8> = (0..len).map(|i| data[0][i] ^ data[1][i] ^ data[2][i]).collect();
-            assert!(node.stored(PARITY_PLACE, len) == sum);
+            assert!(node.stored(PARITY_PLACE, len) == sum_of_columns(len));
             assert_eq!(node.storage.len(), len);
             assert_eq!(status(&node.cleanup((9, 1))), Some(6));
             assert!(node.is_clean());

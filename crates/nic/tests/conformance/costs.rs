@@ -5,12 +5,13 @@ use fieldstone_nic::firmware::engine::Handler;
 use fieldstone_nic::firmware::hpu::Surroundings;
 use fieldstone_nic::firmware::nic::Nic;
 use fieldstone_nic::firmware::packet::Scheme;
-use fieldstone_nic::firmware::profile::{Profile, ProfileError, profile};
+use fieldstone_nic::firmware::profile::{Profile, ProfileError, handler_costs, profile};
 use fieldstone_nic::firmware::state::Multiply;
 use fieldstone_nic::network::handlers::{HandlerCosts, Role, Rs};
+use fieldstone_nic::network::spin::Handler as ModelHandler;
 use fieldstone_nic::riscv::core::Costs;
 
-use crate::writes::{NOW_NS, hpu, program, settings, write};
+use crate::writes::{CLIENT, NOW_NS, hpu, program, settings, write};
 
 const RS32: Role = Role::Data(Rs { k: 3, m: 2 });
 const RS63: Role = Role::Data(Rs { k: 6, m: 3 });
@@ -70,6 +71,22 @@ fn a_packet_that_cannot_be_is_an_error() {
     assert!(refused.is_err(), "{refused:?}");
 }
 
+/// The network model gets the costs of each role: a header handler that finds children costs more
+/// than one that has none to find.
+#[test]
+fn the_model_has_the_header_handlers_of_ring_and_tree() {
+    let Some(program) = program(Multiply::Table) else { return };
+    let costs = handler_costs(&program, Multiply::Table).unwrap();
+    for children in 0..3u16 {
+        let role = Role::Store { children };
+        let alone = of(Multiply::Table, role).unwrap();
+        assert_eq!(costs.of(ModelHandler::Header, role, 2016), alone.header, "{children}");
+        assert_eq!(costs.of(ModelHandler::Completion, role, 2016), alone.completion);
+    }
+    assert!(costs.header[0].cycles < costs.header[1].cycles, "{:?}", costs.header);
+    assert!(costs.header[1].cycles < costs.header[2].cycles, "{:?}", costs.header);
+}
+
 /// What the core's surroundings cost is what [`Hpu::set_costs`] says. The payload handler of a
 /// single write has one atomic operation and one command of five words.
 #[test]
@@ -80,7 +97,7 @@ fn surroundings_cost_what_is_set() {
         let mut nic = Nic::new(hpu(&program, &settings));
         nic.engine_mut().set_costs(Costs::RI5CY, surroundings);
         for packet in write(Scheme::Single, 1, 100).packets() {
-            nic.packet(&packet, NOW_NS);
+            nic.packet(CLIENT, &packet, NOW_NS);
         }
         let runs = nic.take_runs();
         let ran = runs.iter().find(|ran| ran.handler == Handler::Payload).unwrap();

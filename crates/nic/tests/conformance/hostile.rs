@@ -7,8 +7,9 @@ use fieldstone_nic::firmware::state::Multiply;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::coding::status;
 use crate::node::Node;
-use crate::writes::{settings, write};
+use crate::writes::{CLIENT, settings, write};
 
 /// Packets of all schemes and roles for node 1.
 fn sources() -> Vec<Vec<u8>> {
@@ -65,11 +66,41 @@ fn change(random: &mut ChaCha8Rng, packet: &mut Vec<u8>) {
 fn clean_up(node: &mut Node) {
     for name in node.core.open_messages() {
         for output in node.cleanup(name) {
-            if let Output::Event { code: 4, arguments: [request_id, _] } = output {
+            if let Output::Event { code: 4 | 5, arguments: [request_id, _] } = output {
                 node.release(request_id);
             }
         }
     }
+}
+
+/// Only the first packet of a message has a capability, and a message is found by its source. So
+/// packets count only if they come from the source that they name. A client without a right adds
+/// nothing to the open write of another one, and opens none in the name of a node that forwards.
+#[test]
+fn packets_in_the_name_of_another_node_are_strays() {
+    const INTRUDER: u32 = 200;
+    let Some(mut node) = Node::new(&settings(1, Multiply::Table, 3, 2)) else { return };
+    let mut victim = write(Scheme::Ring { k: 3 }, 3, 6000).packets();
+    for packet in &mut victim {
+        packet[14] = 1;
+    }
+    node.packet(&victim[0]);
+    let stored = node.storage.clone();
+    for mut packet in victim[1..].iter().cloned() {
+        packet[24..].fill(0xa5);
+        assert_eq!(node.packet_from(INTRUDER, &packet), [Output::Stray]);
+        // In its own name it has no message.
+        packet[0..4].copy_from_slice(&INTRUDER.to_le_bytes());
+        assert_eq!(node.packet_from(INTRUDER, &packet), [Output::Stray]);
+    }
+    let mut forwarded = victim[0].clone();
+    forwarded[0..4].copy_from_slice(&0u32.to_le_bytes());
+    assert_eq!(node.packet_from(INTRUDER, &forwarded), [Output::Stray]);
+    assert!(node.storage == stored);
+    assert_eq!(node.core.open_messages(), [(CLIENT, 7)]);
+    let outputs: Vec<Output> = victim[1..].iter().flat_map(|packet| node.packet(packet)).collect();
+    assert_eq!(status(&outputs), Some(0));
+    assert!(node.is_clean());
 }
 
 /// Packets with random changes, of all schemes, in random order: both engines agree on each, no
@@ -98,7 +129,7 @@ fn hostile_packets_change_nothing_else() {
                     stored += 1;
                     assert!(address + bytes.len() as u64 <= end);
                 }
-                Output::Event { code: 4, arguments: [request_id, _] } => {
+                Output::Event { code: 4 | 5, arguments: [request_id, _] } => {
                     staged += 1;
                     node.release(request_id);
                 }

@@ -39,9 +39,15 @@ impl Node {
         self.settings = settings.clone();
     }
 
+    /// A packet of the node that its header names.
     pub fn packet(&mut self, packet: &[u8]) -> Vec<Output> {
-        let core = self.core.packet(packet, NOW_NS);
-        let host = self.host.packet(packet, NOW_NS);
+        self.packet_from(source(packet), packet)
+    }
+
+    /// A packet that the node `from` sends, whatever its header says.
+    pub fn packet_from(&mut self, from: u32, packet: &[u8]) -> Vec<Output> {
+        let core = self.core.packet(from, packet, NOW_NS);
+        let host = self.host.packet(from, packet, NOW_NS);
         self.compare(core, &host)
     }
 
@@ -81,6 +87,11 @@ impl Node {
     pub fn is_clean(&self) -> bool {
         is_clean(&self.core)
     }
+}
+
+/// The source that a packet's header names; 0 if it has none.
+pub fn source(packet: &[u8]) -> u32 {
+    PacketHeader::parse(packet).map_or(0, |header| header.source)
 }
 
 /// Whether the NIC has no message, entry, group or accumulator in use.
