@@ -10,6 +10,7 @@ use fieldstone_node::limits::ACCUMULATOR_BYTES;
 use fieldstone_proto::{Encode, NodeIndex, Strategy};
 use fieldstone_volume::{Geometry, Provisioning, ReadPolicy, slots_whole, step_blocks};
 
+use crate::conditions::{Chosen, Conditions};
 use crate::device::DevicePlan;
 use crate::disk::DiskKind;
 use crate::fault_model::{Fault, FaultRates};
@@ -132,6 +133,8 @@ pub struct Scenario {
     pub node_timeout_ms: u64,
     /// The time of day at the beginning, by which capabilities expire, minus the world's clock.
     pub wall_offset_ns: u64,
+    /// The time of day, the secrets, and the processes of the nodes.
+    pub conditions: Conditions,
 }
 
 /// Size of a volume's block.
@@ -170,6 +173,7 @@ impl Scenario {
         scenario.draw_cells();
         scenario.set_strategy(draw_strategy(seed));
         scenario.set_encode(draw_encode(seed));
+        scenario.set_conditions(&Chosen::default());
         scenario
     }
 
@@ -191,6 +195,11 @@ impl Scenario {
             Encode::Client => ACCUMULATOR_BYTES,
             Encode::Stream => rng.pick(&[64 << 10, 512 << 10, ACCUMULATOR_BYTES]),
         };
+    }
+
+    /// Sets the conditions of the run. Runs without any are as they were before there was a choice.
+    pub fn set_conditions(&mut self, chosen: &Chosen) {
+        self.conditions = Conditions::draw(self.seed, self.nodes, chosen);
     }
 
     /// The same with only thin volumes, none of which grows.
@@ -256,6 +265,7 @@ impl Scenario {
             reads: ReadPolicy::Primary,
             node_timeout_ms,
             wall_offset_ns: rng.between(0, 1 << 60),
+            conditions: Conditions::default(),
         }
     }
 
@@ -480,7 +490,8 @@ impl Scenario {
             Encode::Client => String::new(),
             Encode::Stream => format!(", {} KiB for parity", self.accumulator_bytes >> 10),
         };
-        let with = format!("{device}{wire}{nbd}{replicate}{encode}");
+        let conditions = self.conditions.summary();
+        let with = format!("{device}{wire}{nbd}{replicate}{encode}{conditions}");
         let layers: String =
             self.layers().iter().map(|layer| format!(", {}", layer.name())).collect();
         format!(
