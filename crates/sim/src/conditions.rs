@@ -84,8 +84,7 @@ impl Chosen {
     fn stream(&self, seed: u64, condition: Condition) -> Option<RandomStream> {
         let mut rng = RandomStream::new(seed, condition.name(), 0);
         let drawn = rng.chance(condition.per_mille());
-        let has =
-            self.with.contains(&condition) || (drawn && !self.without.contains(&condition));
+        let has = self.with.contains(&condition) || (drawn && !self.without.contains(&condition));
         has.then_some(rng)
     }
 }
@@ -128,7 +127,9 @@ impl Conditions {
             text += &format!(", secrets seen in {} ms", watch_ns / MS);
         }
         if let Some(PlacePlan { outside, moves }) = &self.places {
-            let outside: Vec<String> = (0..).zip(outside).filter(|(_, outside)| **outside)
+            let outside: Vec<String> = (0..)
+                .zip(outside)
+                .filter(|(_, outside)| **outside)
                 .map(|(node, _): (u16, _)| node.to_string())
                 .collect();
             let moves = if *moves { " at new addresses" } else { "" };

@@ -393,8 +393,7 @@ mod tests {
         // clock.
         let mut left_ns = |at: Nanos, offset_ns: u64, told_ns: u64| {
             script.volume.handle(VolumeEvent::WallClock { offset_ns: told_ns }, at);
-            let expires_ns =
-                script.core(|core| core.current_capability(NodeIndex(0)).expires_ns);
+            let expires_ns = script.core(|core| core.current_capability(NodeIndex(0)).expires_ns);
             expires_ns - (at.0 + offset_ns)
         };
         let at = Nanos::from_ms;

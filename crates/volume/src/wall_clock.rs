@@ -1,9 +1,9 @@
 //! The time of day, by which the volume issues capabilities.
 //!
 //! The world tells it ([`VolumeEvent::WallClock`](crate::VolumeEvent::WallClock)), each process and
-//! each core at a moment of its own. After a jump backwards, a volume may know the new time up to a
-//! second before the nodes do. What it issued by the new time could be over for these nodes already.
-//! So for [`GRACE_NS`] after a jump backwards, the volume signs by the time before it. (Nodes do the
+//! each core at a moment of its own. After a jump backwards, a volume may know the new time up to
+//! a second before the nodes do. For them, what it issues by the new time may be over already. So
+//! for [`GRACE_NS`] after a jump backwards, the volume signs by the time before it. (Nodes do the
 //! same for a jump forwards.) The capability that it has at that moment outlives its hour anyway.
 
 use fieldstone_block::Nanos;

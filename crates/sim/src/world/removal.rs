@@ -139,7 +139,11 @@ impl<C: Cast> World<'_, C> {
             if link.is_none() && self.nodes[usize::from(node.0)].process.is_some() {
                 let peer = self.network.connect(command.client, *node);
                 *link = Some(peer);
-                self.ask_to_forget(volume_number, (peer, command.keys), RequestBody::Fence { takeover: false });
+                self.ask_to_forget(
+                    volume_number,
+                    (peer, command.keys),
+                    RequestBody::Fence { takeover: false },
+                );
             }
         }
         let fenced = wanted.iter().all(|node| command.fenced.contains(node));

@@ -3,10 +3,11 @@
 //! As in the product (`server/src/rotation`), the state is the content of one file. The command
 //! makes one step of a rotation after another. Each process reads the file when it starts, and
 //! learns of each step within the time of the plan. The command makes no step before every process
-//! that runs has the step before, before two such times have passed, and before the volumes have the
-//! answers to the requests that the old secret signed, unless the user demands the retirement. The
-//! world checks that no process is ever two steps behind, but for the two faults below. Rotations
-//! impair no node: they may come at any time, in the middle of openings, takeovers and any fault.
+//! that runs has the step before, and before two such times have passed. It retires a secret when
+//! the volumes have the answers to the requests that it signed, or earlier if the user demands
+//! that. So no process is two steps behind, but for the two faults below. Rotations impair no node:
+//! they may come at any time, in the middle of openings, takeovers and any fault. The command never
+//! waits for longer than in the product.
 //!
 //! Two faults make a process late on purpose, for a bounded time:
 //!
@@ -237,8 +238,7 @@ impl<C: Cast> World<'_, C> {
     /// first.
     fn may_retire(&mut self, late_ns_max: u64) -> bool {
         let Some(Missing { client, .. }) = self.secrets.missing else { return true };
-        let serves =
-            |host: &VolumeHost<C::Volume>| host.phase == VolumePhase::Serving;
+        let serves = |host: &VolumeHost<C::Volume>| host.phase == VolumePhase::Serving;
         let active = self.sim_volumes[self.volume_number_of(client)].active == Some(client);
         if !active || !self.volumes.get(&client).is_some_and(serves) || !self.is_sound() {
             self.secrets.missing = None;

@@ -59,7 +59,8 @@ impl TimeOfDay {
 impl<C: Cast> World<'_, C> {
     /// The time of day minus the world's clock, as the machine of a process has it.
     pub(super) fn wall_offset_ns(&self, side: Side) -> u64 {
-        let skew_ns_max = self.scenario.conditions.clock.as_ref().map_or(0, |plan| plan.skew_ns_max);
+        let skew_ns_max =
+            self.scenario.conditions.clock.as_ref().map_or(0, |plan| plan.skew_ns_max);
         let index = match side {
             Side::Node(node) => u64::from(node.0),
             Side::Volume(client) => FIRST_VOLUME_STREAM + u64::from(client.0),
