@@ -6,8 +6,9 @@ use fieldstone_block::Nanos;
 use fieldstone_node::{Node, NodeAccounting, NodeAction, NodeConfig, NodeEvent};
 use fieldstone_proto::{Encode, PoolKeys, Strategy};
 use fieldstone_sim::actor::{Cast, NodeProcess};
+use fieldstone_sim::fault_model::Fault;
 use fieldstone_sim::scenario::Kind;
-use fieldstone_sim::{Chosen, Condition, Options, RealCast, Scenario, run, run_cast};
+use fieldstone_sim::{Chosen, Condition, Options, RealCast, Scenario, run_cast};
 use fieldstone_volume::{Volume, VolumeConfig};
 
 /// Casts nodes that learn nothing of one condition after their start.
@@ -95,7 +96,7 @@ fn nodes_that_miss_every_rotation_fail_runs() {
 
 #[test]
 fn nodes_that_keep_the_time_of_their_start_fail_runs() {
-    assert!(failures_of_the_deaf(Condition::Clock, 20) > 1);
+    assert!(failures_of_the_deaf(Condition::Clock, 40) > 2);
 }
 
 /// Without faults no request fails, whatever the conditions are, and each of them happens.
@@ -127,9 +128,12 @@ fn sound_pools_feel_nothing_of_the_conditions() {
 #[test]
 fn some_processes_have_secrets_that_are_too_old() {
     let mut happened = BTreeMap::new();
-    for seed in 0..16 {
-        let conditions = Chosen::only(&[Condition::Keys]);
-        let outcome = run(seed, Options { conditions, ..Options::default() });
+    for seed in 0..8 {
+        let mut scenario = Scenario::with_faults(seed, &[Fault::NodeKill], 600_000_000);
+        scenario.set_conditions(&Chosen::only(&[Condition::Keys]));
+        let plan = scenario.conditions.keys.as_mut().expect("each run has it");
+        (plan.old_copies_per_mille, plan.missed_per_mille) = (500, 500);
+        let outcome = run_cast(scenario, &RealCast, Options::default());
         assert_eq!(outcome.failure, None, "seed {seed}: {}", outcome.scenario);
         for (name, count) in outcome.faults {
             *happened.entry(name).or_insert(0) += count;
