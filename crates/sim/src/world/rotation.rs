@@ -18,8 +18,8 @@
 //! | `missed-secret` | a process that serves a volume learns nothing of a whole rotation, and |
 //! |                 | the command does not know of the process. Every node refuses the       |
 //! |                 | volume's requests. They may fail until the process has the secrets and |
-//! |                 | the volume is whole. Every node counts as impaired, as when all disks  |
-//! |                 | are full, so that no other fault strikes a node                        |
+//! |                 | the volume uses every node again. Every node counts as impaired, as    |
+//! |                 | when all disks are full, so that no other fault strikes a node         |
 //!
 //! No fault loses a write, and no request waits longer than with other faults.
 
@@ -29,6 +29,7 @@ use fieldstone_volume::VolumePhase;
 
 use super::nodes::NodeHost;
 use super::removal::Removal;
+use super::sim_volume::SimVolume;
 use super::volumes::VolumeHost;
 use super::wall_clock::Side;
 use super::{FaultEnd, Happening, World};
@@ -45,6 +46,10 @@ const LOOKS: u64 = 2;
 /// The longest virtual time for which the command waits until it may make a step. In the product it
 /// then reports what it waits for.
 const STEP_NS_MAX: u64 = 30_000_000_000;
+
+/// The longest virtual time until a volume that was refused uses every node again: the longest time
+/// for which a process is late, and some attempts to connect.
+const REFUSED_NS_MAX: u64 = 60_000_000_000;
 
 /// A volume process that misses a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,17 +275,26 @@ impl<C: Cast> World<'_, C> {
         self.tell_keys_due(Side::Volume(client));
     }
 
-    /// A volume whose process missed a rotation recovers until it is whole.
+    /// A volume whose process missed a rotation recovers until it uses every node again.
     fn note_end_of_refusals(&mut self) {
         let now = self.now();
         for volume_number in self.volume_numbers() {
             let sim_volume = &self.sim_volumes[volume_number];
             if sim_volume.refused == Refused::Recovers
-                && sim_volume.active.is_some_and(|active| self.is_whole(active))
+                && sim_volume.active.is_some_and(|active| self.uses_its_nodes(active))
             {
                 self.sim_volumes[volume_number].refused = Refused::Until(now);
             }
         }
+    }
+
+    /// Waits until nodes refuse no volume any more.
+    pub(super) fn outlast_refusals(&mut self) -> Option<()> {
+        let refused =
+            |sim_volume: &SimVolume| matches!(sim_volume.refused, Refused::Now | Refused::Recovers);
+        self.until("volumes that missed a rotation use every node", REFUSED_NS_MAX, |world| {
+            !world.sim_volumes.iter().any(refused)
+        })
     }
 
     /// The secrets that a node reads as it starts. Sometimes they are an old copy.
@@ -318,9 +332,9 @@ pub(super) enum Refused {
     Never,
     /// They do.
     Now,
-    /// They do not any more, but the volume is not whole yet.
+    /// They do not any more, but the volume does not use every node again yet.
     Recovers,
-    /// They did. The volume was whole again at this time.
+    /// They did. The volume used every node again at this time.
     Until(Nanos),
 }
 

@@ -113,6 +113,7 @@ impl<C: Cast> World<'_, C> {
         self.faults_active = false;
         self.outlast_full_disks()?;
         self.until("every request is answered", ANSWER_NS_MAX, Self::is_quiet)?;
+        self.outlast_refusals()?;
         if matches!(self.scenario.kind, Kind::Full | Kind::Crowded) {
             self.make_room()?;
         }

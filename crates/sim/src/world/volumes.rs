@@ -549,9 +549,18 @@ impl<C: Cast> World<'_, C> {
     /// nothing.
     pub(super) fn is_steady(&self, client: ClientId) -> bool {
         let Some(health) = self.fresh_health(client) else { return false };
+        self.are_used(&health) && !health.rebuilding && health.lost == 0
+    }
+
+    /// The volume serves, and uses every node without a staying fault.
+    pub(super) fn uses_its_nodes(&self, client: ClientId) -> bool {
+        self.fresh_health(client).is_some_and(|health| self.are_used(&health))
+    }
+
+    fn are_used(&self, health: &Health) -> bool {
         let used =
             |(index, view): (u16, &NodeView)| view.up || self.fault_model.stays(NodeIndex(index));
-        (0u16..).zip(&health.nodes).all(used) && !health.rebuilding && health.lost == 0
+        (0u16..).zip(&health.nodes).all(used)
     }
 
     /// The report of a serving volume whose connections to nodes are sound wherever no fault stays.
