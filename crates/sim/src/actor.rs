@@ -5,6 +5,7 @@
 
 use fieldstone_block::{Backend, Nanos};
 use fieldstone_node::{NodeAccounting, NodeAction, NodeConfig, NodeEvent};
+use fieldstone_proto::{KeyGeneration, PoolKeys};
 use fieldstone_volume::VolumePhase;
 use fieldstone_volume::{VolumeAction, VolumeConfig, VolumeEvent};
 
@@ -74,6 +75,13 @@ pub trait VolumeProcess: Backend {
     fn parities(&self) -> [u64; 2] {
         [0, 0]
     }
+    /// Gives it later secrets of the pool.
+    fn set_keys(&mut self, _keys: PoolKeys) {}
+    /// The oldest generation of the pool's secret that one of its requests under way, or its next
+    /// one, needs.
+    fn key_generation(&self) -> KeyGeneration {
+        KeyGeneration(u16::MAX)
+    }
 }
 
 /// A node process.
@@ -92,6 +100,8 @@ pub trait NodeProcess {
     fn accounting(&self) -> Option<NodeAccounting>;
     /// Panics if the node's state contradicts itself.
     fn check(&self);
+    /// Gives it later secrets of the pool.
+    fn set_keys(&mut self, _keys: PoolKeys) {}
 }
 
 /// Makes the processes that a world runs.

@@ -54,6 +54,18 @@
 //! |              | there. Nodes that it is cut off from count as impaired, unless they are     |
 //! |              | more than `m`                                                               |
 //!
+//! In a part of the runs other things happen that impair no node. They come at any time, to the end
+//! of the run:
+//!
+//! | condition | what happens                                                                  |
+//! |-----------|-------------------------------------------------------------------------------|
+//! | `clock`   | the time of day jumps, forwards and backwards. Processes learn of it one after |
+//! |           | another, and their clocks may differ all the time (`world/wall_clock.rs`)      |
+//! | `keys`    | the pool's secret is replaced, step by step. Processes learn of each step one  |
+//! |           | after another. Some read an old copy or miss a rotation, which counts as a     |
+//! |           | fault (`world/rotation.rs`)                                                    |
+//! | `places`  | nodes run in processes of their own, and have addresses (`world/links.rs`)     |
+//!
 //! With several volumes, `VolumeKill`, `Usurp`, `Partition` and `ConnectionLoss` strike one of
 //! them, or all.
 //!

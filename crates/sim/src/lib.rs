@@ -22,6 +22,7 @@
 
 pub mod actor;
 pub mod checker;
+pub mod conditions;
 pub mod device;
 pub mod disk;
 pub mod fault_model;
@@ -38,6 +39,7 @@ pub mod trace;
 pub mod workload;
 pub mod world;
 
+pub use conditions::{Chosen, Condition};
 pub use real::{RealCast, run};
 pub use run::{Options, Outcome, run_cast, run_many};
 pub use scenario::Scenario;

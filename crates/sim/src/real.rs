@@ -2,11 +2,13 @@
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{Node, NodeAccounting, NodeAction, NodeConfig, NodeEvent};
+use fieldstone_proto::{KeyGeneration, PoolKeys};
 use fieldstone_volume::Volume;
 use fieldstone_volume::{NodeHealth, VolumePhase};
 use fieldstone_volume::{VolumeAction, VolumeConfig, VolumeEvent};
 
 use crate::actor::{Cast, Health, NodeProcess, NodeView, VolumeProcess};
+use crate::conditions::Chosen;
 use crate::run::{Options, Outcome, run_cast};
 use crate::scenario::Scenario;
 
@@ -52,6 +54,10 @@ impl NodeProcess for Node {
 
     fn check(&self) {
         self.assert_consistent();
+    }
+
+    fn set_keys(&mut self, keys: PoolKeys) {
+        Node::set_keys(self, keys);
     }
 }
 
@@ -152,6 +158,14 @@ impl VolumeProcess for Volume {
         let status = self.status();
         [status.parities_streamed, status.parities_coded_again]
     }
+
+    fn set_keys(&mut self, keys: PoolKeys) {
+        Volume::set_keys(self, keys);
+    }
+
+    fn key_generation(&self) -> KeyGeneration {
+        self.status().key_generation
+    }
 }
 
 /// Runs the scenario of `seed` (and of the code, if one is given) with the real cast.
@@ -165,6 +179,9 @@ pub fn run(seed: u64, options: Options<'_>) -> Outcome {
     }
     if let Some(encode) = options.encode {
         scenario.set_encode(encode);
+    }
+    if options.conditions != Chosen::default() {
+        scenario.set_conditions(&options.conditions);
     }
     run_cast(scenario, &RealCast, options)
 }

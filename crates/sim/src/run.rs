@@ -10,6 +10,7 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::{Encode, Strategy};
 
 use crate::actor::Cast;
+use crate::conditions::Chosen;
 use crate::scenario::Scenario;
 use crate::trace::Trace;
 use crate::world::{Failure, World};
@@ -27,6 +28,8 @@ pub struct Options<'a> {
     pub replicate: Option<Strategy>,
     /// Who makes parity, in place of the way that the seed draws.
     pub encode: Option<Encode>,
+    /// Conditions that each run has, or none, in place of those that the seed draws.
+    pub conditions: Chosen,
 }
 
 /// The result of a run.
@@ -54,6 +57,9 @@ pub struct Outcome {
     /// Pieces of parity shards that nodes made, and those that a volume made itself because a node
     /// did not get all contributions.
     pub parities: [u64; 2],
+    /// Requests that nodes passed on within the process of the volumes, to a node in a process of
+    /// its own, and from one such node to another.
+    pub links: [u64; 3],
     /// The counters of the devices' layers, summed over all volume processes: the layer, the
     /// counter, and its value.
     pub layers: Vec<(&'static str, &'static str, u64)>,

@@ -6,10 +6,11 @@
 use fieldstone_block::Layer;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
-use fieldstone_node::limits::{ACCUMULATOR_BYTES, PIECE_BYTES};
+use fieldstone_node::limits::ACCUMULATOR_BYTES;
 use fieldstone_proto::{Encode, NodeIndex, Strategy};
 use fieldstone_volume::{Geometry, Provisioning, ReadPolicy, slots_whole, step_blocks};
 
+use crate::conditions::{Chosen, Conditions};
 use crate::device::DevicePlan;
 use crate::disk::DiskKind;
 use crate::fault_model::{Fault, FaultRates};
@@ -126,14 +127,14 @@ pub struct Scenario {
     pub encode: Encode,
     /// Bytes that a node has for sums of contributions to parity.
     pub accumulator_bytes: usize,
-    /// Longest write to a shard that goes to a node's disk at once.
-    pub piece_bytes: usize,
     /// Which copy answers a read.
     pub reads: ReadPolicy,
     /// The silence after which a volume counts a node as down.
     pub node_timeout_ms: u64,
     /// The time of day at the beginning, by which capabilities expire, minus the world's clock.
     pub wall_offset_ns: u64,
+    /// The time of day, the secrets, and the processes of the nodes.
+    pub conditions: Conditions,
 }
 
 /// Size of a volume's block.
@@ -172,7 +173,7 @@ impl Scenario {
         scenario.draw_cells();
         scenario.set_strategy(draw_strategy(seed));
         scenario.set_encode(draw_encode(seed));
-        scenario.piece_bytes = draw_piece_bytes(seed);
+        scenario.set_conditions(&Chosen::default());
         scenario
     }
 
@@ -194,6 +195,11 @@ impl Scenario {
             Encode::Client => ACCUMULATOR_BYTES,
             Encode::Stream => rng.pick(&[64 << 10, 512 << 10, ACCUMULATOR_BYTES]),
         };
+    }
+
+    /// Sets the conditions of the run. Runs without any are as they were before there was a choice.
+    pub fn set_conditions(&mut self, chosen: &Chosen) {
+        self.conditions = Conditions::draw(self.seed, self.nodes, chosen);
     }
 
     /// The same with only thin volumes, none of which grows.
@@ -256,10 +262,10 @@ impl Scenario {
             replicate: Strategy::Flat,
             encode: Encode::Client,
             accumulator_bytes: ACCUMULATOR_BYTES,
-            piece_bytes: PIECE_BYTES,
             reads: ReadPolicy::Primary,
             node_timeout_ms,
             wall_offset_ns: rng.between(0, 1 << 60),
+            conditions: Conditions::default(),
         }
     }
 
@@ -484,11 +490,8 @@ impl Scenario {
             Encode::Client => String::new(),
             Encode::Stream => format!(", {} KiB for parity", self.accumulator_bytes >> 10),
         };
-        let pieces = match self.piece_bytes {
-            PIECE_BYTES => String::new(),
-            bytes => format!(", pieces of {} KiB", bytes >> 10),
-        };
-        let with = format!("{device}{wire}{nbd}{replicate}{encode}{pieces}");
+        let conditions = self.conditions.summary();
+        let with = format!("{device}{wire}{nbd}{replicate}{encode}{conditions}");
         let layers: String =
             self.layers().iter().map(|layer| format!(", {}", layer.name())).collect();
         format!(
@@ -573,16 +576,6 @@ fn draw_encode(seed: u64) -> Encode {
     match RandomStream::new(seed, "encode", 0).chance(300) {
         true => Encode::Stream,
         false => Encode::Client,
-    }
-}
-
-/// In three of ten runs shards go to the disk in short pieces. In the others all shards are shorter
-/// than one piece.
-fn draw_piece_bytes(seed: u64) -> usize {
-    let mut rng = RandomStream::new(seed, "pieces", 0);
-    match rng.chance(300) {
-        true => rng.pick(&[4096, 8192, 16384]) as usize,
-        false => PIECE_BYTES,
     }
 }
 

@@ -7,12 +7,12 @@ use std::sync::Mutex;
 use std::{iter, thread};
 
 use fieldstone_proto::{Encode, Strategy};
-use fieldstone_sim::{Options, run};
+use fieldstone_sim::{Chosen, Condition, Options, run};
 
 const LIST: &str = include_str!("../regressions.txt");
 
 /// A line of the list.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Listed {
     seed: u64,
     /// The world has thin volumes only.
@@ -23,6 +23,8 @@ struct Listed {
     replicate: Strategy,
     /// Who makes the parity. The volume in the worlds of older seeds.
     encode: Encode,
+    /// What else the run has. Nothing in the worlds of older seeds.
+    conditions: Vec<Condition>,
 }
 
 fn listed(list: &str) -> Vec<Listed> {
@@ -30,15 +32,17 @@ fn listed(list: &str) -> Vec<Listed> {
         let mut words = line.split('#').next()?.split_whitespace();
         let seed = words.next()?.parse().expect("a line opens with a seed");
         let (replicate, encode) = (Strategy::Flat, Encode::Client);
-        let mut listed = Listed { seed, thin: false, parked: false, replicate, encode };
+        let (thin, parked, conditions) = (false, false, Vec::new());
+        let mut listed = Listed { seed, thin, parked, replicate, encode, conditions };
         for word in words {
             match word {
                 "thin" => listed.thin = true,
                 "parked" => listed.parked = true,
                 "stream" => listed.encode = Encode::Stream,
-                other => match other.parse() {
-                    Ok(strategy) => listed.replicate = strategy,
-                    Err(_) => panic!("{other} is none of thin, parked, stream and the strategies"),
+                other => match (other.parse(), other.parse()) {
+                    (Ok(strategy), _) => listed.replicate = strategy,
+                    (_, Ok(condition)) => listed.conditions.push(condition),
+                    _ => panic!("{other} is none of the words that the list explains"),
                 },
             }
         }
@@ -54,9 +58,10 @@ fn seeds_that_once_failed_pass() {
     let next = || seeds.lock().expect("no panic while it is locked").next();
     let run_some = || -> Vec<_> {
         iter::from_fn(next)
-            .map(|Listed { seed, thin, replicate, encode, .. }| {
+            .map(|Listed { seed, thin, replicate, encode, conditions, .. }| {
                 let (replicate, encode) = (Some(replicate), Some(encode));
-                run(seed, Options { thin, replicate, encode, ..Options::default() })
+                let conditions = Chosen::only(&conditions);
+                run(seed, Options { thin, replicate, encode, conditions, ..Options::default() })
             })
             .filter(|outcome| outcome.failure.is_some())
             .collect()

@@ -35,6 +35,7 @@ use crate::scrub::Scrub;
 use crate::segment::SegmentTable;
 use crate::status::{NodeHealth, VolumePhase};
 use crate::timers::Timers;
+use crate::wall_clock::WallClock;
 use fieldstone_tasks::{Awaited, Lock, Task};
 
 /// How long an issued capability is valid. The volume renews it after half of this time.
@@ -84,6 +85,7 @@ pub struct VolumeCore {
     pub closing: bool,
     pub epoch: Epoch,
     capability: Capability,
+    pub wall_clock: WallClock,
     pub reissue: Reissue,
     pub nodes: Vec<Node>,
     pub calls: Calls,
@@ -154,6 +156,7 @@ impl VolumeCore {
             closing: false,
             epoch: Epoch(0),
             capability: Capability::default(),
+            wall_clock: WallClock::new(config.wall_offset_ns),
             reissue: Reissue::default(),
             nodes,
             calls: Calls::default(),
@@ -212,7 +215,7 @@ impl VolumeCore {
     }
 
     fn wall_ns(&self) -> u64 {
-        self.now.0.saturating_add(self.config.wall_offset_ns)
+        self.wall_clock.for_issue(self.now)
     }
 
     /// The capability for requests to a node, renewed in good time. It is also renewed if the time
@@ -386,18 +389,26 @@ mod tests {
     fn capabilities_are_issued_by_the_present_time_of_day() {
         const MINUTE_NS: u64 = CAPABILITY_NS / 60;
         let mut script = Script::serving(6);
-        let mut expires_at = |offset_ns: u64| {
-            script.volume.handle(VolumeEvent::WallClock { offset_ns }, Nanos(0));
-            script.core(|core| core.current_capability(NodeIndex(0)).expires_ns)
+        // What is left of the present capability, by the time of day, at a time of the volume's
+        // clock.
+        let mut left_ns = |at: Nanos, offset_ns: u64, told_ns: u64| {
+            script.volume.handle(VolumeEvent::WallClock { offset_ns: told_ns }, at);
+            let expires_ns = script.core(|core| core.current_capability(NodeIndex(0)).expires_ns);
+            expires_ns - (at.0 + offset_ns)
         };
+        let at = Nanos::from_ms;
         let wall_ns = 500_000 * CAPABILITY_NS;
-        assert_eq!(expires_at(wall_ns), wall_ns + CAPABILITY_NS);
-        assert_eq!(expires_at(wall_ns + 29 * MINUTE_NS), wall_ns + CAPABILITY_NS, "still good");
+        assert_eq!(left_ns(at(1_000), wall_ns, wall_ns), CAPABILITY_NS);
+        let soon_ns = wall_ns + 29 * MINUTE_NS;
+        assert_eq!(left_ns(at(1_000), soon_ns, soon_ns), 31 * MINUTE_NS, "still good");
         // The machine was suspended: the volume's own clock stood still.
         let later_ns = wall_ns + 2 * CAPABILITY_NS;
-        assert_eq!(expires_at(later_ns), later_ns + CAPABILITY_NS);
-        // A time server sets a wrong clock back. The next capability does not outlive its hour.
+        assert_eq!(left_ns(at(1_000), later_ns, later_ns), CAPABILITY_NS);
+        // A time server sets a wrong clock back. Nodes may not know yet: for them nothing is over.
         let back_ns = wall_ns - 5 * CAPABILITY_NS;
-        assert_eq!(expires_at(back_ns), back_ns + CAPABILITY_NS);
+        let left = left_ns(at(5_000), later_ns, back_ns);
+        assert!((CAPABILITY_NS / 2..=CAPABILITY_NS).contains(&left), "{left}");
+        // Then the next capability does not outlive its hour.
+        assert_eq!(left_ns(at(8_000), back_ns, back_ns), CAPABILITY_NS);
     }
 }

@@ -38,7 +38,8 @@ pub enum VolumeEvent {
         result: Result<JobOutput, JobError>,
     },
     /// The time of day, by which capabilities expire. It may jump against the volume's clock, so
-    /// the world says this at least every few seconds while the volume runs.
+    /// the world says this at least every few seconds while the volume runs. For 3 s after a jump
+    /// backwards, the volume signs by the time before it: nodes may learn of the jump later.
     WallClock {
         /// As [`VolumeConfig::wall_offset_ns`].
         offset_ns: u64,

@@ -44,13 +44,13 @@ impl VolumeCore {
 #[must_use]
 pub fn refusal(error: CapabilityError, who: &str) -> String {
     match error {
-        CapabilityError::Retired | CapabilityError::UnknownGeneration => {
+        // Nodes look at the expiry only if they know the secret.
+        CapabilityError::Retired
+        | CapabilityError::UnknownGeneration
+        | CapabilityError::Expired => {
             format!("{who} refuses the volume's capability: {error}")
         }
-        CapabilityError::Forged
-        | CapabilityError::Expired
-        | CapabilityError::Rights
-        | CapabilityError::Range => {
+        CapabilityError::Forged | CapabilityError::Rights | CapabilityError::Range => {
             format!("it is {who}, which does not know this pool's secret")
         }
     }

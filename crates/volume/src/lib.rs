@@ -67,6 +67,7 @@ mod sync;
 mod timers;
 mod volume;
 mod waiting;
+mod wall_clock;
 mod watch;
 mod width;
 

@@ -96,6 +96,13 @@ pub struct RelayedAppend {
     payload: Vec<Bytes>,
 }
 
+/// Whether a node with this outcome of a write along a route may lack the write, through no fault of
+/// its own. What waited in a link may have a capability that was good when the volume sent it: the
+/// secret was retired meanwhile, or the clock has jumped.
+pub fn may_lack(error: &NodeError) -> bool {
+    matches!(error, NodeError::NotPassedOn { .. } | NodeError::Busy | NodeError::Capability(_))
+}
+
 impl VolumeCore {
     /// Sends a record to all nodes of the journal, along a route if possible.
     pub fn send_append(&mut self, append: Append, payload: Vec<Bytes>) {
@@ -223,7 +230,7 @@ impl VolumeCore {
         let mut missed = Vec::new();
         for (replica, result) in route.replicas.iter().zip(results) {
             match result {
-                Err(NodeError::NotPassedOn { .. } | NodeError::Busy) => missed.push(replica),
+                Err(error) if may_lack(&error) => missed.push(replica),
                 result => {
                     let node = replica.node;
                     if let Err(error) = &result {
@@ -239,9 +246,8 @@ impl VolumeCore {
         }
     }
 
-    /// The outcome on each replica of a route, by rank. [`NodeError::NotPassedOn`] and
-    /// [`NodeError::Busy`] are those of replicas that may lack the write, and to which the volume
-    /// has to send it itself.
+    /// The outcome on each replica of a route, by rank. To some replicas the volume has to send the
+    /// write itself ([`may_lack`]).
     pub fn outcomes_of(
         &mut self,
         head: NodeIndex,
@@ -303,6 +309,7 @@ impl VolumeCore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fieldstone_proto::CapabilityError;
 
     use crate::script::{JOURNAL, Script, Sent};
 
@@ -498,6 +505,27 @@ mod tests {
         again.iter().for_each(|sent| script.done(sent));
         script.sent();
         assert_eq!(script.completions.len(), 2);
+    }
+
+    /// The record waited in a link until the secret that signed it was retired. The node behind is
+    /// sound, and gets the record with a present capability.
+    #[test]
+    fn a_node_that_refuses_an_old_capability_gets_the_record_once_more() {
+        let mut script = admitted(Strategy::Ring);
+        script.write(1, 1);
+        let sent = script.sent_one();
+        let refused = Err(NodeError::Capability(CapabilityError::Retired));
+        let results = [Ok(()), refused, not_passed_on(1, 2)];
+        script.answer(&sent, Ok(outcomes(results)));
+        let again = script.sent();
+        let nodes: Vec<NodeIndex> = again.iter().map(|sent| sent.node).collect();
+        assert_eq!(nodes, [JOURNAL[1], JOURNAL[1], JOURNAL[2], JOURNAL[2]]);
+        again.iter().for_each(|sent| script.done(sent));
+        assert_eq!(script.completions.len(), 2);
+        script.core(|core| {
+            assert!(!core.log.moving);
+            assert_eq!(core.node(JOURNAL[1]).health, NodeHealth::Up);
+        });
     }
 
     #[test]

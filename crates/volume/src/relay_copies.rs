@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 
 use crate::calls::{CallResult, Waiter};
 use crate::core::VolumeCore;
+use crate::relay::may_lack;
 use crate::rows::shard_index;
 use fieldstone_tasks::Filler;
 
@@ -164,8 +165,7 @@ impl VolumeCore {
             Err(error) => error.clone(),
         };
         self.note_fenced(node, &error);
-        let missed = matches!(error, NodeError::NotPassedOn { .. } | NodeError::Busy);
-        if !missed {
+        if !may_lack(&error) {
             return Some(Err(error));
         }
         self.renew_pass(replica);

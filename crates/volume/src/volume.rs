@@ -88,7 +88,10 @@ impl Volume {
             }
             VolumeEvent::Reply { node, reply } => core.handle_reply(node, reply),
             VolumeEvent::JobDone { id, result } => core.job_done(id, result),
-            VolumeEvent::WallClock { offset_ns } => core.config.wall_offset_ns = offset_ns,
+            VolumeEvent::WallClock { offset_ns } => {
+                let now = core.now;
+                core.wall_clock.set(now, offset_ns);
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::bail;
 use fieldstone_codes::Profile;
 use fieldstone_proto::{Encode, Strategy};
-use fieldstone_sim::{Failure, Options, Outcome, run_many};
+use fieldstone_sim::{Chosen, Condition, Failure, Options, Outcome, run_many};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A campaign ends early after this many failed seeds, because most of them fail in the same way.
@@ -44,6 +44,14 @@ pub struct Args {
     /// stream.
     #[arg(long, value_name = "WAY")]
     encode: Option<Encode>,
+    /// Give each run these conditions, where the seeds choose otherwise: clock (the time of day
+    /// jumps), keys (the pool's secret is replaced), places (nodes run in processes of their own),
+    /// pieces (shards go to the disk in short pieces).
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    with: Vec<Condition>,
+    /// Give no run these conditions. The worlds of older seeds had none of them.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    without: Vec<Condition>,
     /// Print one JSON object per run.
     #[arg(long)]
     json: bool,
@@ -52,7 +60,8 @@ pub struct Args {
 impl Args {
     fn options(&self) -> Options<'_> {
         let Self { code, thin, replicate, encode, .. } = *self;
-        Options { trace: None, code, thin, replicate, encode }
+        let conditions = Chosen { with: self.with.clone(), without: self.without.clone() };
+        Options { trace: None, code, thin, replicate, encode, conditions }
     }
 }
 
@@ -133,9 +142,14 @@ fn many(seeds: Range<u64>, args: &Args) -> anyhow::Result<()> {
         let thin = if args.thin { " --thin" } else { "" };
         let replicate = args.replicate.map(|way| format!(" --replicate {way}")).unwrap_or_default();
         let encode = args.encode.map(|way| format!(" --encode {way}")).unwrap_or_default();
+        let list = |option: &str, conditions: &[Condition]| {
+            let names: Vec<&str> = conditions.iter().map(|condition| condition.name()).collect();
+            if names.is_empty() { String::new() } else { format!(" {option} {}", names.join(",")) }
+        };
+        let with = format!("{}{}", list("--with", &args.with), list("--without", &args.without));
         bail!(
             "{count} seeds failed; see the first with `fieldstone sim --seed \
-             {seed}{code}{thin}{replicate}{encode}`"
+             {seed}{code}{thin}{replicate}{encode}{with}`"
         );
     }
     Ok(())

@@ -4,6 +4,7 @@ use fieldstone_node::FileId;
 use fieldstone_proto::NodeIndex;
 use fieldstone_volume::VolumePhase;
 
+use super::wall_clock::Side;
 use super::{FaultEnd, Happening, World};
 use crate::actor::Cast;
 use crate::disk::DiskFaults;
@@ -321,6 +322,10 @@ impl<C: Cast> World<'_, C> {
         let host = &mut self.nodes[usize::from(node.0)];
         match what {
             FaultEnd::Start => self.start_node(node),
+            FaultEnd::OldKeys => {
+                host.old_copy = false;
+                self.tell_keys_due(Side::Node(node));
+            }
             FaultEnd::Speed => {
                 host.slowness = 1;
                 // Operations that the disk has begun keep their old duration.

@@ -114,7 +114,7 @@ impl<C: Cast> World<'_, C> {
                 continue;
             };
             pending_growth.impaired |= impaired;
-            if exceeded {
+            if exceeded || self.sim_volumes[volume_number].refused.was_since(now) {
                 pending_growth.at = now;
             }
             let Some(host) = self.volumes.get(&pending_growth.by) else {

@@ -3,6 +3,12 @@
 //! A link is a connection whose client is a node. A node process makes a link with its first
 //! request to another node, and keeps it until it breaks, or until the node gives the other one up.
 //!
+//! In some runs nodes run in processes of their own. A volume learns the address of such a node as
+//! it connects to it, and names it in routes. Nodes of the volumes' process have no addresses; they
+//! reach each other and all others. Nodes of other processes reach only each other. The world
+//! checks that routes ask for nothing else. In some of these runs a node has another address after
+//! each start, so a route may name one at which no process listens any more.
+//!
 //! Faults strike the links of runs that replicate in another way than *flat*, or whose nodes make
 //! parity. They impair no node: whatever happens to links, the volumes must go round them.
 //!
@@ -14,9 +20,11 @@
 //!
 //! The faults of nodes strike in the middle of what nodes pass on, as well.
 
+use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_node::{LinkTarget, NodeEvent, PeerId};
 use fieldstone_proto::{Encode, NodeIndex, Request, Strategy};
+use fieldstone_volume::Reach;
 
 use super::describe::{brief_reply, brief_request};
 use super::{Happening, World};
@@ -27,6 +35,31 @@ use crate::trace::Who;
 const MS: u64 = 1_000_000;
 /// Mean time between faults of links, where no faults strike nodes.
 const GAP_NS: u64 = 200 * MS;
+/// The first port of the processes of nodes.
+const FIRST_PORT: u64 = 7000;
+
+/// The other end of a link, as [`LinkTarget`] in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LinkEnd {
+    node: NodeIndex,
+    /// Where its process listens. `None` for a node of the volumes' process.
+    port: Option<u64>,
+}
+
+impl LinkEnd {
+    /// The end that `to` names. An address that is none of this world's is one at which no process
+    /// listens.
+    fn of(to: &LinkTarget) -> Self {
+        let port = || std::str::from_utf8(&to.address).ok()?.rsplit_once(':')?.1.parse().ok();
+        let port = (!to.address.is_empty()).then(|| port().unwrap_or_default());
+        Self { node: to.node, port }
+    }
+
+    fn target(self) -> LinkTarget {
+        let address = self.port.map(|port| format!("tcp:10.0.0.{}:{port}", self.node.0));
+        LinkTarget { node: self.node, address: Bytes::from(address.unwrap_or_default()) }
+    }
+}
 
 impl<C: Cast> World<'_, C> {
     /// A node passes a request on.
@@ -34,64 +67,100 @@ impl<C: Cast> World<'_, C> {
         let text = brief_request(&request).to_string();
         let key = request.tag.0;
         self.note(Who::Node(from.0), "relay", key, format_args!("{} {text}", to.node));
+        self.count_relay(from, to);
         let now = self.now();
         if let Some(peer) = self.link(from, to) {
             return self.network.send_request(now, peer, request);
         }
-        let other = &self.nodes[usize::from(to.node.0)];
-        if other.process.is_none() || !to.address.is_empty() {
+        let to = LinkEnd::of(to);
+        if self.nodes[usize::from(to.node.0)].process.is_none() || to.port != self.port_of(to.node)
+        {
             let life = self.nodes[usize::from(from.0)].life;
             let delay_ns = self.link_rng.around(self.scenario.network.delay_ns * 2);
-            self.schedule.after(delay_ns, Happening::LinkRefused { node: from, life, to: to.node });
+            self.schedule.after(delay_ns, Happening::LinkRefused { node: from, life, to });
             return;
         }
         let peer = self.network.connect(ClientId::of_node(from), to.node);
-        self.nodes[usize::from(from.0)].links.insert(to.node, peer);
+        self.nodes[usize::from(from.0)].links.insert(to, peer);
         self.network.send_request(now, peer, request);
     }
 
+    /// Counts a request that a node passes on. A node of the volumes' process has no address, and
+    /// only nodes of that process reach it.
+    fn count_relay(&mut self, from: NodeIndex, to: &LinkTarget) {
+        let ends = (self.is_outside(from), self.is_outside(to.node));
+        if ends.1 == to.address.is_empty() || ends == (true, false) {
+            return self.fail(format!("{from} was told to reach {} at {:?}", to.node, to.address));
+        }
+        let kind = match ends {
+            (false, false) => 0,
+            (false, true) => 1,
+            (true, _) => 2,
+        };
+        self.links[kind] += 1;
+    }
+
+    fn is_outside(&self, node: NodeIndex) -> bool {
+        self.scenario.conditions.places.as_ref().is_some_and(|plan| plan.is_outside(node))
+    }
+
+    /// Where a node's process listens, if it is one of its own. Each start may change it.
+    fn port_of(&self, node: NodeIndex) -> Option<u64> {
+        let plan = self.scenario.conditions.places.as_ref()?;
+        let moved = if plan.moves { self.nodes[usize::from(node.0)].life } else { 0 };
+        plan.is_outside(node).then_some(FIRST_PORT + moved)
+    }
+
+    /// How other nodes reach a node.
+    pub(super) fn reach_of(&self, node: NodeIndex) -> Reach {
+        let port = self.port_of(node);
+        match port {
+            None => Reach::Here,
+            Some(_) => Reach::At(LinkEnd { node, port }.target().address),
+        }
+    }
+
     fn link(&self, from: NodeIndex, to: &LinkTarget) -> Option<PeerId> {
-        self.nodes[usize::from(from.0)].links.get(&to.node).copied()
+        self.nodes[usize::from(from.0)].links.get(&LinkEnd::of(to)).copied()
     }
 
     /// A node gives a link up.
     pub(super) fn close_link(&mut self, from: NodeIndex, to: &LinkTarget) {
         self.note(Who::Node(from.0), "unlink", u64::from(to.node.0), format_args!("{}", to.node));
         let now = self.now();
-        if let Some(peer) = self.nodes[usize::from(from.0)].links.remove(&to.node) {
+        if let Some(peer) = self.nodes[usize::from(from.0)].links.remove(&LinkEnd::of(to)) {
             self.network.close_by_client(now, peer, false);
         }
     }
 
     /// Another node could not be reached.
-    pub(super) fn link_refused_due(&mut self, node: NodeIndex, life: u64, to: NodeIndex) {
+    pub(super) fn link_refused_due(&mut self, node: NodeIndex, life: u64, to: LinkEnd) {
         if self.nodes[usize::from(node.0)].life == life {
             self.link_lost(node, to);
         }
     }
 
-    fn link_lost(&mut self, node: NodeIndex, to: NodeIndex) {
-        self.note(Who::Node(node.0), "nolink", u64::from(to.0), format_args!("{to}"));
-        let to = LinkTarget { node: to, address: bytes::Bytes::new() };
-        self.node_event(node, NodeEvent::LinkLost { to });
+    fn link_lost(&mut self, node: NodeIndex, to: LinkEnd) {
+        self.note(Who::Node(node.0), "nolink", u64::from(to.node.0), format_args!("{}", to.node));
+        self.node_event(node, NodeEvent::LinkLost { to: to.target() });
     }
 
     /// A frame arrives at a node that passes requests on.
     pub(super) fn arrived_over_link(&mut self, from: NodeIndex, ends: Ends, arrival: Arrival) {
         let links = &mut self.nodes[usize::from(from.0)].links;
-        if links.get(&ends.node) != Some(&ends.peer) {
+        let Some(end) = links.iter().find(|(_, peer)| **peer == ends.peer).map(|(end, _)| *end)
+        else {
             return;
-        }
+        };
         match arrival {
             Arrival::Reply(reply) => {
                 let (who, key) = (Who::Node(from.0), reply.tag.0);
                 self.note(who, "told", key, format_args!("{} {}", ends.node, brief_reply(&reply)));
-                let from_link = LinkTarget { node: ends.node, address: bytes::Bytes::new() };
-                self.node_event(from, NodeEvent::Relayed { from: from_link, reply });
+                self.node_event(from, NodeEvent::Relayed { from: end.target(), reply });
             }
             Arrival::Closed => {
-                links.remove(&ends.node);
-                self.link_lost(from, ends.node);
+                links.remove(&end);
+                self.link_lost(from, end);
             }
             Arrival::Request(_) => {}
         }
@@ -156,7 +225,7 @@ impl<C: Cast> World<'_, C> {
         let count = self.nodes.len();
         let from = NodeIndex(self.link_rng.index(count) as u16);
         let others = self.nodes[usize::from(from.0)].links.keys().copied();
-        let others: Vec<NodeIndex> = others.collect();
+        let others: Vec<LinkEnd> = others.collect();
         if !others.is_empty() {
             let to = others[self.link_rng.index(others.len())];
             self.strike_link(from, to);
@@ -164,8 +233,8 @@ impl<C: Cast> World<'_, C> {
         self.schedule_link_strike();
     }
 
-    fn strike_link(&mut self, from: NodeIndex, to: NodeIndex) {
-        let now = self.now();
+    fn strike_link(&mut self, from: NodeIndex, end: LinkEnd) {
+        let (now, to) = (self.now(), end.node);
         let client = ClientId::of_node(from);
         let fault = match self.link_rng.chance(500) {
             true => "link-loss",
@@ -174,7 +243,7 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::Fault, fault, u64::from(from.0), format_args!("{from} to {to}"));
         *self.link_faults.entry(fault).or_default() += 1;
         if fault == "link-loss" {
-            if let Some(peer) = self.nodes[usize::from(from.0)].links.get(&to).copied() {
+            if let Some(peer) = self.nodes[usize::from(from.0)].links.get(&end).copied() {
                 self.network.lose(now, peer);
             }
             return;

@@ -5,9 +5,10 @@
 //! scenario. The parts: `nodes` and `volumes` host the processes; `users` submits requests and
 //! judges answers; `growth` and `removal` grow and remove whole volumes; `faults` makes faults
 //! strike; `links` connects nodes with each other, and strikes these links; `permanent_faults`
-//! makes the faults that stay; `disk_full` fills the disks of all nodes; `expected_space` decides
-//! when a volume may report a lack of space; `accounting` checks the contents of nodes; `script`
-//! runs a run from creation to the last check.
+//! makes the faults that stay; `disk_full` fills the disks of all nodes; `wall_clock` lets the
+//! time of day jump; `rotation` replaces the pool's secret; `expected_space` decides when a volume
+//! may report a lack of space; `accounting` checks the contents of nodes; `script` runs a run from
+//! creation to the last check.
 
 mod accounting;
 mod describe;
@@ -19,16 +20,18 @@ mod links;
 mod nodes;
 mod permanent_faults;
 mod removal;
+mod rotation;
 pub(crate) mod script;
 mod sim_volume;
 mod users;
 mod volumes;
+mod wall_clock;
 
 use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{DiskId, PeerId};
-use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
+use fieldstone_proto::{NodeIndex, PoolId};
 
 use crate::actor::{Cast, VolumeProcess};
 use crate::device::DeviceFault;
@@ -39,11 +42,14 @@ use crate::scenario::{Kind, Scenario, StayingPlan};
 use crate::schedule::Schedule;
 use crate::trace::{Trace, Who};
 use disk_full::DisksFull;
+use links::LinkEnd;
 use nodes::NodeHost;
 use permanent_faults::OldCopy;
+use rotation::Secrets;
 use sim_volume::{Scrub, SimVolume};
 use users::InFlight;
 use volumes::VolumeHost;
+use wall_clock::{Side, TimeOfDay};
 
 /// The kinds of events.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +65,7 @@ enum Happening {
     /// The time for which a node's process asked for a tick.
     NodeTimer { node: NodeIndex, life: u64, at: Nanos },
     /// A node that a process of `life` wanted to reach refused.
-    LinkRefused { node: NodeIndex, life: u64, to: NodeIndex },
+    LinkRefused { node: NodeIndex, life: u64, to: LinkEnd },
     /// The next fault of a link between nodes is due.
     StrikeLink,
     /// A link between nodes works again.
@@ -78,6 +84,16 @@ enum Happening {
     EndStale { client: ClientId },
     /// The nodes learn how much room their disks have.
     TellRoom,
+    /// The time of day jumps.
+    JumpWallClock,
+    /// A process learns the present time of day.
+    TellWallClock { side: Side },
+    /// The command that replaces the pool's secret looks whether it may make the next step.
+    Rotate,
+    /// A process learns the present secrets of the pool.
+    TellKeys { side: Side },
+    /// A process that has missed a rotation learns the secrets.
+    EndRefusals,
     /// Checks the conditions that must always hold.
     Audit,
 }
@@ -98,6 +114,8 @@ enum FaultEnd {
     Disk,
     /// An empty node replaces the damaged one.
     Replace,
+    /// The present file with the secrets replaces the old copy.
+    OldKeys,
 }
 
 /// The failure of a run.
@@ -163,6 +181,10 @@ pub struct World<'a, C: Cast> {
     /// Decides about links between nodes.
     link_rng: RandomStream,
     link_faults: BTreeMap<&'static str, u64>,
+    time_of_day: TimeOfDay,
+    secrets: Secrets,
+    /// Requests that nodes passed on, as in [`crate::Outcome::links`].
+    links: [u64; 3],
     /// Records that nodes passed on, and records that volumes sent once more, of volume processes
     /// that have died.
     relays: [u64; 2],
@@ -213,6 +235,9 @@ impl<'a, C: Cast> World<'a, C> {
             world_rng: RandomStream::new(seed, "world", 0),
             link_rng: RandomStream::new(seed, "links", 0),
             link_faults: BTreeMap::new(),
+            time_of_day: TimeOfDay::new(&scenario),
+            secrets: Secrets::new(&scenario),
+            links: [0; 3],
             relays: [0, 0],
             parities: [0, 0],
             injected: BTreeMap::new(),
@@ -234,10 +259,6 @@ impl<'a, C: Cast> World<'a, C> {
     /// The present time.
     fn now(&self) -> Nanos {
         self.schedule.now()
-    }
-
-    fn key() -> MasterKey {
-        MasterKey([0x5e; 16])
     }
 
     fn pool() -> PoolId {
@@ -279,6 +300,11 @@ impl<'a, C: Cast> World<'a, C> {
             Happening::TellRoom => self.tell_room_due(),
             Happening::Remove { volume_number } => self.remove_due(volume_number),
             Happening::EndStale { client } => self.kill_volume(client, "end of a stale writer"),
+            Happening::JumpWallClock => self.jump_due(),
+            Happening::TellWallClock { side } => self.tell_wall_clock_due(side),
+            Happening::Rotate => self.rotation_due(),
+            Happening::TellKeys { side } => self.tell_keys_due(side),
+            Happening::EndRefusals => self.end_refusals_due(),
             Happening::Audit => self.audit_due(),
         }
         self.collect_frames();
@@ -393,6 +419,13 @@ impl<C: Cast> World<'_, C> {
         }
         let injected = self.injected.iter().map(|(fault, count)| (fault.name(), *count));
         let of_links = self.link_faults.iter().map(|(fault, count)| (*fault, *count));
+        let of_conditions = [
+            ("clock-jump", self.time_of_day.jumps),
+            ("new-secret", self.secrets.retired),
+            ("old-secret", self.secrets.old_copies),
+            ("missed-secret", self.secrets.missed),
+        ];
+        let of_conditions = of_conditions.into_iter().filter(|(_, count)| *count > 0);
         let of_devices = self.device_faults.iter().map(|(fault, count)| (fault.name(), *count));
         crate::run::Outcome {
             seed,
@@ -402,9 +435,10 @@ impl<C: Cast> World<'_, C> {
             events: self.schedule.taken(),
             virtual_time: self.schedule.now(),
             volumes_started: self.owners.len() as u32,
-            faults: injected.chain(of_devices).chain(of_links).collect(),
+            faults: injected.chain(of_devices).chain(of_links).chain(of_conditions).collect(),
             relays: self.relays,
             parities: self.parities,
+            links: self.links,
             layers: self.layers.iter().map(|(name, value)| (name.0, name.1, *value)).collect(),
             trace_hash: self.trace.hash(),
             failure: self.failure,

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{DiskId, FileId, NodeAction, NodeConfig, NodeEvent, PeerId};
-use fieldstone_proto::{Epoch, NodeIndex, ReplyBody};
+use fieldstone_node::{DiskId, FileId, NodeAction, NodeConfig, NodeEvent, PeerId, limits};
+use fieldstone_proto::{Epoch, NodeIndex, PoolKeys, ReplyBody};
 
 use super::describe::{brief_reply, brief_request};
+use super::links::LinkEnd;
+use super::wall_clock::Side;
 use super::{Happening, World};
 use crate::actor::{Cast, NodeProcess};
 use crate::disk::SimDisk;
@@ -20,8 +22,12 @@ pub(super) struct NodeHost<N> {
     pub disk: SimDisk,
     /// Number of starts of the process.
     pub life: u64,
+    /// The secrets that the process has, or had.
+    pub keys: PoolKeys,
+    /// The file with the secrets is an old copy.
+    pub old_copy: bool,
     /// The process's links to other nodes.
-    pub links: BTreeMap<NodeIndex, PeerId>,
+    pub links: BTreeMap<LinkEnd, PeerId>,
     /// When its timer is due.
     pub timer: Option<Nanos>,
     pub incarnation: u64,
@@ -68,6 +74,8 @@ impl<C: Cast> World<'_, C> {
             process: None,
             disk,
             life: 0,
+            keys: self.secrets.file,
+            old_copy: false,
             links: BTreeMap::new(),
             timer: None,
             incarnation,
@@ -86,26 +94,27 @@ impl<C: Cast> World<'_, C> {
 
     pub(super) fn start_node(&mut self, node: NodeIndex) {
         let now = self.now();
-        let host = &mut self.nodes[usize::from(node.0)];
-        if host.process.is_some() {
+        if self.nodes[usize::from(node.0)].process.is_some() {
             return;
         }
+        let keys = self.read_keys(node);
+        let offset_ns = self.wall_offset_ns(Side::Node(node));
+        let host = &mut self.nodes[usize::from(node.0)];
         let config = NodeConfig {
             pool: Self::pool(),
             node,
             incarnation: host.incarnation,
-            keys: Self::key().into(),
+            keys,
             slot_bytes: self.scenario.slot_bytes(),
             slots: self.scenario.slots,
             verify_payload: false,
             accumulator_bytes: self.scenario.accumulator_bytes,
-            piece_bytes: self.scenario.piece_bytes,
+            piece_bytes: self.scenario.conditions.piece_bytes.unwrap_or(limits::PIECE_BYTES),
         };
         host.life += 1;
         host.errors_before = host.disk.errors_injected;
         host.syncs_failed_before = host.disk.syncs_failed;
         let mut process = self.cast.node(config, now);
-        let offset_ns = self.scenario.wall_offset_ns;
         process.handle(NodeEvent::WallClock { offset_ns }, now);
         host.process = Some(process);
         let life = host.life;

@@ -16,7 +16,7 @@ use fieldstone_block::Nanos;
 use fieldstone_node::{FileId, PeerId, SlotUse};
 use fieldstone_proto::disk::SlotHeader;
 use fieldstone_proto::{
-    Capability, Epoch, NodeError, NodeIndex, Request, RequestBody, Rights, Tag, VolumeId,
+    Capability, Epoch, NodeError, NodeIndex, PoolKeys, Request, RequestBody, Rights, Tag, VolumeId,
 };
 
 use super::{FaultEnd, Happening, World};
@@ -52,6 +52,8 @@ pub(super) enum Removal {
 #[derive(Clone, Debug)]
 pub(super) struct Command {
     client: ClientId,
+    /// The secrets of the pool, as the command knows them.
+    pub keys: PoolKeys,
     /// The connection to each node.
     peers: Vec<Option<PeerId>>,
     fenced: BTreeSet<NodeIndex>,
@@ -114,6 +116,7 @@ impl<C: Cast> World<'_, C> {
         self.note(Who::Volume(client.0), "remove", 0, format_args!("volume {volume_number}"));
         self.sim_volumes[volume_number].removal = Some(Removal::Running(Command {
             client,
+            keys: self.secrets.file,
             peers: vec![None; self.nodes.len()],
             fenced: BTreeSet::new(),
             removed: BTreeSet::new(),
@@ -136,7 +139,11 @@ impl<C: Cast> World<'_, C> {
             if link.is_none() && self.nodes[usize::from(node.0)].process.is_some() {
                 let peer = self.network.connect(command.client, *node);
                 *link = Some(peer);
-                self.ask_to_forget(volume_number, peer, RequestBody::Fence { takeover: false });
+                self.ask_to_forget(
+                    volume_number,
+                    (peer, command.keys),
+                    RequestBody::Fence { takeover: false },
+                );
             }
         }
         let fenced = wanted.iter().all(|node| command.fenced.contains(node));
@@ -146,7 +153,7 @@ impl<C: Cast> World<'_, C> {
             command.asked = Some(node);
             self.inject_erase_errors(volume_number, node);
             if let Some(peer) = command.peers[usize::from(node.0)] {
-                self.ask_to_forget(volume_number, peer, RequestBody::RemoveVolume);
+                self.ask_to_forget(volume_number, (peer, command.keys), RequestBody::RemoveVolume);
             }
         }
         self.sim_volumes[volume_number].removal = Some(Removal::Running(command.clone()));
@@ -177,11 +184,16 @@ impl<C: Cast> World<'_, C> {
         self.recover_after(node, away_ns, FaultEnd::Disk);
     }
 
-    fn ask_to_forget(&mut self, volume_number: usize, peer: PeerId, body: RequestBody) {
+    fn ask_to_forget(
+        &mut self,
+        volume_number: usize,
+        (peer, keys): (PeerId, PoolKeys),
+        body: RequestBody,
+    ) {
         let now = self.now();
         let (volume, epoch) =
             (self.sim_volumes[volume_number].volume, self.sim_volumes[volume_number].removal_epoch);
-        let key = Self::key().derive(volume, epoch);
+        let key = keys.derive(volume, epoch);
         let capability = Capability::issue(&key, volume, epoch, Rights::ALL, u64::MAX);
         let request = Request { tag: Tag(1), capability, body, route: None, payload: Vec::new() };
         self.network.send_request(now, peer, request);

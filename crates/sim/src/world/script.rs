@@ -81,6 +81,8 @@ impl<C: Cast> World<'_, C> {
         }
         self.schedule_strike();
         self.schedule_link_strike();
+        self.schedule_jump();
+        self.schedule_rotation();
         let end = self.now().plus(Nanos(WORK_NS_MAX));
         self.until("the work is done", 2 * WORK_NS_MAX, |world| {
             world.sim_volumes.iter().all(|sim_volume| sim_volume.workload.is_over())
@@ -111,6 +113,7 @@ impl<C: Cast> World<'_, C> {
         self.faults_active = false;
         self.outlast_full_disks()?;
         self.until("every request is answered", ANSWER_NS_MAX, Self::is_quiet)?;
+        self.outlast_refusals()?;
         if matches!(self.scenario.kind, Kind::Full | Kind::Crowded) {
             self.make_room()?;
         }

@@ -9,6 +9,7 @@ use super::World;
 use super::expected_space::Reserved;
 use super::growth::GrowthRequest;
 use super::removal::Removal;
+use super::rotation::Refused;
 use crate::actor::Cast;
 use crate::checker::{Checker, Span};
 use crate::network::ClientId;
@@ -81,6 +82,8 @@ pub(super) struct SimVolume {
     pub made: bool,
     /// The highest epoch that each node has shown since the node was empty.
     pub epochs: Vec<Epoch>,
+    /// Whether nodes refuse it because its process missed a rotation of the secret.
+    pub refused: Refused,
 }
 
 impl SimVolume {
@@ -117,6 +120,7 @@ impl SimVolume {
             removed: Vec::new(),
             made: false,
             epochs: vec![Epoch(0); usize::from(scenario.nodes)],
+            refused: Refused::default(),
         }
     }
 

@@ -268,7 +268,9 @@ impl<C: Cast> World<'_, C> {
                 full || (needs_space(request.op) && short)
             }
             BlockError::Io(_) | BlockError::ShuttingDown => {
-                succeeded || self.fault_model.was_exceeded_since(request.since)
+                succeeded
+                    || self.fault_model.was_exceeded_since(request.since)
+                    || self.sim_volumes[volume_number].refused.was_since(request.since)
             }
             BlockError::OutOfRange { .. } | BlockError::NotSupported(_) | BlockError::ReadOnly => {
                 false

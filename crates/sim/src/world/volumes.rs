@@ -3,11 +3,12 @@
 use fieldstone_accel::{Engine, Job, JobCompletion, JobId, SubmissionQueueId, execute};
 use fieldstone_block::{Completion, Nanos, Request, Stack};
 use fieldstone_node::PeerId;
-use fieldstone_proto::{NodeIndex, Reply};
+use fieldstone_proto::{NodeIndex, PoolKeys, Reply};
 use fieldstone_volume::VolumePhase;
-use fieldstone_volume::{OpenMode, Reach, VolumeAction, VolumeConfig, VolumeEvent};
+use fieldstone_volume::{OpenMode, VolumeAction, VolumeConfig, VolumeEvent};
 
 use super::describe::brief_request;
+use super::wall_clock::Side;
 use super::{Happening, World};
 use crate::actor::{Cast, Health, NodeView, VolumeProcess};
 use crate::device::{DeviceHandle, device};
@@ -46,6 +47,8 @@ pub(super) struct VolumeHost<V> {
     engine: Engine,
     accelerator: Option<DeviceHandle>,
     links: Vec<NodeLink>,
+    /// The secrets that the process has.
+    pub keys: PoolKeys,
     timer: Option<Nanos>,
     pub phase: VolumePhase,
     /// When it was started.
@@ -191,8 +194,8 @@ impl<C: Cast> World<'_, C> {
             opening,
             nodes: self.scenario.nodes,
             missing_max: self.scenario.profile.m() as u16,
-            keys: Self::key().into(),
-            wall_offset_ns: self.scenario.wall_offset_ns,
+            keys: self.secrets.file,
+            wall_offset_ns: self.wall_offset_ns(Side::Volume(client)),
             node_timeout_ms: self.scenario.node_timeout_ms,
             replicate: self.scenario.replicate,
             encode: self.scenario.encode,
@@ -219,6 +222,7 @@ impl<C: Cast> World<'_, C> {
             engine,
             accelerator,
             links,
+            keys: self.secrets.file,
             timer: None,
             phase: VolumePhase::Opening,
             started: self.schedule.now(),
@@ -263,8 +267,9 @@ impl<C: Cast> World<'_, C> {
             peer.0,
             format_args!("{node} connection {}", peer.0),
         );
+        let reach = self.reach_of(node);
         self.with_volume(client, |volume, now| {
-            volume.handle(VolumeEvent::NodeAt(node, Reach::Here), now);
+            volume.handle(VolumeEvent::NodeAt(node, reach), now);
             volume.handle(VolumeEvent::NodeUp(node), now);
         });
     }
@@ -544,9 +549,18 @@ impl<C: Cast> World<'_, C> {
     /// nothing.
     pub(super) fn is_steady(&self, client: ClientId) -> bool {
         let Some(health) = self.fresh_health(client) else { return false };
+        self.are_used(&health) && !health.rebuilding && health.lost == 0
+    }
+
+    /// The volume serves, and uses every node without a staying fault.
+    pub(super) fn uses_its_nodes(&self, client: ClientId) -> bool {
+        self.fresh_health(client).is_some_and(|health| self.are_used(&health))
+    }
+
+    fn are_used(&self, health: &Health) -> bool {
         let used =
             |(index, view): (u16, &NodeView)| view.up || self.fault_model.stays(NodeIndex(index));
-        (0u16..).zip(&health.nodes).all(used) && !health.rebuilding && health.lost == 0
+        (0u16..).zip(&health.nodes).all(used)
     }
 
     /// The report of a serving volume whose connections to nodes are sound wherever no fault stays.

@@ -39,7 +39,7 @@ impl OpeningAttempts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody};
+    use fieldstone_proto::{CapabilityError, NodeError, NodeIndex, ReplyBody, RequestBody};
 
     use crate::interface::{OpenMode, VolumeEvent};
     use crate::script::Script;
@@ -69,5 +69,32 @@ mod tests {
         epochs.dedup();
         assert!(epochs.len() > 2, "{epochs:?}");
         assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
+    }
+
+    /// The clock was set back just before the start. A node that does not know it yet refuses
+    /// capabilities for up to a second. The opening neither goes on without it nor gives up.
+    #[test]
+    fn an_opening_waits_for_a_node_whose_clock_is_late() {
+        let mut script = Script::opening(4, OpenMode::Open { takeover: true });
+        for node in 0..4 {
+            script.volume.handle(VolumeEvent::NodeUp(NodeIndex(node)), Nanos(0));
+        }
+        let late = NodeIndex(2);
+        let mut refused = 0;
+        for _ in 0..20 {
+            for sent in script.sent() {
+                assert_eq!(sent.request.body, RequestBody::ListVolumes, "no node is fenced");
+                refused += u32::from(sent.node == late);
+                let answer = match sent.node == late {
+                    true => Err(NodeError::Capability(CapabilityError::Expired)),
+                    false => Ok(ReplyBody::Volumes(Vec::new())),
+                };
+                script.answer(&sent, answer);
+            }
+            script.wait_ms(50);
+        }
+        assert!(refused > 4, "{refused}");
+        let left_out = script.core(|core| core.node(late).attempt.left_out.clone());
+        assert_eq!(left_out, None);
     }
 }

@@ -180,8 +180,8 @@ impl VolumeCore {
             }
             // The node is gone, or another opening fenced it.
             NodeError::Unreachable | NodeError::Fenced { .. } => {}
-            // As a rule, the node has just started.
-            NodeError::Busy => {
+            // As a rule, the node has just started, or does not know yet that the clock was set back.
+            NodeError::Busy | NodeError::Capability(CapabilityError::Expired) => {
                 self.node_mut(node).attempt.busy_answers += 1;
                 if self.node(node).attempt.busy_answers >= BUSY_MAX {
                     self.leave_out(node, error.to_string());
@@ -334,6 +334,9 @@ async fn volumes(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<Vec<VolumeSummary>, F
 /// The error for a node that refuses the volume's capability, with the identity that the node
 /// reports.
 async fn foreign_node(ctx: &Ctx, node: NodeIndex, error: CapabilityError) -> Failure {
+    if error == CapabilityError::Expired {
+        return Failure::Node(node, NodeError::Capability(error));
+    }
     let who = match ctx.call(node, RequestBody::Identify).await {
         Ok(ReplyBody::Stat(stat)) => format!("{} of the pool {}", stat.node, stat.pool),
         _ => "an unknown node".to_owned(),

@@ -1,0 +1,293 @@
+//! Conditions that only some runs have: the time of day jumps, the pool's secret is replaced, nodes
+//! run in processes of their own, and shards go to the disk in short pieces.
+//!
+//! The worlds of older seeds had a steady clock, one secret, all nodes in the process of the
+//! volumes, and disks that took each shard at once. Each of the plans here comes from a stream of
+//! its own. So a run without a plan is the run that its seed gave before there was such a plan.
+
+use std::str::FromStr;
+
+use fieldstone_proto::NodeIndex;
+
+use crate::random::RandomStream;
+
+const MS: u64 = 1_000_000;
+const MINUTE: u64 = 60_000 * MS;
+const HOUR: u64 = 60 * MINUTE;
+/// Lengths of short pieces. Most shards of a run are longer.
+const PIECE_BYTES: [u64; 3] = [4096, 8192, 16384];
+
+/// A condition that only some runs have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Condition {
+    /// The time of day jumps, and the clocks of processes may differ.
+    Clock,
+    /// The pool's secret is replaced again and again.
+    Keys,
+    /// Nodes run in processes of their own, in a part of the runs with such a plan only some.
+    Places,
+    /// Nodes write shards in short pieces.
+    Pieces,
+}
+
+impl Condition {
+    /// Every condition.
+    pub const ALL: [Condition; 4] = [Self::Clock, Self::Keys, Self::Places, Self::Pieces];
+
+    /// Its name, as on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clock => "clock",
+            Self::Keys => "keys",
+            Self::Places => "places",
+            Self::Pieces => "pieces",
+        }
+    }
+
+    /// Runs of a thousand that have it, if nothing else is said.
+    fn per_mille(self) -> u32 {
+        match self {
+            Self::Clock | Self::Keys => 250,
+            Self::Pieces => 300,
+            Self::Places => 350,
+        }
+    }
+}
+
+/// A text names no condition.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no condition of a run: it is clock, keys, places or pieces")]
+pub struct UnknownCondition(String);
+
+impl FromStr for Condition {
+    type Err = UnknownCondition;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCondition> {
+        let found = Self::ALL.into_iter().find(|condition| condition.name() == text);
+        found.ok_or_else(|| UnknownCondition(text.to_owned()))
+    }
+}
+
+/// The conditions that each run has, and those that none has. The seeds decide about the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// Each run has these.
+    pub with: Vec<Condition>,
+    /// No run has these.
+    pub without: Vec<Condition>,
+}
+
+impl Chosen {
+    /// Only these, in each run. The worlds of older seeds had none.
+    #[must_use]
+    pub fn only(with: &[Condition]) -> Self {
+        let without = Condition::ALL.into_iter().filter(|condition| !with.contains(condition));
+        Self { with: with.to_vec(), without: without.collect() }
+    }
+
+    /// The stream of the condition's plan, if the run of this seed has it.
+    fn stream(&self, seed: u64, condition: Condition) -> Option<RandomStream> {
+        let mut rng = RandomStream::new(seed, condition.name(), 0);
+        let drawn = rng.chance(condition.per_mille());
+        let has = self.with.contains(&condition) || (drawn && !self.without.contains(&condition));
+        has.then_some(rng)
+    }
+}
+
+/// The plans of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// How the time of day behaves, if it is not steady.
+    pub clock: Option<ClockPlan>,
+    /// How the pool's secret is replaced, if it is.
+    pub keys: Option<KeyPlan>,
+    /// Where the nodes run, if not all in the process of the volumes.
+    pub places: Option<PlacePlan>,
+    /// The longest write to a shard that goes to a node's disk at once, in bytes, if it is shorter
+    /// than all shards.
+    pub piece_bytes: Option<usize>,
+}
+
+impl Conditions {
+    /// The plans of `seed` for a pool of `nodes` nodes.
+    #[must_use]
+    pub fn draw(seed: u64, nodes: u16, chosen: &Chosen) -> Self {
+        let stream = |condition| chosen.stream(seed, condition);
+        Self {
+            clock: stream(Condition::Clock).map(|mut rng| ClockPlan::draw(&mut rng)),
+            keys: stream(Condition::Keys).map(|mut rng| KeyPlan::draw(&mut rng)),
+            places: stream(Condition::Places).map(|mut rng| PlacePlan::draw(&mut rng, nodes)),
+            piece_bytes: stream(Condition::Pieces).map(|mut rng| rng.pick(&PIECE_BYTES) as usize),
+        }
+    }
+
+    /// A part of the summary of a scenario; empty without plans.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut text = String::new();
+        if let Some(ClockPlan { forwards_per_mille, jump_ns, skew_ns_max, .. }) = &self.clock {
+            let (longest, skew) = (jump_ns.1 / MINUTE, skew_ns_max / (1000 * MS));
+            text += &format!(
+                ", clock jumps up to {longest} min, {forwards_per_mille} in 1000 forwards, {skew} \
+                 s of skew"
+            );
+        }
+        if let Some(KeyPlan { watch_ns, .. }) = &self.keys {
+            text += &format!(", secrets seen in {} ms", watch_ns / MS);
+        }
+        if let Some(PlacePlan { outside, moves }) = &self.places {
+            let outside: Vec<String> = (0..)
+                .zip(outside)
+                .filter(|(_, outside)| **outside)
+                .map(|(node, _): (u16, _)| node.to_string())
+                .collect();
+            let moves = if *moves { " at new addresses" } else { "" };
+            text += &format!(", outside {}{moves}", outside.join(" "));
+        }
+        if let Some(bytes) = self.piece_bytes {
+            text += &format!(", pieces of {} KiB", bytes >> 10);
+        }
+        text
+    }
+}
+
+/// How the time of day behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClockPlan {
+    /// Jumps of a thousand that go forwards.
+    pub forwards_per_mille: u32,
+    /// The shortest and the longest jump.
+    pub jump_ns: (u64, u64),
+    /// The shortest and the longest time between two jumps.
+    pub gap_ns: (u64, u64),
+    /// The clock of each process is ahead of the earliest one by at most this. A capability is
+    /// valid for half an hour or longer when a volume uses it.
+    pub skew_ns_max: u64,
+}
+
+impl ClockPlan {
+    fn draw(rng: &mut RandomStream) -> Self {
+        Self {
+            forwards_per_mille: rng.pick(&[1000, 800, 500, 200, 0]),
+            jump_ns: rng.pick(&[
+                (500 * MS, 30_000 * MS),
+                (10 * MINUTE, 40 * MINUTE),
+                (MINUTE, 30 * HOUR),
+                (HOUR, 30 * HOUR),
+            ]),
+            gap_ns: rng.pick(&[(100 * MS, 2_000 * MS), (1_000 * MS, 9_000 * MS)]),
+            skew_ns_max: rng.pick(&[0, 0, 2_000 * MS, 20 * MINUTE]),
+        }
+    }
+}
+
+/// How the pool's secret is replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPlan {
+    /// A process learns of a step within this time. Two steps are at least twice as far apart.
+    pub watch_ns: u64,
+    /// The shortest and the longest time that the command adds to that.
+    pub pause_ns: (u64, u64),
+    /// Rotations of a thousand that retire the old secret without waiting for requests that it
+    /// signed.
+    pub demanded_per_mille: u32,
+    /// Starts of a thousand at which a node that was down for a step reads an old copy of the
+    /// secrets.
+    pub old_copies_per_mille: u32,
+    /// Rotations of a thousand of which a process that serves a volume learns nothing before the
+    /// old secret is retired.
+    pub missed_per_mille: u32,
+    /// The longest time for which a process has secrets that are two steps too old.
+    pub late_ns_max: u64,
+}
+
+impl KeyPlan {
+    fn draw(rng: &mut RandomStream) -> Self {
+        let watch_ns = rng.pick(&[30 * MS, 200 * MS, 1_000 * MS]);
+        Self {
+            watch_ns,
+            pause_ns: rng.pick(&[(0, 10 * MS), (0, 3 * watch_ns), (watch_ns, 10 * watch_ns)]),
+            demanded_per_mille: rng.pick(&[0, 300]),
+            old_copies_per_mille: rng.pick(&[0, 500]),
+            missed_per_mille: rng.pick(&[0, 0, 500]),
+            late_ns_max: rng.pick(&[50 * MS, 1_000 * MS, 4_000 * MS]),
+        }
+    }
+}
+
+/// Where the nodes run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacePlan {
+    /// The nodes that run in a process of their own. The others run in that of the volumes.
+    pub outside: Vec<bool>,
+    /// A node of a process of its own has another address after each start.
+    pub moves: bool,
+}
+
+impl PlacePlan {
+    fn draw(rng: &mut RandomStream, nodes: u16) -> Self {
+        let all = rng.chance(200);
+        let mut outside: Vec<bool> = (0..nodes).map(|_| all || rng.chance(500)).collect();
+        if !all {
+            // At least one of each kind.
+            let first = rng.index(outside.len());
+            let second = (first + 1) % outside.len();
+            (outside[first], outside[second]) = (true, false);
+        }
+        Self { outside, moves: rng.chance(500) }
+    }
+
+    /// Whether the node runs in a process of its own.
+    #[must_use]
+    pub fn is_outside(&self, node: NodeIndex) -> bool {
+        self.outside.get(usize::from(node.0)).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_has_the_same_plan_whoever_chose_it() {
+        let all = Chosen::only(&Condition::ALL);
+        let mut drawn = [0; 3];
+        for seed in 0..400 {
+            let free = Conditions::draw(seed, 6, &Chosen::default());
+            let with = Conditions::draw(seed, 6, &all);
+            assert!(free.clock.is_none() || free.clock == with.clock);
+            assert!(free.keys.is_none() || free.keys == with.keys);
+            assert!(free.places.is_none() || free.places == with.places);
+            drawn[0] += usize::from(free.clock.is_some());
+            drawn[1] += usize::from(free.keys.is_some());
+            drawn[2] += usize::from(free.places.is_some());
+            let none = Conditions::draw(seed, 6, &Chosen::only(&[]));
+            assert_eq!((none, none_text(seed)), (Conditions::default(), String::new()));
+        }
+        assert!(drawn.iter().all(|count| (60..200).contains(count)), "{drawn:?}");
+    }
+
+    fn none_text(seed: u64) -> String {
+        Conditions::draw(seed, 6, &Chosen::only(&[])).summary()
+    }
+
+    #[test]
+    fn most_pools_with_nodes_outside_have_some_inside() {
+        let places = Chosen::only(&[Condition::Places]);
+        let mixed = (0..200).filter(|seed| {
+            let plan = Conditions::draw(*seed, 3, &places).places.expect("each run has it");
+            assert!(plan.outside.contains(&true));
+            plan.outside.contains(&false)
+        });
+        assert!((130..190).contains(&mixed.count()));
+    }
+
+    #[test]
+    fn names_are_read_again() {
+        for condition in Condition::ALL {
+            assert_eq!(condition.name().parse(), Ok(condition));
+        }
+        assert!("clocks".parse::<Condition>().is_err());
+    }
+}
