@@ -19,6 +19,7 @@ module codes_datapath
   input  logic                               clk_i,
   input  logic                               rst_ni,
   input  strides_t                           strides_i,  // strides of the outputs
+  input  function_t                          owner_i,    // of the job
 
   // Wipes both banks of all lanes, while the unit is in reset.
   input  logic                               wipe_valid_i,
@@ -97,6 +98,7 @@ module codes_datapath
 
   // Lanes.
   planes_t operands [LANES];
+  logic [LANES-1:0] mine;
   planes_t total_q;
   logic scratch_valid;
 
@@ -105,6 +107,7 @@ module codes_datapath
       .BEATS(LANE_BEATS)
     ) i_lane (
       .clk_i,
+      .owner_i,
       .fill_valid_i     (fill_valid_i && fill_lane_i == LANE_BITS'(l)),
       .fill_bank_i,
       .fill_address_i,
@@ -118,13 +121,17 @@ module codes_datapath
       .read_valid_i     (step_valid_i && step_reads_i[l]),
       .read_bank_i      (step_bank_i),
       .read_address_i   (step_addresses_i[l]),
-      .read_data_o      (operands[l])
+      .read_data_o      (operands[l]),
+      .read_mine_o      (mine[l])
     );
   end
 
-  // Tree.
-  logic [LANES-1:0][7:0] coefficients_q;
+  // Tree. Nothing is multiplied with what another function's job left in a lane.
+  logic [LANES-1:0][7:0] coefficients_q, coefficients;
   always_ff @(posedge clk_i) if (step_valid_i) coefficients_q <= step_coefficients_i;
+  for (genvar l = 0; l < int'(LANES); l++) begin : gen_coefficient
+    assign coefficients[l] = mine[l] ? coefficients_q[l] : '0;
+  end
 
   logic sum_valid;
   planes_t sums [1];
@@ -136,7 +143,7 @@ module codes_datapath
     .rst_ni,
     .in_valid_i       (valid_q[0]),
     .in_operands_i    (operands),
-    .in_coefficients_i(coefficients_q),
+    .in_coefficients_i(coefficients),
     .out_valid_o      (sum_valid),
     .out_sums_o       (sums)
   );

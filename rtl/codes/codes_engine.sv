@@ -11,8 +11,8 @@
 //
 //   IDLE     waits for a command
 //   CHECK    checks the descriptor's numbers
-//   LOAD     codes_loader loads the program, unless the tables hold it already. When the owner
-//            changes, the engine wipes the lanes: no job computes on another function's data
+//   LOAD     codes_loader loads the program, unless the tables hold it already. The engine wipes the
+//            lanes before the first job, and before a function's first job after its reset
 //   RUN      the units work
 //   DRAIN    after an error: the units forget the job; the engine waits for the memory's answers
 //   ANSWER   the result is the number of bytes written
@@ -21,6 +21,8 @@
 // a job may take MAX_CYCLES from its command on. Then the engine ends it as if memory had answered
 // with an error, even in the middle of a pass. The engine always loads a program to its end,
 // because a program is short.
+//
+// No job computes on another function's data: the lanes know the owner of every beat (codes_lane).
 //
 // For the error of a write, the answer gives the address of the outputs: memory does not say which
 // write failed.
@@ -39,6 +41,9 @@ module codes_engine
 ) (
   input  logic            clk_i,
   input  logic            rst_ni,
+
+  // Functions that are being reset: what their jobs left is not for who owns them next.
+  input  logic [MAX_FUNCTIONS-1:0] function_reset_i,
 
   input  logic            command_valid_i,
   output logic            command_ready_o,
@@ -145,8 +150,8 @@ module codes_engine
   assign target_strides = '{element: job.element_bytes[31:6], shard: job.output_stride[6 +: CARD_BEAT_BITS]};
 
   // Wiping.
-  logic wiping_q, wiped_q;  // wiped_q: the lanes hold no other owner's data
-  function_t wiped_for_q;
+  logic wiping_q;
+  logic [MAX_FUNCTIONS-1:0] stale_q;  // functions that may find data in the lanes that is not theirs
   logic [OFFSET_BITS-1:0] wipe_q;
 
   // Loading.
@@ -230,6 +235,7 @@ module codes_engine
       .operations_i        (sizes.operations),
       .source_strides_i    (source_strides),
       .target_strides_i    (target_strides),
+      .owner_i             (command_q.owner),
       .wipe_valid_i        (wiping_q),
       .wipe_address_i      (wipe_q),
       .pass_valid_i        (pass_valid && unit_takes[u]),
@@ -319,8 +325,9 @@ module codes_engine
       running_q <= 1'b0;
       loaded_q <= 1'b0;
       wiping_q <= 1'b0;
-      wiped_q <= 1'b0;
+      stale_q <= '1;
     end else begin
+      stale_q <= stale_q | function_reset_i;
       running_q <= state_q == RUN && !fault && !too_long_q;
       stopped_q <= !running_q;
       if (wiping_q) begin
@@ -343,11 +350,10 @@ module codes_engine
             state_q <= ANSWER;
           end else begin
             state_q <= LOAD;
-            if (!wiped_q || wiped_for_q != command_q.owner) begin
+            if (stale_q[command_q.owner]) begin
               wiping_q <= 1'b1;
               wipe_q <= '0;
-              wiped_q <= 1'b1;
-              wiped_for_q <= command_q.owner;
+              stale_q <= function_reset_i;  // the wipe leaves nobody's data
             end
           end
         end

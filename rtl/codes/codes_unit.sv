@@ -22,6 +22,7 @@ module codes_unit
   input  logic [15:0]             operations_i,
   input  strides_t                source_strides_i,
   input  strides_t                target_strides_i,
+  input  function_t               owner_i,
   input  logic                    wipe_valid_i,
   input  logic [OFFSET_BITS-1:0]  wipe_address_i,
 
@@ -165,6 +166,7 @@ module codes_unit
     .clk_i,
     .rst_ni,
     .strides_i          (target_strides_i),
+    .owner_i,
     .wipe_valid_i,
     .wipe_address_i,
     .fill_valid_i       (fill_valid),

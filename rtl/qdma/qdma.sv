@@ -19,9 +19,12 @@
 //
 // **Isolation.** Every function has its own slots for descriptors in the device. A descriptor that
 // waits for a fence, a count or a consumer holds no slot. Before the engine fetches a descriptor,
-// it reserves a place in the completion ring, so nothing in the device waits for a host. Copies
-// alternate every 4 KiB. Every access to host memory passes a guard, which knows only the
-// function's window.
+// it reserves a place in the completion ring, so nothing in the device waits for a host. Every access
+// to host memory passes a guard, which knows only the function's window.
+//
+// **Fairness.** Functions take turns in front of every unit that they share: fetches, copies (every 4
+// KiB), engines, contexts. An engine's time is divided among the functions that want it. Register
+// accesses and resets take at most every second event.
 //
 // **Errors** stop their queue set and complete with their status. Jobs in flight end. A reset of
 // the queue set lets the driver enable it again. Other queue sets are not affected.
@@ -125,7 +128,7 @@ module qdma
   fs_regs_pkg::function_table_queues_t [FUNCTIONS-1:0] queues;
 
   logic unsent;
-  logic [FUNCTIONS-1:0] interrupting, reset_ended;
+  logic [FUNCTIONS-1:0] interrupting, reset_ended, clear;
 
   assign mmio_ready_o = regs_ready && !clearing;
   qdma_regs #(.QUEUE_SETS(QUEUE_SETS)) i_regs (
@@ -145,6 +148,7 @@ module qdma
   qdma_function_reset #(.QUEUE_SETS(QUEUE_SETS)) i_function_reset (
     .clk_i, .rst_ni, .idle_o(reset_idle),
     .reset_i(function_reset_i), .ended_o(reset_ended), .done_o(function_reset_done_o),
+    .clear_o(clear),
     .queues_i(queues),
     .regs_valid_i(regs_valid), .regs_ready_o(regs_event_ready), .regs_event_i(regs_event),
     .regs_done_o(regs_done),
@@ -261,7 +265,7 @@ module qdma
     .clk_i, .rst_ni,
     .start_room_o(start_room), .start_valid_i(act_valid && act.start), .start_slot_i(act_slot),
     .start_target_i(check_result.target), .start_status_i(act.start_status),
-    .start_detail_i(act.start_detail),
+    .start_detail_i(act.start_detail), .clear_i(clear),
     .h2c_valid_o(h2c_valid), .h2c_ready_i(h2c_ready), .h2c_slot_o(h2c_slot),
     .c2h_valid_o(c2h_valid), .c2h_ready_i(c2h_ready), .c2h_slot_o(c2h_slot),
     .beat_slot_o(beat_slot), .beat_second_o(beat_second), .beat_i(beat),

@@ -12,6 +12,10 @@
 // because a source holds its valid until its event is taken. The unit chooses an event only if
 // there is room for everything that the event can cause. This room becomes free without other
 // events, so there is no deadlock. After reset, the unit clears the memory.
+//
+// Register accesses and resets of functions come first, but not twice in a row while a descriptor
+// waits: however many a tenant makes, the descriptors of others have every second event. A register
+// access waits for one event at most, and for those that follow it.
 
 module qdma_context
   import qdma_pkg::*;
@@ -108,12 +112,16 @@ module qdma_context
   } source_t;  // one-hot, or zero
 
   source_t choice, source_q;
+  logic mmio_was_last_q, others_wait;
+  assign others_wait = (ended_valid_i && !follow_ended_q && completion_room_i)
+      || (arrived_valid_i && !follow_arrived_q && start_room_i) || loaded_valid_i
+      || (visit_valid_i && fetch_room_i);
   always_comb begin
     choice = '0;
     if (follow_ended_q) choice.follow_ended = completion_room_i;
     else if (follow_arrived_q) choice.follow_arrived = start_room_i;
     if (choice == '0) begin
-      if (mmio_valid_i) choice.mmio = 1'b1;
+      if (mmio_valid_i && !(mmio_was_last_q && others_wait)) choice.mmio = 1'b1;
       else if (ended_valid_i && !follow_ended_q && completion_room_i) choice.ended = 1'b1;
       else if (arrived_valid_i && !follow_arrived_q && start_room_i) choice.arrived = 1'b1;
       else if (loaded_valid_i) choice.loaded = 1'b1;
@@ -237,6 +245,7 @@ module qdma_context
   always_ff @(posedge clk_i) begin
     source_q <= choice;
     if (take) event_q <= taken;
+    if (take) mmio_was_last_q <= source_q.mmio;
     if (loaded_ready_o) context_q <= loaded_context_i;
     if (state_q == FETCH) begin
       set_q <= read_q;

@@ -3,10 +3,13 @@
 // access of the function to host memory out.
 //
 // The unit resets every queue set of the function, and then reads their states until all are
-// DISABLED, and their completions and interrupts have left. Both are events of qdma_context, as the register file
-// makes them; this unit lies between the two and puts its events between those of the register
-// file. Functions that are reset at the same time take turns, event by event, so a function whose
-// jobs take long holds up no other.
+// DISABLED, and their completions and interrupts have left. Both are events of qdma_context, as the
+// register file makes them; this unit lies between the two and puts its events between those of the
+// register file. Functions that are reset at the same time take turns, event by event, so a function
+// whose jobs take long holds up no other.
+//
+// When all sets have got their reset, the function's jobs that wait for an engine leave without it
+// (clear_o). So a reset waits for the operations that have begun, and for no other tenant.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
@@ -23,6 +26,7 @@ module qdma_function_reset
   input  logic [FUNCTIONS-1:0]  reset_i,
   output logic [FUNCTIONS-1:0]  ended_o,  // one cycle before done_o
   output logic [FUNCTIONS-1:0]  done_o,
+  output logic [FUNCTIONS-1:0]  clear_o,  // all queue sets of the function have got their reset
   input  function_table_queues_t [FUNCTIONS-1:0] queues_i,
 
   // Events of the register file.
@@ -50,6 +54,7 @@ module qdma_function_reset
   logic [FUNCTIONS-1:0] are_reset_q;
 
   assign work = reset_i & ~done_q;
+  assign clear_o = reset_i & are_reset_q;
   assign idle_o = work == '0 && state_q == PICK;
   assign ended_o = done_q;
 

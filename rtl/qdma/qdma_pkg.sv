@@ -9,7 +9,7 @@
 
 package qdma_pkg;
   localparam int unsigned FUNCTIONS = fs_regs_pkg::MAX_FUNCTIONS;
-  localparam int unsigned FUNCTION_JOBS = 16;  // slots of one function
+  localparam int unsigned FUNCTION_JOBS = fs_regs_pkg::FUNCTION_JOBS;  // slots of one function
   localparam int unsigned SLOTS = FUNCTIONS * FUNCTION_JOBS;
   localparam int unsigned FETCH_AHEAD = 8;  // descriptors of one ring that are being fetched
   localparam int unsigned QUANTUM_BEATS = 64;  // beats that a copy moves before the next one may go

@@ -1,9 +1,10 @@
-// Time-slices the copies of one direction, round robin. A copy moves one burst of up to
-// QUANTUM_BEATS beats. Then the rest of the copy goes to the end of the queue, so a long copy does
-// not delay short ones. A copy that has failed gets one more beat, marked as its last, so the copy
-// ends in the usual way.
+// Time-slices the copies of one direction. Functions take turns, and within a function its copies do
+// (qdma_lines). A copy moves one burst of up to QUANTUM_BEATS beats. Then the rest of the copy goes to
+// the end of its function's line, so a long copy does not delay short ones, and the copies of a
+// function, however many, delay those of another by one burst. A copy that has failed gets one more
+// beat, marked as its last, so the copy ends in the usual way.
 
-/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
+/* verilator lint_off PINCONNECTEMPTY */  // no line is cleared here
 
 module qdma_round_robin
   import qdma_pkg::*;
@@ -34,14 +35,16 @@ module qdma_round_robin
   slot_t slot_q;
   logic failed_q;
 
-  // The queue of copies. A copy that returns to the queue goes before new ones.
-  logic line_valid, line_room, back;
+  // A copy that returns to its line goes before new ones.
+  logic line_valid, back;
   slot_t line_slot;
-  assign start_ready_o = line_room && !back;
-  fs_fifo #(.WIDTH($bits(slot_t)), .DEPTH(SLOTS)) i_line (
+  assign start_ready_o = !back;
+  qdma_lines i_lines (
     .clk_i, .rst_ni,
-    .in_valid_i(back || start_valid_i), .in_ready_o(line_room), .in_data_i(back ? slot_q : start_slot_i),
-    .out_valid_o(line_valid), .out_ready_i(state_q == WAIT), .out_data_o(line_slot), .level_o()
+    .put_valid_i(back || start_valid_i), .put_slot_i(back ? slot_q : start_slot_i),
+    .barred_i('0), .clear_i('0), .waiting_o(),
+    .next_valid_o(line_valid), .next_slot_o(line_slot), .next_cleared_o(),
+    .take_i(line_valid && state_q == WAIT)
   );
 
   logic fits;  // the rest fits into one burst
@@ -89,7 +92,4 @@ module qdma_round_robin
       endcase
     end
   end
-
-  assert property (@(posedge clk_i) disable iff (!rst_ni) !back || line_room)
-  else $error("more copies than slots");
 endmodule

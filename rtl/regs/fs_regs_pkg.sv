@@ -15,6 +15,8 @@ package fs_regs_pkg;
   localparam int unsigned BEAT_BYTES = 64;
   localparam int unsigned MAX_QUEUE_SETS = 2048;  // Queue sets of all functions together.
   localparam int unsigned MAX_FUNCTIONS = 16;  // Function 0 is the physical function.
+  // Descriptors of one function that are in the device at a time, of all its queue sets.
+  localparam int unsigned FUNCTION_JOBS = 16;
   localparam int unsigned MAX_RING_LOG2 = 12;  // A ring has 2^0 to 2^12 entries.
   localparam int unsigned MAX_CHAIN = 32;  // Descriptors linked by NEXT behind one ring entry.
   localparam int unsigned H2C_REQUESTS = 256;  // Host reads in flight.
@@ -27,6 +29,9 @@ package fs_regs_pkg;
   // After so many cycles an engine ends a CODE, PLACE or CHECKSUM with TOO_LONG, because all functions share
   // the engine. 16 MiB of Reed-Solomon or of checksums need a fifteenth of these cycles.
   localparam int unsigned MAX_OPERATION_CYCLES = 32'h00400000;
+  // Cycles of an engine that a function may use in its turn. What an operation takes beyond, its function
+  // gives to the others before it has another turn.
+  localparam int unsigned TURN_CYCLES = 4096;
   localparam int unsigned BITSTREAM_MAGIC = 32'h31425346;  // First word of a partial bitstream: "FSB1".
 
   // Operations of the H2C ring.

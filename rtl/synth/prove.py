@@ -2,8 +2,8 @@
 """Proves what the properties in rtl/*/formal say, with Yosys' own solver.
 
 A property file NAME_formal.sv is a module of that name. Sequential ones are unrolled from a reset for a
-bounded number of cycles; those without a clock are proved for all inputs. The lines of proofs.toml say
-which.
+bounded number of cycles, or proved without a bound by induction; those without a clock are proved for all
+inputs. The lines of proofs.toml say which.
 """
 
 import pathlib
@@ -25,6 +25,8 @@ def script(proof):
     if cycles := proof.get("cycles"):
         solve += f" -seq {cycles} -prove-skip 1 -set-at 1 rst_ni 0"
         solve += "".join(f" -set-at {cycle} rst_ni 1" for cycle in range(2, cycles + 1))
+    if proof.get("unbounded"):
+        solve = "sat -verify -prove-asserts -set-assumes -tempinduct -maxsteps 4"
     return [
         f"read_slang --unroll-limit 10000000 -DSYNTHESIS {files} --top {top}{parameters}",
         f"prep -flatten -top {top}",
@@ -54,7 +56,10 @@ def main():
         )
         seconds = time.monotonic() - started
         bound = f"{proof['cycles']} cycles from reset" if "cycles" in proof else "all inputs"
-        if done.returncode == 0 and "SAT proof finished" in done.stdout:
+        found = "SAT proof finished"
+        if proof.get("unbounded"):
+            bound, found = "without a bound", "Induction step proven: SUCCESS!"
+        if done.returncode == 0 and found in done.stdout:
             print(f"proved   {proof['top']}: {bound} ({seconds:.1f} s)", flush=True)
         else:
             print(f"FAILED   {proof['top']}: {bound}\n{done.stdout[-3000:]}", flush=True)

@@ -342,7 +342,7 @@ module fs_top
   codes_engine #(
     .LANES(CODE_LANES), .LANE_BEATS(LANE_BEATS), .OPERATIONS(PROGRAM_OPS), .UNITS(CODE_UNITS)
   ) i_codes (
-    .clk_i, .rst_ni,
+    .clk_i, .rst_ni, .function_reset_i,
     .command_valid_i (command_valid[CODE]),
     .command_ready_o (command_ready[CODE]),
     .command_i       (commands[CODE]),

@@ -4,7 +4,7 @@
 //! bound, the driver does not take it or gives it back, and the CPU does it. If a wait is longer
 //! than a bound, the driver gives up.
 
-use crate::regs::MAX_OPERATION_CYCLES;
+use crate::regs::{BEAT_BYTES, FUNCTION_JOBS, MAX_COPY_BYTES, MAX_FUNCTIONS, MAX_OPERATION_CYCLES};
 
 /// Entries of an H2C ring, as a power of two.
 pub const H2C_LOG2: u32 = 8;
@@ -41,14 +41,28 @@ pub const SWAP_PATIENCE: u32 = 8;
 
 /// Reads of a queue set's state, one per poll, before the driver gives up enabling it.
 pub const MAX_CONTROL_POLLS: u32 = 1 << 16;
-/// Cycles of the device before the driver gives up a reset: the jobs of all other slots may be
-/// before the queue set's last job. No caller waits for the reset meanwhile.
-pub const MAX_RESET_CYCLES: u64 = 256 * MAX_OPERATION_CYCLES as u64;
+/// Most cycles of an operation from when it is the first of its function's at an engine to its end,
+/// whatever other functions do (`rtl/qdma/qdma_lines.sv`, `qdma_share.sv`).
+///
+/// The function may owe the others as much time as each of them may take for an operation. Then
+/// each has one turn before it, the engine has at most two operations, and its own comes last.
+pub const MAX_TURN_CYCLES: u64 =
+    (2 * (MAX_FUNCTIONS as u64 - 1) + 2 + 1) * MAX_OPERATION_CYCLES as u64;
+/// Most cycles in which the device moves the copies of all functions, in one direction: a beat in
+/// two cycles, because both directions share the card's memory with the engines.
+const MAX_COPIES_CYCLES: u64 =
+    2 * FUNCTION_JOBS * (MAX_FUNCTIONS * MAX_COPY_BYTES / BEAT_BYTES) as u64;
+/// Most cycles from a doorbell to the next completion of a queue set with work, or from its reset
+/// to its end: all jobs of its function that are in the device may be before its own.
+const MAX_WAIT_CYCLES: u64 = FUNCTION_JOBS * MAX_TURN_CYCLES + MAX_COPIES_CYCLES;
+/// Cycles of the device before the driver gives up a reset. No caller waits for it meanwhile.
+pub const MAX_RESET_CYCLES: u64 = MAX_WAIT_CYCLES;
 /// Polls without a completion after which the driver checks whether the device runs.
 pub const POLLS_PER_CHECK: u32 = 1 << 10;
-/// Cycles of the device without a completion after which the driver resets a queue set with jobs. A
-/// few operations of other queue sets may be before ours.
-pub const MAX_SILENT_CYCLES: u64 = 8 * MAX_OPERATION_CYCLES as u64;
+/// Cycles of the device without a completion after which the driver resets a queue set with jobs.
+/// No other tenant can make a queue set wait for so long: a driver whose patience is shorter than
+/// what others may legally take resets a queue set that works, again and again, and gives it up.
+pub const MAX_SILENT_CYCLES: u64 = MAX_WAIT_CYCLES;
 /// A device at work easily does that many cycles between two checks. A simulated device that does
 /// fewer has no work: its clock rests then, but for the read of the counter, which takes some 300
 /// cycles.

@@ -248,6 +248,12 @@ impl<M, D> Downstream<M, D> {
         self.accesses.is_empty()
     }
 
+    /// Register accesses that the device has not taken.
+    #[must_use]
+    pub fn accesses(&self) -> usize {
+        self.accesses.len()
+    }
+
     /// The host sends an access to a register. Accesses arrive in order. A write is posted.
     pub fn access(&mut self, due: u64, is_write: bool, access: M) {
         self.access_due = self.access_due.max(due);
@@ -324,7 +330,7 @@ mod tests {
         assert_eq!(down.arrived_data(6), Some(1));
         assert_eq!(down.arrived_data(9), None, "the register write was sent before");
         assert_eq!((down.take_access(), down.arrived_data(9)), (Some("read"), None));
-        assert!(!down.has_no_access());
+        assert!(!down.has_no_access() && down.accesses() == 1);
         assert_eq!((down.take_access(), down.arrived_data(9)), (Some("write"), Some(2)));
         assert_eq!(down.arrived_data(9), Some(0));
         assert!(down.is_idle() && down.take_access().is_none());

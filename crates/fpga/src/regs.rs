@@ -20,6 +20,8 @@ pub const BEAT_BYTES: usize = 64;
 pub const MAX_QUEUE_SETS: usize = 2048;
 /// Function 0 is the physical function.
 pub const MAX_FUNCTIONS: usize = 16;
+/// Descriptors of one function that are in the device at a time, of all its queue sets.
+pub const FUNCTION_JOBS: u64 = 16;
 /// A ring has 2^0 to 2^12 entries.
 pub const MAX_RING_LOG2: usize = 12;
 /// Descriptors linked by NEXT behind one ring entry.
@@ -40,6 +42,9 @@ pub const SLICE_BYTES: usize = 4096;
 /// functions share the engine. 16 MiB of Reed-Solomon or of checksums need a fifteenth of these
 /// cycles.
 pub const MAX_OPERATION_CYCLES: usize = 0x400000;
+/// Cycles of an engine that a function may use in its turn. What an operation takes beyond, its
+/// function gives to the others before it has another turn.
+pub const TURN_CYCLES: u64 = 4096;
 /// First word of a partial bitstream: "FSB1".
 pub const BITSTREAM_MAGIC: u64 = 0x31425346;
 

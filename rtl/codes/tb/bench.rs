@@ -109,6 +109,7 @@ pub struct Testbench {
     commands: Source,
     answers: Sink,
     counters: [Port; 3],
+    function_reset: Port,
     jobs: u16,
 }
 
@@ -122,9 +123,19 @@ impl Testbench {
         let answers = Sink::new(&model, "answer", &["answer_o"], stall);
         let counters =
             ["read_beats_o", "write_beats_o", "busy_cycles_o"].map(|name| model.port(name));
+        let function_reset = model.port("function_reset_i");
+        model.set(function_reset, 0);
         let clock = Clock::reset(&mut model);
         let rng = seeded_rng(seed);
-        Self { built, model, memory, rng, clock, commands, answers, counters, jobs: 0 }
+        let jobs = 0;
+        Self { built, model, memory, rng, clock, commands, answers, counters, function_reset, jobs }
+    }
+
+    /// Resets a function, while the engine has no job.
+    pub fn reset_function(&mut self, function: u64) {
+        self.model.set(self.function_reset, 1 << function);
+        self.cycle();
+        self.model.set(self.function_reset, 0);
     }
 
     fn counters(&self) -> Counters {

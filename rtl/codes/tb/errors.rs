@@ -222,30 +222,89 @@ fn a_job_that_takes_too_long_is_ended_and_only_the_job() {
     }
 }
 
-#[test]
-fn a_job_cannot_compute_on_what_another_function_left() {
-    let mut bench = Testbench::new(one_unit(), 6, 0.0);
-    let built = bench.built;
-    // The first function fills every lane.
-    job(&mut bench, "rs:8+4", 64, 1).run(&mut bench);
-    // The second function reads one element, and its own program sums all beats in the lanes.
-    bench.memory.owner = 1;
-    let mut spy = job(&mut bench, "copies:2", 64, 1);
+/// A job that reads one element, with a program that sums all lanes at that place. Its output is
+/// that element, if the other lanes are zero.
+fn spy(bench: &mut Testbench) -> CodeCase {
+    let lanes = bench.built.shape.lanes;
+    let mut spy = job(bench, "copies:2", 64, 1);
     let source = spy.descriptor.source as usize;
     let operation = source + 128;
-    for lane in 1..built.shape.lanes {
+    for lane in 1..lanes {
         spy.bytes[operation + 4 * lane + 2] = 1;
     }
     let end = source + spy.descriptor.length as usize;
     let checksum = crc32c(&spy.bytes[source + 64..end]).to_le_bytes();
     spy.bytes[source + 12..source + 16].copy_from_slice(&checksum);
     spy.expected[source..end].copy_from_slice(&spy.bytes[source..end]);
-    spy.run(&mut bench);
+    spy
+}
+
+#[test]
+fn a_job_cannot_compute_on_what_another_function_left() {
+    let mut bench = Testbench::new(one_unit(), 6, 0.0);
+    let built = bench.built;
+    // The first function fills every lane, then the second spies; and the other way round.
+    for owners in [[0, 1], [1, 0], [0, 15], [15, 8]] {
+        bench.memory.owner = owners[0];
+        job(&mut bench, "rs:8+4", 64, 2).run(&mut bench);
+        bench.memory.owner = owners[1];
+        // Twice, for both banks.
+        for _ in 0..2 {
+            spy(&mut bench).run(&mut bench);
+        }
+    }
     // A function may compute on its own data, in any order.
     let map = random_map(&mut bench.rng);
     if let Some(job) = CodeCase::new(&map, &built, 5, 2, &mut bench.rng) {
         job.run(&mut bench);
     }
+}
+
+/// The next tenant of a function gets none of the last one's data.
+#[test]
+fn a_function_finds_nothing_behind_its_reset() {
+    let mut bench = Testbench::new(one_unit(), 11, 0.0);
+    // What the lanes held when the device began is nobody's.
+    spy(&mut bench).run(&mut bench);
+    for others_between in [false, true] {
+        bench.memory.owner = 4;
+        job(&mut bench, "rs:8+4", 64, 2).run(&mut bench);
+        // Without a reset, the lanes still have the function's own data.
+        let own = spy(&mut bench);
+        bench.memory.bytes.clone_from(&own.bytes);
+        assert_eq!(bench.run(&own.descriptor).status, status::OK);
+        assert!(bench.memory.bytes != own.expected, "nothing is left to be found");
+        bench.reset_function(4);
+        if others_between {
+            bench.memory.owner = 5;
+            job(&mut bench, "copies:2", 1, 1).run(&mut bench);
+            bench.memory.owner = 4;
+        }
+        for _ in 0..2 {
+            spy(&mut bench).run(&mut bench);
+        }
+    }
+}
+
+/// The same job of two functions in turn takes as long as that of one, but for the program that the
+/// engine loads again.
+#[test]
+fn a_change_of_owner_costs_no_wipe() {
+    let mut bench = Testbench::new(one_unit(), 12, 0.0);
+    let job = job(&mut bench, "rs:4+2", 16, 1);
+    let mut cycles = |owners: [u64; 2]| {
+        let mut busy = Vec::new();
+        for round in 0..10 {
+            bench.memory.owner = owners[round % 2];
+            busy.push(job.run(&mut bench).busy_cycles);
+        }
+        busy[9]
+    };
+    let (one, two) = (cycles([1, 1]), cycles([1, 2]));
+    println!("rs:4+2 of 4 KiB: {one} cycles, with alternating owners {two}");
+    // The program's beats and the memory's latency.
+    let program_cycles = job.descriptor.length / 64 + 60;
+    assert!(two < one + program_cycles, "{two} cycles, {one} without a change");
 }
 
 #[test]

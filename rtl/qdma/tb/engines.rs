@@ -1,9 +1,12 @@
 //! Simulated engines for the queue engine. Each takes commands, and answers every command after
-//! some time, in any order. The result is a sum over the descriptor, so a bench can compute it.
+//! some time, in any order. The result is a sum over the descriptor, so a bench can compute it. For
+//! benches of fairness, an engine works as the real ones do: on one command at a time, for as long
+//! as the descriptor says.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use fieldstone_fpga::field::Field;
 use fieldstone_fpga::regs::{Status, descriptor};
 use fieldstone_verilate::Model;
 use fieldstone_verilate::bench::{SeededRng, Sink, Source};
@@ -20,6 +23,10 @@ pub fn result(descriptor: &[u8]) -> u64 {
 /// Offset of a word of PARAMETERS that makes the engine fail with this status.
 pub const FAIL_AT: usize = 104;
 
+/// The word of PARAMETERS that says for how many cycles an engine works that does one command after
+/// the other.
+pub const WORK: Field = Field { offset: 112, bytes: 8 };
+
 /// An action of an engine, with the descriptor.
 #[derive(Clone, Debug)]
 pub enum EngineEvent {
@@ -35,6 +42,9 @@ pub struct Engine {
     pub slowness: u64,
     /// While this is set, the engine does not answer.
     pub hung: bool,
+    /// The engine works on one command at a time, for [`WORK`] cycles, and its results are zero.
+    pub serial: bool,
+    stall: f64,
     due: BinaryHeap<Reverse<(u64, Vec<u8>)>>,
 }
 
@@ -46,6 +56,8 @@ impl Engine {
             answers: Source::new(model, &port("answer"), &[&port("answer_i")], stall),
             slowness: 200,
             hung: false,
+            serial: false,
+            stall,
             due: BinaryHeap::new(),
         }
     }
@@ -55,7 +67,9 @@ impl Engine {
             let Some(Reverse((_, command))) = self.due.pop() else { break };
             let bytes = &command[..128];
             let status = bits::get(&bytes[FAIL_AT..], 0, 8);
-            let (result, detail) = if status == Status::Ok as u64 {
+            let (result, detail) = if self.serial {
+                (0, 0)
+            } else if status == Status::Ok as u64 {
                 (result(bytes), 0)
             } else {
                 (0, descriptor::SOURCE.get(bytes))
@@ -65,6 +79,8 @@ impl Engine {
             self.answers.push_bytes(&[&bits::pack(&answer)]);
             log.push(EngineEvent::Answered { descriptor: bytes.to_vec() });
         }
+        let is_busy = self.serial && !(self.due.is_empty() && self.answers.is_done());
+        self.commands.stall = if is_busy { 1.0 } else { self.stall };
     }
 
     pub fn after(
@@ -78,7 +94,11 @@ impl Engine {
             let command = beat.remove(0);
             let owner = bits::get(&command, 1024, 4);
             log.push(EngineEvent::Took { engine, owner, descriptor: command[..128].to_vec() });
-            self.due.push(Reverse((now + rng.random_range(1..=self.slowness), command)));
+            let cycles = match self.serial {
+                true => WORK.get(&command),
+                false => rng.random_range(1..=self.slowness),
+            };
+            self.due.push(Reverse((now + cycles, command)));
         }
     }
 }

@@ -41,6 +41,8 @@ pub struct Host {
     /// and each way of a register access take half of them, too.
     pub latency: Latency,
     pub limits: Limits,
+    /// Memory answers a read with one completion; else every beat is a completion of its own.
+    pub whole_completions: bool,
     /// The window of every function, as the bench told the device.
     pub windows: [(u64, u64); MAX_FUNCTIONS],
     /// Beats (by byte address) that answer a read with an error.
@@ -74,6 +76,7 @@ impl Host {
             bytes: vec![0; bytes],
             latency,
             limits: Limits::default(),
+            whole_completions: false,
             windows: [(0, 0); MAX_FUNCTIONS],
             broken: HashSet::new(),
             reads: Sink::new(model, "host_read", &["host_read_data_o"], stall),
@@ -102,6 +105,11 @@ impl Host {
     /// True if no register access is on its way to the device, and nothing on its way to the host.
     pub fn is_quiet(&self) -> bool {
         self.down.has_no_access() && self.up.is_idle()
+    }
+
+    /// Register accesses that the device has not taken.
+    pub fn accesses(&self) -> usize {
+        self.down.accesses()
     }
 
     fn assert_inside(&self, owner: u64, at: u64) {
@@ -159,7 +167,8 @@ impl Host {
         self.interrupts.stall = self.interrupt_stall;
     }
 
-    /// Memory answers a read. Each beat is a completion of its own, so beats of two reads may mix.
+    /// Memory answers a read. Where each beat is a completion of its own, beats of two reads may
+    /// mix.
     fn answer(&mut self, read: &ReadRequest, now: u64, rng: &mut SeededRng) {
         let mut due = now + read.back_cycles;
         for i in 0..read.beats {
@@ -168,7 +177,9 @@ impl Host {
             let beat = &self.bytes[at as usize..at as usize + BEAT_BYTES];
             let fields = [(u64::from(last), 1), (u64::from(error), 1), (read.tag, 10)];
             self.down.complete(due, Beat { bytes: bits::with_beat(beat, &fields), last });
-            due += rng.random_range(0..=self.latency.jitter_cycles / 4);
+            if !self.whole_completions {
+                due += rng.random_range(0..=self.latency.jitter_cycles / 4);
+            }
         }
     }
 

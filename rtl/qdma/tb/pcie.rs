@@ -285,6 +285,32 @@ fn few_tags_slow_the_device_and_do_not_stop_it() {
     }
 }
 
+/// Every setting of PCIe's sizes from 128 to 512 bytes, payloads and read requests apart. A
+/// completion carries up to a payload: with larger payloads, the beats of a read come together.
+#[test]
+fn every_setting_of_payloads_and_read_requests_works() {
+    let sizes = [128, 256, 512];
+    let settings = sizes.into_iter().flat_map(|payload| sizes.map(|read| (payload, read)));
+    for (seed, (max_payload_bytes, max_read_bytes)) in settings.enumerate() {
+        let mut tb = Testbench::new(&designs::QDMA, Timing::random(20 + seed as u64, 0.1), SETS);
+        tb.host.limits = Limits { max_payload_bytes, max_read_bytes, ..Limits::default() };
+        tb.host.whole_completions = max_payload_bytes > 128;
+        let mut all: Vec<Traffic> = [(0, 0), (3, 1), (3, 2), (15, 3)]
+            .into_iter()
+            .map(|(function, number)| {
+                let mut queue = Queue::new(function, number, [3, 3, 4]);
+                queue.enable(&mut tb, seed % 2 == 1);
+                Traffic::new(queue, 20)
+            })
+            .collect();
+        traffic::finish(&mut tb, &mut all);
+        for traffic in &all {
+            assert_eq!(traffic.queue.control(&mut tb), (ENABLED, 0));
+        }
+        assert_eq!(tb.read(0, register::FAULTS), 0);
+    }
+}
+
 /// Data that the device has written is in host memory before the completion that names it, and
 /// before the answer of a register read that the device made after it.
 #[test]

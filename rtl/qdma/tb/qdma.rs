@@ -1,9 +1,11 @@
-//! Benches of the queue engine: registers, random traffic, interrupts, throughput, fault injection.
+//! Benches of the queue engine: registers, random traffic, interrupts, throughput, fairness, fault
+//! injection.
 #![cfg(feature = "verilator")]
 
 mod bits;
 mod driver;
 mod engines;
+mod fairness;
 mod fault_injection;
 mod host;
 mod memory;

@@ -1,0 +1,63 @@
+// Properties of qdma_read_guard, for a solver, without a bound: all beats of a request that leaves lie
+// inside the window of the function that it names, and only a request of which one does not is
+// refused. The windows do not change between resets. A request of two beats begins at an even beat,
+// as the units before the guard promise.
+
+module qdma_read_guard_formal
+  import qdma_pkg::*;
+(
+  input  logic                     clk_i,
+  input  logic                     rst_ni,
+  input  windows_t [FUNCTIONS-1:0] windows_i,
+  input  logic                     in_valid_i,
+  input  host_read_t               in_i,
+  input  logic                     host_ready_i,
+  input  logic                     host_data_valid_i,
+  input  host_data_t               host_data_i
+);
+  windows_t [FUNCTIONS-1:0] windows_q;
+  logic was_reset_q = 1'b0;
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) windows_q <= windows_i;
+    if (!rst_ni) was_reset_q <= 1'b1;
+  end
+
+  logic refused, in_ready, data_valid, host_valid, host_data_ready;
+  host_data_t data;
+  host_read_t host, request;
+  always_comb begin
+    request = in_i;
+    request.two = in_i.two && !in_i.address[0];
+  end
+  qdma_read_guard i_guard (
+    .clk_i, .rst_ni, .windows_i(windows_q), .refused_o(refused),
+    .in_valid_i, .in_ready_o(in_ready), .in_i(request),
+    .in_data_valid_o(data_valid), .in_data_o(data),
+    .host_valid_o(host_valid), .host_ready_i, .host_o(host),
+    .host_data_valid_i, .host_data_ready_o(host_data_ready), .host_data_i
+  );
+
+  window_t own;
+  logic is_inside;
+  logic [58:0] past;
+  assign own = windows_q[host.owner].host;
+  assign past = 59'(host.address) + (host.two ? 59'd2 : 59'd1);
+  assign is_inside = host.address >= own.base && past <= 59'(own.limit);
+
+  always_comb begin
+    if (!was_reset_q) assume (!rst_ni);  // a reset comes first
+    if (rst_ni && was_reset_q) begin
+      if (host_valid) assert (is_inside);
+      if (refused) assert (!is_inside);
+      // What induction needs: the state between the two.
+      if (i_guard.valid_q) begin
+        assert (i_guard.window_q == windows_q[i_guard.request_q.owner].host);
+        assert (!(i_guard.request_q.two && i_guard.request_q.address[0]));
+      end
+      if (i_guard.compared_q) begin
+        assert (i_guard.inside_q == is_inside);
+        assert (!(host.two && host.address[0]));
+      end
+    end
+  end
+endmodule
