@@ -96,9 +96,9 @@ pub struct RelayedAppend {
     payload: Vec<Bytes>,
 }
 
-/// Whether a node with this outcome of a write along a route may lack the write, through no fault of
-/// its own. What waited in a link may have a capability that was good when the volume sent it: the
-/// secret was retired meanwhile, or the clock has jumped.
+/// Whether a node with this outcome of a write along a route may lack the write, through no fault
+/// of its own. What waited in a link may have a capability that was good when the volume sent it:
+/// the secret was retired meanwhile, or the clock has jumped.
 pub fn may_lack(error: &NodeError) -> bool {
     matches!(error, NodeError::NotPassedOn { .. } | NodeError::Busy | NodeError::Capability(_))
 }

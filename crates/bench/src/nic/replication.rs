@@ -325,11 +325,11 @@ pub fn fig11() -> Figure {
         statements,
         notes: vec![
             "PsPIN's test bench: the ports of its simulator in place of host and network. Its \
-             outbound port waits a whole number of cycles per 64 bytes; at 400 Gbit/s this is 1 in \
-             place of 1.19, so it sends 512 Gbit/s. Table I fits this rate better, which is why the \
-             first line has it: so its numbers are no evidence. The second line has the printed 400 \
-             Gbit/s. Each handler's cycles without waits are its \
-             instructions at the IPC of k = 1.",
+             outbound port waits a whole number of cycles per 64 bytes; at 400 Gbit/s this is 1 \
+             in place of 1.19, so it sends 512 Gbit/s. Table I fits this rate better, which is \
+             why the first line has it: so its numbers are no evidence. The second line has the \
+             printed 400 Gbit/s. Each handler's cycles without waits are its instructions at the \
+             IPC of k = 1.",
         ],
     }
 }

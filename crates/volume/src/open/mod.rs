@@ -180,7 +180,8 @@ impl VolumeCore {
             }
             // The node is gone, or another opening fenced it.
             NodeError::Unreachable | NodeError::Fenced { .. } => {}
-            // As a rule, the node has just started, or does not know yet that the clock was set back.
+            // As a rule, the node has just started, or does not know yet that the clock was set
+            // back.
             NodeError::Busy | NodeError::Capability(CapabilityError::Expired) => {
                 self.node_mut(node).attempt.busy_answers += 1;
                 if self.node(node).attempt.busy_answers >= BUSY_MAX {
