@@ -521,6 +521,7 @@ mod tests {
         let nodes: Vec<NodeIndex> = again.iter().map(|sent| sent.node).collect();
         assert_eq!(nodes, [JOURNAL[1], JOURNAL[1], JOURNAL[2], JOURNAL[2]]);
         again.iter().for_each(|sent| script.done(sent));
+        script.sent();
         assert_eq!(script.completions.len(), 2);
         script.core(|core| {
             assert!(!core.log.moving);
