@@ -11,8 +11,8 @@
 //
 //   IDLE     waits for a command
 //   CHECK    checks the descriptor's numbers
-//   LOAD     codes_loader loads the program, unless the tables hold it already. The engine wipes the
-//            lanes before the first job, and before a function's first job after its reset
+//   LOAD     codes_loader loads the program, unless the tables hold it already. The engine wipes
+//            the lanes before the first job, and before a function's first job after its reset
 //   RUN      the units work
 //   DRAIN    after an error: the units forget the job; the engine waits for the memory's answers
 //   ANSWER   the result is the number of bytes written
@@ -151,7 +151,7 @@ module codes_engine
 
   // Wiping.
   logic wiping_q;
-  logic [MAX_FUNCTIONS-1:0] stale_q;  // functions that may find data in the lanes that is not theirs
+  logic [MAX_FUNCTIONS-1:0] stale_q;  // functions that may find data of others in the lanes
   logic [OFFSET_BITS-1:0] wipe_q;
 
   // Loading.

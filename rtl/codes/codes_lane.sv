@@ -4,10 +4,11 @@
 // Fills go to one bank while operations read the other and write scratch to it, so neither waits
 // for the other.
 //
-// Every beat has its owner beside it, the function whose job wrote it, in bits that block RAMs of this
-// width have to spare. A beat of another function is not the reader's: read_mine_o says so, and the
-// reader takes it as zero. So a change of owner costs nothing. A wipe makes all beats zeros of the
-// owner; the engine wipes before the first job, and before a function's first job after its reset.
+// Every beat has its owner beside it, the function whose job wrote it, in bits that block RAMs of
+// this width have to spare. A beat of another function is not the reader's: read_mine_o says so,
+// and the reader takes it as zero. So a change of owner costs nothing. A wipe makes all beats zeros
+// of the owner; the engine wipes before the first job, and before a function's first job after its
+// reset.
 
 module codes_lane
   import gf_pkg::*;

@@ -19,11 +19,11 @@
 //
 // **Isolation.** Every function has its own slots for descriptors in the device. A descriptor that
 // waits for a fence, a count or a consumer holds no slot. Before the engine fetches a descriptor,
-// it reserves a place in the completion ring, so nothing in the device waits for a host. Every access
-// to host memory passes a guard, which knows only the function's window.
+// it reserves a place in the completion ring, so nothing in the device waits for a host. Every
+// access to host memory passes a guard, which knows only the function's window.
 //
-// **Fairness.** Functions take turns in front of every unit that they share: fetches, copies (every 4
-// KiB), engines, contexts. An engine's time is divided among the functions that want it. Register
+// **Fairness.** Functions take turns in front of every unit that they share: fetches, copies (every
+// 4 KiB), engines, contexts. An engine's time is divided among the functions that want it. Register
 // accesses and resets take at most every second event.
 //
 // **Errors** stop their queue set and complete with their status. Jobs in flight end. A reset of

@@ -1,13 +1,13 @@
 // Starts the jobs of descriptors. Copies go to the copy units by slot. For an engine, the unit
-// reads the descriptor and makes a command of it, with the slot as the tag. Descriptors that need no
-// target (NOP, a wrong descriptor) end here. The unit merges all endings into one stream.
+// reads the descriptor and makes a command of it, with the slot as the tag. Descriptors that need
+// no target (NOP, a wrong descriptor) end here. The unit merges all endings into one stream.
 //
 // **Engines.** In front of every engine, jobs wait in a line for each function, and functions take
 // turns (qdma_lines). A function whose operations take long stays out until others have had as much
-// time (qdma_share). An engine gets an operation only when it has ended those before: IN_FLIGHT says
-// how many it may have, so that no more of another tenant are before a job whose turn has come. The
-// command of the next operation is in its register before that, and is replaced if another function's
-// job comes that is to go first.
+// time (qdma_share). An engine gets an operation only when it has ended those before: IN_FLIGHT
+// says how many it may have, so that no more of another tenant are before a job whose turn has
+// come. The command of the next operation is in its register before that, and is replaced if
+// another function's job comes that is to go first.
 //
 // Operations of a function that is being reset, and that have not begun, end here.
 

@@ -5,8 +5,8 @@
 // The unit resets every queue set of the function, and then reads their states until all are
 // DISABLED, and their completions and interrupts have left. Both are events of qdma_context, as the
 // register file makes them; this unit lies between the two and puts its events between those of the
-// register file. Functions that are reset at the same time take turns, event by event, so a function
-// whose jobs take long holds up no other.
+// register file. Functions that are reset at the same time take turns, event by event, so a
+// function whose jobs take long holds up no other.
 //
 // When all sets have got their reset, the function's jobs that wait for an engine leave without it
 // (clear_o). So a reset waits for the operations that have begun, and for no other tenant.

@@ -1,6 +1,7 @@
-// Jobs that wait for a unit, in a line for each function, and whose turn it is: round robin over the
-// functions, and within a function in order. A function with many jobs gets no more turns than one
-// with a single job. A line has a place for every slot of its function, so a job always finds room.
+// Jobs that wait for a unit, in a line for each function, and whose turn it is: round robin over
+// the functions, and within a function in order. A function with many jobs gets no more turns than
+// one with a single job. A line has a place for every slot of its function, so a job always finds
+// room.
 //
 // A function that is barred keeps its line, and gets no turn. The jobs of a function that is being
 // cleared leave before all others, marked, so that they are not done.
@@ -108,6 +109,7 @@ module qdma_lines
   assert property (@(posedge clk_i) disable iff (!rst_ni)
     !put_valid_i || count_q[put_owner] != 5'(FUNCTION_JOBS))
   else $error("more jobs than slots");
-  assert property (@(posedge clk_i) disable iff (!rst_ni) !take_i || (valid_q && waiting_q[take_owner]))
+  assert property (@(posedge clk_i) disable iff (!rst_ni)
+    !take_i || (valid_q && waiting_q[take_owner]))
   else $error("a job leaves that is not there");
 endmodule

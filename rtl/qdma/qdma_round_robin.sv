@@ -1,8 +1,8 @@
-// Time-slices the copies of one direction. Functions take turns, and within a function its copies do
-// (qdma_lines). A copy moves one burst of up to QUANTUM_BEATS beats. Then the rest of the copy goes to
-// the end of its function's line, so a long copy does not delay short ones, and the copies of a
-// function, however many, delay those of another by one burst. A copy that has failed gets one more
-// beat, marked as its last, so the copy ends in the usual way.
+// Time-slices the copies of one direction. Functions take turns, and within a function its copies
+// do (qdma_lines). A copy moves one burst of up to QUANTUM_BEATS beats. Then the rest of the copy
+// goes to the end of its function's line, so a long copy does not delay short ones, and the copies
+// of a function, however many, delay those of another by one burst. A copy that has failed gets one
+// more beat, marked as its last, so the copy ends in the usual way.
 
 /* verilator lint_off PINCONNECTEMPTY */  // no line is cleared here
 

@@ -2,19 +2,20 @@
 //
 // An engine works on an operation to its end, up to MAX_OPERATION_CYCLES. Turns alone would give a
 // tenant with long operations nearly all of the time of one with short ones. So an operation that
-// takes more than TURN_CYCLES takes its time from others: for each of its cycles, its function owes a
-// cycle to every other function that is *active*, that is, has work for the engine, or had some less
-// than TURN_CYCLES ago. A function that owes is barred: it gets no turn until the debt is paid, one
-// cycle for each cycle in which it has no operation in the engine. It pays even if no other function
-// uses the time: those whose operations are short and rare come back, and then find the engine free.
+// takes more than TURN_CYCLES takes its time from others: for each of its cycles, its function owes
+// a cycle to every other function that is *active*, that is, has work for the engine, or had some
+// less than TURN_CYCLES ago. A function that owes is barred: it gets no turn until the debt is
+// paid, one cycle for each cycle in which it has no operation in the engine. It pays even if no
+// other function uses the time: those whose operations are short and rare come back, and then find
+// the engine free.
 //
 // So with n active functions, one whose operations are long has the engine for one n-th of the time
-// at most. Another function waits for one such operation of each, and then has as much time as one of
-// them took. Operations within TURN_CYCLES make no debt; turns divide the engine among them. A
+// at most. Another function waits for one such operation of each, and then has as much time as one
+// of them took. Operations within TURN_CYCLES make no debt; turns divide the engine among them. A
 // function that is alone owes nothing.
 //
-// The unit looks at one function per cycle, so it counts in steps of FUNCTIONS cycles, and one adder
-// serves all.
+// The unit looks at one function per cycle, so it counts in steps of FUNCTIONS cycles, and one
+// adder serves all.
 
 module qdma_share
   import qdma_pkg::*;

@@ -1,5 +1,5 @@
-// Properties of qdma_read_guard, for a solver, without a bound: all beats of a request that leaves lie
-// inside the window of the function that it names, and only a request of which one does not is
+// Properties of qdma_read_guard, for a solver, without a bound: all beats of a request that leaves
+// lie inside the window of the function that it names, and only a request of which one does not is
 // refused. The windows do not change between resets. A request of two beats begins at an even beat,
 // as the units before the guard promise.
 

@@ -1,6 +1,6 @@
 // Properties of qdma_write_guard, for a solver, without a bound: what leaves lies inside the window
-// of the function that it names, and only what does not is refused. The windows do not change between
-// resets.
+// of the function that it names, and only what does not is refused. The windows do not change
+// between resets.
 
 module qdma_write_guard_formal
   import qdma_pkg::*;
