@@ -167,6 +167,26 @@ fn thousands_of_operations_above_the_ring_size_all_complete() {
 }
 
 #[test]
+fn several_operations_go_to_the_kernel_before_the_turn() {
+    let folder = folder();
+    let file = create(&folder, Caching::Buffered);
+    let mut reactor = reactor(8);
+    let write = |reactor: &mut fieldstone_uring::Reactor, i: u64| {
+        reactor.write(&file, i * 8, vec![Bytes::copy_from_slice(&i.to_le_bytes())], Token(i));
+        reactor.submit_early();
+        reactor.counters().sqes
+    };
+    assert_eq!([0, 1].map(|i| write(&mut reactor, i)), [0, 0], "two may wait for the turn");
+    assert_eq!(write(&mut reactor, 2), 3);
+    assert_eq!(write(&mut reactor, 3), 3);
+    for (token, event) in by_token(collect(&mut reactor, 4)) {
+        assert_eq!(event.result.expect("written"), 8, "{token:?}");
+    }
+    let expected: Vec<u8> = (0..4u64).flat_map(u64::to_le_bytes).collect();
+    assert_eq!(std::fs::read(folder.path().join("f")).expect("readable"), expected);
+}
+
+#[test]
 fn the_bound_on_operations_in_flight_refuses_and_gives_back() {
     let folder = folder();
     let file = create(&folder, Caching::Buffered);
