@@ -65,6 +65,7 @@
 //! |           | after another. Some read an old copy or miss a rotation, which counts as a     |
 //! |           | fault (`world/rotation.rs`)                                                    |
 //! | `places`  | nodes run in processes of their own, and have addresses (`world/links.rs`)     |
+//! | `pieces`  | nodes write shards in pieces of 1, 2 or 4 blocks (`node/src/disk.rs`)          |
 //!
 //! With several volumes, `VolumeKill`, `Usurp`, `Partition` and `ConnectionLoss` strike one of
 //! them, or all.
