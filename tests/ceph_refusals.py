@@ -124,11 +124,15 @@ def no_monitor(world, cluster):
     with socket.socket() as silent, concurrent.futures.ThreadPoolExecutor(4) as threads:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
+        # Each file is there before the first program starts: a thread that wrote a file again would
+        # show an empty one to a program that reads it.
+        heard = silent.getsockname()[1]
+        confs = {port: monitor_at(cluster, port) for port in (closed, served, heard)}
         work = []
-        for port in (closed, served, silent.getsockname()[1]):
-            refusals = Refusals(world, monitor_at(cluster, port), seconds=REFUSED_SECONDS)
+        for port, conf in confs.items():
+            refusals = Refusals(world, conf, seconds=REFUSED_SECONDS)
             work.append(threads.submit(refusals.serve, "rep/image", f"127.0.0.1:{port}"))
-        refusals = Refusals(world, monitor_at(cluster, closed), seconds=REFUSED_SECONDS)
+        refusals = Refusals(world, confs[closed], seconds=REFUSED_SECONDS)
         work.append(threads.submit(refusals.objects, "rep", f"127.0.0.1:{closed}"))
         for future in work:
             future.result()
