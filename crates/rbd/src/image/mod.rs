@@ -354,7 +354,10 @@ impl Core {
             let done = view.read(offset, len, may_exist, &mut pieces).await;
             done.map_err(|errno| self.error("a read", errno))?;
             // If the image was detached from its parent meanwhile, the parent may be gone, and its
-            // bytes are now in the image's own objects.
+            // bytes are now in the image's own objects. Whoever removes the parent has told of it.
+            if view.parent.is_some() {
+                self.refresh().await?;
+            }
             let detached = view.parent.is_some() && self.view().parent.is_none();
             if !detached || attempt >= READ_ATTEMPTS {
                 return Ok(pieces);
