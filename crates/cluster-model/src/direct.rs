@@ -39,9 +39,9 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::commands;
 use crate::objects::{Caller, ObjectKey, Pool, key_of};
-use limit::Limits;
 use crate::store::{Fault, Store};
 use crate::watches::{Place, Signal, WATCH_TIMEOUT_S};
+use limit::Limits;
 
 /// The global id of the first client.
 const FIRST_CLIENT: u64 = 4100;
