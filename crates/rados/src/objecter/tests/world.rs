@@ -3,7 +3,7 @@
 //! messages that are late or doubled, backoffs. The OSDs of the model throw requests away by the
 //! same rules as real ones, and remember the numbers of executed writes for each other.
 //!
-//! In a third of the seeds, requests have a time limit.
+//! In a third of the seeds, requests have a time limit; these have no watches.
 //!
 //! Checked: nothing is sent to an OSD that the client's newest map does not name; each request is
 //! answered exactly once; the writes on an object are executed once each, in the order of their
@@ -179,7 +179,7 @@ impl World {
             let at = world.below(CALM_MS);
             world.at(at, Happening::Submit);
         }
-        for _ in 0..lingers::CALLS {
+        for _ in 0..if timeout_ms > 0 { 0 } else { lingers::CALLS } {
             let at = world.below(CALM_MS);
             world.at(at, Happening::Linger);
         }
