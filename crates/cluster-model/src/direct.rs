@@ -78,6 +78,9 @@ struct Client {
     orders: BTreeMap<OrderKey, (Nanos, Nanos)>,
 }
 
+/// When a call is due, and a number that makes the times of calls differ.
+type Due = (Nanos, u64);
+
 struct Queued {
     client: u64,
     id: CallId,
@@ -96,10 +99,10 @@ struct Inner {
     delays: Delays,
     /// Makes the times of calls and deliveries different.
     sequence: u64,
-    queued: BTreeMap<(Nanos, u64), Queued>,
+    queued: BTreeMap<Due, Queued>,
     deliveries: BTreeMap<(Nanos, u64), (u64, Delivery)>,
     /// Writes to full pools, and requests on objects of [`ClientHandle::hold`].
-    held: Vec<Queued>,
+    held: Vec<(Due, Queued)>,
     /// Objects whose requests of a client wait.
     holds: BTreeSet<(u64, PoolId, String)>,
     limits: Limits,
@@ -318,10 +321,8 @@ impl Inner {
 
     /// Takes the clients' new calls, one of each in turn.
     fn accept(&mut self) {
-        // Those that were held come before newer ones on the same object.
-        for held in std::mem::take(&mut self.held) {
-            self.queue(held);
-        }
+        // Those that were held keep their places before later ones on the same object.
+        self.queued.extend(std::mem::take(&mut self.held));
         let mut clients: Vec<u64> = self.clients.keys().copied().collect();
         while !clients.is_empty() {
             clients.retain(|&client| {
@@ -361,11 +362,11 @@ impl Inner {
         let Some(entry) = self.queued.first_entry().filter(|entry| entry.key().0 <= now) else {
             return false;
         };
-        let queued = entry.remove();
+        let (due, queued) = entry.remove_entry();
         if let Call::Operate(operation) = &queued.call
             && (self.store.must_wait(operation) || self.is_held(queued.client, operation))
         {
-            self.held.push(queued);
+            self.held.push((due, queued));
             return self.queued.first_key_value().is_some_and(|(&(due, _), _)| due <= now);
         }
         let Queued { client, id, call } = queued;
@@ -586,7 +587,7 @@ impl Inner {
             }
             true
         });
-        self.held.retain(|queued| queued.client != client);
+        self.held.retain(|(_, queued)| queued.client != client);
         self.limits.forget(client);
         self.notifying.retain(|&(notifier, _), _| notifier != client);
         self.store.watches.client_gone(client, self.now);
