@@ -11,12 +11,17 @@
 //! that does not know the newest map. Below this level the client resends, and OSDs recognise a
 //! repeated request.
 //!
+//! **A time limit** ([`ModelCluster::set_time_limit`]) is that of the clients
+//! (`rados_osd_op_timeout`): a request on an object that is not answered in time gets `ETIMEDOUT`.
+//! A write is *late* from then on: it is executed all the same. [`ClientHandle::hold`] lets a
+//! client's requests on an object wait, as behind a slow OSD or in a broken network.
+//!
 //! **A client that dies** ([`ClientHandle::kill`]) gets no answers any more. Of its requests in
 //! flight, some are still executed, for each object those that came first. Its watches end 30
 //! seconds later.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
@@ -36,6 +41,7 @@ use crate::commands;
 use crate::objects::{Caller, ObjectKey, Pool, key_of};
 use crate::store::{Fault, Store};
 use crate::watches::{Place, Signal, WATCH_TIMEOUT_S};
+use limit::Limits;
 
 /// The global id of the first client.
 const FIRST_CLIENT: u64 = 4100;
@@ -72,6 +78,9 @@ struct Client {
     orders: BTreeMap<OrderKey, (Nanos, Nanos)>,
 }
 
+/// When a call is due, and a number that makes the times of calls differ.
+type Due = (Nanos, u64);
+
 struct Queued {
     client: u64,
     id: CallId,
@@ -90,10 +99,13 @@ struct Inner {
     delays: Delays,
     /// Makes the times of calls and deliveries different.
     sequence: u64,
-    queued: BTreeMap<(Nanos, u64), Queued>,
+    queued: BTreeMap<Due, Queued>,
     deliveries: BTreeMap<(Nanos, u64), (u64, Delivery)>,
-    /// Writes to full pools.
-    held: Vec<Queued>,
+    /// Writes to full pools, and requests on objects of [`ClientHandle::hold`].
+    held: Vec<(Due, Queued)>,
+    /// Objects whose requests of a client wait.
+    holds: BTreeSet<(u64, PoolId, String)>,
+    limits: Limits,
     notifying: BTreeMap<(u64, u64), CallId>,
     now: Nanos,
 }
@@ -122,6 +134,8 @@ impl ModelCluster {
             queued: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             held: Vec::new(),
+            holds: BTreeSet::new(),
+            limits: Limits::default(),
             notifying: BTreeMap::new(),
             now: Nanos(0),
         })))
@@ -189,6 +203,7 @@ impl ModelCluster {
         loop {
             let time = inner.now;
             inner.store.watches.expire(time);
+            inner.end_limits();
             let executed = inner.execute_next();
             inner.pass_signals();
             let delivered = inner.deliver_next();
@@ -205,7 +220,8 @@ impl ModelCluster {
         let inner = self.0.borrow();
         let queued = inner.queued.first_key_value().map(|(&(due, _), _)| due);
         let delivered = inner.deliveries.first_key_value().map(|(&(due, _), _)| due);
-        [queued, delivered, inner.store.watches.next_time()].into_iter().flatten().min()
+        let limit = inner.limits.next();
+        [queued, delivered, limit, inner.store.watches.next_time()].into_iter().flatten().min()
     }
 
     /// The time of the last step.
@@ -305,6 +321,8 @@ impl Inner {
 
     /// Takes the clients' new calls, one of each in turn.
     fn accept(&mut self) {
+        // Those that were held keep their places before later ones on the same object.
+        self.queued.extend(std::mem::take(&mut self.held));
         let mut clients: Vec<u64> = self.clients.keys().copied().collect();
         while !clients.is_empty() {
             clients.retain(|&client| {
@@ -312,14 +330,10 @@ impl Inner {
                     return false;
                 };
                 let Some((id, call)) = state.calls.take() else { return false };
+                self.limits.begin(client, id, &call, self.now);
                 self.queue(Queued { client, id, call });
                 true
             });
-        }
-        if !self.held.is_empty() {
-            for held in std::mem::take(&mut self.held) {
-                self.queue(held);
-            }
         }
     }
 
@@ -348,11 +362,11 @@ impl Inner {
         let Some(entry) = self.queued.first_entry().filter(|entry| entry.key().0 <= now) else {
             return false;
         };
-        let queued = entry.remove();
+        let (due, queued) = entry.remove_entry();
         if let Call::Operate(operation) = &queued.call
-            && self.store.must_wait(operation)
+            && (self.store.must_wait(operation) || self.is_held(queued.client, operation))
         {
-            self.held.push(queued);
+            self.held.push((due, queued));
             return self.queued.first_key_value().is_some_and(|(&(due, _), _)| due <= now);
         }
         let Queued { client, id, call } = queued;
@@ -398,7 +412,12 @@ impl Inner {
         let (client, delivery) = entry.remove();
         if let Some(client) = self.clients.get(&client).filter(|client| client.is_alive) {
             match delivery {
-                Delivery::Answer(id, answer) => client.calls.answer(id, answer),
+                Delivery::Answer(id, answer) => {
+                    if let Some(late) = self.limits.end(client.caller.client, id) {
+                        client.calls.set_late_writes(late);
+                    }
+                    client.calls.answer(id, answer);
+                }
                 Delivery::Event(watch, event) => client.calls.watch_event(watch, event),
             }
         }
@@ -568,7 +587,8 @@ impl Inner {
             }
             true
         });
-        self.held.retain(|queued| queued.client != client);
+        self.held.retain(|(_, queued)| queued.client != client);
+        self.limits.forget(client);
         self.notifying.retain(|&(notifier, _), _| notifier != client);
         self.store.watches.client_gone(client, self.now);
     }
@@ -585,5 +605,6 @@ fn decode_key(position: &[u8]) -> Option<ObjectKey> {
     Some((parts.next()?.into(), parts.next()?.into(), parts.next()?.into()))
 }
 
+mod limit;
 #[cfg(test)]
 mod tests;

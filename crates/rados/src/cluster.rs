@@ -259,6 +259,9 @@ struct Inner {
     queue: VecDeque<(CallId, Call)>,
     waiting: Slab<(CallId, Filler<Result<Answer, Errno>>)>,
     watches: BTreeMap<WatchId, WatchState>,
+    late_writes: usize,
+    /// Who waits until no write is late.
+    settling: Vec<Filler<()>>,
 }
 
 /// The most events that wait for a watcher.
@@ -294,6 +297,21 @@ impl Calls {
         };
         if let Some(filler) = filler {
             filler.fill(answer);
+        }
+    }
+
+    /// Tells how many writes have failed by a time limit, and may still be executed.
+    pub fn set_late_writes(&self, count: usize) {
+        let settled = {
+            let mut inner = self.0.borrow_mut();
+            inner.late_writes = count;
+            if count > 0 {
+                return;
+            }
+            std::mem::take(&mut inner.settling)
+        };
+        for filler in settled {
+            filler.fill(());
         }
     }
 
@@ -356,6 +374,32 @@ impl Cluster {
                 Answer::Reply(reply) => Errno::check(reply.result).map(|_| reply),
                 _ => Err(Errno::EINVAL),
             }
+        }
+    }
+
+    /// The number of writes of this client that have failed with `ETIMEDOUT`, and may still be
+    /// executed. Later requests of this client on the same object come behind them. Requests of
+    /// other clients may come before.
+    #[must_use]
+    pub fn late_writes(&self) -> usize {
+        self.0.borrow().late_writes
+    }
+
+    /// Waits until there is no [late write](Self::late_writes). Without a carrier, or if the client
+    /// has ended, there is none.
+    pub async fn settled(&self) {
+        loop {
+            let waits = {
+                let mut inner = self.0.borrow_mut();
+                if inner.late_writes == 0 {
+                    return;
+                }
+                inner.settling.retain(|filler| !filler.is_cancelled());
+                let (filler, awaited) = oneshot();
+                inner.settling.push(filler);
+                awaited
+            };
+            waits.await;
         }
     }
 

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fieldstone_crush::OsdId;
+use fieldstone_rados::Nanos;
 use fieldstone_rados::client::BranchId;
 use fieldstone_rados::cluster::{Cluster, ObjectName, Operation};
 use fieldstone_rados::errno::Errno;
@@ -44,7 +45,7 @@ struct Seen {
 }
 
 fn take_over(seed: u64, branches: usize) {
-    let mut world = World::idle(seed, branches);
+    let mut world = World::idle(seed, branches, Nanos(0));
     world.heal_all();
     let seen = Rc::new(Seen::default());
     for number in 0..OBJECTS {

@@ -214,13 +214,14 @@ fn store(maps: &Maps) -> Store {
 impl World {
     /// A world before anything has happened. Clients have work to do.
     pub fn new(seed: u64) -> Self {
-        let mut world = Self::idle(seed, (seed % 4) as usize);
+        let mut world = Self::idle(seed, (seed % 4) as usize, Nanos(0));
         work::begin(&mut world);
         world
     }
 
-    /// A world whose clients have so many branches and nothing to do.
-    pub fn idle(seed: u64, branches: usize) -> Self {
+    /// A world whose clients have so many branches, a time limit for requests to OSDs (0: none), and
+    /// nothing to do.
+    pub fn idle(seed: u64, branches: usize, osd_timeout: Nanos) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let maps = Maps::new();
         let mut cluster = WireCluster::new(store(&maps), monmap());
@@ -262,7 +263,7 @@ impl World {
                 nonce: 100 + u32::from(at),
                 seed: seed * 2 + u64::from(at),
                 monitor_timeout: Nanos(0),
-                osd_timeout: Nanos(0),
+                osd_timeout,
                 connect_timeout: Nanos(0),
                 unix_nanos_at_zero: START_S as u64 * 1_000_000_000,
                 hostname: "host".to_owned(),
@@ -507,6 +508,23 @@ impl World {
         let branch = core.checked_sub(1).map(|branch| BranchId(branch as u16));
         self.say(|| format!("client {node} moves {osd:?} to core {core}"));
         self.nodes[node].client.move_link(osd, branch, self.now);
+    }
+
+    /// From now on, all that a client sends on its present transports takes longer.
+    pub fn slow_down(&mut self, node: usize, ms: u64) {
+        for pipe in self.pipes.values_mut().filter(|pipe| pipe.node == node) {
+            pipe.doom.slow_ms = ms;
+        }
+    }
+
+    /// The present transports of a client to OSDs break. Bytes that are on their way arrive.
+    pub fn break_links_to_osds(&mut self, node: usize) {
+        let is_one = |pipe: &Pipe| {
+            pipe.node == node && !pipe.client_is_gone && matches!(pipe.server, Server::Osd(_))
+        };
+        let pipes = self.pipes.iter().filter(|(_, pipe)| is_one(pipe));
+        let pipes: Vec<u64> = pipes.map(|(&id, _)| id).collect();
+        pipes.into_iter().for_each(|id| self.break_pipe(id));
     }
 
     fn connect(&mut self, node: usize, port: Port, socket: SocketAddr) {

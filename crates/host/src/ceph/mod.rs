@@ -30,6 +30,8 @@ pub(crate) trait Machine {
     fn poll_action(&mut self) -> Option<Action>;
     fn outgoing(&mut self, parts: &mut Vec<Bytes>, send: impl FnMut(LinkId, &mut Vec<Bytes>));
     fn deadline(&self) -> Option<Nanos>;
+    /// False while no more bytes are to be received.
+    fn wants_input(&self) -> bool;
 }
 
 impl Machine for Client {
@@ -56,6 +58,10 @@ impl Machine for Client {
     fn deadline(&self) -> Option<Nanos> {
         Client::deadline(self)
     }
+
+    fn wants_input(&self) -> bool {
+        true
+    }
 }
 
 impl Machine for Branch {
@@ -81,6 +87,10 @@ impl Machine for Branch {
 
     fn deadline(&self) -> Option<Nanos> {
         Branch::deadline(self)
+    }
+
+    fn wants_input(&self) -> bool {
+        Branch::wants_input(self)
     }
 }
 
@@ -157,7 +167,7 @@ impl<M: Machine> Carrier<M> {
     pub(crate) fn flush(&mut self, reactor: &mut Reactor, token: impl Fn(u32) -> Token) {
         let Self { machine, sockets, parts, .. } = self;
         machine.outgoing(parts, |link, parts| sockets.send(link, parts));
-        self.sockets.start(reactor, &token);
+        self.sockets.start(self.machine.wants_input(), reactor, &token);
         if let Some(due) = self.machine.deadline()
             && self.armed.is_none_or(|armed| due < armed)
         {

@@ -98,6 +98,8 @@ pub(crate) struct Sockets {
     links: BTreeMap<LinkId, Link>,
     /// Links that may have something to start. So a turn costs nothing for the others.
     stirred: Vec<LinkId>,
+    /// Links whose next receive waits until input is wanted again.
+    held_back: Vec<LinkId>,
     attempts: u16,
     /// Links that could not even begin to connect.
     refused: Vec<(LinkId, String)>,
@@ -148,8 +150,16 @@ impl Sockets {
         }
     }
 
-    /// Starts sends and receives, as far as possible.
-    pub(crate) fn start(&mut self, reactor: &mut Reactor, token: impl Fn(u32) -> Token) {
+    /// Starts sends and, if input is wanted, receives, as far as possible.
+    pub(crate) fn start(
+        &mut self,
+        wants_input: bool,
+        reactor: &mut Reactor,
+        token: impl Fn(u32) -> Token,
+    ) {
+        if wants_input {
+            self.stirred.append(&mut self.held_back);
+        }
         for link in self.stirred.drain(..) {
             let Some(state) = self.links.get_mut(&link) else { continue };
             let Some(socket) = &state.socket else { continue };
@@ -166,7 +176,11 @@ impl Sockets {
             if !state.out.is_empty() {
                 reactor.hear_sends();
             }
-            if !state.receiving {
+            if !state.receiving && !wants_input {
+                if !self.held_back.contains(&link) {
+                    self.held_back.push(link);
+                }
+            } else if !state.receiving {
                 state.receiving = true;
                 let buffer = AlignedBuf::stale(state.receive_bytes);
                 reactor.recv(socket, buffer, Want::Any, named(Operation::Receive));

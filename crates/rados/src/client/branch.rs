@@ -25,7 +25,13 @@
 //!   of all cores.
 //! - Whatever a turn causes is one message to the other core, however many requests there are.
 //!
-//! Bounds: requests on their way to a branch are requests in flight, which the objecter bounds.
+//! # Bounds
+//!
+//! Requests on their way to a branch are requests in flight, which the objecter bounds. Reports on
+//! their way to the client are bounded in bytes: a branch that has told [`UNHEARD_BYTES_MAX`] more
+//! than the client has heard takes nothing more from its links, and wants no input
+//! ([`Branch::wants_input`]). So an OSD that floods the branch is held back by its own connection.
+//! The client tells now and then, in an errand, what it has heard.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -36,9 +42,17 @@ use super::Action;
 use super::links::{LinkId, Links, Opening, Peer, PeerEvent};
 use crate::Nanos;
 use crate::encoding::{DecodeError, EntityAddress};
-use crate::message::MessageKind;
 use crate::message::osd::{OsdBackoff, OsdOp, OsdOpReply};
+use crate::message::{Message, MessageKind};
 use crate::msgr::{ConnectionError, ConnectionEvent};
+
+/// Most bytes of reports that the client has not heard; one report more may come. It is more than
+/// the data that the objecter lets be in flight, so a client that is slow holds no honest OSD back.
+const UNHEARD_BYTES_MAX: u64 = 256 << 20;
+/// The client tells what it has heard when it is so much.
+pub(super) const HEARD_STEP_BYTES: u64 = 32 << 20;
+/// What a report takes at least. A short message is a slice of a receive buffer, and keeps it.
+const REPORT_BYTES_MIN: u64 = 64 << 10;
 
 /// Names a branch of a client, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,11 +79,17 @@ pub(super) enum ErrandKind {
     AcknowledgeBackoff(OsdId, OsdBackoff),
     /// Report the load of the core.
     Measure,
+    /// The client has heard reports of so many bytes.
+    Heard(u64),
 }
 
 /// What a branch tells its client. Only the two of them look inside.
 #[derive(Debug)]
-pub struct Report(pub(super) ReportKind);
+pub struct Report {
+    pub(super) kind: ReportKind,
+    /// What it takes of the bytes that the client may leave unheard.
+    pub(super) bytes: u64,
+}
 
 #[derive(Debug)]
 pub(super) enum ReportKind {
@@ -79,6 +99,28 @@ pub(super) enum ReportKind {
     Replied { osd: OsdId, session: u64, tid: u64, reply: Result<OsdOpReply, DecodeError> },
     /// The load of the branch's core.
     Load(CoreLoad),
+}
+
+impl Report {
+    fn new(kind: ReportKind) -> Self {
+        let bytes = match &kind {
+            ReportKind::Link { event: ConnectionEvent::Message(message), .. } => {
+                REPORT_BYTES_MIN.saturating_add(message_bytes(message))
+            }
+            ReportKind::Replied { reply: Ok(reply), .. } => {
+                let data = reply.reply.ops.iter().map(|op| op.data.len() as u64);
+                data.fold(REPORT_BYTES_MIN, u64::saturating_add)
+            }
+            ReportKind::Link { .. } | ReportKind::Replied { .. } => REPORT_BYTES_MIN,
+            ReportKind::Load(_) => 0,
+        };
+        Self { kind, bytes }
+    }
+}
+
+fn message_bytes(message: &Message) -> u64 {
+    let data: usize = message.data.iter().map(Bytes::len).sum();
+    (message.front.len() + message.middle.len() + data) as u64
 }
 
 /// The links of a client on a core. The owner treats it like a [`Client`](super::Client): bytes and
@@ -91,6 +133,8 @@ pub struct Branch {
     reports: Vec<Report>,
     actions: VecDeque<Action>,
     measures: bool,
+    /// Bytes of reports that the client has not heard.
+    unheard_bytes: u64,
 }
 
 impl Default for Branch {
@@ -103,6 +147,7 @@ impl Default for Branch {
             reports: Vec::new(),
             actions: VecDeque::new(),
             measures: false,
+            unheard_bytes: 0,
         }
     }
 }
@@ -135,7 +180,9 @@ impl Branch {
             did = true;
             self.do_errand(errand, now);
         }
-        while let Some(PeerEvent { peer, event }) = self.links.poll_event() {
+        while self.wants_input()
+            && let Some(PeerEvent { peer, event }) = self.links.poll_event()
+        {
             did = true;
             if let Peer::Osd(osd) = peer {
                 self.hear(osd, event);
@@ -159,6 +206,9 @@ impl Branch {
                 self.links.send(peer, backoff.encode(self.links.features(peer)));
             }
             ErrandKind::Measure => self.measures = true,
+            ErrandKind::Heard(bytes) => {
+                self.unheard_bytes = self.unheard_bytes.saturating_sub(bytes);
+            }
         }
     }
 
@@ -188,7 +238,7 @@ impl Branch {
             ConnectionEvent::Message(message) if message.kind == MessageKind::OsdOpReply as u16 => {
                 if let Some(&session) = self.sessions.get(&osd) {
                     let (tid, reply) = (message.tid, OsdOpReply::decode(&message));
-                    self.reports.push(Report(ReportKind::Replied { osd, session, tid, reply }));
+                    self.tell(ReportKind::Replied { osd, session, tid, reply });
                 }
             }
             ConnectionEvent::Ready { features, .. } => {
@@ -205,8 +255,21 @@ impl Branch {
 
     fn report(&mut self, osd: OsdId, event: ConnectionEvent) {
         if let Some(&session) = self.sessions.get(&osd) {
-            self.reports.push(Report(ReportKind::Link { osd, session, event }));
+            self.tell(ReportKind::Link { osd, session, event });
         }
+    }
+
+    fn tell(&mut self, kind: ReportKind) {
+        let report = Report::new(kind);
+        self.unheard_bytes = self.unheard_bytes.saturating_add(report.bytes);
+        self.reports.push(report);
+    }
+
+    /// False while the client has too much to hear: then the owner receives no more bytes for the
+    /// links. Those that it is receiving already are taken.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        self.unheard_bytes < UNHEARD_BYTES_MAX
     }
 
     /// Reports the load of this core, if the client has asked. `used` gives the CPU time that the
@@ -214,7 +277,7 @@ impl Branch {
     pub fn measure(&mut self, now: Nanos, used: impl FnOnce() -> Nanos) {
         if std::mem::take(&mut self.measures) {
             let load = CoreLoad { at: now, used: used() };
-            self.reports.push(Report(ReportKind::Load(load)));
+            self.tell(ReportKind::Load(load));
         }
     }
 
@@ -245,3 +308,6 @@ impl Branch {
         self.sessions.len()
     }
 }
+
+#[cfg(test)]
+mod tests;

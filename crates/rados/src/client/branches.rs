@@ -62,9 +62,10 @@ impl Client {
     /// Handles what branches told. True if there was anything.
     pub(super) fn hear_branches(&mut self, now: Nanos) -> bool {
         let mut did = false;
-        while let Some((branch, Report(report))) = self.reports.pop_front() {
+        while let Some((branch, Report { kind, bytes })) = self.reports.pop_front() {
             did = true;
-            match report {
+            self.places.heard(branch, bytes);
+            match kind {
                 ReportKind::Link { osd, session, event } => {
                     if self.places.is_current(osd, branch, session) {
                         self.hear(Peer::Osd(osd), event, now);

@@ -180,6 +180,8 @@ impl Client {
                 objecter::Action::WantNewestEpoch => self.ask_newest_epoch(now),
             }
         }
+        // Before the answers: who hears of a write that failed can ask whether it is late.
+        self.calls.set_late_writes(self.objecter.late_writes());
         while let Some(event) = self.objecter.poll_event() {
             did = true;
             self.objecter_said(event);
@@ -572,6 +574,7 @@ impl Client {
     /// Fails all calls that are not answered, and ends all watches.
     pub(super) fn fail_calls(&mut self, errno: Errno) {
         self.objecter.shut_out(errno);
+        self.calls.set_late_writes(self.objecter.late_writes());
         while let Some(event) = self.objecter.poll_event() {
             self.objecter_said(event);
         }

@@ -89,7 +89,8 @@ pub struct ClientOptions {
     pub seed: u64,
     /// Requests to monitors fail after this; 0 for never (`rados_mon_op_timeout`).
     pub monitor_timeout: Nanos,
-    /// Requests to OSDs fail after this; 0 for never (`rados_osd_op_timeout`).
+    /// Requests to OSDs fail after this; 0 for never (`rados_osd_op_timeout`). A write may be
+    /// executed all the same: see [`Cluster::late_writes`].
     pub osd_timeout: Nanos,
     /// The client fails if it has no map after this; 0 for never (`client_mount_timeout`).
     pub connect_timeout: Nanos,

@@ -346,7 +346,7 @@ impl<M: ClusterMap> Objecter<M> {
         let is_final = result.is_err();
         let result = result.and_then(|reply| Errno::check(reply.result).map(|_| reply));
         match party {
-            Party::Caller(_) => {}
+            Party::Caller(_) | Party::Late => {}
             Party::Register { cookie, renews } => {
                 self.registered(cookie, renews && !is_final, result, now);
             }

@@ -30,7 +30,7 @@
 //! changed and changed back. [`Action::WantMap`] asks for newer maps whenever a request waits for
 //! one.
 //!
-//! **Watches and notifications** are in the module `linger`.
+//! **Watches and notifications** are in the module `linger`, the time limit is in `tick`.
 //!
 //! **Contract with the owner.** Take all actions and events after each call. After `Close` of an
 //! OSD, deliver nothing of its old connection. On one connection, keep the order of `Send` and
@@ -101,6 +101,7 @@ pub struct Options {
     /// Nanoseconds since 1970 at the time zero of [`Nanos`].
     pub unix_nanos_at_zero: u64,
     /// Requests that are older fail with `ETIMEDOUT`; 0 for never (Ceph: `rados_osd_op_timeout`).
+    /// A write that was sent may be executed all the same: see [`Objecter::late_writes`].
     pub timeout_ms: u64,
     /// OSDs forget a watch of which they hear nothing for so long.
     pub watch_timeout_s: u32,
@@ -183,6 +184,8 @@ pub struct Objecter<M> {
     queued: VecDeque<RequestId>,
     in_flight: usize,
     in_flight_bytes: u64,
+    /// Writes that have failed by the time limit, and are not answered.
+    late: usize,
     is_pumping: bool,
     last_tid: u64,
     last_serial: u64,
@@ -238,6 +241,7 @@ impl<M: ClusterMap> Objecter<M> {
             queued: VecDeque::new(),
             in_flight: 0,
             in_flight_bytes: 0,
+            late: 0,
             is_pumping: false,
             last_tid: 0,
             last_serial: 0,
@@ -283,6 +287,12 @@ impl<M: ClusterMap> Objecter<M> {
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.requests.len()
+    }
+
+    /// The number of writes that have failed by the time limit, and may still be executed.
+    #[must_use]
+    pub fn late_writes(&self) -> usize {
+        self.late
     }
 
     /// The next thing to do.
@@ -480,6 +490,9 @@ impl<M: ClusterMap> Objecter<M> {
     fn discard(&mut self, key: usize) -> Request {
         self.unsettle(key);
         let request = self.requests.remove(key);
+        if request.party == Party::Late {
+            self.late -= 1;
+        }
         if request.counted {
             self.in_flight -= 1;
             self.in_flight_bytes -= request.budget_bytes;
@@ -497,6 +510,7 @@ impl<M: ClusterMap> Objecter<M> {
                 self.events.push_back(Event::Done(token, result));
                 self.pump(now);
             }
+            Party::Late => self.pump(now),
             party => self.linger_answered(party, result, now),
         }
     }

@@ -3,6 +3,7 @@
 use fieldstone_block::Nanos;
 use fieldstone_crush::OsdId;
 
+use super::request::Party;
 use super::{Action, ClusterMap, MAX_BOUNCES, Objecter};
 use crate::errno::Errno;
 use crate::message::osd::{BackoffStep, OsdBackoff, OsdOpReply, Redirect, flag};
@@ -28,6 +29,11 @@ impl<M: ClusterMap> Objecter<M> {
         let is_newest = reply.attempt < 0 || reply.attempt == request.attempts - 1;
         if !request.sent || !is_newest {
             return;
+        }
+        let is_refused = reply.redirect.is_some() || reply.reply.result == EAGAIN;
+        if request.party == Party::Late && is_refused {
+            // It was not executed, and with a new number it would come behind later writes.
+            return self.finish(key, Err(Errno::ETIMEDOUT), now);
         }
         if let Some(redirect) = reply.redirect {
             return self.redirect(key, redirect, now);

@@ -21,6 +21,8 @@ pub(super) enum Party {
     Register { cookie: u64, renews: bool },
     /// The watch with this cookie: the OSD is told that the client lives.
     Ping { cookie: u64, renewal: u32 },
+    /// No one: it is a write that has failed by the time limit, and may still be executed.
+    Late,
 }
 
 /// Where a request is.
@@ -108,6 +110,11 @@ impl Request {
         self.flags & flag::WRITE != 0
     }
 
+    /// An OSD may have executed it, or may do so: it is a write, and was sent.
+    pub fn may_be_executed(&self) -> bool {
+        self.is_write() && self.attempts > 0
+    }
+
     /// Waits while the pool or the cluster is full.
     pub fn respects_full(&self) -> bool {
         self.is_write() && self.flags & (flag::FULL_TRY | flag::FULL_FORCE) == 0
@@ -182,21 +189,36 @@ impl Requests {
     pub fn remove(&mut self, key: usize) -> Request {
         let request = self.slab.remove(key);
         if matches!(request.party, Party::Caller(_)) {
-            let (older, newer) = (request.older, request.newer);
-            if let Some(before) = self.slab.get_mut(older) {
-                before.newer = newer;
-            }
-            if let Some(after) = self.slab.get_mut(newer) {
-                after.older = older;
-            }
-            self.ends = match self.ends {
-                Some((oldest, newest)) if oldest == key && newest == key => None,
-                Some((oldest, newest)) if oldest == key => Some((newer, newest)),
-                Some((oldest, newest)) if newest == key => Some((oldest, older)),
-                other => other,
-            };
+            self.unlink(key, request.older, request.newer);
         }
         request
+    }
+
+    /// Takes a caller's request out of the order of submission.
+    fn unlink(&mut self, key: usize, older: usize, newer: usize) {
+        if let Some(before) = self.slab.get_mut(older) {
+            before.newer = newer;
+        }
+        if let Some(after) = self.slab.get_mut(newer) {
+            after.older = older;
+        }
+        self.ends = match self.ends {
+            Some((oldest, newest)) if oldest == key && newest == key => None,
+            Some((oldest, newest)) if oldest == key => Some((newer, newest)),
+            Some((oldest, newest)) if newest == key => Some((oldest, older)),
+            other => other,
+        };
+    }
+
+    /// A caller's request belongs to no one from now on. Gives its token; `None` if it is no
+    /// caller's.
+    pub fn make_late(&mut self, key: usize) -> Option<Token> {
+        let request = self.slab.get_mut(key)?;
+        let Party::Caller(token) = request.party else { return None };
+        request.party = Party::Late;
+        let (older, newer) = (request.older, request.newer);
+        self.unlink(key, older, newer);
+        Some(token)
     }
 
     pub fn get(&self, key: usize) -> Option<&Request> {

@@ -1,12 +1,20 @@
-//! What time brings: timeouts, probes, sessions to open again, pings.
+//! What time brings: the time limit, probes, sessions to open again, pings.
+//!
+//! **The time limit** (`rados_osd_op_timeout`) is for the caller: it hears `ETIMEDOUT`. A read, and
+//! a write that was never sent, is gone then. A write that was sent stays, and is sent again like
+//! any other until it is answered: an OSD may have it, or a queue of the network, and nothing takes
+//! it back. So later requests of this client on the object come behind it in every session, and
+//! none that was acknowledged is overwritten by it. Such *late* writes count as in flight, which
+//! bounds them. [`Objecter::late_writes`] tells how many there are: who gives a lock away that
+//! protects the objects waits until there are none, or lets the next owner shut this client out.
 
 use std::collections::BTreeSet;
 
 use fieldstone_block::Nanos;
 use fieldstone_crush::OsdId;
 
-use super::request::{Party, Place};
-use super::{Action, ClusterMap, LAGGY, Objecter, TICK};
+use super::request::{Party, Place, Request};
+use super::{Action, ClusterMap, Event, LAGGY, Objecter, TICK};
 use crate::errno::Errno;
 
 impl<M: ClusterMap> Objecter<M> {
@@ -33,13 +41,25 @@ impl<M: ClusterMap> Objecter<M> {
         self.reopen_due(now);
         while self.oldest_deadline().is_some_and(|deadline| deadline <= now) {
             let Some(oldest) = self.requests.oldest() else { break };
-            self.finish(oldest, Err(Errno::ETIMEDOUT), now);
+            self.time_out(oldest, now);
         }
         self.fail_late_lingers(now);
         self.ping_due(now);
         if now >= self.next_tick {
             self.next_tick = now.plus(TICK);
             self.look_for_laggy(now);
+        }
+    }
+
+    /// A request has taken too long. Its caller is told. A write that an OSD may have got stays
+    /// under way, in its place before later requests.
+    fn time_out(&mut self, key: usize, now: Nanos) {
+        if !self.requests.get(key).is_some_and(Request::may_be_executed) {
+            return self.finish(key, Err(Errno::ETIMEDOUT), now);
+        }
+        if let Some(token) = self.requests.make_late(key) {
+            self.late += 1;
+            self.events.push_back(Event::Done(token, Err(Errno::ETIMEDOUT)));
         }
     }
 
@@ -58,7 +78,7 @@ impl<M: ClusterMap> Objecter<M> {
             }
             next = self.requests.after(key);
         }
-        // Registrations and pings are not in the order of submission.
+        // Registrations, pings and late writes are not in the order of submission.
         for (_, request) in self.requests.iter() {
             if let Place::Session(osd) = request.place
                 && !matches!(request.party, Party::Caller(_))

@@ -3,9 +3,9 @@
 //! [`Image`] runs its procedures by itself: the owner calls [`Image::run`] with the time after it
 //! has delivered answers of the cluster, and carries out the calls that the cluster's queue has
 //! then. Each request is a task. Files, bottom up: [`view`] reads objects and parents, [`map`]
-//! keeps the object map, [`owner`] gets and gives the lock, [`watcher`] listens to other clients,
-//! [`requests`] does what they ask the owner for, [`asking`] asks another owner, [`write`] changes
-//! objects.
+//! keeps the object map, [`owner`] gets and gives the lock, [`late`] keeps it, [`watcher`] listens
+//! to other clients, [`requests`] does what they ask the owner for, [`asking`] asks another owner,
+//! [`write`] changes objects.
 //!
 //! **Failure.** A request that fails says why. If the cluster has blocked this client, or the image
 //! is gone, the image stops: all requests from then on fail with that error.
@@ -13,6 +13,7 @@
 mod asking;
 mod core;
 mod extents;
+mod late;
 mod map;
 mod owner;
 mod requests;
@@ -353,7 +354,10 @@ impl Core {
             let done = view.read(offset, len, may_exist, &mut pieces).await;
             done.map_err(|errno| self.error("a read", errno))?;
             // If the image was detached from its parent meanwhile, the parent may be gone, and its
-            // bytes are now in the image's own objects.
+            // bytes are now in the image's own objects. Whoever removes the parent has told of it.
+            if view.parent.is_some() {
+                self.refresh().await?;
+            }
             let detached = view.parent.is_some() && self.view().parent.is_none();
             if !detached || attempt >= READ_ATTEMPTS {
                 return Ok(pieces);

@@ -26,6 +26,9 @@
 //! lock are given up, and all are told. If another client has asked for the lock, this client does
 //! not take it again before the other has it, or [`HOLD_BACK`] has passed.
 //!
+//! **Late writes** keep the lock here, or make this client leave it behind: see
+//! [`late`](super::late).
+//!
 //! **Losing.** If the header does not name this client as the owner any more, the lock is lost.
 //! Writes of several steps that are under way fail, and are begun again as a whole. The lock is not
 //! tried before they have ended: so a client that owns the lock has no writes of an earlier time.
@@ -90,7 +93,7 @@ pub(crate) enum Possession {
 pub(crate) struct Ownership {
     possession: Cell<Possession>,
     /// The cookie with which the lock is held; empty if it is not.
-    cookie: RefCell<String>,
+    pub(super) cookie: RefCell<String>,
     /// The cookies that this image has used, the newest last.
     cookies: RefCell<Vec<String>>,
     /// Steps that change the lock come one after another.
@@ -105,6 +108,8 @@ pub(crate) struct Ownership {
     settled: Cell<bool>,
     /// Another client has asked for the lock, and a task gives it up.
     pub(super) release_waits: Cell<bool>,
+    /// Taking the lock failed while writes were late, and a task gives it up if it was taken.
+    pub(super) cleans_up: Cell<bool>,
     /// Another client has asked for the lock, and it is left to that client until then.
     held_back_until: Cell<Option<Nanos>>,
     /// The possession has changed, or the image has stopped.
@@ -119,7 +124,7 @@ impl Ownership {
         self.possession.get()
     }
 
-    fn set(&self, possession: Possession) {
+    pub(super) fn set(&self, possession: Possession) {
         self.possession.set(possession);
         self.changed.happen();
     }
@@ -176,7 +181,7 @@ impl Ownership {
 }
 
 /// A step that changes the lock.
-struct Step<'a> {
+pub(super) struct Step<'a> {
     ownership: &'a Ownership,
     _guard: LockGuard,
 }
@@ -253,8 +258,11 @@ impl Core {
                         if result.is_ok() { Possession::Owned } else { Possession::Unlocked };
                     self.ownership.set(possession);
                     self.open_gate();
-                    if result.is_ok() {
-                        self.notify_in_background(Notice::AcquiredLock(self.client_id()));
+                    match result {
+                        Ok(()) => {
+                            self.notify_in_background(Notice::AcquiredLock(self.client_id()));
+                        }
+                        Err(_) => self.give_up_late_lock(),
                     }
                     return result;
                 }
@@ -423,7 +431,7 @@ impl Core {
     }
 
     /// A step that changes the lock, until this is dropped.
-    async fn step(&self) -> Step<'_> {
+    pub(super) async fn step(&self) -> Step<'_> {
         let guard = self.ownership.steps.acquire().await;
         self.ownership.note_step();
         Step { ownership: &self.ownership, _guard: guard }
@@ -526,9 +534,11 @@ impl Core {
         if self.spec.has_layers && !self.closing.get() && !self.layers_leave().await {
             return;
         }
-        self.ownership.set(Possession::Releasing);
+        if !self.close_for_release().await {
+            self.ownership.stays();
+            return;
+        }
         self.ownership.leaving.set(false);
-        self.close_gate().await;
         self.close_map().await;
         if asked {
             self.ownership.held_back_until.set(Some(self.timer.now().plus(HOLD_BACK)));
@@ -582,7 +592,7 @@ impl Core {
     }
 
     /// Gives the lock up if the header has it with another cookie of this image.
-    async fn unlock_any(&self) {
+    pub(super) async fn unlock_any(&self) {
         let mut ops = ObjectOps::new();
         lock::get_info(&mut ops);
         let Ok(reply) = self.store.send(&self.header_object(), ops).await else { return };

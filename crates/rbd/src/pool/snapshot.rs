@@ -232,6 +232,7 @@ pub(super) async fn create(core: &Rc<Core>, name: &str) -> Result<SnapId, RbdErr
     if core.header().snapshots.iter().any(|snapshot| snapshot.info.name == name) {
         return Err(RbdError::Exists(format!("snapshot {}@{name}", core.name)));
     }
+    core.settle_for_snapshot().await?;
     let data_pool = core.view().data.pool;
     for _ in 0..ATTEMPTS {
         let id = core.cluster.create_snap(data_pool).await;

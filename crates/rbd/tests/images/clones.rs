@@ -13,9 +13,10 @@ use fieldstone_rbd::format::{Features, features, names};
 use fieldstone_rbd::pool::CreateOptions;
 use fieldstone_rbd::{ImageSpec, RbdError};
 
-use super::world::{World, assert_bytes, spec};
+use super::world::{World, assert_bytes, bytes_of, spec};
 
 const SIZE: u64 = 40_000;
+const POOL: PoolId = PoolId(1);
 
 pub fn small(features: Features) -> CreateOptions {
     CreateOptions { order: 12, features, ..CreateOptions::new(SIZE) }
@@ -272,4 +273,35 @@ fn a_clone_of_format_1_in_a_namespace_is_found() {
     world.run_until("the protection", |_| lifted.borrow().is_some());
     let refused = lifted.borrow_mut().take().expect("it is done");
     assert!(matches!(refused, Err(RbdError::InUse { .. })), "{refused:?}");
+}
+
+/// A read that has asked the parent ends after the clone was flattened and the parent removed.
+/// Until the header is read again, the reader does not know.
+#[test]
+fn a_read_from_a_parent_that_goes_meanwhile_begins_again() {
+    let mut world = cloned(Features::DEFAULT);
+    let parent = names::data(&world.info("vm").prefix, 0);
+    let header = names::header(&world.info("child").id);
+    let reader = world.open_with(ImageSpec { read_only: true, ..spec("child") });
+    let handle = world.guest(reader).handle.clone();
+    handle.hold(POOL, &parent);
+    let id = world.submit(reader, Op::Read, 0, 4096, Bytes::new());
+    world.run_for(Nanos::from_ms(50));
+    handle.hold(POOL, &header);
+    flatten(&mut world);
+    let removed = world.manage(|pool| async move {
+        pool.remove_snapshot("vm", "a").await?;
+        pool.remove("vm", &mut |_, _| {}).await
+    });
+    removed.expect("it has no clone any more");
+    handle.let_go(POOL, &parent);
+    world.run_for(Nanos::from_ms(50));
+    handle.let_go(POOL, &header);
+    let mut read = None;
+    world.run_until("the read", |world| {
+        read = world.take(reader, id);
+        read.is_some()
+    });
+    let read = read.expect("it has come").expect("it succeeds");
+    assert_bytes(&bytes_of(&read), &[1; 4096]);
 }

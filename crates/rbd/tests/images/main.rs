@@ -5,6 +5,7 @@ mod basics;
 mod chaos;
 mod clones;
 mod faults;
+mod late;
 mod locks;
 mod maps;
 mod oracle;

@@ -552,7 +552,74 @@ fn time_ends_requests_if_asked() {
     assert_eq!(bench.done(), []);
     bench.advance(1);
     assert_eq!(bench.done(), [(2, Err(Errno::ETIMEDOUT))]);
+    bench.reply(sent[1].0, &sent[1].1, 0);
+    assert_eq!((bench.done(), bench.objecter.deadline()), (vec![], None));
+}
+
+#[test]
+fn a_write_whose_time_is_over_stays_before_later_requests() {
+    let mut bench =
+        Bench::with(Options { timeout_ms: 3000, max_in_flight: 2, ..Options::default() });
+    let name = object("a");
+    bench.submit(1, write(&name));
+    let (osd, first) = bench.only();
+    bench.advance(3000);
+    assert_eq!(bench.done(), [(1, Err(Errno::ETIMEDOUT))]);
+    assert_eq!((bench.objecter.late_writes(), bench.objecter.unanswered()), (1, 1));
+    // It counts as in flight.
+    (2..4).for_each(|token| bench.put(token, write(&name)));
+    let second = bench.only().1;
+    // The session breaks: both are sent again, the older one first.
+    bench.close(osd);
+    let again = bench.take();
+    let tids: Vec<u64> = again.iter().map(|(_, op)| op.tid).collect();
+    assert_eq!(tids, [first.tid, second.tid]);
+    assert!(again.iter().all(|(_, op)| op.attempt == 1));
+    bench.reply(osd, &again[0].1, 0);
+    assert_eq!(bench.objecter.late_writes(), 0);
+    assert_eq!(bench.done(), []);
+    bench.reply(osd, &again[1].1, 0);
+    let (osd, third) = bench.only();
+    bench.reply(osd, &third, 0);
+    assert_eq!(bench.done(), [(2, Ok(0)), (3, Ok(0))]);
     assert_eq!(bench.objecter.deadline(), None);
+}
+
+#[test]
+fn only_writes_that_an_osd_may_have_are_late() {
+    let mut bench = Bench::with(Options { timeout_ms: 3000, ..Options::default() });
+    bench.connects = false;
+    bench.submit(1, write(&object("a")));
+    bench.advance(3000);
+    assert_eq!(bench.done(), [(1, Err(Errno::ETIMEDOUT))]);
+    assert_eq!((bench.objecter.late_writes(), bench.objecter.unanswered()), (0, 0));
+    let mut bench = Bench::with(Options { timeout_ms: 3000, ..Options::default() });
+    bench.submit(1, read(&object("a")));
+    bench.advance(3000);
+    assert_eq!(bench.done(), [(1, Err(Errno::ETIMEDOUT))]);
+    assert_eq!((bench.objecter.late_writes(), bench.objecter.unanswered()), (0, 0));
+    bench.take();
+    // One that the OSD refuses gets no new number: it would come behind later writes.
+    let elsewhere =
+        Redirect { pool: super::CODED, namespace: "".into(), key: "".into(), object: "b".into() };
+    for (result, redirect) in [(-11, None), (0, Some(elsewhere))] {
+        bench.submit(2, write(&object("a")));
+        let (osd, op) = bench.only();
+        bench.advance(3000);
+        assert_eq!(bench.done(), [(2, Err(Errno::ETIMEDOUT))]);
+        let reply = super::OsdOpReply { redirect, ..answer(&op, result) };
+        bench.objecter.reply(osd, op.tid, reply, bench.now);
+        bench.drain();
+        assert!(bench.sent.is_empty() && bench.objecter.unanswered() == 0);
+        assert_eq!((bench.objecter.late_writes(), bench.done()), (0, vec![]));
+    }
+    // A client that is shut out has none.
+    bench.submit(3, write(&object("a")));
+    bench.advance(3000);
+    bench.objecter.shut_out(Errno::ESHUTDOWN);
+    bench.drain();
+    assert_eq!(bench.objecter.late_writes(), 0);
+    assert_eq!(bench.done(), [(3, Err(Errno::ETIMEDOUT))]);
 }
 
 #[test]

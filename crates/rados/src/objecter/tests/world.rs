@@ -3,11 +3,13 @@
 //! messages that are late or doubled, backoffs. The OSDs of the model throw requests away by the
 //! same rules as real ones, and remember the numbers of executed writes for each other.
 //!
+//! In a third of the seeds, requests have a time limit; these have no watches.
+//!
 //! Checked: nothing is sent to an OSD that the client's newest map does not name; each request is
 //! answered exactly once; the writes on an object are executed once each, in the order of their
-//! submission; no answer to an earlier attempt counts; and when the faults end, all requests are
-//! answered within a bound, although questions for maps may have got lost. Watches and
-//! notifications are in the module `lingers`.
+//! submission, those whose time is over before they were sent not at all; no answer to an earlier
+//! attempt counts; and when the faults end, all requests are answered within a bound, although
+//! questions for maps may have got lost. Watches and notifications are in the module `lingers`.
 
 mod lingers;
 
@@ -26,6 +28,7 @@ use super::{
 };
 use crate::cluster::ObjectName;
 use crate::encoding::Addresses;
+use crate::errno::Errno;
 use crate::message::osd::{
     BackoffStep, ObjectPosition, OsdBackoff, OsdOp, OsdOpReply, ShardedPg, WatchNotify, flag,
 };
@@ -132,6 +135,8 @@ struct World {
     logs: BTreeMap<ObjectName, Vec<u64>>,
     submitted: BTreeMap<u64, (ObjectName, bool, RequestId)>,
     cancelled: BTreeSet<u64>,
+    /// Requests whose time was over.
+    timed_out: BTreeSet<u64>,
     done: BTreeSet<u64>,
     next_token: u64,
     /// The newest attempt of each request that was sent.
@@ -144,7 +149,8 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut random = seed;
         let limit = 1 + splitmix(&mut random) as usize % 40;
-        let options = Options { max_in_flight: limit, seed, ..Options::default() };
+        let timeout_ms = if seed % 3 == 1 { 200 + seed / 3 % 20 * 200 } else { 0 };
+        let options = Options { max_in_flight: limit, seed, timeout_ms, ..Options::default() };
         let mut world = Self {
             objecter: Objecter::new(options, Nanos(0)),
             random,
@@ -162,6 +168,7 @@ impl World {
             logs: BTreeMap::new(),
             submitted: BTreeMap::new(),
             cancelled: BTreeSet::new(),
+            timed_out: BTreeSet::new(),
             done: BTreeSet::new(),
             next_token: 0,
             attempts: BTreeMap::new(),
@@ -172,7 +179,7 @@ impl World {
             let at = world.below(CALM_MS);
             world.at(at, Happening::Submit);
         }
-        for _ in 0..lingers::CALLS {
+        for _ in 0..if timeout_ms > 0 { 0 } else { lingers::CALLS } {
             let at = world.below(CALM_MS);
             world.at(at, Happening::Linger);
         }
@@ -227,13 +234,15 @@ impl World {
         let is_ping = |party| matches!(party, Party::Ping { .. });
         let unanswered = self.objecter.requests.iter().filter(|(_, r)| !is_ping(r.party));
         assert_eq!(unanswered.count(), 0, "{waits:?}");
+        assert_eq!(self.objecter.late_writes(), 0);
         self.check_lingers();
         for (token, (name, is_write, _)) in &self.submitted {
             let cancelled = self.cancelled.contains(token);
             assert_ne!(self.done.contains(token), cancelled, "request {token} on {name:?}");
             let times = |log: &Vec<u64>| log.iter().filter(|other| *other == token).count();
             let executed = self.logs.get(name).map_or(0, times);
-            assert!(executed <= 1 && (executed == 1 || cancelled || !is_write), "{token}");
+            let may_fail = cancelled || self.timed_out.contains(token);
+            assert!(executed <= 1 && (executed == 1 || may_fail || !is_write), "{token}");
         }
         for log in self.logs.values() {
             assert!(log.is_sorted(), "the order of writes: {log:?}");
@@ -273,7 +282,11 @@ impl World {
                     continue;
                 }
             };
-            assert!(result.is_ok(), "{result:?}");
+            let limit = self.objecter.options.timeout_ms;
+            match result {
+                Err(Errno::ETIMEDOUT) if limit > 0 => drop(self.timed_out.insert(token.0)),
+                result => assert!(result.is_ok(), "{result:?}"),
+            }
             assert!(self.done.insert(token.0), "request {token:?} is answered twice");
             assert!(!self.cancelled.contains(&token.0));
         }
