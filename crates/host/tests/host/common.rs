@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fieldstone_host::{
-    Host, HostConfig, LocalNodeConfig, NodeRegistry, Opening, PAYLOAD_MEMORY_BYTES, folder,
+    Host, HostConfig, LocalNodeConfig, NodeRegistry, Opening, PARITY_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES, folder,
 };
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
@@ -59,7 +59,6 @@ pub fn opening(pool: &Path, node: u16, registry: Option<Arc<dyn NodeRegistry>>) 
         holder: Holder::Server,
         registry,
         replace_missing: false,
-        accumulator_bytes: 1 << 20,
     }
 }
 
@@ -71,6 +70,7 @@ pub fn start(nodes: Vec<LocalNodeConfig>) -> Host {
         caching: Caching::Buffered,
         verify_payload: false,
         payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+        parity_memory_bytes: PARITY_MEMORY_BYTES,
         frontends: Vec::new(),
         nodes,
     };

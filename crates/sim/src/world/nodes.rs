@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{DiskId, FileId, NodeAction, NodeConfig, NodeEvent, PeerId};
+use fieldstone_node::{DiskId, FileId, NodeAction, NodeConfig, NodeEvent, ParityMemory, PeerId};
 use fieldstone_proto::{Epoch, NodeIndex, ReplyBody};
 
 use super::describe::{brief_reply, brief_request};
@@ -98,7 +98,7 @@ impl<C: Cast> World<'_, C> {
             slot_bytes: self.scenario.slot_bytes(),
             slots: self.scenario.slots,
             verify_payload: false,
-            accumulator_bytes: self.scenario.accumulator_bytes,
+            parity_memory: ParityMemory::new(2 * self.scenario.accumulator_bytes),
         };
         host.life += 1;
         host.errors_before = host.disk.errors_injected;
