@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })
     .context("cannot start")?;
     let watched = vec![(pool.folder.clone(), pool.keys.clone())];
-    let _keys = KeyWatch::start(watched, host.handle().clone())?;
+    let _keys = KeyWatch::start(watched, host.handle())?;
     print_line!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
     host.handle().listen(listener, Destination::Node(LocalNodeId { number: 0, index }));

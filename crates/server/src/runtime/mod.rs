@@ -181,7 +181,7 @@ impl Runtime {
             found.iter().map(|(pool, _)| (pool.folder.clone(), pool.keys.clone())).collect();
         let keys = match watched.is_empty() {
             true => None,
-            false => Some(KeyWatch::start(watched, host.handle().clone())?),
+            false => Some(KeyWatch::start(watched, host.handle())?),
         };
         let runtime = Arc::new(Self {
             _keys: keys,
