@@ -167,14 +167,14 @@ def streams(world, rng):
 
 
 def exhausted(world, rng):
-    """The parity nodes have little memory for sums. The server makes what they deny."""
-    if world.case.nodes != "processes":
-        return
+    """The nodes have little memory for parity. The server makes what they deny."""
+    processes = world.case.nodes == "processes"
     options = ["--encode", "stream"]
     little = ["--parity-memory", "256K"]
-    pool = world.pool("768M", name="little", options=options, node_options=little)
+    of_nodes = {"node_options": little} if processes else {}
+    pool = world.pool("768M", name="little", options=options, **of_nodes)
     pool.create_volume("v", SIZE)
-    server = pool.serve("v", name="serve-little")
+    server = pool.serve("v", name="serve-little", options=[] if processes else little)
     ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
     load(ledger, server.uri("v"), 6)()
     ledger.verify(server.uri("v"))
@@ -182,11 +182,19 @@ def exhausted(world, rng):
     streamed, again = status["parities_streamed"], status["parities_coded_again"]
     print(f"little memory: {streamed} pieces of parity made by nodes, {again} by the server")
     check(again > 0, "no node was short of memory for parity")
+    memory = pool.status()["server"]["parity_memory"]
+    print(f"the server's process: {memory}")
+    if not processes:
+        check(memory["total_bytes"] == 256 << 10, "--parity-memory is not what the server has")
+        check(memory["denied"] > 0, "no piece was denied")
+        text = fieldstone("status", pool.path).stdout
+        check("of 256 KiB in use" in text, f"status: {text}")
     check(all(node["state"] == "up" for node in status["nodes"]), "a node was given up")
     fieldstone("scrub", pool.path)
     check(pool.volume_status("v")["shards_damaged"] == 0, "shards are damaged")
-    # The parity that either of them made restores the data.
-    pool.kill_nodes(rng.sample(range(world.case.node_count), 2))
+    if processes:
+        # The parity that either of them made restores the data.
+        pool.kill_nodes(rng.sample(range(world.case.node_count), 2))
     ledger.verify(server.uri("v"))
     server.stop()
     pool.stop_nodes()

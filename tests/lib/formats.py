@@ -85,10 +85,11 @@ def capability(secret, volume, epoch, rights=READ | WRITE | ADMIN, expires=FOREV
 HEADER = struct.Struct("<4sHBBQIIIII")
 
 
-def request(operation, body, payload=b"", tag=1, version=2):
-    """A request as bytes; `body` opens with a capability."""
+def request(operation, body, payload=b"", tag=1, version=2, payload_crc=None):
+    """A request as bytes; `body` opens with a capability. `payload_crc`: if it is known."""
+    payload_crc = crc32c(payload) if payload_crc is None else payload_crc
     head = HEADER.pack(
-        b"FSTW", version, 0, operation, tag, 0, len(body), len(payload), crc32c(body), crc32c(payload)
+        b"FSTW", version, 0, operation, tag, 0, len(body), len(payload), crc32c(body), payload_crc
     )
     return head + struct.pack("<I", crc32c(head)) + body + payload
 

@@ -56,6 +56,14 @@ impl Budget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// A lease of so many bytes that never waits, if there is room now. It does not respect the
+    /// queue: use it only for budgets whose leases never wait.
+    #[must_use]
+    pub fn lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
+        let lease = || Lease { budget: Arc::clone(self), id: NO_LEASE, held_bytes: bytes };
+        self.take(bytes).then(lease)
+    }
+
     /// True when, with `more_bytes`, more than half of the budget would be in use. Then a client
     /// has to send data before it gets memory.
     #[must_use]
@@ -218,6 +226,18 @@ mod tests {
         drop(part);
         assert!(lease.grow_to(50));
         drop(lease);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_lease_that_finds_no_room_does_not_wait() {
+        let budget = Budget::new(100);
+        let held = budget.lease(60).expect("room");
+        assert!(budget.lease(41).is_none() && !budget.is_wanted());
+        let rest = budget.lease(40).expect("room");
+        assert_eq!((held.held_bytes(), rest.held_bytes(), budget.used_bytes()), (60, 40, 100));
+        assert!(budget.lease(usize::MAX).is_none());
+        drop((held, rest));
         assert_eq!(budget.used_bytes(), 0);
     }
 

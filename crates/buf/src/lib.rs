@@ -114,20 +114,21 @@ impl AlignedBuf {
         Bytes::from_owner(self)
     }
 
-    /// As [`AlignedBuf::freeze`]. The lease ends when the last of the bytes is dropped.
+    /// As [`AlignedBuf::freeze`]. The lease (a [`Lease`], or several of them) ends when the last of
+    /// the bytes is dropped.
     #[must_use]
-    pub fn freeze_leased(self, lease: Lease) -> Bytes {
+    pub fn freeze_leased(self, lease: impl Send + 'static) -> Bytes {
         Bytes::from_owner(Leased { buffer: self, _lease: lease })
     }
 }
 
 /// A buffer with the lease for its memory.
-struct Leased {
+struct Leased<L> {
     buffer: AlignedBuf,
-    _lease: Lease,
+    _lease: L,
 }
 
-impl AsRef<[u8]> for Leased {
+impl<L> AsRef<[u8]> for Leased<L> {
     fn as_ref(&self) -> &[u8] {
         &self.buffer
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use fieldstone_server::report::{
-    EngineReport, IoReport, NodeReport, PoolReport, ProgressReport, VolumeReport,
+    EngineReport, IoReport, NodeReport, PoolReport, ProgressReport, ServerReport, VolumeReport,
 };
 use fieldstone_units::{duration_ns, size};
 
@@ -28,6 +28,9 @@ pub fn pool_text(report: &PoolReport) -> String {
             duration_ns(server.cpu_ns),
         )),
         None => line("not being served; this is an offline look".to_owned()),
+    }
+    if let Some(words) = report.server.as_ref().and_then(parity_memory_text) {
+        line(words);
     }
     if let (Some(provisioned), Some(there)) = (report.provisioned_bytes, report.provisionable_bytes)
     {
@@ -181,6 +184,19 @@ fn passed_on(volume: &VolumeReport) -> String {
             volume.appends_sent_again + volume.copies_sent_again
         ),
     }
+}
+
+/// A line about the memory for parity in the server's process, once it was used up.
+fn parity_memory_text(server: &ServerReport) -> Option<String> {
+    let memory = &server.parity_memory;
+    (memory.denied > 0).then(|| {
+        format!(
+            "memory for parity (--parity-memory): {} of {} in use, {} pieces found none",
+            size(memory.sums_bytes + memory.products_bytes),
+            size(memory.total_bytes),
+            memory.denied
+        )
+    })
 }
 
 /// How much parity nodes made, if they make it.
@@ -371,7 +387,7 @@ pub fn stage_table(io: &IoReport, indent: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_server::report::ServerReport;
+    use fieldstone_server::report::ParityMemoryReport;
 
     use super::*;
 
@@ -383,6 +399,21 @@ mod tests {
         report.server = Some(ServerReport { pid: 42, ..ServerReport::default() });
         let text = pool_text(&report);
         assert!(text.contains("not served by process 42, not checked: u, w; "), "{text}");
+    }
+
+    #[test]
+    fn memory_for_parity_is_named_once_it_was_used_up() {
+        let mut report = PoolReport { server: Some(ServerReport::default()), ..Default::default() };
+        assert!(!pool_text(&report).contains("parity"));
+        let memory = ParityMemoryReport {
+            total_bytes: 64 << 20,
+            sums_bytes: 1 << 20,
+            products_bytes: 2 << 20,
+            denied: 7,
+        };
+        report.server = Some(ServerReport { parity_memory: memory, ..ServerReport::default() });
+        let text = pool_text(&report);
+        assert!(text.contains("3 MiB of 64 MiB in use, 7 pieces found none"), "{text}");
     }
 
     #[test]

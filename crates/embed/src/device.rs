@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use fieldstone_block::SettingError;
 use fieldstone_block::layers::LayerOptions;
-use fieldstone_host::{PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError};
+use fieldstone_host::{
+    PARITY_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError,
+};
 use fieldstone_server::accelerator::Accelerator;
 use fieldstone_server::control::ControlServer;
 use fieldstone_server::paths::{VolumePath, volume_path};
@@ -269,6 +271,7 @@ impl Running {
                 frontends: vec![&KIND],
                 tell: |line| tracing::warn!("{line}"),
                 payload_memory_bytes: PAYLOAD_MEMORY_BYTES_MIN,
+                parity_memory_bytes: PARITY_MEMORY_BYTES,
                 fixed: Vec::new(),
                 holder: Holder::Server,
                 replace_missing: false,

@@ -17,8 +17,8 @@ use fieldstone_embed::{
     Device, Error, KIND, OnComplete, OpenError, Operation, Options, Queue, REQUEST_BYTES_MAX,
 };
 use fieldstone_host::{
-    DeviceSpec, FrontendCounts, FrontendKind, Host, HostConfig, PAYLOAD_MEMORY_BYTES, RamSpec,
-    frontends,
+    DeviceSpec, FrontendCounts, FrontendKind, Host, HostConfig, PARITY_MEMORY_BYTES,
+    PAYLOAD_MEMORY_BYTES, RamSpec, frontends,
 };
 use fieldstone_uring::Caching;
 
@@ -409,6 +409,7 @@ fn host(frontends: Vec<&'static FrontendKind>) -> Host {
         caching: Caching::Buffered,
         verify_payload: false,
         payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+        parity_memory_bytes: PARITY_MEMORY_BYTES,
         frontends,
         nodes: Vec::new(),
     })

@@ -111,6 +111,7 @@ pub fn serve(size_bytes: u64, socket: &Path) -> Result<Host, Box<dyn std::error:
         caching: Caching::Buffered,
         verify_payload: false,
         payload_memory_bytes: fieldstone_host::PAYLOAD_MEMORY_BYTES,
+        parity_memory_bytes: fieldstone_host::PARITY_MEMORY_BYTES,
         frontends: vec![&nbd::KIND],
         nodes: Vec::new(),
     })?;

@@ -46,7 +46,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fieldstone_node::{FileId, NodeConfig};
+use fieldstone_node::{FileId, NodeConfig, ParityMemory};
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{JournalGen, NodeIndex, PoolKeys, VolumeId};
 
@@ -144,18 +144,22 @@ pub struct NodeFolder {
     pub identity: Identity,
     /// The opening has made the node, which is empty.
     pub created: bool,
-    /// See [`NodeConfig::accumulator_bytes`].
-    pub accumulator_bytes: usize,
     /// The open folder, to reach the node's files.
     pub(crate) dir: Dir,
     _lock: LockFile,
 }
 
 impl NodeFolder {
-    /// The node's configuration, with the pool's present secrets. A node whose clients are all in
-    /// this process need not check payloads on arrival.
+    /// The node's configuration, with the pool's present secrets, and the memory that it shares
+    /// with the process's other nodes. A node whose clients are all in this process need not check
+    /// payloads on arrival.
     #[must_use]
-    pub fn config(&self, keys: PoolKeys, verify_payload: bool) -> NodeConfig {
+    pub fn config(
+        &self,
+        keys: PoolKeys,
+        verify_payload: bool,
+        parity_memory: ParityMemory,
+    ) -> NodeConfig {
         NodeConfig {
             pool: self.superblock.pool,
             node: self.superblock.node,
@@ -164,8 +168,8 @@ impl NodeFolder {
             slot_bytes: self.superblock.slot_bytes,
             slots: self.superblock.slots,
             verify_payload,
-            accumulator_bytes: self.accumulator_bytes,
             piece_bytes: fieldstone_node::limits::PIECE_BYTES,
+            parity_memory,
         }
     }
 
@@ -216,8 +220,6 @@ pub struct Opening {
     pub registry: Option<Arc<dyn NodeRegistry>>,
     /// Make an empty node where nothing exists, if the registry allows it.
     pub replace_missing: bool,
-    /// Memory of the node for the sums of parity, in bytes ([`NodeConfig::accumulator_bytes`]).
-    pub accumulator_bytes: usize,
 }
 
 impl Opening {
@@ -251,8 +253,8 @@ impl Opening {
         if let Some(registry) = &self.registry {
             registry.seen(superblock.node, path, superblock.incarnation);
         }
-        let (path, accumulator_bytes) = (path.clone(), self.accumulator_bytes);
-        Ok(NodeFolder { path, superblock, identity, created, accumulator_bytes, dir, _lock: lock })
+        let path = path.clone();
+        Ok(NodeFolder { path, superblock, identity, created, dir, _lock: lock })
     }
 
     /// Makes an empty node where nothing exists.

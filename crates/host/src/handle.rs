@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_block::{Info, OpenFailure, Settings};
 use fieldstone_buf::Budget;
+use fieldstone_node::{ParityMemory, ParityMemoryUse};
 
 use crate::connection_table::Bounds;
 use crate::control::{Control, CoreSnapshot};
@@ -102,6 +103,8 @@ pub struct HostConfig {
     /// taken. All clients of front-ends share it, and the clients of nodes share as much again on
     /// each core. Each NBD connection has half a MiB in addition.
     pub payload_memory_bytes: usize,
+    /// Memory for parity that the nodes make ([`ParityMemory`]). All nodes share it.
+    pub parity_memory_bytes: usize,
     /// The kinds of front-ends. Every core gets one of each. [`KINDS`](crate::frontends::KINDS)
     /// lists all kinds of this crate. The host ignores entries after the first [`FRONTENDS_MAX`].
     pub frontends: Vec<&'static FrontendKind>,
@@ -132,6 +135,7 @@ pub struct Handle {
     frontends: Arc<[&'static FrontendKind]>,
     next_device: Arc<AtomicU32>,
     next_link: Arc<AtomicU32>,
+    parity_memory: ParityMemory,
 }
 
 /// The input for starting a core's thread.
@@ -141,6 +145,7 @@ struct Start {
     poll: bool,
     caching: Caching,
     verify_payload: bool,
+    parity_memory: ParityMemory,
     nodes: Vec<(LocalNodeId, LocalNodeConfig)>,
     all_nodes: LocalNodes,
     frontends: Arc<[&'static FrontendKind]>,
@@ -161,6 +166,7 @@ impl Host {
         });
         let bounds = Bounds::of(open_files, cores);
         let setup = FrontendSetup { bounds, budget: Budget::new(config.payload_memory_bytes) };
+        let parity_memory = ParityMemory::new(config.parity_memory_bytes);
         let frontends: Arc<[_]> = config.frontends.into_iter().take(FRONTENDS_MAX).collect();
         let cpus = if config.pin { allowed_cpus()? } else { Vec::new() };
         let cpu_count = std::thread::available_parallelism().map_or(1, usize::from);
@@ -187,6 +193,7 @@ impl Host {
                 poll: cores <= cpu_count,
                 caching: config.caching,
                 verify_payload: config.verify_payload,
+                parity_memory: parity_memory.clone(),
                 nodes,
                 all_nodes: Arc::clone(&all_nodes),
                 frontends: Arc::clone(&frontends),
@@ -210,6 +217,7 @@ impl Host {
             frontends,
             next_device: Arc::new(AtomicU32::new(0)),
             next_link: Arc::new(AtomicU32::new(1)),
+            parity_memory,
         };
         Ok(Self { handle, threads })
     }
@@ -312,7 +320,8 @@ fn run_core(
         let blocking = start_blocking_thread(id, router.own_sender())?;
         let disk = Disk::new(id, start.caching, blocking);
         let (wall_offset_ns, verify_payload) = (wall_offset_ns(), start.verify_payload);
-        let local = LocalNode::new(id, node, disk, wall_offset_ns, verify_payload, monotonic_now());
+        let (memory, now) = (start.parity_memory.clone(), monotonic_now());
+        let local = LocalNode::new(id, node, disk, wall_offset_ns, verify_payload, memory, now);
         nodes.insert(id.number, local);
     }
     let nodes = (nodes, start.all_nodes);
@@ -320,6 +329,12 @@ fn run_core(
 }
 
 impl Handle {
+    /// What the nodes use of the memory for parity.
+    #[must_use]
+    pub fn parity_memory(&self) -> ParityMemoryUse {
+        self.parity_memory.usage()
+    }
+
     fn cores(&self) -> usize {
         self.senders.len()
     }
@@ -575,9 +590,8 @@ mod tests {
         let registry: Arc<dyn NodeRegistry> = Arc::new(Hang(Mutex::new(wait)));
         let registry = Some(registry);
         let (holder, keys) = (Holder::Server, expected.key.into());
-        let (replace_missing, accumulator_bytes) = (false, 1 << 20);
-        let opening =
-            Opening { path, expected, keys, holder, registry, replace_missing, accumulator_bytes };
+        let replace_missing = false;
+        let opening = Opening { path, expected, keys, holder, registry, replace_missing };
         let folder = opening.run().map_err(|error| error.to_string());
         let config = HostConfig {
             cores: 2,
@@ -585,6 +599,7 @@ mod tests {
             caching: Caching::Buffered,
             verify_payload: false,
             payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+            parity_memory_bytes: fieldstone_node::limits::PARITY_MEMORY_BYTES,
             frontends: Vec::new(),
             nodes: vec![LocalNodeConfig { opening, folder, late: None }],
         };

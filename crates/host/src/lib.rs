@@ -75,7 +75,8 @@ pub mod worker;
 pub use branch::{Branch, BranchIo, BranchSpec};
 pub use control::{CoreSnapshot, DeviceSnapshot, FrontendSnapshot};
 pub use device::{DeviceSpec, DeviceStats, LayerStatus};
-pub use fieldstone_node::limits::ACCUMULATOR_BYTES;
+pub use fieldstone_node::ParityMemoryUse;
+pub use fieldstone_node::limits::PARITY_MEMORY_BYTES;
 pub use folder::{
     Attempt, FOLDERS_TIMEOUT, FolderError, NodeFolder, NodeRegistry, Opening, OpeningState,
     free_bytes,

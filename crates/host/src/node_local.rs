@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{DiskError, DiskId, DiskOutput, Node, NodeAction, NodeEvent};
+use fieldstone_node::{DiskError, DiskId, DiskOutput, Node, NodeAction, NodeEvent, ParityMemory};
 use fieldstone_proto::{NodeIndex, PoolId, Reply, Request};
 
 use crate::disk::{BlockingCall, BlockingDone, BlockingOutput, Disk};
@@ -88,6 +88,8 @@ pub struct LocalNode {
     wall_offset_ns: u64,
     /// The node checks payloads on arrival, because they come over a network.
     verify_payload: bool,
+    /// Memory for parity, which the process's nodes share.
+    parity_memory: ParityMemory,
     /// Since when a call that looks at the folder is under way, if one is.
     checking: Option<Nanos>,
     /// The last reason for being down. The log gives each reason once, not at every try.
@@ -107,6 +109,7 @@ impl LocalNode {
         disk: Disk,
         wall_offset_ns: u64,
         verify_payload: bool,
+        parity_memory: ParityMemory,
         now: Nanos,
     ) -> Self {
         let LocalNodeConfig { opening, folder, late } = config;
@@ -119,6 +122,7 @@ impl LocalNode {
             clients: Vec::new(),
             wall_offset_ns,
             verify_payload,
+            parity_memory,
             checking: None,
             last_reason: String::new(),
             failed_starts: 0,
@@ -171,7 +175,8 @@ impl LocalNode {
 
     fn start(&mut self, folder: Box<NodeFolder>, now: Nanos) {
         self.disk.next_era(Some(folder.dir.clone()));
-        let config = folder.config(self.opening.keys.get(), self.verify_payload);
+        let (keys, memory) = (self.opening.keys.get(), self.parity_memory.clone());
+        let config = folder.config(keys, self.verify_payload, memory);
         let mut node = Box::new(Node::new(config));
         node.start(now.0);
         node.handle(now.0, NodeEvent::WallClock { offset_ns: self.wall_offset_ns });

@@ -8,6 +8,8 @@
 use bytes::Bytes;
 use fieldstone_proto::{JournalGen, NodeIndex, PoolId, PoolKeys, Reply, Request, VolumeId};
 
+use crate::parity_memory::ParityMemory;
+
 /// A connection for requests. The world chooses the number, and never reuses it within a run. The
 /// connections of one client have rising numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -227,9 +229,9 @@ pub struct NodeConfig {
     pub slots: u32,
     /// Check payload checksums on arrival too, for peers behind a network.
     pub verify_payload: bool,
-    /// Bytes for sums of contributions to parity shards; [`crate::limits::ACCUMULATOR_BYTES`].
-    pub accumulator_bytes: usize,
     /// Longest write that goes to the disk at once; [`crate::limits::PIECE_BYTES`]. A multiple of
     /// 4096.
     pub piece_bytes: usize,
+    /// Memory for parity that the node makes. The nodes of a process share it.
+    pub parity_memory: ParityMemory,
 }

@@ -18,6 +18,7 @@
 //! | `handlers::completion`  | follows up disk operations, verifies, replies                     |
 //! | `relays`                | passes writes on to other nodes: ring, tree, primary copy         |
 //! | `stream`                | makes parity while it stores data: TriEC                          |
+//! | `parity_memory`         | the memory for that                                               |
 //! | `store`                 | shards in slots, safe against crashes: the essay is there         |
 //! | `volumes`               | epochs, fencing, roots, journals                                  |
 //! | `start`                 | reads, checks and repairs the disk before the first request       |
@@ -30,12 +31,14 @@
 //! The node does no I/O and reads no clock: see [`interface`].
 
 mod accounting;
+mod denied_sums;
 mod disk;
 mod handlers;
 pub mod interface;
 pub mod limits;
 mod node;
 mod own_delay;
+mod parity_memory;
 mod relays;
 mod request_table;
 mod start;
@@ -51,3 +54,4 @@ pub use interface::{
     PeerId,
 };
 pub use node::Node;
+pub use parity_memory::{ParityMemory, ParityMemoryUse};

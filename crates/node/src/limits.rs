@@ -35,14 +35,22 @@ pub const LINK_RESTS_MAX: usize = 64;
 /// lie in its sockets. It waits for this long, once.
 pub const OWN_DELAY_NS: u64 = 100_000_000;
 
-/// Bytes of the sums of contributions to parity shards, unless the configuration says otherwise:
-/// enough for the parity that 32 large writes are waiting for. The node answers what needs more
-/// with [`fieldstone_proto::NodeError::Busy`].
-pub const ACCUMULATOR_BYTES: usize = 32 << 20;
+/// Bytes of the memory for parity that the nodes of a process make, unless the configuration says
+/// otherwise. Half of it is for sums, which is enough for the parity that 32 large writes are
+/// waiting for. The node answers what needs more with [`fieldstone_proto::NodeError::Denied`].
+pub const PARITY_MEMORY_BYTES: usize = 64 << 20;
 
-/// One volume may use this part of them: the writer of a volume chooses how many data nodes there
-/// are and how long the node waits for them.
-pub const ACCUMULATOR_VOLUMES: usize = 4;
+/// On each node, one volume may use this part of the memory for sums, and of that for products: the
+/// writer of a volume chooses how many nodes there are and how long the node waits for them.
+pub const PARITY_VOLUMES: usize = 4;
+
+/// Sums that a node has denied and of which contributions may still come. The node denies these
+/// contributions, too. Without room here it answers [`fieldstone_proto::NodeError::Busy`], and the
+/// writer ends what waits.
+pub const DENIED_SUMS_MAX: usize = 4096;
+
+/// Those of one volume.
+pub const DENIED_SUMS_PER_VOLUME_MAX: usize = DENIED_SUMS_MAX / 8;
 
 /// Contributions of one volume that wait for others. They are entries of the request table, which
 /// one writer must not fill with such waits.

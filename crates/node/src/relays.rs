@@ -26,7 +26,8 @@
 //!
 //! A write of a data shard may carry its column of the code: then each child gets what the shard
 //! contributes to its parity shard (`stream`). The node multiplies only for the children to which
-//! it passes the request on.
+//! it passes the request on, and for which it has memory (`parity_memory`). The others learn that
+//! nothing comes.
 //!
 //! A node is a client of its children. It sends them the writer's capability, and they check it
 //! like one of the writer itself. In addition they want the writer's pass
@@ -38,10 +39,11 @@ use bytes::Bytes;
 use slab::Slab;
 
 use fieldstone_proto::{
-    NodeError, NodeIndex, Outcome, Reply, ReplyBody, Request, RequestBody, Route, ShardIndex, Tag,
-    VolumeId,
+    Column, NodeError, NodeIndex, Outcome, Reply, ReplyBody, Request, RequestBody, Route,
+    ShardIndex, Tag, VolumeId,
 };
 
+use crate::handlers::payload_len;
 use crate::interface::{LinkTarget, NodeAction, PeerId};
 use crate::limits::{
     LINK_REST_NS, LINK_RESTS_MAX, LINK_SILENCE_NS, RELAYS_MAX, RELAYS_PER_VOLUME_MAX,
@@ -234,21 +236,21 @@ impl Node {
                 false => self.note_outcomes(id, rank, Err(NodeError::Unreachable)),
             }
         }
-        // For each of these children, unless all children get the same bytes.
-        let mut products = match (&route.column, &body) {
+        let mut parts = match (&route.column, &body) {
             (Some(column), RequestBody::ShardWrite { offset_bytes, checksums, .. }) => {
-                let factor = |(rank, _): &(usize, LinkTarget)| column.coefficients[rank - 1];
-                let factors: Vec<u8> = children.iter().map(factor).collect();
-                contributions(&factors, (*offset_bytes, checksums), &payload)?
+                let ranks = children.iter().map(|(rank, _)| *rank);
+                let checksums = (*offset_bytes, &checksums[..]);
+                self.products_for(volume, (ranks, column), checksums, &payload)?
             }
-            _ => Vec::new(),
+            _ => vec![Part::Same; children.len()],
         }
         .into_iter();
         let due_ns = now_ns.saturating_add(route.wait_here_ms() * NS_PER_MS);
         let mut count = 0;
         for (rank, to) in children {
             let shard = route.replicas[rank].shard;
-            let (body, payload) = for_child(shard, (&body, &payload), products.next());
+            let part = parts.next().expect("a part for each child");
+            let (body, payload) = for_child(shard, (&body, &payload), part);
             let (tag, entry) = (Tag(0), id);
             let relay = PendingRelay { tag, entry, volume, rank, to: to.clone(), due_ns };
             let tag = self.relays.add(now_ns, relay);
@@ -267,6 +269,36 @@ impl Node {
             relay.waiting = count;
         }
         Ok(())
+    }
+
+    /// The products of a data shard for the children of these ranks.
+    ///
+    /// # Errors
+    /// The bytes are not those of the writer.
+    fn products_for(
+        &mut self,
+        volume: VolumeId,
+        (ranks, column): (impl Iterator<Item = usize>, &Column),
+        checksums: (u32, &[u32]),
+        payload: &[Bytes],
+    ) -> Result<Vec<Part>, NodeError> {
+        let len_bytes = payload_len(payload);
+        let (mut factors, mut memory, mut has_memory) = (Vec::new(), Vec::new(), Vec::new());
+        for rank in ranks {
+            let lease = self.products.lease(volume, len_bytes);
+            has_memory.push(lease.is_some());
+            if let Some(lease) = lease {
+                factors.push(column.coefficients[rank - 1]);
+                memory.push(lease);
+            }
+        }
+        let products = contributions((&factors, memory), checksums, payload)?;
+        let mut products = products.into_iter();
+        let part = |has_memory: bool| match has_memory.then(|| products.next()).flatten() {
+            Some((checksums, bytes)) => Part::Product(checksums, bytes),
+            None => Part::Nothing,
+        };
+        Ok(has_memory.into_iter().map(part).collect())
     }
 
     /// A child answered for itself and for the nodes behind it.
@@ -357,24 +389,38 @@ impl Node {
     }
 }
 
-/// Body and payload of a request, as a child gets them. The child writes `shard`, and gets the
-/// product instead of the payload if there is one.
+/// What a child gets of a payload.
+#[derive(Clone)]
+enum Part {
+    /// All of it.
+    Same,
+    /// A product of it, with the checksums of its blocks.
+    Product(Vec<u32>, Bytes),
+    /// Nothing: there is no memory for the product.
+    Nothing,
+}
+
+/// Body and payload of a request, as a child gets them. The child writes `shard`.
 fn for_child(
     shard: ShardIndex,
     (body, payload): (&RequestBody, &[Bytes]),
-    product: Option<(Vec<u32>, Bytes)>,
+    part: Part,
 ) -> (RequestBody, Vec<Bytes>) {
     let mut body = body.clone();
     let RequestBody::ShardWrite { shard: to, checksums, .. } = &mut body else {
         return (body, payload.to_vec());
     };
     *to = shard;
-    match product {
-        Some((of_product, bytes)) => {
+    match part {
+        Part::Same => (body, payload.to_vec()),
+        Part::Product(of_product, bytes) => {
             *checksums = of_product;
             (body, vec![bytes])
         }
-        None => (body, payload.to_vec()),
+        Part::Nothing => {
+            checksums.clear();
+            (body, Vec::new())
+        }
     }
 }
 

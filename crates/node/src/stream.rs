@@ -21,12 +21,16 @@
 //! - *Checksums.* Each contribution has those of its blocks. The node adds them up as well
 //!   ([`crc32c_of_sum`]) and stores the sum. It never makes a checksum from the sum of the bytes.
 //!   So damage in an accumulator shows like damage on a disk.
-//! - *Bounds.* The accumulators share [`crate::NodeConfig::accumulator_bytes`], from the first
-//!   contribution until the sum is written. One volume may use a part of these bytes
-//!   ([`ACCUMULATOR_VOLUMES`]), and a part of the request table for contributions that wait
-//!   ([`GATHERING_PER_VOLUME_MAX`]). The node denies ([`NodeError::Busy`]) what finds no room. It
-//!   gives up an accumulator that is not complete in time ([`fieldstone_proto::Route::gather_ms`]),
-//!   unless it was late itself (`own_delay`).
+//! - *Memory.* Sums and products have memory of their own (`parity_memory`): sums from the first
+//!   contribution until the sum is written, products until they have left. A parity node that has
+//!   none for a sum denies the sum ([`NodeError::Denied`]): this contribution, those that have come
+//!   and those that come later (`denied_sums`). A data node that has none for a product passes an
+//!   empty contribution on, and the parity node denies the sum, too. So the data nodes have their
+//!   answers at once, the volume makes this parity, and other sums go on.
+//! - *Bounds.* One volume may also use a part of the request table for contributions that wait
+//!   ([`GATHERING_PER_VOLUME_MAX`]). The node denies the sum that finds no room there. It gives up
+//!   an accumulator that is not complete in time ([`fieldstone_proto::Route::gather_ms`]), unless
+//!   it was late itself (`own_delay`).
 //! - *Passes.* Contributions come from other nodes, so they need the writer's pass (`volumes`).
 //!   Without it an accumulator can never become complete. So a new pass, and the loss of the
 //!   writer's connection, end the volume's accumulators at once, with [`NodeError::Busy`].
@@ -38,26 +42,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use fieldstone_buf::AlignedBuf;
+use fieldstone_buf::{AlignedBuf, Lease};
 use fieldstone_gf::{LinearMap, Matrix};
 use fieldstone_proto::{
     BLOCK_BYTES, Column, Epoch, NodeError, RequestBody, SealMeta, VolumeId, ZERO_BLOCK_CRC32C,
     crc32c_blocks, crc32c_of_sum,
 };
 
+use crate::denied_sums::DeniedSums;
 use crate::handlers::{first_mismatch, payload_len};
-use crate::limits::{ACCUMULATOR_VOLUMES, GATHERING_PER_VOLUME_MAX};
+use crate::limits::GATHERING_PER_VOLUME_MAX;
 use crate::node::Node;
 use crate::own_delay::OwnDelay;
+use crate::parity_memory::{ParityMemory, ProductLease};
 use crate::relays::NS_PER_MS;
 use crate::request_table::{EntryId, Task};
 use crate::store::ShardKey;
 
 /// A piece of a parity shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Piece {
-    key: ShardKey,
-    offset_bytes: u32,
+pub(crate) struct Piece {
+    pub(crate) key: ShardKey,
+    pub(crate) offset_bytes: u32,
 }
 
 /// What all contributions to a piece have in common.
@@ -76,6 +82,7 @@ struct Kind {
 struct Accumulator {
     kind: Kind,
     sum: AlignedBuf,
+    memory: Lease,
     checksums: Vec<u32>,
     /// The columns, and their entries.
     from: Vec<(u8, EntryId)>,
@@ -101,7 +108,8 @@ pub(crate) struct Accumulators {
     shares: BTreeMap<VolumeId, Share>,
     /// The sum of their bytes.
     used_bytes: usize,
-    bytes_max: usize,
+    memory: ParityMemory,
+    denied: DeniedSums,
 }
 
 /// What the entry that writes a sum stands for.
@@ -109,19 +117,26 @@ pub(crate) struct Accumulators {
 pub(crate) struct Gathered {
     /// The entries of the other contributions.
     others: Vec<EntryId>,
-    /// Length of the sum.
-    len_bytes: usize,
+    /// The memory of the sum.
+    memory: Option<Lease>,
+}
+
+/// Why a contribution is not added.
+enum Refusal {
+    NoRoom,
+    Invalid(String),
 }
 
 impl Accumulators {
-    pub(crate) fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(memory: ParityMemory) -> Self {
         Self {
             by_piece: BTreeMap::new(),
             due: BTreeSet::new(),
             delay: OwnDelay::default(),
             shares: BTreeMap::new(),
             used_bytes: 0,
-            bytes_max,
+            memory,
+            denied: DeniedSums::default(),
         }
     }
 
@@ -141,6 +156,7 @@ impl Accumulators {
             && self.due.is_empty()
             && self.shares.is_empty()
             && self.used_bytes == 0
+            && self.denied.is_consistent()
     }
 
     /// Adds a contribution. Takes a new accumulator for the first one to a piece, and gives the
@@ -151,30 +167,26 @@ impl Accumulators {
         piece: Piece,
         (kind, due_ns): (Kind, u64),
         contribution: &Contribution<'_>,
-    ) -> Result<Option<Accumulator>, NodeError> {
+    ) -> Result<Option<Accumulator>, Refusal> {
         let share = self.shares.get(&piece.key.volume).copied().unwrap_or_default();
         let found = self.by_piece.get(&piece);
         if found.is_some_and(|found| found.kind != kind) {
-            return Err(NodeError::Invalid("contributions that do not fit together".to_owned()));
+            return Err(Refusal::Invalid("contributions that do not fit together".to_owned()));
         }
         let column = contribution.column;
         if found.is_some_and(|found| found.from.iter().any(|(other, _)| *other == column)) {
-            return Err(NodeError::Invalid(format!("column {column} has contributed already")));
+            return Err(Refusal::Invalid(format!("column {column} has contributed already")));
         }
         let is_last = found.map_or(0, |found| found.from.len()) + 1 == usize::from(kind.count);
         if !is_last && share.waiting >= GATHERING_PER_VOLUME_MAX {
-            return Err(NodeError::Busy);
+            return Err(Refusal::NoRoom);
         }
         if found.is_none() {
-            let of_volume = share.bytes + kind.len_bytes;
-            if self.used_bytes + kind.len_bytes > self.bytes_max
-                || of_volume > self.bytes_max / ACCUMULATOR_VOLUMES
-            {
-                return Err(NodeError::Busy);
-            }
+            let memory = self.memory.lease_sum(share.bytes, kind.len_bytes);
+            let memory = memory.ok_or(Refusal::NoRoom)?;
             self.used_bytes += kind.len_bytes;
             self.due.insert((due_ns, piece));
-            self.by_piece.insert(piece, Accumulator::new(kind, due_ns));
+            self.by_piece.insert(piece, Accumulator::new(kind, memory, due_ns));
         }
         let accumulator = self.by_piece.get_mut(&piece).expect("found or made");
         let is_first = accumulator.from.is_empty();
@@ -206,15 +218,16 @@ impl Accumulators {
         }
     }
 
-    /// Gives an incomplete accumulator up. Its entries are to be answered.
-    fn give_up(&mut self, piece: Piece) -> Vec<EntryId> {
+    /// Gives an incomplete accumulator up, if there is one. The entries of its columns are to be
+    /// answered.
+    fn give_up(&mut self, piece: Piece) -> Vec<(u8, EntryId)> {
         let Some(given_up) = self.remove(piece) else { return Vec::new() };
         self.give_back(piece.key.volume, given_up.kind.len_bytes);
-        given_up.from.into_iter().map(|(_, entry)| entry).collect()
+        given_up.from
     }
 
     /// Gives up an accumulator whose time is over, if there is one.
-    fn take_overdue(&mut self, now_ns: u64) -> Option<Vec<EntryId>> {
+    fn take_overdue(&mut self, now_ns: u64) -> Option<Vec<(u8, EntryId)>> {
         let (due_ns, piece) = *self.due.first()?;
         self.delay.is_over(now_ns, due_ns).then(|| self.give_up(piece))
     }
@@ -229,10 +242,10 @@ struct Contribution<'a> {
 }
 
 impl Accumulator {
-    fn new(kind: Kind, due_ns: u64) -> Self {
+    fn new(kind: Kind, memory: Lease, due_ns: u64) -> Self {
         let sum = AlignedBuf::zeroed(kind.len_bytes);
         let checksums = vec![ZERO_BLOCK_CRC32C; kind.len_bytes / BLOCK_BYTES];
-        Self { kind, sum, checksums, from: Vec::new(), due_ns }
+        Self { kind, sum, memory, checksums, from: Vec::new(), due_ns }
     }
 
     fn add(&mut self, contribution: &Contribution<'_>) {
@@ -292,12 +305,29 @@ impl Node {
         let piece = Piece { key: ShardKey { volume, segment, shard }, offset_bytes };
         let kind = Kind { epoch, count, len_bytes: payload_len(payload), seal, data_first };
         let due_ns = now_ns.saturating_add(relay.route.gather_ms() * NS_PER_MS);
+        if self.accumulators.denied.denies(now_ns, piece, index) {
+            return Err(NodeError::Denied);
+        }
         let contribution =
             Contribution { column: index, entry: id, payload, checksums: &checksums };
-        let added = self.accumulators.add(piece, (kind, due_ns), &contribution)?;
-        let Some(complete) = added else { return Ok(None) };
+        let added = match kind.len_bytes {
+            // Its data node had no memory for it.
+            0 => Err(Refusal::NoRoom),
+            _ => self.accumulators.add(piece, (kind, due_ns), &contribution),
+        };
+        let complete = match added {
+            Ok(None) => return Ok(None),
+            Ok(Some(complete)) => complete,
+            Err(Refusal::Invalid(reason)) => return Err(NodeError::Invalid(reason)),
+            Err(Refusal::NoRoom) => {
+                if kind.len_bytes > 0 {
+                    self.accumulators.memory.count_denial();
+                }
+                return Err(self.deny_sum((now_ns, due_ns), piece, (index, count)));
+            }
+        };
         let others = complete.from.iter().map(|(_, entry)| *entry).filter(|entry| *entry != id);
-        relay.gathered = Gathered { others: others.collect(), len_bytes: kind.len_bytes };
+        relay.gathered = Gathered { others: others.collect(), memory: Some(complete.memory) };
         self.counters.gathered += 1;
         let checksums = complete.checksums;
         let body =
@@ -305,13 +335,29 @@ impl Node {
         Ok(Some((body, complete.sum.freeze())))
     }
 
+    /// A contribution finds no memory, here or at its data node: denies the sum until this time.
+    /// Returns the error of this contribution.
+    fn deny_sum(
+        &mut self,
+        (now_ns, until_ns): (u64, u64),
+        piece: Piece,
+        (column, count): (u8, u8),
+    ) -> NodeError {
+        let ended = self.accumulators.give_up(piece);
+        let columns = ended.iter().map(|(column, _)| *column).chain([column]).collect();
+        let noted = self.accumulators.denied.note(now_ns, piece, (columns, count), until_ns);
+        let error = if noted { NodeError::Denied } else { NodeError::Busy };
+        self.end_contributions(ended, &error);
+        error
+    }
+
     /// An entry ends that may have written a sum: gives back the sum's memory. Returns the entries
     /// that end with it.
     pub(crate) fn end_gathered(&mut self, id: EntryId) -> Vec<EntryId> {
         let Some(relay) = &mut self.table[id].relay else { return Vec::new() };
-        let Gathered { others, len_bytes } = std::mem::take(&mut relay.gathered);
-        if len_bytes > 0 {
-            self.accumulators.give_back(self.table[id].volume, len_bytes);
+        let Gathered { others, memory } = std::mem::take(&mut relay.gathered);
+        if let Some(memory) = memory {
+            self.accumulators.give_back(self.table[id].volume, memory.held_bytes());
         }
         others
     }
@@ -323,31 +369,32 @@ impl Node {
             self.accumulators.by_piece.keys().filter(of_volume).copied().collect();
         for piece in pieces {
             let entries = self.accumulators.give_up(piece);
-            self.deny(entries);
+            self.end_contributions(entries, &NodeError::Busy);
         }
+        self.accumulators.denied.forget(volume);
     }
 
     /// Gives up the accumulators that are not complete in time.
     pub(crate) fn expire_accumulators(&mut self, now_ns: u64) {
         while let Some(entries) = self.accumulators.take_overdue(now_ns) {
-            self.deny(entries);
+            self.end_contributions(entries, &NodeError::Busy);
         }
     }
 
-    fn deny(&mut self, entries: Vec<EntryId>) {
-        for entry in entries {
-            self.close(entry, Err(NodeError::Busy));
+    fn end_contributions(&mut self, entries: Vec<(u8, EntryId)>, error: &NodeError) {
+        for (_, entry) in entries {
+            self.close(entry, Err(error.clone()));
         }
     }
 }
 
 /// The products of a data shard with these factors, which are its contributions to parity shards,
-/// with the checksums of their blocks.
+/// with the checksums of their blocks. Each product keeps its memory.
 ///
 /// # Errors
 /// [`NodeError::Corrupt`] if the bytes are not those of the writer.
 pub(crate) fn contributions(
-    factors: &[u8],
+    (factors, memory): (&[u8], Vec<ProductLease>),
     (offset_bytes, checksums): (u32, &[u32]),
     payload: &[Bytes],
 ) -> Result<Vec<(Vec<u32>, Bytes)>, NodeError> {
@@ -371,6 +418,8 @@ pub(crate) fn contributions(
         map.execute(&[&part[..]], &mut outputs).expect("parts of equal length");
         at = end;
     }
-    let with_checksums = |product: AlignedBuf| (crc32c_blocks(&product), product.freeze());
-    Ok(products.into_iter().map(with_checksums).collect())
+    let with_checksums = |(product, memory): (AlignedBuf, ProductLease)| {
+        (crc32c_blocks(&product), product.freeze_leased(memory))
+    };
+    Ok(products.into_iter().zip(memory).map(with_checksums).collect())
 }

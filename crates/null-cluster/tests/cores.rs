@@ -15,8 +15,8 @@ use fieldstone_block::layers::LayerOptions;
 use fieldstone_host::frontends::nbd;
 use fieldstone_host::stores::RbdStatus;
 use fieldstone_host::{
-    Destination, DeviceId, DeviceSpec, Host, HostConfig, PAYLOAD_MEMORY_BYTES, StoreOptions,
-    StoreTarget,
+    Destination, DeviceId, DeviceSpec, Host, HostConfig, PARITY_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES,
+    StoreOptions, StoreTarget,
 };
 use fieldstone_nbd::client::{Client, Config, Outcome};
 use fieldstone_nbd::{Export, ExportList};
@@ -91,6 +91,7 @@ impl Rig {
             caching: Caching::Buffered,
             verify_payload: false,
             payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+            parity_memory_bytes: PARITY_MEMORY_BYTES,
             frontends: vec![&nbd::KIND],
             nodes: Vec::new(),
         });

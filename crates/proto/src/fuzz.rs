@@ -238,10 +238,12 @@ fn replies() -> Vec<Result<ReplyBody, NodeError>> {
         Err(NodeError::Io("ärger".to_owned())),
         Err(NodeError::Unreachable),
         Err(not_passed_on.clone()),
+        Err(NodeError::Denied),
         Ok(ReplyBody::Outcomes(vec![
             Outcome { node: NodeIndex(2), result: Ok(()) },
             Outcome { node: NodeIndex(1), result: Err(NodeError::Io("why".to_owned())) },
             Outcome { node: NodeIndex(3), result: Err(not_passed_on) },
+            Outcome { node: NodeIndex(4), result: Err(NodeError::Denied) },
         ])),
     ]
 }

@@ -390,4 +390,9 @@ pub enum NodeError {
         /// The node that it tried to reach.
         to: NodeIndex,
     },
+    /// A parity node, or a data node, has no memory for this part of a stripe. The parity node has
+    /// added nothing up, and waits for no other contribution to the same sum: the writer has to
+    /// make the parity.
+    #[error("no memory for the sum of the contributions")]
+    Denied,
 }

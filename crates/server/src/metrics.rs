@@ -15,7 +15,9 @@ use std::time::Duration;
 use anyhow::anyhow;
 
 use crate::client_limits::{Caller, Callers, Line, Timed};
-use crate::report::{EngineKindReport, IoReport, OpReport, PoolReport, VolumeReport};
+use crate::report::{
+    EngineKindReport, IoReport, OpReport, ParityMemoryReport, PoolReport, VolumeReport,
+};
 
 /// Largest number of clients at a time.
 const CLIENTS_MAX: usize = 16;
@@ -210,6 +212,7 @@ pub fn text(reports: &[PoolReport]) -> String {
         out.sample("", seconds(server.cpu_ns));
         out.family("fieldstone_connections", "gauge", "NBD connections open now.");
         out.sample("", server.connections as f64);
+        parity_memory(&mut out, &server.parity_memory);
     }
     let nodes = labelled(reports, |report| &report.nodes, |node| format!("node=\"{}\"", node.node));
     out.family("fieldstone_node_up", "gauge", "1 for a node that answers.");
@@ -231,6 +234,18 @@ pub fn text(reports: &[PoolReport]) -> String {
     latencies(&mut out, &all);
     layers(&mut out, &all);
     out.0
+}
+
+/// The memory for parity that the nodes of the process make.
+fn parity_memory(out: &mut Exposition, memory: &ParityMemoryReport) {
+    out.family("fieldstone_parity_memory_bytes", "gauge", "Memory in use for parity by nodes.");
+    out.sample("use=\"sums\"", memory.sums_bytes as f64);
+    out.sample("use=\"products\"", memory.products_bytes as f64);
+    out.family("fieldstone_parity_memory_size_bytes", "gauge", "Memory for parity by nodes.");
+    out.sample("", memory.total_bytes as f64);
+    let help = "Pieces of parity for which there was no memory.";
+    out.family("fieldstone_parity_memory_denied_total", "counter", help);
+    out.sample("", memory.denied as f64);
 }
 
 /// A volume, with its labels.
@@ -530,11 +545,15 @@ mod tests {
             pool: "aa".to_owned(),
             nodes: vec![NodeReport { state: "up".to_owned(), ..NodeReport::default() }],
             volumes: vec![volume],
-            server: Some(crate::report::ServerReport::default()),
+            server: Some(crate::report::ServerReport {
+                parity_memory: ParityMemoryReport { sums_bytes: 5, ..Default::default() },
+                ..Default::default()
+            }),
             ..PoolReport::default()
         };
         let one = text(std::slice::from_ref(&report));
         assert!(one.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one}");
+        assert!(one.contains("fieldstone_parity_memory_bytes{use=\"sums\"} 5\n"), "{one}");
         assert!(one.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
         assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
         let waited = "fieldstone_layer{volume=\"a\\\"b\",layer=\"luks\",counter=\"waited\"} 7\n";

@@ -6,7 +6,7 @@
 use fieldstone_block::Layer;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
-use fieldstone_node::limits::ACCUMULATOR_BYTES;
+use fieldstone_node::limits::PARITY_MEMORY_BYTES;
 use fieldstone_proto::{Encode, NodeIndex, Strategy};
 use fieldstone_volume::{Geometry, Provisioning, ReadPolicy, slots_whole, step_blocks};
 
@@ -17,6 +17,9 @@ use crate::fault_model::{Fault, FaultRates};
 use crate::network::NetworkSpeed;
 use crate::random::RandomStream;
 use crate::workload::WorkloadConfig;
+
+/// Memory for sums of parity, as nodes have it by default.
+const ACCUMULATOR_BYTES: usize = PARITY_MEMORY_BYTES / 2;
 
 /// The kind of a run. It decides which answers are permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

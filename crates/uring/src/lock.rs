@@ -24,7 +24,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use crate::file::open_own;
@@ -153,7 +153,7 @@ fn holder_text(pid: Option<u32>) -> String {
 /// A lock. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct LockFile {
-    _file: fs::File,
+    file: fs::File,
 }
 
 impl LockFile {
@@ -186,7 +186,20 @@ impl LockFile {
         // Older releases made the file readable for all users. A process with write access may
         // still lack the right to change the permissions.
         let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+
+    /// Gives the file to a user and a group, so that their processes can take the lock later. Does
+    /// nothing if the file has another name elsewhere, which may be another user's file.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
+        let meta = self.file.metadata()?;
+        match (meta.uid(), meta.gid()) == (uid, gid) || meta.nlink() != 1 {
+            true => Ok(()),
+            false => fchown(&self.file, Some(uid), Some(gid)),
+        }
     }
 }
 

@@ -40,6 +40,10 @@ use crate::status::{NodeHealth, VolumePhase};
 const REST_MS: u64 = 1_000;
 /// The longest such time.
 const REST_MS_MAX: u64 = 64_000;
+/// After so many pieces of parity in a row that were denied on a node's way, the volume uses no
+/// route through the node for a while, too. A denial costs the products of the data nodes, and a
+/// node may have too little memory for any sum.
+const DENIALS_MAX: u32 = 16;
 
 /// How other nodes reach a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +72,8 @@ pub struct NodeRelay {
     rests_until: Nanos,
     /// How long the node rests after its next failure.
     rest: Nanos,
+    /// Pieces of parity that were denied in a row.
+    denials: u32,
 }
 
 impl NodeRelay {
@@ -266,7 +272,8 @@ impl VolumeCore {
             match found.map(|at| outcomes.swap_remove(at).result) {
                 Some(Ok(())) => {
                     if node != head {
-                        self.node_mut(node).relay.rest = Nanos(0);
+                        let relay = &mut self.node_mut(node).relay;
+                        (relay.rest, relay.denials) = (Nanos(0), 0);
                     }
                     Ok(())
                 }
@@ -279,6 +286,17 @@ impl VolumeCore {
             }
         };
         route.replicas.iter().map(&mut outcome).collect()
+    }
+
+    /// There was no memory for a piece of parity on this node. No late contribution can complete
+    /// the sum, so the pass stays, and with it what the node adds up for other pieces.
+    pub fn note_denial(&mut self, node: NodeIndex) {
+        let now = self.now;
+        let relay = &mut self.node_mut(node).relay;
+        relay.denials = relay.denials.saturating_add(1);
+        if relay.denials >= DENIALS_MAX && relay.rests_until <= now {
+            self.let_rest(node);
+        }
     }
 
     /// A node may lack a write that went along a route. From now on the node takes no late copy of

@@ -14,13 +14,17 @@
 //! - *When a parity shard has the bytes.* A parity node answers contributions when those of all k
 //!   data shards are in its file. So one data node's word is enough, and the volume counts the
 //!   shard as written from then on, if the connection to its node is still the same.
-//! - *When a data node reports a parity node that it did not reach, or that denied:* the volume
-//!   announces a new pass to the parity node at once. That ends what the other data nodes wait for
-//!   there, and keeps late contributions out. When all data nodes have answered, the volume makes
-//!   the parity itself and sends it to the same node, over the connection on which it announced the
-//!   pass. So each node in the end answers for its shard, or is lost. An error on the streamed way
-//!   costs the node a rest ([`relay`](crate::relay)) and no more: the volume's own write tells the
-//!   truth about the node.
+//! - *When a data node reports a parity node that it did not reach, or that gave a sum up:* the
+//!   volume announces a new pass to the parity node at once. That ends what the other data nodes
+//!   wait for there, and keeps late contributions out. When all data nodes have answered, the
+//!   volume makes the parity itself and sends it to the same node, over the connection on which it
+//!   announced the pass. So each node in the end answers for its shard, or is lost. An error on the
+//!   streamed way costs the node a rest ([`relay`](crate::relay)) and no more: the volume's own
+//!   write tells the truth about the node.
+//! - *When there was no memory* for a sum or for a contribution to it ([`NodeError::Denied`]), no
+//!   late contribution can complete the sum, and no data node waits for it. So the volume makes
+//!   this piece itself, with the pass as it is. Other pieces go on. Only a node that denies all the
+//!   time rests.
 //! - *When a data node is lost*, its own shard is lost as without streams, and the volume makes the
 //!   parity itself unless another data node has reported it.
 //! - *Order.* The write that seals a shard comes after all other writes to the shard. Contributions
@@ -60,6 +64,8 @@ struct StreamedParity {
     session: u64,
     /// A data node has reported that the node has the parity.
     made: bool,
+    /// A data node has reported that there was no memory for it.
+    denied: bool,
 }
 
 /// The receiver of the outcomes of a stream.
@@ -184,7 +190,7 @@ impl VolumeCore {
             let (node, shard) = (replica.node, usize::from(replica.shard.0));
             let session = self.node(node).link.session;
             *self.node_mut(node).slots.claimed.entry(place.segment).or_default() += 1;
-            parity.push(StreamedParity { shard, node, session, made: false });
+            parity.push(StreamedParity { shard, node, session, made: false, denied: false });
         }
         let (segment, waiting) = (place.segment, routes.len());
         let stream = self.streams.insert(Stream { segment, parity, waiting, first, receiver });
@@ -203,13 +209,20 @@ impl VolumeCore {
         let mut outcomes = self.outcomes_of(head, &route, result);
         let own = outcomes.remove(0);
         for (at, (outcome, replica)) in outcomes.iter().zip(&route.replicas[1..]).enumerate() {
-            let made = &mut self.streams[key].parity[at].made;
+            let StreamedParity { made, denied, .. } = &mut self.streams[key].parity[at];
             *made |= outcome.is_ok();
-            if let Err(error) = outcome
-                && !*made
-            {
-                self.note_fenced(replica.node, error);
-                self.renew_pass(replica);
+            match outcome {
+                Err(NodeError::Denied) => {
+                    let is_first = !std::mem::replace(denied, true);
+                    if is_first {
+                        self.note_denial(replica.node);
+                    }
+                }
+                Err(error) if !*made => {
+                    self.note_fenced(replica.node, error);
+                    self.renew_pass(replica);
+                }
+                _ => {}
             }
         }
         if let Err(error) = &own {
@@ -235,7 +248,7 @@ impl VolumeCore {
     fn end_stream(&mut self, key: usize) {
         let Stream { segment, parity, first, receiver, .. } = self.streams.remove(key);
         let mut results: SmallVec<[(usize, NodeIndex, Option<CallResult>); 4]> = SmallVec::new();
-        for StreamedParity { shard, node, session, made } in parity {
+        for StreamedParity { shard, node, session, made, .. } in parity {
             self.end_claim(node, segment);
             let state = self.node_mut(node);
             if made && first {

@@ -19,10 +19,9 @@ use fieldstone_server::listen;
 use fieldstone_server::pool::{Pool, is_pool};
 use fieldstone_server::rotation::watch::KeyWatch;
 use fieldstone_server::running::{command_deadline, open_patiently};
-use fieldstone_units as units;
 use fieldstone_uring::{Address, Caching, Holder};
 
-use super::serve::payload_memory;
+use super::serve::{parity_memory, payload_memory};
 
 /// Options of `node`.
 #[derive(clap::Args, Debug)]
@@ -43,17 +42,11 @@ pub struct Args {
     /// silent for up to ten seconds, is closed. Each connection has another half a MiB.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = payload_memory)]
     payload_memory: usize,
-    /// Memory for the parity that the node makes of what data nodes send it (`pool create --encode
-    /// stream`). One volume may use a quarter of it. Where it is used up, the server makes the
-    /// parity.
-    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = parity_memory)]
+    /// Memory for parity that the node makes (`pool create --encode stream`): half of it for what
+    /// it adds up, half for what it sends to the nodes that add up. One volume may use a quarter of
+    /// each. Where it is used up, the server makes the parity.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parity_memory)]
     parity_memory: usize,
-}
-
-/// The value of `--parity-memory`, in bytes.
-fn parity_memory(text: &str) -> Result<usize, String> {
-    let bytes = units::parse_size(text)?;
-    usize::try_from(bytes).map_err(|_| format!("{text} is more than can be had"))
 }
 
 /// Runs `node`.
@@ -61,8 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install_for_server()?;
     let (pool, index) = locate(&args.dir)?;
     let listener = listen::bind(&args.listen)?;
-    let mut opening = pool.opening(index, Holder::Node)?;
-    opening.accumulator_bytes = args.parity_memory;
+    let opening = pool.opening(index, Holder::Node)?;
     let opened = open_patiently(&opening, command_deadline(), || signals.arrived())?;
     let Some(folder) = opened else {
         bail!("interrupted while opening {}", opening.path.display());
@@ -81,12 +73,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         caching: if args.direct { Caching::Direct } else { Caching::Buffered },
         verify_payload: true,
         payload_memory_bytes: args.payload_memory,
+        parity_memory_bytes: args.parity_memory,
         frontends: Vec::new(),
         nodes: vec![LocalNodeConfig { opening, folder: Ok(folder), late: None }],
     })
     .context("cannot start")?;
     let watched = vec![(pool.folder.clone(), pool.keys.clone())];
-    let _keys = KeyWatch::start(watched, host.handle().clone())?;
+    let _keys = KeyWatch::start(watched, host.handle())?;
     print_line!("{index} of pool {} listens on {}", pool.id, listener.address());
     std::io::stdout().flush()?;
     host.handle().listen(listener, Destination::Node(LocalNodeId { number: 0, index }));

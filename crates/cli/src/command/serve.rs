@@ -71,6 +71,12 @@ pub struct Args {
     /// connection has another half a MiB.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = payload_memory)]
     payload_memory: usize,
+    /// Memory for parity that the nodes of this process make, all nodes together (`pool create
+    /// --encode stream`): half of it for what they add up, half for what they send to the nodes
+    /// that add up. On each node, one volume may use a quarter of each. Where it is used up, the
+    /// server makes the parity itself.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parity_memory)]
+    parity_memory: usize,
     /// Refuse writes.
     #[arg(long)]
     read_only: bool,
@@ -184,6 +190,15 @@ pub fn payload_memory(text: &str) -> Result<usize, String> {
     Ok(bytes)
 }
 
+/// The value of `--parity-memory`, in bytes.
+///
+/// # Errors
+/// The text is no size, or the size is more than can be addressed.
+pub fn parity_memory(text: &str) -> Result<usize, String> {
+    let bytes = units::parse_size(text)?;
+    usize::try_from(bytes).map_err(|_| format!("{text} is more than can be had"))
+}
+
 /// Runs `serve`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install_for_server()?;
@@ -276,6 +291,7 @@ fn start(args: &Args, pools: Vec<Pool>) -> anyhow::Result<(Arc<Runtime>, Vec<Run
         frontends: frontends::KINDS.to_vec(),
         tell: |line| eprint_line!("fieldstone: {line}"),
         payload_memory_bytes: args.payload_memory,
+        parity_memory_bytes: args.parity_memory,
         fixed: args.nodes.fixed.clone(),
         holder: Holder::Server,
         replace_missing: args.replace_missing,

@@ -1,8 +1,8 @@
 //! A time limit for requests, and OSDs that get or execute them later.
 //!
 //! A write whose time is over has failed for its caller. It may reach its OSD long after that, even
-//! over a connection that the client has given up. It must not come behind a newer write of the same
-//! client that was acknowledged, and the client must know that it is under way.
+//! over a connection that the client has given up. It must not come behind a newer write of the
+//! same client that was acknowledged, and the client must know that it is under way.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -2,9 +2,9 @@
 //! clock, and faults of every kind that the seed chooses.
 //!
 //! `world` carries bytes between the clients and the model. `faults` decides what breaks. `maps`
-//! changes the map of the OSDs. `takeover` blocks a client that writes from several cores. `late` has
-//! a time limit and slow OSDs. `work` is what the clients are asked for, and `check` is what the
-//! answers have to be.
+//! changes the map of the OSDs. `takeover` blocks a client that writes from several cores. `late`
+//! has a time limit and slow OSDs. `work` is what the clients are asked for, and `check` is what
+//! the answers have to be.
 //!
 //! `CLIENT_SEEDS=FIRST+COUNT` runs other seeds. `CLIENT_TRACE=1` prints what happens.
 

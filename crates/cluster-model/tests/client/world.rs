@@ -219,8 +219,8 @@ impl World {
         world
     }
 
-    /// A world whose clients have so many branches, a time limit for requests to OSDs (0: none), and
-    /// nothing to do.
+    /// A world whose clients have so many branches, a time limit for requests to OSDs (0: none),
+    /// and nothing to do.
     pub fn idle(seed: u64, branches: usize, osd_timeout: Nanos) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let maps = Maps::new();

@@ -34,7 +34,6 @@ fn opening(path: &Path) -> Opening {
         holder: Holder::Server,
         registry: None,
         replace_missing: false,
-        accumulator_bytes: 1 << 20,
     }
 }
 

@@ -44,7 +44,6 @@ fn opening(path: &Path, node: u16, replace_missing: bool) -> Opening {
         holder: Holder::Server,
         registry: Some(Arc::new(Witness::default())),
         replace_missing,
-        accumulator_bytes: 1 << 20,
     }
 }
 

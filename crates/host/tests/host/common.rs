@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fieldstone_host::{
-    Host, HostConfig, LocalNodeConfig, NodeRegistry, Opening, PAYLOAD_MEMORY_BYTES, folder,
+    Host, HostConfig, LocalNodeConfig, NodeRegistry, Opening, PARITY_MEMORY_BYTES,
+    PAYLOAD_MEMORY_BYTES, folder,
 };
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{MasterKey, NodeIndex, PoolId};
@@ -52,15 +53,7 @@ pub fn opening(pool: &Path, node: u16, registry: Option<Arc<dyn NodeRegistry>>) 
     let path = pool.join(format!("node.{node}"));
     folder::create(&path, &expected).expect("made");
     let keys = expected.key.into();
-    Opening {
-        path,
-        expected,
-        keys,
-        holder: Holder::Server,
-        registry,
-        replace_missing: false,
-        accumulator_bytes: 1 << 20,
-    }
+    Opening { path, expected, keys, holder: Holder::Server, registry, replace_missing: false }
 }
 
 /// Starts a host with one core.
@@ -71,6 +64,7 @@ pub fn start(nodes: Vec<LocalNodeConfig>) -> Host {
         caching: Caching::Buffered,
         verify_payload: false,
         payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+        parity_memory_bytes: PARITY_MEMORY_BYTES,
         frontends: Vec::new(),
         nodes,
     };

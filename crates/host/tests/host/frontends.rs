@@ -11,7 +11,7 @@ use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{BlockError, Completion, Op, Payload, Request, RequestId};
 use fieldstone_host::{
     Destination, DeviceId, DeviceSpec, Frontend, FrontendCounts, FrontendId, FrontendIo,
-    FrontendKind, Host, HostConfig, PAYLOAD_MEMORY_BYTES, RamSpec, Submitter,
+    FrontendKind, Host, HostConfig, PARITY_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES, RamSpec, Submitter,
 };
 use fieldstone_uring::{Address, Caching, Event, Listener, Socket};
 
@@ -113,6 +113,7 @@ fn start(cores: usize) -> Host {
         caching: Caching::Buffered,
         verify_payload: false,
         payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+        parity_memory_bytes: PARITY_MEMORY_BYTES,
         // The probe is not the only front-end, and not the first.
         frontends: vec![&fieldstone_host::frontends::nbd::KIND, &KIND],
         nodes: Vec::new(),

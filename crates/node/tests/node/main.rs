@@ -14,5 +14,6 @@ mod relays;
 mod shares;
 mod start;
 mod stream;
+mod stream_memory;
 mod stream_random;
 mod world;

@@ -4,7 +4,7 @@
 use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
 use fieldstone_gf::field::mul;
-use fieldstone_node::{NodeEvent, PeerId, limits};
+use fieldstone_node::{NodeEvent, ParityMemory, PeerId, limits};
 use fieldstone_proto::route::WAIT_MS_MAX;
 use fieldstone_proto::{
     BLOCK_BYTES, Column, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica,
@@ -15,13 +15,13 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 pub const VOLUME: VolumeId = VolumeId(5);
-const OTHER: VolumeId = VolumeId(6);
+pub const OTHER: VolumeId = VolumeId(6);
 pub const SEGMENT: SegmentId = SegmentId(1 << 40);
 pub const PARITY: ShardIndex = ShardIndex(4);
 pub const WRITER: PeerId = PeerId(1);
 const AGAIN: PeerId = PeerId(2);
-const PASS: Pass = Pass(4);
-const WAIT_MS: u32 = 1000;
+pub const PASS: Pass = Pass(4);
+pub const WAIT_MS: u32 = 1000;
 pub const LEN_BYTES: usize = 2 * BLOCK_BYTES;
 
 /// The link of data node `column`.
@@ -30,34 +30,35 @@ pub fn link(column: u8) -> PeerId {
 }
 
 /// The volume has epoch 1, and its writer has announced its pass.
-fn know(world: &mut World, volume: VolumeId) {
+pub fn know(world: &mut World, volume: VolumeId) {
     let capability = cap(volume, Epoch(1));
     for body in [RequestBody::Fence { takeover: false }, RequestBody::AdmitRelays { pass: PASS }] {
         assert!(world.call(WRITER, capability, body, &Bytes::new()).is_ok());
     }
 }
 
-fn world_with(accumulator_bytes: usize) -> World {
-    let config =
-        fieldstone_node::NodeConfig { accumulator_bytes, ..config(4 * LEN_BYTES as u32, 8) };
+/// The same with little memory for sums, and for products.
+pub fn world_with(half_bytes: usize) -> World {
+    let parity_memory = ParityMemory::new(2 * half_bytes);
+    let config = fieldstone_node::NodeConfig { parity_memory, ..config(4 * LEN_BYTES as u32, 8) };
     let mut world = World::new(config, ChaCha8Rng::seed_from_u64(1));
     [VOLUME, OTHER].iter().for_each(|volume| know(&mut world, *volume));
     world
 }
 
 /// A node with two volumes at epoch 1 that take writes from others.
-fn world() -> World {
-    world_with(limits::ACCUMULATOR_BYTES)
+pub fn world() -> World {
+    world_with(limits::PARITY_MEMORY_BYTES / 2)
 }
 
-fn admit(world: &mut World, peer: PeerId, pass: Pass) -> Result<ReplyBody, NodeError> {
+pub fn admit(world: &mut World, peer: PeerId, pass: Pass) -> Result<ReplyBody, NodeError> {
     let tag =
         world.send(peer, cap(VOLUME, Epoch(1)), RequestBody::AdmitRelays { pass }, &Bytes::new());
     world.take(tag).expect("it is answered at once")
 }
 
 /// Bytes that depend on the column.
-fn data(column: u8) -> Bytes {
+pub fn data(column: u8) -> Bytes {
     (0..LEN_BYTES).map(|at| (at / 5 + at * (usize::from(column) + 3)) as u8).collect()
 }
 
@@ -66,7 +67,7 @@ fn times(factor: u8, data: &[u8]) -> Vec<u8> {
 }
 
 /// The sum of the columns' data.
-fn sum(columns: u8) -> Vec<u8> {
+pub fn sum(columns: u8) -> Vec<u8> {
     let mut sum = vec![0; LEN_BYTES];
     for column in 0..columns {
         sum.iter_mut().zip(&data(column)).for_each(|(sum, byte)| *sum ^= byte);
@@ -98,7 +99,7 @@ pub fn write(offset_bytes: u32, data: &[u8], seal: Option<SealMeta>) -> RequestB
     }
 }
 
-fn contribute_for(
+pub fn contribute_for(
     world: &mut World,
     volume: VolumeId,
     offset_bytes: u32,
@@ -110,7 +111,7 @@ fn contribute_for(
     world.send_routed(link(index), cap(volume, Epoch(1)), body, Some(route), &data)
 }
 
-fn contribute_at(world: &mut World, offset_bytes: u32, index: u8, count: u8) -> Tag {
+pub fn contribute_at(world: &mut World, offset_bytes: u32, index: u8, count: u8) -> Tag {
     contribute_for(world, VOLUME, offset_bytes, index, count)
 }
 
@@ -119,11 +120,11 @@ fn contribute(world: &mut World, index: u8, count: u8) -> Tag {
 }
 
 /// The answer of the node to a contribution.
-fn own(result: Result<(), NodeError>) -> Option<Result<ReplyBody, NodeError>> {
+pub fn own(result: Result<(), NodeError>) -> Option<Result<ReplyBody, NodeError>> {
     Some(Ok(ReplyBody::Outcomes(vec![Outcome { node: NodeIndex(0), result }])))
 }
 
-fn read(world: &mut World, offset_bytes: u32) -> Result<ReplyBody, NodeError> {
+pub fn read(world: &mut World, offset_bytes: u32) -> Result<ReplyBody, NodeError> {
     let (segment, shard, len_bytes) = (SEGMENT, PARITY, LEN_BYTES as u32);
     let body = RequestBody::ShardRead { segment, shard, offset_bytes, len_bytes };
     world.call(WRITER, cap(VOLUME, Epoch(1)), body, &Bytes::new())
@@ -133,7 +134,7 @@ fn read(world: &mut World, offset_bytes: u32) -> Result<ReplyBody, NodeError> {
 const FACTORS: [u8; 2] = [1, 0x8e];
 
 /// The write of column 2 to this node, which passes its products on to the parity nodes.
-fn data_write(parity: &[u16], data: &[u8]) -> (RequestBody, Route) {
+pub fn data_write(parity: &[u16], data: &[u8]) -> (RequestBody, Route) {
     let replica = |node, shard| Replica {
         node: NodeIndex(node),
         pass: PASS,
@@ -168,7 +169,7 @@ fn answer(world: &mut World, index: usize, result: Result<(), NodeError>) {
 }
 
 /// Time passes up to the node's next deadline.
-fn expire(world: &mut World) {
+pub fn expire(world: &mut World) {
     let due_ns = world.node.deadline_ns().expect("it waits");
     world.node.handle(due_ns - 1, NodeEvent::Tick);
     world.pump();
@@ -300,76 +301,6 @@ fn no_contribution_counts_twice_and_those_of_another_kind_are_refused() {
     world.settle();
     assert!([first, rest[0], rest[1]].iter().all(|tag| world.take(*tag) == own(Ok(()))));
     assert_eq!(read(&mut world, 0), Ok(ReplyBody::Data(sum(3).into())));
-}
-
-/// A volume may use a part of the memory for sums. What finds no room may be tried again later.
-#[test]
-fn a_volume_without_room_for_sums_is_denied_and_others_are_not() {
-    let mut world = world_with(2 * LEN_BYTES * limits::ACCUMULATOR_VOLUMES);
-    let at = |piece: u32| piece * LEN_BYTES as u32;
-    let waiting = [0, 1].map(|piece| contribute_at(&mut world, at(piece), 0, 2));
-    let denied = contribute_for(&mut world, VOLUME, at(2), 0, 2);
-    assert_eq!(world.take(denied), own(Err(NodeError::Busy)));
-    assert_eq!(world.node.gathered(), (0, 2 * LEN_BYTES));
-    let other = contribute_for(&mut world, OTHER, 0, 0, 2);
-    assert_eq!(world.take(other), None);
-    let last = contribute_at(&mut world, at(1), 1, 2);
-    assert_eq!(world.node.gathered(), (1, 3 * LEN_BYTES), "until the sum is in the file");
-    let denied = contribute_at(&mut world, at(2), 0, 2);
-    assert_eq!(world.take(denied), own(Err(NodeError::Busy)), "the sum still has the memory");
-    while world.step() {}
-    assert_eq!(world.node.gathered(), (1, 2 * LEN_BYTES));
-    assert_eq!((world.take(waiting[1]), world.take(last)), (own(Ok(())), own(Ok(()))));
-    let later = contribute_at(&mut world, at(2), 0, 2);
-    assert_eq!(world.take(later), None, "there is room again");
-    expire(&mut world);
-    for tag in [waiting[0], other, later] {
-        assert_eq!(world.take(tag), own(Err(NodeError::Busy)));
-    }
-    assert_eq!(world.node.gathered(), (1, 0));
-    world.settle();
-}
-
-#[test]
-fn all_volumes_share_the_memory_for_sums() {
-    let mut world = world_with(limits::ACCUMULATOR_VOLUMES * LEN_BYTES);
-    let volumes = [VOLUME, OTHER, VolumeId(7), VolumeId(8), VolumeId(9)];
-    volumes[2..].iter().for_each(|volume| know(&mut world, *volume));
-    assert_eq!(volumes.len(), limits::ACCUMULATOR_VOLUMES + 1);
-    let tags = volumes.map(|volume| contribute_for(&mut world, volume, 0, 0, 2));
-    let (last, first) = tags.split_last().expect("five");
-    assert!(first.iter().all(|tag| world.take(*tag).is_none()));
-    assert_eq!(world.take(*last), own(Err(NodeError::Busy)));
-    expire(&mut world);
-    world.settle();
-}
-
-/// Contributions that wait are entries of the request table.
-#[test]
-fn one_volume_has_a_bounded_number_of_contributions_that_wait() {
-    let mut world = world();
-    let most = limits::GATHERING_PER_VOLUME_MAX;
-    let count = u8::MAX;
-    let piece = |at: usize| (at / 254 * LEN_BYTES) as u32;
-    let send = |world: &mut World, at: usize| {
-        contribute_for(world, VOLUME, piece(at), (at % 254) as u8, count)
-    };
-    let tags: Vec<Tag> = (0..most).map(|at| send(&mut world, at)).collect();
-    assert_eq!(world.node.in_flight().0, most);
-    let more = send(&mut world, most);
-    assert_eq!(world.take(more), own(Err(NodeError::Busy)));
-    let other = contribute_for(&mut world, OTHER, 0, 0, 2);
-    assert_eq!(world.take(other), None, "other volumes have room");
-    // The last contribution to a piece does not wait, so it is welcome.
-    let last = contribute_for(&mut world, VOLUME, 0, 254, count);
-    while world.step() {}
-    assert_eq!(world.take(last), own(Ok(())));
-    assert!(tags[..254].iter().all(|tag| world.take(*tag) == own(Ok(()))));
-    let more = send(&mut world, most);
-    assert_eq!(world.take(more), None);
-    expire(&mut world);
-    world.settle();
-    assert_eq!(read(&mut world, 0), Ok(ReplyBody::Data(sum(count).into())));
 }
 
 #[test]

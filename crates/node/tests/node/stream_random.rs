@@ -1,5 +1,6 @@
-//! Contributions in any order: twice, missing, late, of an earlier attempt, after a restart. A
-//! parity node never tells of a sum that is not the sum of all columns of one attempt.
+//! Contributions in any order: twice, missing, empty, late, of an earlier attempt, after a restart,
+//! and without memory for them. A parity node never tells of a sum that is not the sum of all
+//! columns of one attempt.
 //!
 //! In a volume all attempts at a piece have the same bytes. Here each attempt has its own, so a sum
 //! of two attempts, or one without a column, is none that the test knows.
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::stream::{LEN_BYTES, PARITY, SEGMENT, VOLUME, WRITER, link, route, write};
 use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
-use fieldstone_node::NodeEvent;
+use fieldstone_node::{NodeEvent, ParityMemory, limits};
 use fieldstone_proto::{Epoch, NodeError, Outcome, Pass, ReplyBody, RequestBody, Tag};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -42,16 +43,22 @@ struct Known {
     sent: BTreeMap<(u32, Pass), BTreeSet<u8>>,
     /// The newest attempt at each piece that the node told of.
     told: BTreeMap<u32, Pass>,
+    /// Contributions to sums without memory.
+    denied: usize,
 }
 
 impl Known {
     fn new(seed: u64) -> Self {
-        let config = config(4 * LEN_BYTES as u32, 8);
+        let mut config = config(4 * LEN_BYTES as u32, 8);
+        if seed % 2 == 1 {
+            // The volume has memory for one sum.
+            config.parity_memory = ParityMemory::new(2 * limits::PARITY_VOLUMES * LEN_BYTES);
+        }
         let mut world = World::new(config, ChaCha8Rng::seed_from_u64(seed));
         let fence = RequestBody::Fence { takeover: false };
         assert!(world.call(WRITER, cap(VOLUME, Epoch(1)), fence, &Bytes::new()).is_ok());
         let (waiting, sent, told) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut known = Self { world, pass: Pass(0), waiting, sent, told };
+        let mut known = Self { world, pass: Pass(0), waiting, sent, told, denied: 0 };
         known.admit();
         known
     }
@@ -77,6 +84,16 @@ impl Known {
         }
     }
 
+    /// The data node of this column has no memory for its contribution.
+    fn contribute_nothing(&mut self, piece: u32, column: u8) {
+        let (pass, capability) = (self.pass, cap(VOLUME, Epoch(1)));
+        let (mut route, none) = (route(column, COLUMNS), Bytes::new());
+        route.replicas[1].pass = pass;
+        let body = write(piece * LEN_BYTES as u32, &none, None);
+        let tag = self.world.send_routed(link(column), capability, body, Some(route), &none);
+        self.waiting.insert(tag, (piece, pass));
+    }
+
     /// Takes the answers. "Done" needs all columns of the attempt.
     fn take_answers(&mut self) {
         let tags: Vec<Tag> = self.waiting.keys().copied().collect();
@@ -85,7 +102,9 @@ impl Known {
             let Some((piece, pass)) = self.waiting.remove(&tag) else { continue };
             let done = match answer {
                 Ok(ReplyBody::Outcomes(outcomes)) => {
-                    matches!(outcomes[..], [Outcome { result: Ok(()), .. }])
+                    let [Outcome { result, .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
+                    self.denied += usize::from(*result == Err(NodeError::Denied));
+                    *result == Ok(())
                 }
                 Err(NodeError::Busy) => false,
                 other => panic!("{other:?}"),
@@ -131,7 +150,7 @@ impl Known {
 
 #[test]
 fn a_node_tells_of_sums_of_one_attempt_and_all_columns_only() {
-    let (mut told, mut denied) = (0, 0);
+    let (mut told, mut denied, mut gone) = (0, 0, 0);
     for seed in 0..150 {
         let mut known = Known::new(seed);
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
@@ -141,7 +160,10 @@ fn a_node_tells_of_sums_of_one_attempt_and_all_columns_only() {
                     let pass = Pass(known.pass.0 - u64::from(rng.random_range(0..8) == 0));
                     let (piece, column) =
                         (rng.random_range(0..PIECES), rng.random_range(0..COLUMNS));
-                    known.contribute(piece, column, pass);
+                    match rng.random_range(0..20) {
+                        0 => known.contribute_nothing(piece, column),
+                        _ => known.contribute(piece, column, pass),
+                    }
                 }
                 60..66 => known.admit(),
                 66..70 => {
@@ -159,10 +181,12 @@ fn a_node_tells_of_sums_of_one_attempt_and_all_columns_only() {
         }
         known.check();
         told += known.told.len();
-        denied += known.waiting.len();
+        denied += known.denied;
+        gone += known.waiting.len();
     }
     assert!(told > 200, "{told} pieces");
-    assert!(denied > 0, "some data nodes were gone");
+    assert!(denied > 500, "{denied} contributions without memory");
+    assert!(gone > 0, "some data nodes were gone");
 }
 
 /// A node that starts again has neither sums nor passes of its last life.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::disk::{Disk, Faults};
 use bytes::Bytes;
-use fieldstone_node::{LinkTarget, Node, NodeAction, NodeConfig, NodeEvent, PeerId, limits};
+use fieldstone_node::{
+    LinkTarget, Node, NodeAction, NodeConfig, NodeEvent, ParityMemory, PeerId, limits,
+};
 use fieldstone_proto::{
     Capability, Epoch, MasterKey, NodeError, NodeIndex, PoolId, Reply, ReplyBody, Request,
     RequestBody, Rights, Route, Tag, VolumeId,
@@ -26,8 +28,8 @@ pub fn config(slot_bytes: u32, slots: u32) -> NodeConfig {
         slot_bytes,
         slots,
         verify_payload: true,
-        accumulator_bytes: limits::ACCUMULATOR_BYTES,
         piece_bytes: PIECE_BYTES,
+        parity_memory: ParityMemory::new(limits::PARITY_MEMORY_BYTES),
     }
 }
 

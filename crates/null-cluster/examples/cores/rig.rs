@@ -11,7 +11,8 @@ use fieldstone_block::layers::LayerOptions;
 use fieldstone_embed::{Bounds, CompletionQueue, Done, Operation, Queue};
 use fieldstone_host::stores::RbdStatus;
 use fieldstone_host::{
-    DeviceId, DeviceSpec, Host, HostConfig, PAYLOAD_MEMORY_BYTES, StoreOptions, StoreTarget,
+    DeviceId, DeviceSpec, Host, HostConfig, PARITY_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES,
+    StoreOptions, StoreTarget,
 };
 use fieldstone_null_cluster::{Faults, ImageOption, Method, NullCluster, Options};
 use fieldstone_uring::Caching;
@@ -70,6 +71,7 @@ impl Rig {
             caching: Caching::Buffered,
             verify_payload: false,
             payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+            parity_memory_bytes: PARITY_MEMORY_BYTES,
             frontends: vec![&fieldstone_embed::KIND],
             nodes: Vec::new(),
         });

@@ -6,8 +6,8 @@ use super::body::{Reader, Writer};
 use super::decoder::sealed::Parts;
 use super::request::{get_meta, put_meta};
 use super::{
-    Envelope, Header, REPLY_BODY_BYTES_MAX, WIRE_VERSION_BASIC, WIRE_VERSION_ROUTES, WireError,
-    WireErrorKind, assemble,
+    Envelope, Header, REPLY_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC, WIRE_VERSION_ROUTES,
+    WireError, WireErrorKind, assemble,
 };
 use crate::route::REPLICAS_MAX;
 use crate::{
@@ -36,6 +36,7 @@ mod op {
     pub(super) const IO: u8 = 136;
     pub(super) const UNREACHABLE: u8 = 137;
     pub(super) const NOT_PASSED_ON: u8 = 138;
+    pub(super) const DENIED: u8 = 139;
 }
 
 /// The smallest length of an item of each list.
@@ -186,6 +187,7 @@ fn put_error(out: &mut Writer, error: &NodeError) -> u8 {
             out.u16(to.0);
             op::NOT_PASSED_ON
         }
+        NodeError::Denied => op::DENIED,
     }
 }
 
@@ -195,6 +197,7 @@ impl Parts for Reply {
 
     fn version_of(op: u8) -> u16 {
         match op {
+            op::DENIED => WIRE_VERSION,
             op::OUTCOMES | op::NOT_PASSED_ON => WIRE_VERSION_ROUTES,
             _ => WIRE_VERSION_BASIC,
         }
@@ -328,6 +331,7 @@ fn get_error(op: u8, body: &mut Reader<'_>) -> Result<NodeError, WireError> {
             from: NodeIndex(body.u16("the node that tried")?),
             to: NodeIndex(body.u16("the node that it tried to reach")?),
         },
+        op::DENIED => NodeError::Denied,
         other => return Err(unknown(other)),
     })
 }

@@ -440,6 +440,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     let result = prop_oneof![
         Just(Ok(())),
         Just(Err(NodeError::Busy)),
+        Just(Err(NodeError::Denied)),
         "\\PC{0,40}".prop_map(|reason| Err(NodeError::Io(reason))),
         any::<[u16; 2]>().prop_map(|[from, to]| Err(NodeError::NotPassedOn {
             from: NodeIndex(from),
@@ -494,6 +495,7 @@ fn reply_result() -> impl Strategy<Value = Result<ReplyBody, NodeError>> {
         "\\PC{0,40}".prop_map(|reason| Err(NodeError::Invalid(reason))),
         "\\PC{0,40}".prop_map(|reason| Err(NodeError::Io(reason))),
         Just(Err(NodeError::Unreachable)),
+        Just(Err(NodeError::Denied)),
     ]
 }
 

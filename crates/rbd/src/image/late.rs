@@ -31,9 +31,9 @@ use crate::error::RbdError;
 const LATE_TIME: Nanos = Nanos::from_ms(5_000);
 
 impl Core {
-    /// Closes the gate so that the lock can be given up: no write is inside, and none is late. False
-    /// if the lock is not to be given up by the caller; then the gate is open. The caller has the
-    /// lock.
+    /// Closes the gate so that the lock can be given up: no write is inside, and none is late.
+    /// False if the lock is not to be given up by the caller; then the gate is open. The caller has
+    /// the lock.
     ///
     /// While an OSD is silent, the gate is open and closed by turns: so writes to other OSDs go on,
     /// and those that are late for a short time only come to an end.

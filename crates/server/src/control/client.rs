@@ -49,15 +49,55 @@ pub(super) fn connect(folder: &Path, name: &str) -> io::Result<UnixStream> {
     with_short_path(folder, name, |path| connect_unix(path, deadline))
 }
 
-/// Connects to the servers of the pool at `folder` that accept the connection.
-pub fn servers(folder: &Path) -> Vec<Client> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.starts_with("control.") && name.ends_with(".sock"))
-        .collect();
+/// The names of the sockets of the pool at `folder`. A socket may be that of a server that has
+/// ended.
+fn sockets(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let Ok(name) = entry?.file_name().into_string() else { continue };
+        if name.starts_with("control.") && name.ends_with(".sock") {
+            names.push(name);
+        }
+    }
     // The plain name comes first: the first server of a pool takes it.
     names.sort_by_key(|name| (name != "control.sock", name.clone()));
+    Ok(names)
+}
+
+/// Connects to all servers of the pool at `folder`.
+///
+/// # Errors
+/// The folder cannot be read, or a server may be behind a socket and does not accept the
+/// connection.
+pub fn every_server(folder: &Path) -> anyhow::Result<Vec<Client>> {
+    let names = sockets(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut clients = Vec::new();
+    for name in names {
+        match Client::connect(folder, &name) {
+            Ok(client) => clients.push(client),
+            // The server has ended.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) => {}
+            Err(error) => {
+                let shown = folder.join(&name).display().to_string();
+                return Err(error).with_context(|| {
+                    format!(
+                        "a server may be behind {shown}, and accepts no call: end it, or remove \
+                         the socket if no process has it"
+                    )
+                });
+            }
+        }
+    }
+    Ok(clients)
+}
+
+/// Connects to the servers of the pool at `folder` that accept the connection.
+pub fn servers(folder: &Path) -> Vec<Client> {
+    let names = sockets(folder).unwrap_or_default();
     let connect = |name: &String| {
         let client = Client::connect(folder, name);
         if let Err(error) = &client

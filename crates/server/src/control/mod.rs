@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::PoolReport;
 use crate::rotation::report::KeysReport;
 
-pub use client::{Client, find_server, servers};
+pub use client::{Client, every_server, find_server, servers};
 pub use server::{ControlServer, Service};
 
 /// A request to a server.

@@ -174,7 +174,7 @@ fn converse(mut caller: Caller<UnixStream>, service: &dyn Service) -> io::Result
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Client, servers};
+    use super::super::{Client, every_server, servers};
     use super::*;
 
     use std::os::fd::AsRawFd;
@@ -260,6 +260,28 @@ mod tests {
         let outcome = outcome.recv_timeout(Duration::from_secs(30)).expect("a call hangs");
         assert_eq!((outcome.0, outcome.1), (0, 1));
         assert!(path.exists(), "the name is the server's that hangs");
+    }
+
+    /// A call that has to reach every server fails if it may miss one.
+    #[test]
+    fn a_server_that_cannot_be_asked_is_not_passed_over() {
+        let temp = tempfile::tempdir().expect("temp");
+        let _server = ControlServer::start(temp.path(), Arc::new(Echo)).expect("free");
+        // The socket of a server that has ended.
+        drop(UnixListener::bind(temp.path().join("control.7.sock")).expect("free"));
+        assert_eq!(every_server(temp.path()).expect("all that run").len(), 1);
+        let path = temp.path().join("control.9.sock");
+        let hung = UnixListener::bind(&path).expect("free");
+        // SAFETY: listen() takes no pointers. The backlog is 0, so one connection may wait.
+        assert_eq!(unsafe { libc::listen(hung.as_raw_fd(), 0) }, 0);
+        let _waits = UnixStream::connect(&path).expect("room for one");
+        let error = every_server(temp.path()).err().expect("one does not accept");
+        let text = format!("{error:#}");
+        assert!(text.contains("control.9.sock") && text.contains("accepts no call"), "{text}");
+        assert_eq!(servers(temp.path()).len(), 1, "other calls need one server only");
+        drop(hung);
+        assert_eq!(every_server(temp.path()).expect("it has ended").len(), 1);
+        assert!(every_server(&temp.path().join("nothing")).is_err());
     }
 
     #[test]

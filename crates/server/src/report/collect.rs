@@ -1,13 +1,13 @@
 //! Makes reports from the snapshots of the host.
 
 use fieldstone_host::frontends::nbd;
-use fieldstone_host::{CoreSnapshot, DeviceSnapshot, VolumeStatus};
+use fieldstone_host::{CoreSnapshot, DeviceSnapshot, ParityMemoryUse, VolumeStatus};
 use fieldstone_proto::PoolId;
 use fieldstone_volume::{NodeHealth, Progress, Status, VolumePhase};
 
 use super::{
-    CoreReport, EngineKindReport, EngineReport, NodeReport, PoolReport, ProgressReport,
-    ServerReport, VolumeNodeReport, VolumeReport,
+    CoreReport, EngineKindReport, EngineReport, NodeReport, ParityMemoryReport, PoolReport,
+    ProgressReport, ServerReport, VolumeNodeReport, VolumeReport,
 };
 use crate::pool::Provision;
 use crate::running::{Known, NodeAnswer, PoolStatus, RunningPool, STATUS_TIMEOUT};
@@ -84,7 +84,12 @@ fn device_reports(
 
 impl ServerReport {
     /// The report of this server.
-    pub fn of(cores: &[CoreSnapshot], uptime_ns: u64, listen: Vec<String>) -> Self {
+    pub fn of(
+        cores: &[CoreSnapshot],
+        parity_memory: ParityMemoryUse,
+        uptime_ns: u64,
+        listen: Vec<String>,
+    ) -> Self {
         let reports: Vec<CoreReport> = cores
             .iter()
             .map(|core| CoreReport {
@@ -104,6 +109,18 @@ impl ServerReport {
             connections_total: nbd().map(|nbd| nbd.accepted).sum(),
             cpu_ns: reports.iter().map(|core| core.user_ns + core.system_ns).sum(),
             cores: reports,
+            parity_memory: parity_memory.into(),
+        }
+    }
+}
+
+impl From<ParityMemoryUse> for ParityMemoryReport {
+    fn from(used: ParityMemoryUse) -> Self {
+        Self {
+            total_bytes: used.total_bytes as u64,
+            sums_bytes: used.sums_bytes as u64,
+            products_bytes: used.products_bytes as u64,
+            denied: used.denied,
         }
     }
 }

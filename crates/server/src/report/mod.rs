@@ -59,6 +59,23 @@ pub struct ServerReport {
     pub cpu_ns: u64,
     /// Its cores.
     pub cores: Vec<CoreReport>,
+    /// The memory for parity that its nodes make.
+    #[serde(default)]
+    pub parity_memory: ParityMemoryReport,
+}
+
+/// The memory for parity that the nodes of a process make, all nodes together. A node in a process
+/// of its own has memory of its own, which is not in this report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParityMemoryReport {
+    /// Size.
+    pub total_bytes: u64,
+    /// Used by what parity nodes add up; at most half.
+    pub sums_bytes: u64,
+    /// Used by what data nodes send to them; at most half.
+    pub products_bytes: u64,
+    /// Pieces since the start for which there was none.
+    pub denied: u64,
 }
 
 /// One core of a server.

@@ -26,14 +26,18 @@
 //!   and the node takes part again as soon as the copy is replaced.
 //! - A node that still accepts the old secret at the end, because it has an old copy, keeps the
 //!   next rotation from beginning. `--retire` checks whether all nodes are up to date.
-//! - A process that the command cannot ask has the time to look at the file by itself: two steps
-//!   are [`STEP_PAUSE`] apart.
+//! - A node whose process is of an older release, and a server whose socket accepts no call, keep
+//!   the first step back: it cannot be undone.
+//! - A process that the command does not know of has the time to look at the file by itself: two
+//!   steps are [`STEP_PAUSE`] apart.
 //! - Only one such command runs at a time (`rotation.lock`).
 
 pub mod plan;
 pub mod report;
 pub mod watch;
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -41,7 +45,7 @@ use anyhow::bail;
 use fieldstone_proto::{KeyGeneration, MasterKey, PoolKeys, Rotation};
 use fieldstone_uring::{Holder, LockError, LockFile};
 
-use crate::control::{Request, Response, servers};
+use crate::control::{Request, Response, every_server};
 use crate::pool::{Pool, key_file, random};
 use crate::running::{FixedNode, Operator};
 use plan::{Goal, Step, next_step, obstacle};
@@ -92,12 +96,19 @@ fn rotate_with(
 ) -> anyhow::Result<Rotated> {
     let pool = Pool::open(folder)?;
     let path = folder.join(LOCK_FILE);
-    let _lock = LockFile::acquire(&path, Holder::Command).map_err(|error| match error {
-        held @ LockError::Held { .. } => {
-            anyhow::Error::new(held).context("another command replaces the pool's secret")
-        }
-        error => error.into(),
+    let lock = LockFile::acquire(&path, Holder::Command).map_err(|error| {
+        let headline = match &error {
+            LockError::Held { .. } => "another command replaces the pool's secret",
+            LockError::Io { .. } => "cannot begin to replace the pool's secret",
+        };
+        anyhow::Error::new(error).context(headline)
     })?;
+    // Root's command must not keep the pool's owner from the next one.
+    if let Err(error) =
+        fs::metadata(folder).and_then(|owner| lock.give_to(owner.uid(), owner.gid()))
+    {
+        tracing::debug!("{} keeps its owner: {error}", path.display());
+    }
     let mut keys = key_file::read(folder)?;
     let was_rotated = keys.oldest().0 > KeyGeneration(0);
     let mut begun = goal == Goal::Retire && was_rotated && keys.rotation() == Rotation::Settled;
@@ -186,7 +197,7 @@ fn wait_for(
 
 /// The reports of all servers of the pool; without a server, of the pool started here.
 fn survey(pool: &Pool, fixed: &[FixedNode], retired: bool) -> anyhow::Result<Vec<KeysReport>> {
-    let mut clients = servers(&pool.folder);
+    let mut clients = every_server(&pool.folder)?;
     if clients.is_empty() {
         match Operator::find(&pool.folder, None, fixed)? {
             Operator::Server(client) => clients.push(client),
@@ -295,5 +306,47 @@ mod tests {
         let error = format!("{:#}", go(&dir, Goal::Complete).expect_err("refused"));
         assert!(error.contains("another command"), "{error}");
         assert_eq!(state(&dir), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_used_is_no_other_command() {
+        let (_temp, dir) = pool();
+        std::fs::create_dir(dir.join(LOCK_FILE)).expect("made");
+        let error = format!("{:#}", go(&dir, Goal::Complete).expect_err("refused"));
+        assert!(error.starts_with("cannot begin") && error.contains(LOCK_FILE), "{error}");
+        assert_eq!(state(&dir), (0, 0, 0));
+    }
+
+    /// Root may rotate once, and the pool's owner the next time.
+    #[test]
+    fn the_lock_belongs_to_the_owner_of_the_folder() {
+        let (_temp, dir) = pool();
+        // SAFETY: geteuid() always succeeds.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        if is_root {
+            std::os::unix::fs::chown(&dir, Some(4711), Some(4712)).expect("root may");
+        }
+        go(&dir, Goal::Prepare).expect("staged");
+        let (folder, lock) = (std::fs::metadata(&dir), std::fs::metadata(dir.join(LOCK_FILE)));
+        let (folder, lock) = (folder.expect("there"), lock.expect("there"));
+        assert_eq!((lock.uid(), lock.gid()), (folder.uid(), folder.gid()));
+        assert_eq!(lock.uid() == 4711, is_root);
+    }
+
+    /// A server that cannot be asked might go on with the old secret.
+    #[test]
+    fn a_server_that_accepts_no_call_keeps_the_first_step_back() {
+        let (_temp, dir) = pool();
+        let socket = dir.join("control.7.sock");
+        // A socket of another type refuses the connection, and not as that of an ended server.
+        let other = std::os::unix::net::UnixDatagram::bind(&socket).expect("bound");
+        let error = format!("{:#}", go(&dir, Goal::Complete).expect_err("refused"));
+        assert!(
+            error.contains("control.7.sock") && error.contains("nothing has changed"),
+            "{error}"
+        );
+        assert_eq!(state(&dir), (0, 0, 0));
+        drop(other);
+        assert_eq!(go(&dir, Goal::Complete).expect("its server has ended").len(), 3);
     }
 }

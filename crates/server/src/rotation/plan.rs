@@ -82,6 +82,13 @@ pub fn obstacle(
         // A node that is down reads the secrets when it starts. No rotation begins while a node has
         // not ended the one before: it would lack one secret more.
         Some(Step::Stage | Step::Issue) | None => {
+            let mut all = reports.iter().flat_map(|report| &report.nodes);
+            if let Some(node) = all.find(|node| node.state == NodeKeyState::Outdated) {
+                return Some(format!(
+                    "node.{} cannot follow: {}; update it first",
+                    node.node, node.reason
+                ));
+            }
             let mut nodes = reports.iter().flat_map(|report| &report.nodes);
             let behind = nodes.find(|node| node.state == NodeKeyState::Behind)?;
             Some(format!(
@@ -155,6 +162,8 @@ mod tests {
             assert_eq!(of(NodeKeyState::Down), None);
             let behind = of(NodeKeyState::Behind).expect("an obstacle");
             assert!(behind.contains("node.3") && behind.contains("of a test"), "{behind}");
+            let outdated = of(NodeKeyState::Outdated).expect("an obstacle");
+            assert!(outdated.contains("node.3") && outdated.contains("update"), "{outdated}");
         }
     }
 

@@ -3,7 +3,7 @@
 use fieldstone_host::{NodeSession, SessionError, VolumeStatus};
 use fieldstone_proto::{
     Capability, CapabilityError, Epoch, KeyGeneration, MasterKey, NodeError, NodeIndex, PoolKeys,
-    RequestBody, Rights, VolumeId,
+    RequestBody, Rights, Rotation, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,8 @@ pub enum NodeKeyState {
     Current,
     /// It answers, and does not have these secrets yet.
     Behind,
+    /// It is of a release that knows no generations of secrets.
+    Outdated,
     /// It does not answer.
     Down,
 }
@@ -94,36 +96,67 @@ impl RunningPool {
         of_pool.collect()
     }
 
-    /// Asks a node with capabilities of the generations in question. `Some` has the reason if the
-    /// node is behind.
+    /// Asks a node with capabilities of the generations in question.
     fn ask_for_keys(
         session: &mut NodeSession,
         keys: &PoolKeys,
         retired: bool,
-    ) -> anyhow::Result<Option<String>> {
+    ) -> anyhow::Result<Verdict> {
         let (none, epoch) = (VolumeId(0), Epoch(0));
         let key = keys.derive_for(keys.newest().0, none, epoch)?;
         let capability = Self::capability_of(&key, none, epoch);
         match session.ask(capability, &RequestBody::Stat) {
             Ok(_) => {}
             Err(SessionError::Refused { source: NodeError::Capability(error), .. }) => {
-                return Ok(Some(error.to_string()));
+                return Ok(Verdict::Behind(error.to_string()));
             }
             Err(error) => return Err(error.into()),
         }
-        let before = keys.oldest().0.0.checked_sub(1).filter(|_| retired);
-        let Some(before) = before else { return Ok(None) };
         // The node looks at the generation before the signature, so the signature does not matter.
-        match session.ask(unsigned(KeyGeneration(before)), &RequestBody::Stat) {
-            Err(SessionError::Refused {
-                source: NodeError::Capability(CapabilityError::Retired),
-                ..
-            }) => Ok(None),
-            Ok(_) | Err(SessionError::Refused { .. }) => {
-                Ok(Some(format!("it still accepts the secret of generation {before}")))
-            }
-            Err(error) => Err(error.into()),
+        let mut refusal = |generation| match session
+            .ask(unsigned(KeyGeneration(generation)), &RequestBody::Stat)
+        {
+            Ok(_) => Ok(None),
+            Err(SessionError::Refused { source, .. }) => Ok(Some(source)),
+            Err(error) => Err(error),
+        };
+        // Once a rotation is under way, nodes may know more than this process.
+        let settled = keys.rotation() == Rotation::Settled;
+        if let Some(next) = keys.newest().0.0.checked_add(1).filter(|_| settled)
+            && let outdated @ Verdict::Outdated = of_next(refusal(next)?.as_ref())
+        {
+            return Ok(outdated);
         }
+        match keys.oldest().0.0.checked_sub(1).filter(|_| retired) {
+            Some(before) => Ok(of_retired(before, refusal(before)?.as_ref())),
+            None => Ok(Verdict::Current),
+        }
+    }
+}
+
+/// What a node's answers show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Current,
+    /// With the reason.
+    Behind(String),
+    Outdated,
+}
+
+/// What it shows how a node refused a capability of the generation after the newest one. Releases
+/// that know no generations look at the signature only.
+fn of_next(refusal: Option<&NodeError>) -> Verdict {
+    match refusal {
+        Some(NodeError::Capability(CapabilityError::Forged)) => Verdict::Outdated,
+        _ => Verdict::Current,
+    }
+}
+
+/// What it shows how a node refused a capability of a retired generation.
+fn of_retired(generation: u16, refusal: Option<&NodeError>) -> Verdict {
+    match refusal {
+        Some(NodeError::Capability(CapabilityError::Retired)) => Verdict::Current,
+        _ => Verdict::Behind(format!("it still accepts the secret of generation {generation}")),
     }
 }
 
@@ -135,11 +168,38 @@ fn unsigned(generation: KeyGeneration) -> Capability {
     Capability { rights, ..capability }
 }
 
-fn node_keys(node: NodeIndex, answer: anyhow::Result<Option<String>>) -> NodeKeys {
+fn node_keys(node: NodeIndex, answer: anyhow::Result<Verdict>) -> NodeKeys {
     let (state, reason) = match answer {
-        Ok(None) => (NodeKeyState::Current, String::new()),
-        Ok(Some(reason)) => (NodeKeyState::Behind, reason),
+        Ok(Verdict::Current) => (NodeKeyState::Current, String::new()),
+        Ok(Verdict::Behind(reason)) => (NodeKeyState::Behind, reason),
+        Ok(Verdict::Outdated) => (
+            NodeKeyState::Outdated,
+            "its process is of an older release, or has later secrets than pool.key".to_owned(),
+        ),
         Err(error) => (NodeKeyState::Down, format!("{error:#}")),
     };
     NodeKeys { node: node.0, state, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A release without generations takes the high bits of the rights for rights, and refuses what
+    /// no secret signed. A release with generations looks at them first.
+    #[test]
+    fn a_node_of_an_older_release_is_known_by_its_refusal() {
+        let refused = |error| Some(NodeError::Capability(error));
+        let unknown = refused(CapabilityError::UnknownGeneration);
+        let forged = refused(CapabilityError::Forged);
+        assert_eq!(of_next(unknown.as_ref()), Verdict::Current);
+        assert_eq!(of_next(forged.as_ref()), Verdict::Outdated);
+        let found = node_keys(NodeIndex(3), Ok(Verdict::Outdated));
+        assert_eq!((found.node, found.state), (3, NodeKeyState::Outdated));
+        assert!(found.reason.contains("older release"), "{}", found.reason);
+        assert_eq!(of_retired(4, refused(CapabilityError::Retired).as_ref()), Verdict::Current);
+        for other in [None, forged, unknown] {
+            assert!(matches!(of_retired(4, other.as_ref()), Verdict::Behind(_)));
+        }
+    }
 }

@@ -28,10 +28,11 @@ const STACK_BYTES: usize = 128 << 10;
 /// length, and the times of its content and of its rights.
 type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
-/// A thread that looks at the secrets of pools. It ends when this is dropped.
+/// Threads that look at the secrets of pools, one for each pool: a file system that hangs keeps no
+/// other pool's secrets back. They end when this is dropped.
 #[derive(Debug)]
 pub struct KeyWatch {
-    _stop: mpsc::Sender<()>,
+    _stop: Vec<mpsc::Sender<()>>,
 }
 
 impl KeyWatch {
@@ -39,30 +40,30 @@ impl KeyWatch {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub fn start(pools: Vec<(PathBuf, SharedKeys)>, handle: Handle) -> anyhow::Result<Self> {
-        let (stop, stopped) = mpsc::channel::<()>();
-        let mut pools: Vec<_> = pools
-            .into_iter()
+    pub fn start(pools: Vec<(PathBuf, SharedKeys)>, handle: &Handle) -> anyhow::Result<Self> {
+        let mut stops = Vec::new();
+        for (folder, keys) in pools {
+            let (stop, stopped) = mpsc::channel::<()>();
+            let handle = handle.clone();
             // The file may have changed since the process read it, so the first look reads it
             // again.
-            .map(|(folder, keys)| Watched { seen: None, failed: None, folder, keys })
-            .collect();
-        let work = move || {
-            loop {
-                for pool in &mut pools {
+            let mut pool = Watched { seen: None, failed: None, folder, keys };
+            let work = move || {
+                loop {
                     pool.look(&handle);
+                    if stopped.recv_timeout(WATCH_PERIOD) != Err(RecvTimeoutError::Timeout) {
+                        return;
+                    }
                 }
-                if stopped.recv_timeout(WATCH_PERIOD) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
-            }
-        };
-        std::thread::Builder::new()
-            .name("keys".to_owned())
-            .stack_size(STACK_BYTES)
-            .spawn(work)
-            .context("cannot start the thread that looks at the pool's secrets")?;
-        Ok(Self { _stop: stop })
+            };
+            std::thread::Builder::new()
+                .name("keys".to_owned())
+                .stack_size(STACK_BYTES)
+                .spawn(work)
+                .context("cannot start the thread that looks at the pool's secrets")?;
+            stops.push(stop);
+        }
+        Ok(Self { _stop: stops })
     }
 }
 
@@ -144,4 +145,60 @@ fn tell(handle: &Handle) -> anyhow::Result<()> {
         bail!("a core of this process hangs, and does not take the new secrets");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::time::Instant;
+
+    use fieldstone_host::{Host, HostConfig, PARITY_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES};
+    use fieldstone_proto::{MasterKey, PoolKeys};
+    use fieldstone_uring::Caching;
+
+    use super::*;
+
+    /// A process has two pools, and the disk with one pool's file does not answer.
+    #[test]
+    fn a_pool_whose_file_hangs_keeps_no_other_back() {
+        let temp = tempfile::tempdir().expect("temp");
+        let folder = |name: &str| temp.path().join(name);
+        let first = PoolKeys::from(MasterKey([1; 16]));
+        for name in ["hangs", "works"] {
+            fs::create_dir(folder(name)).expect("made");
+        }
+        // Opening a pipe for reading waits for a writer.
+        let pipe = folder("hangs").join(KEY_FILE);
+        let path = CString::new(pipe.as_os_str().as_bytes()).expect("no zero");
+        // SAFETY: `path` is a string that ends with zero, and outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        key_file::write(&folder("works"), &first).expect("written");
+        let config = HostConfig {
+            cores: 1,
+            pin: false,
+            caching: Caching::Buffered,
+            verify_payload: false,
+            payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+            parity_memory_bytes: PARITY_MEMORY_BYTES,
+            frontends: Vec::new(),
+            nodes: Vec::new(),
+        };
+        let host = Host::start(config).expect("started");
+        let keys = [SharedKeys::from(first), SharedKeys::from(first)];
+        let pools = ["hangs", "works"].map(folder).into_iter().zip(keys.clone()).collect();
+        let watch = KeyWatch::start(pools, host.handle()).expect("started");
+        let staged = first.stage(MasterKey([2; 16])).expect("settled");
+        key_file::write(&folder("works"), &staged).expect("written");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while keys[1].get() != staged {
+            assert!(Instant::now() < deadline, "the other pool's file keeps it back");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(keys[0].get(), first);
+        drop(watch);
+        // Lets the thread go on that waits for a writer.
+        drop(fs::OpenOptions::new().write(true).open(&pipe));
+        host.stop().expect("stopped");
+    }
 }

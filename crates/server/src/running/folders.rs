@@ -253,15 +253,7 @@ mod tests {
         };
         let (holder, registry) = (Holder::Server, Some(Arc::clone(registry)));
         let keys = expected.key.into();
-        Opening {
-            path,
-            expected,
-            keys,
-            holder,
-            registry,
-            replace_missing: true,
-            accumulator_bytes: 1 << 20,
-        }
+        Opening { path, expected, keys, holder, registry, replace_missing: true }
     }
 
     /// The folder of the first of three nodes hangs. The other nodes are opened. The first node is

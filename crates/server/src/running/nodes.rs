@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use fieldstone_host::{
-    ACCUMULATOR_BYTES, FOLDERS_TIMEOUT, FolderError, LocalNodeConfig, LocalNodeId, NodePlace,
-    NodeRegistry, NodeSession, Opening, folder,
+    FOLDERS_TIMEOUT, FolderError, LocalNodeConfig, LocalNodeId, NodePlace, NodeRegistry,
+    NodeSession, Opening, folder,
 };
 use fieldstone_proto::disk::Superblock;
 use fieldstone_proto::{Capability, CapabilityKey, Epoch, NodeIndex, Rights, VolumeId};
@@ -89,7 +89,6 @@ impl Pool {
             holder,
             registry: Some(registry),
             replace_missing,
-            accumulator_bytes: ACCUMULATOR_BYTES,
         }
     }
 }

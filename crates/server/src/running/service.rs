@@ -55,7 +55,9 @@ impl ServerInfo {
     fn complete(&self, report: &mut PoolReport, pool: Option<PoolId>, stores: StoreFilter) {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let cores = self.runtime.snapshot();
-        report.server = Some(ServerReport::of(&cores, uptime_ns, self.listen.clone()));
+        let parity_memory = self.runtime.handle().parity_memory();
+        let listen = self.listen.clone();
+        report.server = Some(ServerReport::of(&cores, parity_memory, uptime_ns, listen));
         self.add_unopened(report, pool, stores);
     }
 

@@ -17,7 +17,7 @@ use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{Info, OpenFailure, Settings};
 use fieldstone_host::{
     CoreSnapshot, DeviceId, DeviceSpec, FrontendKind, Handle, Host, HostConfig, LocalNodeConfig,
-    PAYLOAD_MEMORY_BYTES, StoreSpec, VolumeCall, frontends,
+    PARITY_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES, StoreSpec, VolumeCall, frontends,
 };
 use fieldstone_proto::{PoolId, VolumeId};
 use fieldstone_uring::{Caching, Holder};
@@ -65,6 +65,8 @@ pub struct RuntimeOptions {
     pub tell: fn(&str),
     /// Memory for the payloads of all NBD clients, in bytes.
     pub payload_memory_bytes: usize,
+    /// Memory for parity that the nodes of this process make, all together, in bytes.
+    pub parity_memory_bytes: usize,
     /// Nodes at given addresses. Only for a runtime with one pool.
     pub fixed: Vec<FixedNode>,
     /// The kind of this process. Processes that find a node's folder in use report it.
@@ -86,6 +88,7 @@ impl RuntimeOptions {
             frontends: frontends::KINDS.to_vec(),
             tell: |line| eprint_line!("fieldstone: {line}"),
             payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+            parity_memory_bytes: PARITY_MEMORY_BYTES,
             fixed: fixed.to_vec(),
             holder: Holder::Command,
             replace_missing: false,
@@ -169,6 +172,7 @@ impl Runtime {
             caching: options.caching,
             verify_payload: false,
             payload_memory_bytes: options.payload_memory_bytes,
+            parity_memory_bytes: options.parity_memory_bytes,
             frontends: options.frontends.clone(),
             nodes: local,
         })
@@ -177,7 +181,7 @@ impl Runtime {
             found.iter().map(|(pool, _)| (pool.folder.clone(), pool.keys.clone())).collect();
         let keys = match watched.is_empty() {
             true => None,
-            false => Some(KeyWatch::start(watched, host.handle().clone())?),
+            false => Some(KeyWatch::start(watched, host.handle())?),
         };
         let runtime = Arc::new(Self {
             _keys: keys,

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{DiskId, FileId, NodeAction, NodeConfig, NodeEvent, PeerId, limits};
+use fieldstone_node::{
+    DiskId, FileId, NodeAction, NodeConfig, NodeEvent, ParityMemory, PeerId, limits,
+};
 use fieldstone_proto::{Epoch, NodeIndex, PoolKeys, ReplyBody};
 
 use super::describe::{brief_reply, brief_request};
@@ -108,8 +110,8 @@ impl<C: Cast> World<'_, C> {
             slot_bytes: self.scenario.slot_bytes(),
             slots: self.scenario.slots,
             verify_payload: false,
-            accumulator_bytes: self.scenario.accumulator_bytes,
             piece_bytes: self.scenario.conditions.piece_bytes.unwrap_or(limits::PIECE_BYTES),
+            parity_memory: ParityMemory::new(2 * self.scenario.accumulator_bytes),
         };
         host.life += 1;
         host.errors_before = host.disk.errors_injected;

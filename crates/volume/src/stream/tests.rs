@@ -164,6 +164,89 @@ fn parity_that_a_node_denies_comes_from_the_volume() {
     assert!(script.core(routes));
 }
 
+/// Writes rows whose second parity shard is denied. The volume makes it, and announces no pass.
+fn write_with_a_denial(script: &mut Script) -> Vec<NodeIndex> {
+    let before = script.completions.len();
+    let shards = write_rows(script);
+    for sent in &shards {
+        assert!(script.sent().is_empty() && codes(script) == 0);
+        answer(script, sent, [Ok(()), Err(NodeError::Denied)]);
+    }
+    assert!(script.sent().is_empty(), "the others have their answers, and nothing is late");
+    script.do_jobs();
+    let sent = script.sent_one();
+    assert!(is_shard(&sent) && sent.node == parity(&shards[0])[1] && sent.request.route.is_none());
+    script.done(&sent);
+    script.sent();
+    assert_eq!(script.completions.len(), before + 1);
+    script.core(|core| assert!(!core.log.moving));
+    let nodes: Vec<NodeIndex> = shards.iter().map(|sent| sent.node).collect();
+    [nodes, parity(&shards[0])].concat()
+}
+
+/// A piece for which there was no memory costs no other piece anything.
+#[test]
+fn a_piece_without_memory_comes_from_the_volume_and_the_next_from_nodes() {
+    let mut script = script();
+    let nodes = write_with_a_denial(&mut script);
+    assert!(script.core(|core| core.stream_routes(&nodes).is_some()));
+    for sent in write_rows(&mut script) {
+        answer(&mut script, &sent, [Ok(()), Ok(())]);
+    }
+    script.sent();
+    assert_eq!(script.completions.len(), 2);
+    assert_at_rest(&mut script, 3, 1);
+}
+
+/// A data node whose answer is late may have contributed, so its loss ends the pass as ever.
+#[test]
+fn a_denial_and_a_lost_link_need_a_new_pass() {
+    let mut script = script();
+    let shards = write_rows(&mut script);
+    let lost = Err(NodeError::NotPassedOn { from: shards[1].node, to: parity(&shards[1])[0] });
+    answer(&mut script, &shards[0], [Err(NodeError::Denied), Ok(())]);
+    assert!(script.sent().is_empty());
+    answer(&mut script, &shards[1], [lost, Ok(())]);
+    let pass = script.sent_one();
+    assert!(is_pass(&pass) && pass.node == parity(&shards[0])[0]);
+}
+
+/// A node without memory for any sum costs products now and then only.
+#[test]
+fn a_node_that_always_denies_rests_longer_and_longer() {
+    let mut script = script();
+    let nodes = write_with_a_denial(&mut script);
+    let routes = |script: &mut Script| {
+        assert!(script.sent().is_empty());
+        script.core(|core| core.stream_routes(&nodes).is_some())
+    };
+    script.core(|core| (0..14).for_each(|_| core.note_denial(nodes[5])));
+    // Four data nodes tell of each denial. It counts once.
+    assert!(routes(&mut script));
+    write_with_a_denial(&mut script);
+    assert!(!routes(&mut script), "16 in a row");
+    for rest_ms in [1_000, 2_000] {
+        // What was under way adds nothing.
+        script.core(|core| core.note_denial(nodes[5]));
+        script.wait_ms(rest_ms - 1);
+        assert!(!routes(&mut script), "{rest_ms}");
+        script.wait_ms(1);
+        assert!(routes(&mut script), "{rest_ms}");
+        script.core(|core| core.note_denial(nodes[5]));
+        assert!(!routes(&mut script), "{rest_ms}");
+    }
+    script.wait_ms(4_000);
+    assert!(routes(&mut script));
+    let before = script.completions.len();
+    for sent in write_rows(&mut script) {
+        answer(&mut script, &sent, [Ok(()), Ok(())]);
+    }
+    script.sent();
+    assert_eq!(script.completions.len(), before + 1);
+    script.core(|core| (0..15).for_each(|_| core.note_denial(nodes[5])));
+    assert!(routes(&mut script), "a piece that a node made ends the row");
+}
+
 #[test]
 fn a_lost_data_node_moves_the_journal_and_the_volume_makes_the_parity() {
     let mut script = script();

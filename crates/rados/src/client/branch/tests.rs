@@ -56,7 +56,7 @@ impl Flood {
     /// Moves bytes both ways, if the branch wants them.
     fn exchange(&mut self, branch: &mut Branch) {
         branch.outgoing(&mut Vec::new(), |_, parts| {
-            self.server.received(parts.drain(..).collect::<Vec<_>>().concat().into(), NOW);
+            self.server.received(std::mem::take(parts).concat().into(), NOW);
         });
         while self.server.poll_event().is_some() {}
         if !branch.wants_input() {

@@ -17,8 +17,10 @@ impl Bench {
             slot_bytes: SHARD_BYTES,
             slots: SLOTS,
             verify_payload: false,
-            accumulator_bytes: fieldstone_node::limits::ACCUMULATOR_BYTES,
             piece_bytes: fieldstone_node::limits::PIECE_BYTES,
+            parity_memory: fieldstone_node::ParityMemory::new(
+                fieldstone_node::limits::PARITY_MEMORY_BYTES,
+            ),
         });
         process.start(0);
         host.life += 1;
