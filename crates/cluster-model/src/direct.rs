@@ -21,6 +21,7 @@
 //! seconds later.
 
 use std::cell::RefCell;
+use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -321,8 +322,13 @@ impl Inner {
 
     /// Takes the clients' new calls, one of each in turn.
     fn accept(&mut self) {
-        // Those that were held keep their places before later ones on the same object.
-        self.queued.extend(std::mem::take(&mut self.held));
+        // Those that were held keep their places before later ones on the same object. Those that
+        // must still wait stay where they are: a call that is queued again at each step would look
+        // like progress.
+        let held = std::mem::take(&mut self.held).into_iter();
+        let (waiting, ready): (Vec<_>, Vec<_>) = held.partition(|(_, queued)| self.waits(queued));
+        self.held = waiting;
+        self.queued.extend(ready);
         let mut clients: Vec<u64> = self.clients.keys().copied().collect();
         while !clients.is_empty() {
             clients.retain(|&client| {
@@ -357,18 +363,22 @@ impl Inner {
         self.queued.insert((due, self.sequence), queued);
     }
 
+    /// A call has to wait: its pool is full, or a test holds its object.
+    fn waits(&self, queued: &Queued) -> bool {
+        let Call::Operate(operation) = &queued.call else { return false };
+        self.store.must_wait(operation) || self.is_held(queued.client, operation)
+    }
+
+    /// Executes a call that is due and need not wait. False if there is none.
     fn execute_next(&mut self) -> bool {
-        let now = self.now;
-        let Some(entry) = self.queued.first_entry().filter(|entry| entry.key().0 <= now) else {
-            return false;
-        };
-        let (due, queued) = entry.remove_entry();
-        if let Call::Operate(operation) = &queued.call
-            && (self.store.must_wait(operation) || self.is_held(queued.client, operation))
-        {
+        let queued = loop {
+            let due = self.queued.first_entry().filter(|entry| entry.key().0 <= self.now);
+            let Some((due, queued)) = due.map(OccupiedEntry::remove_entry) else { return false };
+            if !self.waits(&queued) {
+                break queued;
+            }
             self.held.push((due, queued));
-            return self.queued.first_key_value().is_some_and(|(&(due, _), _)| due <= now);
-        }
+        };
         let Queued { client, id, call } = queued;
         let order = match self.clients.get(&client) {
             Some(state) if self.delays != Delays::NONE => order_of(&call, &state.watches),
