@@ -387,7 +387,7 @@ pub enum NodeError {
     NotPassedOn {
         /// The node that tried.
         from: NodeIndex,
-        /// The node that it tried to reach.
+        /// The node that it tried to reach. It is another one.
         to: NodeIndex,
     },
     /// A parity node, or a data node, has no memory for this part of a stripe. The parity node has

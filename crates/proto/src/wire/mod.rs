@@ -32,7 +32,8 @@
 //!   Version 3 added routes, [`crate::RequestBody::AdmitRelays`], [`crate::ReplyBody::Outcomes`]
 //!   and [`crate::NodeError::NotPassedOn`]. Version 4 added columns to routes. All other messages
 //!   are still those of version 2, so programs of all versions understand each other as long as no
-//!   write is passed on.
+//!   write is passed on. [`crate::NodeError::Denied`] has no number: it is a *not passed on* from a
+//!   node to itself, which releases without it understand as well.
 //! - After an error the connection is useless: the reader does not know where the next message
 //!   starts.
 //!

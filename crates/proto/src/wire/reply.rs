@@ -6,8 +6,8 @@ use super::body::{Reader, Writer};
 use super::decoder::sealed::Parts;
 use super::request::{get_meta, put_meta};
 use super::{
-    Envelope, Header, REPLY_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC, WIRE_VERSION_ROUTES,
-    WireError, WireErrorKind, assemble,
+    Envelope, Header, REPLY_BODY_BYTES_MAX, WIRE_VERSION_BASIC, WIRE_VERSION_ROUTES, WireError,
+    WireErrorKind, assemble,
 };
 use crate::route::REPLICAS_MAX;
 use crate::{
@@ -36,8 +36,13 @@ mod op {
     pub(super) const IO: u8 = 136;
     pub(super) const UNREACHABLE: u8 = 137;
     pub(super) const NOT_PASSED_ON: u8 = 138;
-    pub(super) const DENIED: u8 = 139;
 }
+
+/// Both nodes of a *not passed on* that says *denied*. No node passes a request on to itself. A
+/// release that does not know this meaning reads that the node may lack the piece, which is true:
+/// it announces a new pass, and makes the parity. It would not understand an error with a number of
+/// its own, and would give up the connection.
+const DENIED_NODE: u16 = 0;
 
 /// The smallest length of an item of each list.
 const VOLUME_BYTES: usize = 36;
@@ -187,7 +192,11 @@ fn put_error(out: &mut Writer, error: &NodeError) -> u8 {
             out.u16(to.0);
             op::NOT_PASSED_ON
         }
-        NodeError::Denied => op::DENIED,
+        NodeError::Denied => {
+            out.u16(DENIED_NODE);
+            out.u16(DENIED_NODE);
+            op::NOT_PASSED_ON
+        }
     }
 }
 
@@ -197,7 +206,6 @@ impl Parts for Reply {
 
     fn version_of(op: u8) -> u16 {
         match op {
-            op::DENIED => WIRE_VERSION,
             op::OUTCOMES | op::NOT_PASSED_ON => WIRE_VERSION_ROUTES,
             _ => WIRE_VERSION_BASIC,
         }
@@ -327,11 +335,14 @@ fn get_error(op: u8, body: &mut Reader<'_>) -> Result<NodeError, WireError> {
         op::INVALID => NodeError::Invalid(body.text("the reason")?),
         op::IO => NodeError::Io(body.text("the reason")?),
         op::UNREACHABLE => NodeError::Unreachable,
-        op::NOT_PASSED_ON => NodeError::NotPassedOn {
-            from: NodeIndex(body.u16("the node that tried")?),
-            to: NodeIndex(body.u16("the node that it tried to reach")?),
-        },
-        op::DENIED => NodeError::Denied,
+        op::NOT_PASSED_ON => {
+            let from = NodeIndex(body.u16("the node that tried")?);
+            let to = NodeIndex(body.u16("the node that it tried to reach")?);
+            match from == to {
+                true => NodeError::Denied,
+                false => NodeError::NotPassedOn { from, to },
+            }
+        }
         other => return Err(unknown(other)),
     })
 }

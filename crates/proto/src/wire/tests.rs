@@ -442,12 +442,34 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Err(NodeError::Busy)),
         Just(Err(NodeError::Denied)),
         "\\PC{0,40}".prop_map(|reason| Err(NodeError::Io(reason))),
-        any::<[u16; 2]>().prop_map(|[from, to]| Err(NodeError::NotPassedOn {
-            from: NodeIndex(from),
-            to: NodeIndex(to)
-        })),
+        any::<[u16; 2]>().prop_filter("other nodes", |[from, to]| from != to).prop_map(
+            |[from, to]| Err(NodeError::NotPassedOn { from: NodeIndex(from), to: NodeIndex(to) })
+        ),
     ];
     (any::<u16>(), result).prop_map(|(node, result)| Outcome { node: NodeIndex(node), result })
+}
+
+/// A release that does not know *denied* gets numbers and versions that it knows.
+#[test]
+fn denied_is_a_request_that_a_node_did_not_pass_on_to_itself() {
+    const NOT_PASSED_ON: u8 = 138;
+    let (mut head, mut parts) = (Vec::new(), Vec::new());
+    for result in [
+        Err(NodeError::Denied),
+        Ok(ReplyBody::Outcomes(vec![Outcome {
+            node: NodeIndex(7),
+            result: Err(NodeError::Denied),
+        }])),
+    ] {
+        let expected = if result.is_ok() { 6 } else { NOT_PASSED_ON };
+        let reply = Reply { tag: Tag(1), result, slots_free: 0 };
+        let bytes = joined(&encode_reply(&reply).unwrap());
+        assert_eq!((u16::from_le_bytes([bytes[4], bytes[5]]), bytes[7]), (3, expected));
+        (head, parts) = (parts, bytes);
+    }
+    let (alone, in_outcomes) = (&head[WIRE_HEADER_BYTES..], &parts[WIRE_HEADER_BYTES..]);
+    assert_eq!(alone, [0, 0, 0, 0]);
+    assert_eq!(in_outcomes, [1, 0, 0, 0, 7, 0, NOT_PASSED_ON, 0, 0, 0, 0]);
 }
 
 fn reply_result() -> impl Strategy<Value = Result<ReplyBody, NodeError>> {
