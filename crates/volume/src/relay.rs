@@ -74,6 +74,10 @@ pub struct NodeRelay {
     rest: Nanos,
     /// Pieces of parity that were denied in a row.
     denials: u32,
+    /// The node gets no parity to add up before this time.
+    parity_rests_until: Nanos,
+    /// How long this lasts the next time.
+    parity_rest: Nanos,
 }
 
 impl NodeRelay {
@@ -224,9 +228,7 @@ impl VolumeCore {
     fn let_rest(&mut self, node: NodeIndex) {
         let now = self.now;
         let relay = &mut self.node_mut(node).relay;
-        let rest = relay.rest.clamp(Nanos::from_ms(REST_MS), Nanos::from_ms(REST_MS_MAX));
-        relay.rests_until = now.plus(rest);
-        relay.rest = Nanos(rest.0 * 2);
+        relay.rests_until = now.plus(next_rest(&mut relay.rest));
     }
 
     /// The head answered a record that went along a route, or is lost.
@@ -272,8 +274,7 @@ impl VolumeCore {
             match found.map(|at| outcomes.swap_remove(at).result) {
                 Some(Ok(())) => {
                     if node != head {
-                        let relay = &mut self.node_mut(node).relay;
-                        (relay.rest, relay.denials) = (Nanos(0), 0);
+                        self.node_mut(node).relay.rest = Nanos(0);
                     }
                     Ok(())
                 }
@@ -294,9 +295,20 @@ impl VolumeCore {
         let now = self.now;
         let relay = &mut self.node_mut(node).relay;
         relay.denials = relay.denials.saturating_add(1);
-        if relay.denials >= DENIALS_MAX && relay.rests_until <= now {
-            self.let_rest(node);
+        if relay.denials >= DENIALS_MAX && relay.parity_rests_until <= now {
+            relay.parity_rests_until = now.plus(next_rest(&mut relay.parity_rest));
         }
+    }
+
+    /// A parity node added a piece up.
+    pub fn note_sum(&mut self, node: NodeIndex) {
+        let relay = &mut self.node_mut(node).relay;
+        (relay.denials, relay.parity_rest) = (0, Nanos(0));
+    }
+
+    /// The node has not denied too many pieces in a row to get others now.
+    pub fn may_add_up(&self, node: NodeIndex) -> bool {
+        self.node(node).relay.parity_rests_until <= self.now
     }
 
     /// A node may lack a write that went along a route. From now on the node takes no late copy of
@@ -322,6 +334,13 @@ impl VolumeCore {
             self.send_append_to(node, append, payload);
         }
     }
+}
+
+/// How long a node rests now. The next rest is twice as long.
+fn next_rest(rest: &mut Nanos) -> Nanos {
+    let now = (*rest).clamp(Nanos::from_ms(REST_MS), Nanos::from_ms(REST_MS_MAX));
+    *rest = Nanos(now.0 * 2);
+    now
 }
 
 #[cfg(test)]

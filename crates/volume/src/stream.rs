@@ -138,6 +138,9 @@ impl VolumeCore {
             return None;
         }
         let (data, parity) = nodes.split_at(k);
+        if !parity.iter().all(|node| self.may_add_up(*node)) {
+            return None;
+        }
         let here = |node: &NodeIndex| self.node(*node).relay.reach == Reach::Here;
         // A node of another process reaches no node of this one.
         if !data.iter().all(here) && parity.iter().any(here) {
@@ -212,6 +215,7 @@ impl VolumeCore {
             let StreamedParity { made, denied, .. } = &mut self.streams[key].parity[at];
             *made |= outcome.is_ok();
             match outcome {
+                Ok(()) => self.note_sum(replica.node),
                 Err(NodeError::Denied) => {
                     let is_first = !std::mem::replace(denied, true);
                     if is_first {

@@ -225,6 +225,18 @@ fn a_node_that_always_denies_rests_longer_and_longer() {
     assert!(routes(&mut script));
     write_with_a_denial(&mut script);
     assert!(!routes(&mut script), "16 in a row");
+    script.core(|core| {
+        assert!(core.may_relay(nodes[5]), "records go through it");
+        let data: Vec<NodeIndex> = [5, 0, 1, 2, 3, 4].map(|at: usize| nodes[at]).to_vec();
+        assert!(core.stream_routes(&data).is_some(), "so does its own data");
+        // A record that went through it says nothing about its memory for parity.
+        let replicas = vec![core.replica(nodes[0]), core.replica(nodes[5])];
+        let route = Route { strategy: Strategy::Ring, rank: 0, wait_ms: 1, replicas, column: None };
+        let node = |at: usize| Outcome { node: nodes[at], result: Ok(()) };
+        let answer = Ok(ReplyBody::Outcomes(vec![node(0), node(5)]));
+        assert_eq!(core.outcomes_of(nodes[0], &route, answer), [Ok(()), Ok(())]);
+    });
+    assert!(!routes(&mut script), "still in a row");
     for rest_ms in [1_000, 2_000] {
         // What was under way adds nothing.
         script.core(|core| core.note_denial(nodes[5]));
