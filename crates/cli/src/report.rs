@@ -191,7 +191,7 @@ fn parity_memory_text(server: &ServerReport) -> Option<String> {
     let memory = &server.parity_memory;
     (memory.denied > 0).then(|| {
         format!(
-            "memory for parity (--parity-memory): {} of {} in use, {} pieces found none",
+            "memory for parity (--parity-memory): {} of {} in use, {} sums or products found none",
             size(memory.sums_bytes + memory.products_bytes),
             size(memory.total_bytes),
             memory.denied
@@ -413,7 +413,7 @@ mod tests {
         };
         report.server = Some(ServerReport { parity_memory: memory, ..ServerReport::default() });
         let text = pool_text(&report);
-        assert!(text.contains("3 MiB of 64 MiB in use, 7 pieces found none"), "{text}");
+        assert!(text.contains("3 MiB of 64 MiB in use, 7 sums or products found none"), "{text}");
     }
 
     #[test]

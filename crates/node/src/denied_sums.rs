@@ -5,7 +5,7 @@
 //! once, and nothing else of the volume changes. The memory of a sum ends with its last
 //! contribution, after some time, or with the volume's pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_proto::VolumeId;
 
@@ -27,6 +27,8 @@ struct Denied {
 #[derive(Debug, Default)]
 pub(crate) struct DeniedSums {
     by_piece: BTreeMap<Piece, Denied>,
+    /// When the node forgets each of them.
+    until: BTreeSet<(u64, Piece)>,
     /// Their number for each volume that has any.
     of_volume: BTreeMap<VolumeId, usize>,
 }
@@ -62,16 +64,17 @@ impl DeniedSums {
         if columns.len() >= usize::from(count) {
             return true;
         }
-        if self.is_full_for(piece.key.volume) {
-            let is_over =
-                |(piece, denied): (&Piece, &Denied)| (denied.until_ns <= now_ns).then_some(*piece);
-            let over: Vec<Piece> = self.by_piece.iter().filter_map(is_over).collect();
-            over.into_iter().for_each(|piece| self.remove(piece));
+        while let Some(&(until_ns, over)) = self.until.first()
+            && until_ns <= now_ns
+        {
+            self.remove(over);
         }
         if self.is_full_for(piece.key.volume) {
             return false;
         }
+        self.remove(piece);
         if self.by_piece.insert(piece, Denied { columns, count, until_ns }).is_none() {
+            self.until.insert((until_ns, piece));
             *self.of_volume.entry(piece.key.volume).or_default() += 1;
         }
         true
@@ -86,13 +89,14 @@ impl DeniedSums {
     pub(crate) fn forget(&mut self, volume: VolumeId) {
         if self.of_volume.remove(&volume).is_some() {
             self.by_piece.retain(|piece, _| piece.key.volume != volume);
+            self.until.retain(|(_, piece)| piece.key.volume != volume);
         }
     }
 
     fn remove(&mut self, piece: Piece) {
-        if self.by_piece.remove(&piece).is_some()
-            && let Some(count) = self.of_volume.get_mut(&piece.key.volume)
-        {
+        let Some(removed) = self.by_piece.remove(&piece) else { return };
+        self.until.remove(&(removed.until_ns, piece));
+        if let Some(count) = self.of_volume.get_mut(&piece.key.volume) {
             *count -= 1;
             if *count == 0 {
                 self.of_volume.remove(&piece.key.volume);
@@ -103,6 +107,7 @@ impl DeniedSums {
     /// For tests: the counts agree.
     pub(crate) fn is_consistent(&self) -> bool {
         self.of_volume.values().sum::<usize>() == self.by_piece.len()
+            && self.until.len() == self.by_piece.len()
             && self.of_volume.values().all(|count| *count > 0)
     }
 }

@@ -40,8 +40,8 @@ pub const OWN_DELAY_NS: u64 = 100_000_000;
 /// waiting for. The node answers what needs more with [`fieldstone_proto::NodeError::Denied`].
 pub const PARITY_MEMORY_BYTES: usize = 64 << 20;
 
-/// On each node, one volume may use this part of the memory for sums, and of that for products: the
-/// writer of a volume chooses how many nodes there are and how long the node waits for them.
+/// One volume may use this part (one in four) of the memory for sums, and of that for products: the
+/// writer of a volume chooses how many nodes there are and how long the nodes wait for them.
 pub const PARITY_VOLUMES: usize = 4;
 
 /// Sums that a node has denied and of which contributions may still come. The node denies these

@@ -12,7 +12,7 @@ use crate::disk::{DiskQueue, Ended};
 use crate::handlers::header::Admission;
 use crate::interface::{NodeAction, NodeConfig, NodeEvent, PeerId};
 use crate::limits::LISTED_ROOT_BYTES_MAX;
-use crate::parity_memory::ProductMemory;
+use crate::parity_memory::ParityMemory;
 use crate::relays::Relays;
 use crate::request_table::{EntryId, RequestTable};
 use crate::start::failed_sync::DoubtFile;
@@ -57,7 +57,7 @@ pub struct Node {
     pub(crate) removed: Removed,
     pub(crate) doubt_file: DoubtFile,
     pub(crate) relays: Relays,
-    pub(crate) products: ProductMemory,
+    pub(crate) parity_memory: ParityMemory,
     pub(crate) accumulators: Accumulators,
     /// Entries that wait until the store changes, in order.
     pub(crate) parked: VecDeque<EntryId>,
@@ -80,7 +80,7 @@ impl Node {
             removed: Removed::default(),
             doubt_file: DoubtFile::default(),
             relays: Relays::default(),
-            products: ProductMemory::new(config.parity_memory.clone()),
+            parity_memory: config.parity_memory.clone(),
             accumulators: Accumulators::new(config.parity_memory.clone()),
             parked: VecDeque::new(),
             counters: Counters::default(),

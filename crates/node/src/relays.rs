@@ -238,9 +238,8 @@ impl Node {
         }
         let mut parts = match (&route.column, &body) {
             (Some(column), RequestBody::ShardWrite { offset_bytes, checksums, .. }) => {
-                let ranks = children.iter().map(|(rank, _)| *rank);
                 let checksums = (*offset_bytes, &checksums[..]);
-                self.products_for(volume, (ranks, column), checksums, &payload)?
+                self.products_for(volume, (&children, column), checksums, &payload)?
             }
             _ => vec![Part::Same; children.len()],
         }
@@ -271,21 +270,21 @@ impl Node {
         Ok(())
     }
 
-    /// The products of a data shard for the children of these ranks.
+    /// The products of a data shard for these children, each with its rank.
     ///
     /// # Errors
     /// The bytes are not those of the writer.
     fn products_for(
         &mut self,
         volume: VolumeId,
-        (ranks, column): (impl Iterator<Item = usize>, &Column),
+        (children, column): (&[(usize, LinkTarget)], &Column),
         checksums: (u32, &[u32]),
         payload: &[Bytes],
     ) -> Result<Vec<Part>, NodeError> {
         let len_bytes = payload_len(payload);
         let (mut factors, mut memory, mut has_memory) = (Vec::new(), Vec::new(), Vec::new());
-        for rank in ranks {
-            let lease = self.products.lease(volume, len_bytes);
+        for (rank, to) in children {
+            let lease = self.parity_memory.lease_product((volume, to), len_bytes);
             has_memory.push(lease.is_some());
             if let Some(lease) = lease {
                 factors.push(column.coefficients[rank - 1]);

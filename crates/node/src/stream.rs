@@ -22,7 +22,7 @@
 //!   ([`crc32c_of_sum`]) and stores the sum. It never makes a checksum from the sum of the bytes.
 //!   So damage in an accumulator shows like damage on a disk.
 //! - *Memory.* Sums and products have memory of their own (`parity_memory`): sums from the first
-//!   contribution until the sum is written, products until they have left. A parity node that has
+//!   contribution until the disk has the sum, products until they have left. A parity node that has
 //!   none for a sum denies the sum ([`NodeError::Denied`]): this contribution, those that have come
 //!   and those that come later (`denied_sums`). A data node that has none for a product passes an
 //!   empty contribution on, and the parity node denies the sum, too. So the data nodes have their
@@ -42,7 +42,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use fieldstone_buf::{AlignedBuf, Lease};
+use fieldstone_buf::AlignedBuf;
 use fieldstone_gf::{LinearMap, Matrix};
 use fieldstone_proto::{
     BLOCK_BYTES, Column, Epoch, NodeError, RequestBody, SealMeta, VolumeId, ZERO_BLOCK_CRC32C,
@@ -54,7 +54,7 @@ use crate::handlers::{first_mismatch, payload_len};
 use crate::limits::GATHERING_PER_VOLUME_MAX;
 use crate::node::Node;
 use crate::own_delay::OwnDelay;
-use crate::parity_memory::{ParityMemory, ProductLease};
+use crate::parity_memory::{ParityLease, ParityMemory};
 use crate::relays::NS_PER_MS;
 use crate::request_table::{EntryId, Task};
 use crate::store::ShardKey;
@@ -82,7 +82,7 @@ struct Kind {
 struct Accumulator {
     kind: Kind,
     sum: AlignedBuf,
-    memory: Lease,
+    memory: ParityLease,
     checksums: Vec<u32>,
     /// The columns, and their entries.
     from: Vec<(u8, EntryId)>,
@@ -117,12 +117,14 @@ pub(crate) struct Accumulators {
 pub(crate) struct Gathered {
     /// The entries of the other contributions.
     others: Vec<EntryId>,
-    /// The memory of the sum.
-    memory: Option<Lease>,
+    /// Length of the sum; 0 if the entry writes none.
+    len_bytes: usize,
 }
 
 /// Why a contribution is not added.
 enum Refusal {
+    NoMemory,
+    /// Too many contributions wait.
     NoRoom,
     Invalid(String),
 }
@@ -182,8 +184,8 @@ impl Accumulators {
             return Err(Refusal::NoRoom);
         }
         if found.is_none() {
-            let memory = self.memory.lease_sum(share.bytes, kind.len_bytes);
-            let memory = memory.ok_or(Refusal::NoRoom)?;
+            let memory = self.memory.lease_sum(piece.key.volume, kind.len_bytes);
+            let memory = memory.ok_or(Refusal::NoMemory)?;
             self.used_bytes += kind.len_bytes;
             self.due.insert((due_ns, piece));
             self.by_piece.insert(piece, Accumulator::new(kind, memory, due_ns));
@@ -242,7 +244,7 @@ struct Contribution<'a> {
 }
 
 impl Accumulator {
-    fn new(kind: Kind, memory: Lease, due_ns: u64) -> Self {
+    fn new(kind: Kind, memory: ParityLease, due_ns: u64) -> Self {
         let sum = AlignedBuf::zeroed(kind.len_bytes);
         let checksums = vec![ZERO_BLOCK_CRC32C; kind.len_bytes / BLOCK_BYTES];
         Self { kind, sum, memory, checksums, from: Vec::new(), due_ns }
@@ -304,7 +306,8 @@ impl Node {
         };
         let piece = Piece { key: ShardKey { volume, segment, shard }, offset_bytes };
         let kind = Kind { epoch, count, len_bytes: payload_len(payload), seal, data_first };
-        let due_ns = now_ns.saturating_add(relay.route.gather_ms() * NS_PER_MS);
+        let gather_ns = relay.route.gather_ms() * NS_PER_MS;
+        let due_ns = now_ns.saturating_add(gather_ns);
         if self.accumulators.denied.denies(now_ns, piece, index) {
             return Err(NodeError::Denied);
         }
@@ -319,20 +322,19 @@ impl Node {
             Ok(None) => return Ok(None),
             Ok(Some(complete)) => complete,
             Err(Refusal::Invalid(reason)) => return Err(NodeError::Invalid(reason)),
-            Err(Refusal::NoRoom) => {
-                if kind.len_bytes > 0 {
-                    self.accumulators.memory.count_denial();
-                }
-                return Err(self.deny_sum((now_ns, due_ns), piece, (index, count)));
+            Err(Refusal::NoRoom | Refusal::NoMemory) => {
+                // The data nodes wait for twice the time that the parity node does.
+                let until_ns = due_ns.saturating_add(gather_ns);
+                return Err(self.deny_sum((now_ns, until_ns), piece, (index, count)));
             }
         };
         let others = complete.from.iter().map(|(_, entry)| *entry).filter(|entry| *entry != id);
-        relay.gathered = Gathered { others: others.collect(), memory: Some(complete.memory) };
+        relay.gathered = Gathered { others: others.collect(), len_bytes: kind.len_bytes };
         self.counters.gathered += 1;
         let checksums = complete.checksums;
         let body =
             RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, data_first };
-        Ok(Some((body, complete.sum.freeze())))
+        Ok(Some((body, complete.sum.freeze_leased(complete.memory))))
     }
 
     /// A contribution finds no memory, here or at its data node: denies the sum until this time.
@@ -351,13 +353,13 @@ impl Node {
         error
     }
 
-    /// An entry ends that may have written a sum: gives back the sum's memory. Returns the entries
-    /// that end with it.
+    /// An entry ends that may have written a sum: counts the sum no more. Returns the entries that
+    /// end with it.
     pub(crate) fn end_gathered(&mut self, id: EntryId) -> Vec<EntryId> {
         let Some(relay) = &mut self.table[id].relay else { return Vec::new() };
-        let Gathered { others, memory } = std::mem::take(&mut relay.gathered);
-        if let Some(memory) = memory {
-            self.accumulators.give_back(self.table[id].volume, memory.held_bytes());
+        let Gathered { others, len_bytes } = std::mem::take(&mut relay.gathered);
+        if len_bytes > 0 {
+            self.accumulators.give_back(self.table[id].volume, len_bytes);
         }
         others
     }
@@ -394,7 +396,7 @@ impl Node {
 /// # Errors
 /// [`NodeError::Corrupt`] if the bytes are not those of the writer.
 pub(crate) fn contributions(
-    (factors, memory): (&[u8], Vec<ProductLease>),
+    (factors, memory): (&[u8], Vec<ParityLease>),
     (offset_bytes, checksums): (u32, &[u32]),
     payload: &[Bytes],
 ) -> Result<Vec<(Vec<u32>, Bytes)>, NodeError> {
@@ -418,7 +420,7 @@ pub(crate) fn contributions(
         map.execute(&[&part[..]], &mut outputs).expect("parts of equal length");
         at = end;
     }
-    let with_checksums = |(product, memory): (AlignedBuf, ProductLease)| {
+    let with_checksums = |(product, memory): (AlignedBuf, ParityLease)| {
         (crc32c_blocks(&product), product.freeze_leased(memory))
     };
     Ok(products.into_iter().zip(memory).map(with_checksums).collect())

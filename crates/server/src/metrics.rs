@@ -243,7 +243,7 @@ fn parity_memory(out: &mut Exposition, memory: &ParityMemoryReport) {
     out.sample("use=\"products\"", memory.products_bytes as f64);
     out.family("fieldstone_parity_memory_size_bytes", "gauge", "Memory for parity by nodes.");
     out.sample("", memory.total_bytes as f64);
-    let help = "Pieces of parity for which there was no memory.";
+    let help = "Sums and products for which there was no memory.";
     out.family("fieldstone_parity_memory_denied_total", "counter", help);
     out.sample("", memory.denied as f64);
 }

@@ -73,8 +73,8 @@ pub struct Args {
     payload_memory: usize,
     /// Memory for parity that the nodes of this process make, all nodes together (`pool create
     /// --encode stream`): half of it for what they add up, half for what they send to the nodes
-    /// that add up. On each node, one volume may use a quarter of each. Where it is used up, the
-    /// server makes the parity itself.
+    /// that add up. One volume may use a quarter of each. Where it is used up, the server makes the
+    /// parity itself.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parity_memory)]
     parity_memory: usize,
     /// Refuse writes.

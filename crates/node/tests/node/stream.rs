@@ -39,7 +39,11 @@ pub fn know(world: &mut World, volume: VolumeId) {
 
 /// The same with little memory for sums, and for products.
 pub fn world_with(half_bytes: usize) -> World {
-    let parity_memory = ParityMemory::new(2 * half_bytes);
+    world_sharing(ParityMemory::new(2 * half_bytes))
+}
+
+/// A node with this memory for parity, and with two volumes as in [`world`].
+pub fn world_sharing(parity_memory: ParityMemory) -> World {
     let config = fieldstone_node::NodeConfig { parity_memory, ..config(4 * LEN_BYTES as u32, 8) };
     let mut world = World::new(config, ChaCha8Rng::seed_from_u64(1));
     [VOLUME, OTHER].iter().for_each(|volume| know(&mut world, *volume));

@@ -2,8 +2,9 @@
 //! memory. The node under test is node 0; the test answers for the others.
 
 use crate::stream::{
-    LEN_BYTES, OTHER, PASS, SEGMENT, VOLUME, WRITER, admit, contribute_at, contribute_for, data,
-    data_write, expire, know, link, own, read, route, sum, world, world_with, write,
+    LEN_BYTES, OTHER, PASS, SEGMENT, VOLUME, WAIT_MS, WRITER, admit, contribute_at, contribute_for,
+    data, data_write, expire, know, link, own, read, route, sum, world, world_sharing, world_with,
+    write,
 };
 use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
@@ -93,17 +94,17 @@ fn products_for_silent_nodes_take_bounded_memory() {
     assert_eq!(memory.usage().products_bytes, 0);
 }
 
-/// The nodes of a process share its memory.
+/// The nodes of a process share its memory, and the shares of volumes.
 #[test]
 fn nodes_of_a_process_share_the_memory() {
-    let memory = ParityMemory::new(2 * limits::PARITY_VOLUMES * LEN_BYTES);
+    let memory = ParityMemory::new(2 * limits::PARITY_VOLUMES * 4 * LEN_BYTES);
     let mut worlds: Vec<World> = (0..5)
         .map(|seed| {
             let parity_memory = memory.clone();
             let config =
                 fieldstone_node::NodeConfig { parity_memory, ..config(4 * LEN_BYTES as u32, 8) };
             let mut world = World::new(config, ChaCha8Rng::seed_from_u64(seed));
-            know(&mut world, VOLUME);
+            [VOLUME, OTHER].iter().for_each(|volume| know(&mut world, *volume));
             world
         })
         .collect();
@@ -111,7 +112,9 @@ fn nodes_of_a_process_share_the_memory() {
     let answers: Vec<_> =
         worlds.iter_mut().zip(&tags).map(|(world, tag)| world.take(*tag)).collect();
     assert_eq!(answers, [None, None, None, None, own(DENIED)]);
-    assert_eq!(memory.usage().sums_bytes, limits::PARITY_VOLUMES * LEN_BYTES);
+    assert_eq!(memory.usage().sums_bytes, 4 * LEN_BYTES);
+    let other = contribute_for(&mut worlds[4], OTHER, 0, 0, 2);
+    assert_eq!(worlds[4].take(other), None, "another volume has its own share");
     // A node that ends gives back what it has.
     worlds.remove(0);
     let later = contribute_at(&mut worlds[3], piece(1), 0, 2);
@@ -123,9 +126,13 @@ fn nodes_of_a_process_share_the_memory() {
 /// A data node without memory for a product says so to the parity node, and does its own part.
 #[test]
 fn a_data_node_without_memory_passes_nothing_on_but_the_fact() {
-    // Enough for one product.
-    let mut world = world_with(limits::PARITY_VOLUMES * LEN_BYTES);
+    // Enough for one product for each parity node.
+    let mut world = world_with(2 * limits::PARITY_VOLUMES * LEN_BYTES);
     let data = data(2);
+    let (body, route) = data_write(&[9], &data);
+    world.send_routed(WRITER, cap(VOLUME, Epoch(1)), body, Some(route), &data);
+    let (slow, earlier) = world.relayed.pop().expect("a parity node");
+    assert_eq!(earlier.payload.concat().len(), LEN_BYTES);
     let (body, route) = data_write(&[8, 9], &data);
     let tag = world.send_routed(WRITER, cap(VOLUME, Epoch(1)), body, Some(route), &data);
     let [(_, product), (to, nothing)] = &world.relayed[..] else { panic!("two parity nodes") };
@@ -134,10 +141,10 @@ fn a_data_node_without_memory_passes_nothing_on_but_the_fact() {
     let RequestBody::ShardWrite { shard, checksums, .. } = &nothing.body else { panic!("a write") };
     assert_eq!((*shard, checksums.len()), (ShardIndex(5), 0));
     assert!(nothing.route.as_ref().is_some_and(|route| route.is_contribution()));
-    for (index, result) in [(0, Ok(())), (1, DENIED)] {
-        let (from, request) = &world.relayed[index];
+    let sent = [&(slow, earlier), &world.relayed[0], &world.relayed[1]];
+    let sent = sent.map(|(from, request)| (from.clone(), request.tag));
+    for ((from, tag), result) in sent.into_iter().zip([Ok(()), Ok(()), DENIED]) {
         let outcome = Outcome { node: from.node, result };
-        let (from, tag) = (from.clone(), request.tag);
         let reply = Reply { tag, result: Ok(ReplyBody::Outcomes(vec![outcome])), slots_free: 0 };
         world.node.handle(NOW_NS, NodeEvent::Relayed { from, reply });
     }
@@ -180,6 +187,24 @@ fn an_empty_contribution_ends_its_sum_and_no_other() {
         assert_eq!(read(&mut world, piece(number)), Ok(ReplyBody::Data(sum(3).into())));
     }
     assert!(read(&mut world, piece(2)).is_err());
+}
+
+/// The node knows of a denied sum for as long as data nodes may wait for it, which is longer than
+/// it waits for them itself.
+#[test]
+fn a_late_contribution_to_a_denied_sum_is_denied() {
+    let mut world = world();
+    let nothing = contribute_nothing(&mut world, 0, 0, 3);
+    assert_eq!(world.take(nothing), own(DENIED));
+    let wait_ns = u64::from(WAIT_MS) * 1_000_000;
+    world.now_ns += wait_ns / 2 + 1;
+    let late = contribute_at(&mut world, 0, 1, 3);
+    assert_eq!(world.take(late), own(DENIED));
+    world.now_ns += wait_ns / 2;
+    let again = contribute_at(&mut world, 0, 2, 3);
+    assert_eq!(world.take(again), None, "a new sum");
+    expire(&mut world);
+    world.settle();
 }
 
 /// Only a contribution may be empty. A peer without a pass or a capability ends nothing.
@@ -256,7 +281,8 @@ fn all_volumes_share_the_memory_for_sums() {
 /// Contributions that wait are entries of the request table.
 #[test]
 fn one_volume_has_a_bounded_number_of_contributions_that_wait() {
-    let mut world = world();
+    let memory = ParityMemory::new(limits::PARITY_MEMORY_BYTES);
+    let mut world = world_sharing(memory.clone());
     let most = limits::GATHERING_PER_VOLUME_MAX;
     let count = u8::MAX;
     let send = |world: &mut World, at: usize| {
@@ -266,6 +292,7 @@ fn one_volume_has_a_bounded_number_of_contributions_that_wait() {
     assert_eq!(world.node.in_flight().0, most);
     let more = send(&mut world, most);
     assert_eq!(world.take(more), own(DENIED));
+    assert_eq!(memory.usage().denied, 0, "it is not the memory that lacks");
     // So the sum is given up, and what was added with it.
     assert!(tags[2 * 254..].iter().all(|tag| world.take(*tag) == own(DENIED)));
     assert_eq!(world.node.in_flight().0, 2 * 254);

@@ -74,7 +74,7 @@ pub struct ParityMemoryReport {
     pub sums_bytes: u64,
     /// Used by what data nodes send to them; at most half.
     pub products_bytes: u64,
-    /// Pieces since the start for which there was none.
+    /// Sums and products since the start for which there was none.
     pub denied: u64,
 }
 
