@@ -10,22 +10,29 @@ use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
 use crate::segment::SegmentIndex;
 
-/// How often the volume asks a busy node to delete segments.
+/// How often the volume asks a node to delete segments that refuses for now.
 const DELETE_TRIES: u32 = 50;
 /// Segments that one request deletes. A node takes up to 4096 in one request. With a quarter of
 /// that, the request has 8 KiB of names, far below the longest body that the protocol allows.
 pub const SEGMENTS_PER_DELETE: usize = 1024;
 
+/// Whether a node may delete later what it does not delete now. It is busy, or the request waited on
+/// its way until its secret was retired or its capability had expired.
+fn refuses_for_now(error: &NodeError) -> bool {
+    matches!(error, NodeError::Busy | NodeError::Capability(_))
+}
+
 /// Deletes segments from nodes. A node that misses this was lost, or this function gives it up.
 /// When the node joins, its list shows segments that the table lacks.
 async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
     let body = RequestBody::ShardDelete { segments: segments.to_vec() };
+    let mut refusals = Vec::new();
     for _ in 0..DELETE_TRIES {
         let answers = ctx.call_all(&nodes, &body).await;
-        nodes.clear();
+        refusals.clear();
         for (node, answer) in answers {
             match answer {
-                Err(NodeError::Busy) => nodes.push(node),
+                Err(error) if refuses_for_now(&error) => refusals.push((node, error)),
                 Err(error @ (NodeError::Io(_) | NodeError::Invalid(_))) => {
                     let why = format!("deleting shards: {error}");
                     ctx.with(|core| core.give_up_node(node, &why));
@@ -33,13 +40,15 @@ async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[Segme
                 _ => {}
             }
         }
-        if nodes.is_empty() {
+        if refusals.is_empty() {
             return;
         }
+        nodes = refusals.iter().map(|(node, _)| *node).collect();
         ctx.sleep_ms(RETRY_MS).await;
     }
-    for node in nodes {
-        ctx.with(|core| core.give_up_node(node, "deleting shards: it is busy for too long"));
+    for (node, error) in refusals {
+        let why = format!("deleting shards, for too long: {error}");
+        ctx.with(|core| core.give_up_node(node, &why));
     }
 }
 
@@ -86,7 +95,7 @@ impl VolumeCore {
     }
 
     /// A node has answered a deletion that the volume sent in this session. `Some(true)` if the
-    /// node is busy, and still has what it should delete. If its disk failed, the node is given up.
+    /// node refused for now, and still has what it should delete. If its disk failed, the node is given up.
     /// `None` if the node was lost meanwhile: when it joins, the volume compares its shards.
     pub fn leftover_stays(
         &mut self,
@@ -100,6 +109,45 @@ impl VolumeCore {
         if let Err(error @ (NodeError::Io(_) | NodeError::Invalid(_))) = answer {
             self.give_up_node(node, &format!("deleting shards: {error}"));
         }
-        Some(matches!(answer, Err(NodeError::Busy)))
+        Some(answer.as_ref().is_err_and(refuses_for_now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_proto::CapabilityError;
+
+    use super::*;
+    use crate::script::{Script, Sent};
+
+    fn deletions(script: &mut Script) -> Vec<Sent> {
+        let sent = script.sent();
+        let of_shards = |sent: &Sent| matches!(sent.request.body, RequestBody::ShardDelete { .. });
+        sent.into_iter().filter(of_shards).collect()
+    }
+
+    /// The slots of a deleted segment come back on every node, also if the secret that signed the
+    /// deletion was retired on its way (seed 9001509).
+    #[test]
+    fn a_deletion_that_a_node_refuses_for_now_is_sent_again() {
+        for refusal in [NodeError::Busy, NodeError::Capability(CapabilityError::Retired)] {
+            let mut script = Script::serving(6);
+            let handle = script.add_segment(&[None; 6]);
+            script.start(move |ctx| async move { free_segments(&ctx, &[handle]).await });
+            let sent = deletions(&mut script);
+            assert_eq!(sent.len(), 6);
+            script.answer(&sent[3], Err(refusal.clone()));
+            for at in [0, 1, 2, 4, 5] {
+                script.done(&sent[at]);
+            }
+            assert!(deletions(&mut script).is_empty());
+            script.wait_ms(RETRY_MS);
+            let again = deletions(&mut script);
+            assert_eq!(again.iter().map(|sent| sent.node).collect::<Vec<_>>(), [sent[3].node]);
+            script.core(|core| assert_eq!(core.segments_freeing, 1, "its slots count as taken"));
+            script.done(&again[0]);
+            assert!(deletions(&mut script).is_empty());
+            script.core(|core| assert_eq!(core.segments_freeing, 0));
+        }
     }
 }
