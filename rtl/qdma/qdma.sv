@@ -157,15 +157,6 @@ module qdma
     .unsent_i(unsent), .interrupting_i(interrupting)
   );
 
-  // A function that is being reset has no host memory.
-  windows_t [FUNCTIONS-1:0] guard_windows;
-  always_comb begin
-    guard_windows = windows_o;
-    for (int unsigned f = 0; f < FUNCTIONS; f++) begin
-      if (function_reset_i[f]) guard_windows[f].host = '0;
-    end
-  end
-
   // Reads of host memory: contexts, descriptors, copies.
   logic [2:0] read_valid, read_ready;
   host_read_t [2:0] reads;
@@ -346,14 +337,15 @@ module qdma
   );
 
   qdma_read_guard i_read_guard (
-    .clk_i, .rst_ni, .windows_i(guard_windows), .refused_o(refused[0]),
+    .clk_i, .rst_ni, .windows_i(windows_o), .reset_i(function_reset_i), .refused_o(refused[0]),
     .in_valid_i(merged_read_valid), .in_ready_o(merged_read_ready), .in_i(merged_read),
     .in_data_valid_o(data_valid), .in_data_o(data),
     .host_valid_o(host_read_valid_o), .host_ready_i(host_read_ready_i), .host_o(host_read_data_o),
     .host_data_valid_i, .host_data_ready_o, .host_data_i(host_data_data_i)
   );
   qdma_write_guard i_write_guard (
-    .clk_i, .rst_ni, .windows_i(guard_windows), .refused_o(refused[1]), .idle_o(writes_idle),
+    .clk_i, .rst_ni, .windows_i(windows_o), .reset_i(function_reset_i), .refused_o(refused[1]),
+    .idle_o(writes_idle),
     .in_valid_i(merged_write_valid), .in_ready_o(merged_write_ready), .in_i(merged_write),
     .done_valid_o(done_valid), .done_error_o(done_error), .done_note_o(done_note),
     .host_valid_o(host_write_valid_o), .host_ready_i(host_write_ready_i), .host_o(host_write_data_o)

@@ -10,6 +10,7 @@ mod fault_injection;
 mod host;
 mod memory;
 mod pcie;
+mod resets;
 mod testbench;
 mod traffic;
 
