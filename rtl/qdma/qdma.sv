@@ -130,6 +130,10 @@ module qdma
   logic unsent;
   logic [FUNCTIONS-1:0] interrupting, reset_ended, clear;
 
+  // The reset of function 0 is that of all functions, whatever the host holds for the others.
+  logic [FUNCTIONS-1:0] resets;
+  assign resets = function_reset_i | {FUNCTIONS{function_reset_i[0]}};
+
   assign mmio_ready_o = regs_ready && !clearing;
   qdma_regs #(.QUEUE_SETS(QUEUE_SETS)) i_regs (
     .clk_i, .rst_ni,
@@ -140,15 +144,15 @@ module qdma
     .event_valid_o(regs_valid), .event_ready_i(regs_event_ready), .event_o(regs_event),
     .event_done_i(regs_done), .event_bad_i(event_bad), .event_data_i(event_data),
     .unsent_i(unsent),
-    .reset_i(function_reset_i), .reset_ended_i(reset_ended),
+    .reset_i(resets), .reset_ended_i(reset_ended),
     .windows_o, .queues_o(queues), .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused),
     .device_i, .idle_o(regs_idle)
   );
 
   qdma_function_reset #(.QUEUE_SETS(QUEUE_SETS)) i_function_reset (
     .clk_i, .rst_ni, .idle_o(reset_idle),
-    .reset_i(function_reset_i), .ended_o(reset_ended), .done_o(function_reset_done_o),
-    .clear_o(clear),
+    .reset_i(resets), .held_i(function_reset_i), .ended_o(reset_ended),
+    .done_o(function_reset_done_o), .clear_o(clear),
     .queues_i(queues),
     .regs_valid_i(regs_valid), .regs_ready_o(regs_event_ready), .regs_event_i(regs_event),
     .regs_done_o(regs_done),
@@ -311,7 +315,7 @@ module qdma
 
   qdma_completion i_completion (
     .clk_i, .rst_ni, .vectors_i(vectors), .idle_o(completion_idle),
-    .reset_i(function_reset_i), .interrupting_o(interrupting),
+    .reset_i(resets), .interrupting_o(interrupting),
     .asked_set_i(event_asked.set), .unsent_o(unsent),
     .room_o(completion_room), .valid_i(act_valid && act.complete), .set_i(act_ring.set),
     .completion_i(act.completion),
@@ -337,14 +341,14 @@ module qdma
   );
 
   qdma_read_guard i_read_guard (
-    .clk_i, .rst_ni, .windows_i(windows_o), .reset_i(function_reset_i), .refused_o(refused[0]),
+    .clk_i, .rst_ni, .windows_i(windows_o), .reset_i(resets), .refused_o(refused[0]),
     .in_valid_i(merged_read_valid), .in_ready_o(merged_read_ready), .in_i(merged_read),
     .in_data_valid_o(data_valid), .in_data_o(data),
     .host_valid_o(host_read_valid_o), .host_ready_i(host_read_ready_i), .host_o(host_read_data_o),
     .host_data_valid_i, .host_data_ready_o, .host_data_i(host_data_data_i)
   );
   qdma_write_guard i_write_guard (
-    .clk_i, .rst_ni, .windows_i(windows_o), .reset_i(function_reset_i), .refused_o(refused[1]),
+    .clk_i, .rst_ni, .windows_i(windows_o), .reset_i(resets), .refused_o(refused[1]),
     .idle_o(writes_idle),
     .in_valid_i(merged_write_valid), .in_ready_o(merged_write_ready), .in_i(merged_write),
     .done_valid_o(done_valid), .done_error_o(done_error), .done_note_o(done_note),

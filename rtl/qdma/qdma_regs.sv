@@ -13,9 +13,9 @@
 // A queue set whose completions have not all left the device reads as RESETTING instead of DISABLED,
 // because its driver may use the memory of a disabled set again.
 //
-// A function that is being reset has no errors, and writes to its page have no effect. When the reset
-// of function 0 is done, and with it those of all others that are under way, the function table is
-// empty, as after the device's reset.
+// A function that is being reset has no errors, and writes to its page have no effect. The reset of
+// function 0 is that of all functions. When it is done, the function table is empty, as after the
+// device's reset.
 //
 // A write has all eight bytes of a register, or the low four bytes of a doorbell. A write without a
 // byte has no effect. A read returns all eight bytes; the host takes those that it asked for.
@@ -280,7 +280,7 @@ module qdma_regs
       for (int unsigned f = 0; f < FUNCTIONS; f++) begin
         if (reset_i[f]) errors_q[f] <= '0;
       end
-      if (reset_i[0] && reset_i == reset_ended_i) begin
+      if (reset_i[0] && reset_ended_i == '1) begin
         windows_q <= '0;
         queues_q <= '0;
       end

@@ -1,14 +1,109 @@
 //! Function-level reset, and the function table: what a reset promises, whatever the host's shell
 //! and function 0 do meanwhile.
 
-use fieldstone_fpga::regs::{H2cOp, QueueState, descriptor_flag, register};
+use fieldstone_fpga::regs::{
+    C2hOp, H2cOp, MAX_FUNCTIONS, QueueState, descriptor, descriptor_flag, function_table, register,
+};
 use fieldstone_rtl_qdma as designs;
 
-use crate::driver::{DescriptorCase, H2C, Queue, SETS};
+use crate::driver::{C2H, DescriptorCase, H2C, Queue, SETS};
 use crate::testbench::{Testbench, Timing};
 use crate::traffic::{self, Traffic};
 
+const DISABLED: (u64, u64) = (QueueState::Disabled as u64, 0);
 const ENABLED: (u64, u64) = (QueueState::Enabled as u64, 0);
+const ALL: u64 = 0xffff;
+
+fn entry(function: u64) -> u64 {
+    function_table::BASE + function * function_table::STRIDE
+}
+
+/// The QUEUES of a function.
+fn queues(first: u64, count: u64, vector: u64) -> u64 {
+    function_table::QUEUES_FIRST.with(first)
+        | function_table::QUEUES_COUNT.with(count)
+        | function_table::QUEUES_VECTOR.with(vector)
+}
+
+/// Posts a coding job, and behind it (by AFTER) a copy of card memory to the host.
+fn code_and_copy(queue: &mut Queue, tb: &mut Testbench) {
+    let code = DescriptorCase::new(H2cOp::Code as u64, descriptor_flag::COMPLETE);
+    let copy = DescriptorCase::new(C2hOp::Copy as u64, descriptor_flag::COMPLETE)
+        .moving(queue.card, queue.host, 4096)
+        .with(descriptor::AFTER, 1);
+    queue.post(tb, H2C, vec![code.moving(queue.card, 0, 64)]);
+    queue.post(tb, C2H, vec![copy]);
+    queue.ring(tb, H2C);
+    queue.ring(tb, C2H);
+    tb.cycles(1000);
+}
+
+fn is_table_empty(tb: &mut Testbench) -> bool {
+    (0..MAX_FUNCTIONS as u64).all(|function| {
+        [function_table::HOST_END, function_table::CARD_END, function_table::QUEUES]
+            .into_iter()
+            .all(|offset| tb.read(0, entry(function) + offset) == 0)
+    })
+}
+
+/// A shell that answers the reset of each function as soon as it is done, the slowest one last.
+/// Function 0 is the last to be done, so the table is empty.
+#[test]
+fn the_table_is_empty_though_each_reset_ends_by_itself() {
+    let mut tb = Testbench::new(&designs::QDMA, Timing::constant(31), SETS);
+    let mut slow = Queue::new(3, 0, [2, 2, 2]);
+    slow.enable(&mut tb, false);
+    tb.engines[1].hung = true;
+    code_and_copy(&mut slow, &mut tb);
+    let mut held = ALL;
+    tb.hold_resets(held);
+    for _ in 0..4000 {
+        tb.cycle();
+        held &= !tb.resets_done();
+        tb.hold_resets(held);
+    }
+    assert_eq!(held, 1 << 3 | 1, "function 0 waits for the slow one");
+    // A guest that works on: its function has no way to enable a queue set before function 0 is
+    // done.
+    let guest = Queue::new(5, 0, [2, 2, 2]);
+    guest.start_enable(&mut tb, &guest.context_bytes(false));
+    assert_eq!(guest.control(&mut tb), DISABLED);
+    tb.engines[1].hung = false;
+    for _ in 0..4000 {
+        tb.cycle();
+        held &= !tb.resets_done();
+        tb.hold_resets(held);
+    }
+    assert_eq!(held, 0);
+    assert!(is_table_empty(&mut tb));
+    assert_eq!(tb.resets_done(), 0);
+}
+
+/// A shell that gives function 0 a reset, and its virtual functions none of their own.
+#[test]
+fn the_reset_of_function_0_is_that_of_all() {
+    let mut tb = Testbench::new(&designs::QDMA, Timing::random(32, 0.1), SETS);
+    let mut all: Vec<Traffic> = [(0, 0), (3, 1), (15, 3)]
+        .into_iter()
+        .map(|(function, number)| {
+            let mut queue = Queue::new(function, number, [3, 3, 4]);
+            queue.enable(&mut tb, true);
+            Traffic::new(queue, 100)
+        })
+        .collect();
+    (0..3000).for_each(|_| traffic::cycle(&mut tb, &mut all));
+    tb.reset_functions(1);
+    let before = tb.host.bytes.clone();
+    tb.cycles(3000);
+    assert!(before == tb.host.bytes, "the device wrote to memory after the reset");
+    assert!(is_table_empty(&mut tb));
+    for function in 0..MAX_FUNCTIONS as u64 {
+        tb.write(0, entry(function) + function_table::QUEUES, queues(function * SETS, SETS, 0));
+    }
+    for traffic in &all {
+        assert_eq!(traffic.queue.control(&mut tb), DISABLED);
+    }
+}
 
 /// FAULTS counts what a tenant did wrong. Accesses that a reset cuts off are none.
 #[test]
