@@ -128,7 +128,7 @@ module qdma
   fs_regs_pkg::function_table_queues_t [FUNCTIONS-1:0] queues;
 
   logic unsent;
-  logic [FUNCTIONS-1:0] interrupting, reset_ended, clear;
+  logic [FUNCTIONS-1:0] interrupting, reset_ended, clear, enabled, unsent_of;
 
   // The reset of function 0 is that of all functions, whatever the host holds for the others.
   logic [FUNCTIONS-1:0] resets;
@@ -143,7 +143,7 @@ module qdma
     .context_address_o(context_address),
     .event_valid_o(regs_valid), .event_ready_i(regs_event_ready), .event_o(regs_event),
     .event_done_i(regs_done), .event_bad_i(event_bad), .event_data_i(event_data),
-    .unsent_i(unsent),
+    .unsent_i(unsent), .in_use_i(enabled | unsent_of),
     .reset_i(resets), .reset_ended_i(reset_ended),
     .windows_o, .queues_o(queues), .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused),
     .device_i, .idle_o(regs_idle)
@@ -187,7 +187,7 @@ module qdma
   actions_t act;
 
   qdma_context #(.QUEUE_SETS(QUEUE_SETS)) i_context (
-    .clk_i, .rst_ni, .clearing_o(clearing), .idle_o(context_idle),
+    .clk_i, .rst_ni, .clearing_o(clearing), .idle_o(context_idle), .enabled_o(enabled),
     .mmio_valid_i(event_valid), .mmio_ready_o(event_ready), .mmio_event_i(event_asked),
     .mmio_done_o(event_done), .mmio_bad_o(event_bad), .mmio_data_o(event_data),
     .loaded_valid_i(loaded_valid), .loaded_ready_o(loaded_ready), .loaded_set_i(loaded_set),
@@ -316,7 +316,7 @@ module qdma
   qdma_completion i_completion (
     .clk_i, .rst_ni, .vectors_i(vectors), .idle_o(completion_idle),
     .reset_i(resets), .interrupting_o(interrupting),
-    .asked_set_i(event_asked.set), .unsent_o(unsent),
+    .asked_set_i(event_asked.set), .unsent_o(unsent), .unsent_of_o(unsent_of),
     .room_o(completion_room), .valid_i(act_valid && act.complete), .set_i(act_ring.set),
     .completion_i(act.completion),
     .write_valid_o(write_valid[0]), .write_ready_i(write_ready[0]), .write_o(writes[0]),

@@ -2,16 +2,20 @@
 //! and function 0 do meanwhile.
 
 use fieldstone_fpga::regs::{
-    C2hOp, H2cOp, MAX_FUNCTIONS, QueueState, descriptor, descriptor_flag, function_table, register,
+    C2hOp, H2cOp, MAX_FUNCTIONS, QueueCommand, QueueState, descriptor, descriptor_flag,
+    function_table, queue, register,
 };
 use fieldstone_rtl_qdma as designs;
 
 use crate::driver::{C2H, DescriptorCase, H2C, Queue, SETS};
-use crate::testbench::{Testbench, Timing};
+use crate::testbench::{HOST_WINDOW, Testbench, Timing, vector};
 use crate::traffic::{self, Traffic};
 
 const DISABLED: (u64, u64) = (QueueState::Disabled as u64, 0);
 const ENABLED: (u64, u64) = (QueueState::Enabled as u64, 0);
+const RESETTING: (u64, u64) = (QueueState::Resetting as u64, 0);
+const ABSENT: (u64, u64) = (QueueState::Absent as u64, 0);
+const REFUSED: u64 = register::FUNCTION_ERRORS_REGISTER_ACCESS.with(1);
 const ALL: u64 = 0xffff;
 
 fn entry(function: u64) -> u64 {
@@ -23,6 +27,11 @@ fn queues(first: u64, count: u64, vector: u64) -> u64 {
     function_table::QUEUES_FIRST.with(first)
         | function_table::QUEUES_COUNT.with(count)
         | function_table::QUEUES_VECTOR.with(vector)
+}
+
+fn command(queue: &Queue, tb: &mut Testbench, command: QueueCommand) {
+    let value = queue::CONTROL_COMMAND.with(command as u64);
+    tb.write(queue.function, queue.register(queue::CONTROL), value);
 }
 
 /// Posts a coding job, and behind it (by AFTER) a copy of card memory to the host.
@@ -102,6 +111,110 @@ fn the_reset_of_function_0_is_that_of_all() {
     }
     for traffic in &all {
         assert_eq!(traffic.queue.control(&mut tb), DISABLED);
+    }
+}
+
+/// A read of a queue set that the function does not have says so, and not that it is DISABLED.
+#[test]
+fn a_queue_set_of_others_is_absent() {
+    let mut tb = Testbench::new(&designs::QDMA, Timing::constant(33), SETS);
+    let range = register::FUNCTION_ERRORS_DOORBELL_RANGE.with(1);
+    let mut beyond = Queue::new(2, 0, [2, 2, 2]);
+    beyond.number = SETS;
+    assert_eq!(beyond.control(&mut tb), ABSENT);
+    assert_eq!(tb.take_errors(2), range);
+    // The doorbells of the same set read as those of any other.
+    assert_eq!(tb.read(2, beyond.register(queue::H2C_PRODUCER)), 0);
+    assert_eq!(tb.take_errors(2), range);
+    // A row that names more queue sets than the device has.
+    tb.write(0, entry(2) + function_table::QUEUES, queues(63, 3, 0));
+    for (number, state) in [(0, DISABLED), (1, ABSENT), (2, ABSENT), (3, ABSENT)] {
+        beyond.number = number;
+        assert_eq!(beyond.control(&mut tb), state, "number {number}");
+    }
+}
+
+/// Function 0 cannot take a queue set away that is at work: neither its owner's read of CONTROL nor
+/// the reset of its function would know of it.
+#[test]
+fn a_function_keeps_the_queue_sets_that_it_uses() {
+    const FUNCTION: u64 = 5;
+    let mut tb = Testbench::new(&designs::QDMA, Timing::constant(34), SETS);
+    let mut queue = Queue::new(FUNCTION, 1, [2, 2, 2]);
+    queue.enable(&mut tb, false);
+    tb.engines[1].hung = true;
+    code_and_copy(&mut queue, &mut tb);
+    let row = entry(FUNCTION) + function_table::QUEUES;
+    let first = FUNCTION * SETS;
+    let mut expect = |tb: &mut Testbench, value: u64, is_taken: bool| {
+        let before = tb.read(0, row);
+        tb.write(0, row, value);
+        let after = tb.read(0, row);
+        assert_eq!(after, if is_taken { value } else { before }, "{value:#x}");
+        assert_eq!(tb.take_errors(0), if is_taken { 0 } else { REFUSED }, "{value:#x}");
+    };
+    let fewer = queues(first, SETS - 1, vector(FUNCTION));
+    for others in [fewer, queues(first + 1, SETS, 1), queues(first - 1, SETS + 1, 1), 0] {
+        expect(&mut tb, others, false);
+    }
+    // Another vector, and more queue sets behind.
+    expect(&mut tb, queues(first, SETS, 7), true);
+    expect(&mut tb, queues(first, SETS + 1, vector(FUNCTION)), true);
+    command(&queue, &mut tb, QueueCommand::Reset);
+    expect(&mut tb, fewer, false);
+    assert_eq!(queue.control(&mut tb), RESETTING);
+    tb.hold_resets(1 << FUNCTION);
+    tb.cycles(3000);
+    assert_eq!(tb.resets_done(), 0, "the job has not ended");
+    tb.engines[1].hung = false;
+    tb.cycles(1000);
+    assert_eq!(tb.resets_done(), 1 << FUNCTION);
+    let range = (FUNCTION * HOST_WINDOW) as usize..((FUNCTION + 1) * HOST_WINDOW) as usize;
+    let before = tb.host.bytes[range.clone()].to_vec();
+    tb.hold_resets(0);
+    tb.cycles(3000);
+    assert!(before == tb.host.bytes[range], "the device wrote to memory after the reset");
+    expect(&mut tb, fewer, true);
+    expect(&mut tb, queues(0, 0, 0), true);
+}
+
+/// A queue set is in use until the last of its completions has left the device.
+#[test]
+fn a_function_keeps_a_queue_set_until_its_completions_have_left() {
+    let mut tb = Testbench::new(&designs::QDMA, Timing::constant(35), SETS);
+    let mut queue = Queue::new(1, 0, [3, 3, 4]);
+    queue.enable(&mut tb, false);
+    tb.cycles(2000);
+    for _ in 0..3 {
+        queue.post(&mut tb, H2C, vec![DescriptorCase::new(0, descriptor_flag::COMPLETE)]);
+    }
+    queue.ring(&mut tb, H2C);
+    // The descriptors come in; then the host takes no write.
+    tb.cycles(250);
+    tb.host.stall = 1.0;
+    tb.cycles(1000);
+    assert!(queue.poll(&tb).is_none(), "no completion has left");
+    command(&queue, &mut tb, QueueCommand::Reset);
+    tb.cycles(1000);
+    let row = entry(1) + function_table::QUEUES;
+    tb.write(0, row, 0);
+    assert_eq!((tb.read(0, row), tb.take_errors(0)), (queues(SETS, SETS, vector(1)), REFUSED));
+    tb.host.stall = 0.0;
+    tb.cycles(100);
+    assert_eq!(queue.control(&mut tb), DISABLED);
+    tb.write(0, row, 0);
+    assert_eq!((tb.read(0, row), tb.take_errors(0)), (0, 0));
+    // Every queue set of a function counts.
+    let mut two = [0, 3].map(|number| Queue::new(2, number, [2, 2, 2]));
+    two.iter_mut().for_each(|queue| queue.enable(&mut tb, false));
+    let row = entry(2) + function_table::QUEUES;
+    for (number, expected) in [REFUSED, REFUSED, 0].into_iter().enumerate() {
+        tb.write(0, row, 0);
+        tb.settle();
+        assert_eq!(tb.take_errors(0), expected, "{number} of two are DISABLED");
+        if let Some(queue) = two.get(number) {
+            queue.reset(&mut tb);
+        }
     }
 }
 
