@@ -146,7 +146,7 @@ fn a_function_keeps_the_queue_sets_that_it_uses() {
     code_and_copy(&mut queue, &mut tb);
     let row = entry(FUNCTION) + function_table::QUEUES;
     let first = FUNCTION * SETS;
-    let mut expect = |tb: &mut Testbench, value: u64, is_taken: bool| {
+    let expect = |tb: &mut Testbench, value: u64, is_taken: bool| {
         let before = tb.read(0, row);
         tb.write(0, row, value);
         let after = tb.read(0, row);
