@@ -148,10 +148,10 @@ module fs_card_gate
     .level_o    ()
   );
 
-  assert property (@(posedge clk_i) disable iff (!rst_ni) taken |-> request_space)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !taken || request_space)
   else $error("no space for a request");
-  assert property (@(posedge clk_i) disable iff (!rst_ni) checking_q[2] |-> result_space)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !checking_q[2] || result_space)
   else $error("no space for a check result");
-  assert property (@(posedge clk_i) disable iff (!rst_ni) valid_o |-> request_valid)
+  assert property (@(posedge clk_i) disable iff (!rst_ni) !valid_o || request_valid)
   else $error("a check result without a request");
 endmodule

@@ -128,7 +128,11 @@ module qdma
   fs_regs_pkg::function_table_queues_t [FUNCTIONS-1:0] queues;
 
   logic unsent;
-  logic [FUNCTIONS-1:0] interrupting, reset_ended, clear;
+  logic [FUNCTIONS-1:0] interrupting, reset_ended, clear, enabled, unsent_of;
+
+  // The reset of function 0 is that of all functions, whatever the host holds for the others.
+  logic [FUNCTIONS-1:0] resets;
+  assign resets = function_reset_i | {FUNCTIONS{function_reset_i[0]}};
 
   assign mmio_ready_o = regs_ready && !clearing;
   qdma_regs #(.QUEUE_SETS(QUEUE_SETS)) i_regs (
@@ -139,16 +143,16 @@ module qdma
     .context_address_o(context_address),
     .event_valid_o(regs_valid), .event_ready_i(regs_event_ready), .event_o(regs_event),
     .event_done_i(regs_done), .event_bad_i(event_bad), .event_data_i(event_data),
-    .unsent_i(unsent),
-    .reset_i(function_reset_i), .reset_ended_i(reset_ended),
+    .unsent_i(unsent), .in_use_i(enabled | unsent_of),
+    .reset_i(resets), .reset_ended_i(reset_ended),
     .windows_o, .queues_o(queues), .vectors_o(vectors), .cycles_o(cycles), .refused_i(refused),
     .device_i, .idle_o(regs_idle)
   );
 
   qdma_function_reset #(.QUEUE_SETS(QUEUE_SETS)) i_function_reset (
     .clk_i, .rst_ni, .idle_o(reset_idle),
-    .reset_i(function_reset_i), .ended_o(reset_ended), .done_o(function_reset_done_o),
-    .clear_o(clear),
+    .reset_i(resets), .held_i(function_reset_i), .ended_o(reset_ended),
+    .done_o(function_reset_done_o), .clear_o(clear),
     .queues_i(queues),
     .regs_valid_i(regs_valid), .regs_ready_o(regs_event_ready), .regs_event_i(regs_event),
     .regs_done_o(regs_done),
@@ -156,15 +160,6 @@ module qdma
     .event_done_i(event_done), .event_state_i(fs_regs_pkg::queue_state_e'(event_data[3:0])),
     .unsent_i(unsent), .interrupting_i(interrupting)
   );
-
-  // A function that is being reset has no host memory.
-  windows_t [FUNCTIONS-1:0] guard_windows;
-  always_comb begin
-    guard_windows = windows_o;
-    for (int unsigned f = 0; f < FUNCTIONS; f++) begin
-      if (function_reset_i[f]) guard_windows[f].host = '0;
-    end
-  end
 
   // Reads of host memory: contexts, descriptors, copies.
   logic [2:0] read_valid, read_ready;
@@ -192,7 +187,7 @@ module qdma
   actions_t act;
 
   qdma_context #(.QUEUE_SETS(QUEUE_SETS)) i_context (
-    .clk_i, .rst_ni, .clearing_o(clearing), .idle_o(context_idle),
+    .clk_i, .rst_ni, .clearing_o(clearing), .idle_o(context_idle), .enabled_o(enabled),
     .mmio_valid_i(event_valid), .mmio_ready_o(event_ready), .mmio_event_i(event_asked),
     .mmio_done_o(event_done), .mmio_bad_o(event_bad), .mmio_data_o(event_data),
     .loaded_valid_i(loaded_valid), .loaded_ready_o(loaded_ready), .loaded_set_i(loaded_set),
@@ -320,8 +315,8 @@ module qdma
 
   qdma_completion i_completion (
     .clk_i, .rst_ni, .vectors_i(vectors), .idle_o(completion_idle),
-    .reset_i(function_reset_i), .interrupting_o(interrupting),
-    .asked_set_i(event_asked.set), .unsent_o(unsent),
+    .reset_i(resets), .interrupting_o(interrupting),
+    .asked_set_i(event_asked.set), .unsent_o(unsent), .unsent_of_o(unsent_of),
     .room_o(completion_room), .valid_i(act_valid && act.complete), .set_i(act_ring.set),
     .completion_i(act.completion),
     .write_valid_o(write_valid[0]), .write_ready_i(write_ready[0]), .write_o(writes[0]),
@@ -346,14 +341,15 @@ module qdma
   );
 
   qdma_read_guard i_read_guard (
-    .clk_i, .rst_ni, .windows_i(guard_windows), .refused_o(refused[0]),
+    .clk_i, .rst_ni, .windows_i(windows_o), .reset_i(resets), .refused_o(refused[0]),
     .in_valid_i(merged_read_valid), .in_ready_o(merged_read_ready), .in_i(merged_read),
     .in_data_valid_o(data_valid), .in_data_o(data),
     .host_valid_o(host_read_valid_o), .host_ready_i(host_read_ready_i), .host_o(host_read_data_o),
     .host_data_valid_i, .host_data_ready_o, .host_data_i(host_data_data_i)
   );
   qdma_write_guard i_write_guard (
-    .clk_i, .rst_ni, .windows_i(guard_windows), .refused_o(refused[1]), .idle_o(writes_idle),
+    .clk_i, .rst_ni, .windows_i(windows_o), .reset_i(resets), .refused_o(refused[1]),
+    .idle_o(writes_idle),
     .in_valid_i(merged_write_valid), .in_ready_o(merged_write_ready), .in_i(merged_write),
     .done_valid_o(done_valid), .done_error_o(done_error), .done_note_o(done_note),
     .host_valid_o(host_write_valid_o), .host_ready_i(host_write_ready_i), .host_o(host_write_data_o)

@@ -3,7 +3,7 @@
 // interrupt only tells the driver to look at its completions, so the waiting interrupts of one
 // function are merged. The engine remembers the queue sets of the completions that have not left.
 // qdma_regs asks for this: after a driver learns that its queue set is disabled, it may use the
-// ring's memory for something else.
+// ring's memory for something else. It asks for the functions of these queue sets, too.
 
 /* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
@@ -23,6 +23,7 @@ module qdma_completion
   // Has this queue set completions that have not left? The answer is one cycle old.
   input  set_number_t         asked_set_i,
   output logic                unsent_o,
+  output logic [FUNCTIONS-1:0] unsent_of_o,  // functions with completions that have not left
 
   output logic                room_o,
   input  logic                valid_i,
@@ -97,6 +98,22 @@ module qdma_completion
         oldest_q <= oldest_q + 1'b1;
       end
     end
+  end
+
+  // How many each function has.
+  logic [FUNCTIONS-1:0][$clog2(UNSENT):0] counts_q;
+  always_ff @(posedge clk_i) begin
+    for (int unsigned f = 0; f < FUNCTIONS; f++) begin
+      if (!rst_ni) counts_q[f] <= '0;
+      else begin
+        counts_q[f] <= counts_q[f]
+            + ($clog2(UNSENT) + 1)'(valid_i && completion_i.owner == fs_pkg::function_t'(f))
+            - ($clog2(UNSENT) + 1)'(done_valid_i && done_note_i.number == 8'(f));
+      end
+    end
+  end
+  for (genvar f = 0; f < FUNCTIONS; f++) begin : gen_counts
+    assign unsent_of_o[f] = counts_q[f] != '0;
   end
 
   assert property (@(posedge clk_i) disable iff (!rst_ni) !valid_i || !unsent_q[newest_q])

@@ -26,6 +26,7 @@ module qdma_context
   input  logic               rst_ni,
   output logic               clearing_o,
   output logic               idle_o,  // no event is under way or waits
+  output logic [fs_regs_pkg::MAX_FUNCTIONS-1:0] enabled_o,  // functions with sets not DISABLED
 
   // Doorbells and CONTROL. Each access gets one answer.
   input  logic               mmio_valid_i,
@@ -278,6 +279,29 @@ module qdma_context
   end
   assign clearing_o = state_q == CLEAR;
   assign idle_o = state_q == IDLE && push_q == '0 && !follow_arrived_q && !follow_ended_q;
+
+  // ---- Queue sets that are not DISABLED, by owner -----------------------------------------------
+
+  logic [fs_regs_pkg::MAX_FUNCTIONS-1:0][SET_BITS:0] enabled_q;
+  logic begins, ends;
+  assign begins = read_q.state == fs_regs_pkg::QUEUE_STATE_DISABLED;
+  assign ends = written.state == fs_regs_pkg::QUEUE_STATE_DISABLED;
+
+  always_ff @(posedge clk_i) begin
+    for (int unsigned f = 0; f < fs_regs_pkg::MAX_FUNCTIONS; f++) begin
+      if (!rst_ni) enabled_q[f] <= '0;
+      else if (state_q == WAKE && set_q.owner == fs_pkg::function_t'(f)) begin
+        enabled_q[f] <= enabled_q[f] + (SET_BITS + 1)'(begins) - (SET_BITS + 1)'(ends);
+      end
+    end
+  end
+  for (genvar f = 0; f < fs_regs_pkg::MAX_FUNCTIONS; f++) begin : gen_enabled
+    assign enabled_o[f] = enabled_q[f] != '0;
+  end
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni)
+    state_q != WAKE || !ends || begins || enabled_o[set_q.owner])
+  else $error("a queue set ends that did not begin");
 
   // ---- Actions --------------------------------------------------------------------------------
 

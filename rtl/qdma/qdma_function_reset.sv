@@ -1,6 +1,11 @@
-// Function-level reset (PCIe, section 6.6.2). The host holds reset_i of a function until done_o
-// rises. Meanwhile the register file ignores writes to the function's page, and the guards let no
-// access of the function to host memory out.
+// Function-level reset (PCIe, section 6.6.2). The host holds held_i of a function until done_o
+// rises. Meanwhile the register file ignores writes to the function's page, and the guards refuse
+// the function's accesses to host memory. An access that a guard took before still leaves; done_o
+// waits for it.
+//
+// reset_i has the functions that are reset: those that the host holds, and with function 0 all of
+// them. So function 0 is done after all others, even if the host no longer holds these: the register
+// file empties the function table when the last one has ended.
 //
 // The unit resets every queue set of the function, and then reads their states until all are
 // DISABLED, and their completions and interrupts have left. Both are events of qdma_context, as the
@@ -24,6 +29,7 @@ module qdma_function_reset
   output logic                  idle_o,
 
   input  logic [FUNCTIONS-1:0]  reset_i,
+  input  logic [FUNCTIONS-1:0]  held_i,
   output logic [FUNCTIONS-1:0]  ended_o,  // one cycle before done_o
   output logic [FUNCTIONS-1:0]  done_o,
   output logic [FUNCTIONS-1:0]  clear_o,  // all queue sets of the function have got their reset
@@ -92,7 +98,8 @@ module qdma_function_reset
       numbers_q <= '0;
       are_reset_q <= '0;
     end else begin
-      done_o <= done_q & reset_i;
+      done_o <= done_q & held_i;
+      if (done_q != '1) done_o[0] <= 1'b0;
       for (int unsigned f = 0; f < FUNCTIONS; f++) begin
         if (!reset_i[f]) begin
           done_q[f] <= 1'b0;

@@ -2,6 +2,10 @@
 // inside its function's window, the guard does not forward it. The guard answers it with error
 // beats of zeros. The units before the guard have checked descriptors, but the guard does not rely
 // on these checks.
+//
+// A function that is being reset has no window. What the guard refuses for that reason is no fault
+// of the function, and refused_o does not count it. The guard looks when a request enters: at most
+// two requests that entered before the reset leave after it.
 
 /* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
@@ -11,7 +15,8 @@ module qdma_read_guard
   input  logic        clk_i,
   input  logic        rst_ni,
   input  windows_t [FUNCTIONS-1:0] windows_i,
-  output logic        refused_o,  // one more refused request
+  input  logic [FUNCTIONS-1:0] reset_i,  // functions that are being reset
+  output logic        refused_o,  // one more request outside of its function's window
 
   input  logic        in_valid_i,
   output logic        in_ready_o,
@@ -28,7 +33,7 @@ module qdma_read_guard
 );
   // ---- Requests: look up the window, then compare ---------------------------------------------
 
-  logic valid_q, compared_q, inside_q, move, leave;
+  logic valid_q, compared_q, cut_off_q, counts_q, inside_q, move, leave;
   host_read_t request_q;
   window_t window_q;
   logic [57:0] last_beat;
@@ -45,10 +50,12 @@ module qdma_read_guard
     if (in_valid_i && in_ready_o) begin
       request_q <= in_i;
       window_q <= windows_i[in_i.owner].host;
+      cut_off_q <= reset_i[in_i.owner];
     end
     if (valid_q && move) begin
       host_o <= request_q;
-      inside_q <= request_q.address >= window_q.base && last_beat < window_q.limit;
+      inside_q <= !cut_off_q && request_q.address >= window_q.base && last_beat < window_q.limit;
+      counts_q <= !cut_off_q;
     end
     if (!rst_ni) begin
       valid_q <= 1'b0;
@@ -70,7 +77,7 @@ module qdma_read_guard
     .out_data_o({refused_tag, refused_two}), .level_o()
   );
   assign host_data_ready_o = !refused_valid;
-  assign refused_o = compared_q && !inside_q && refused_room;
+  assign refused_o = compared_q && !inside_q && refused_room && counts_q;
 
   always_ff @(posedge clk_i) begin
     if (refused_valid) begin

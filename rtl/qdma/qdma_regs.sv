@@ -13,9 +13,13 @@
 // A queue set whose completions have not all left the device reads as RESETTING instead of DISABLED,
 // because its driver may use the memory of a disabled set again.
 //
-// A function that is being reset has no errors, and writes to its page have no effect. When the reset
-// of function 0 is done, and with it those of all others that are under way, the function table is
-// empty, as after the device's reset.
+// A function has its queue sets while it uses one: QUEUES may then give it more of them behind those
+// that it has, and another vector. Else a queue set at work would leave the page of its function, and
+// no reset of the function would find it.
+//
+// A function that is being reset has no errors, and writes to its page have no effect. The reset of
+// function 0 is that of all functions. When it is done, the function table is empty, as after the
+// device's reset.
 //
 // A write has all eight bytes of a register, or the low four bytes of a doorbell. A write without a
 // byte has no effect. A read returns all eight bytes; the host takes those that it asked for.
@@ -49,6 +53,7 @@ module qdma_regs
   input  logic              event_bad_i,
   input  logic [63:0]       event_data_i,
   input  logic              unsent_i,  // the event's queue set has completions in the device
+  input  logic [FUNCTIONS-1:0] in_use_i,  // functions with queue sets that are not DISABLED
 
   // Function-level reset: functions that are being reset, and those whose reset has ended.
   input  logic [FUNCTIONS-1:0] reset_i,
@@ -111,8 +116,10 @@ module qdma_regs
   windows_t entry_windows_q;
   function_table_queues_t entry_queues_q, page_queues_q;
   reg_function_errors_t page_errors_q;
-  logic known, writable, device_only;
+  logic known, writable, device_only, keeps;
   logic [63:0] value;
+  assign keeps = request_q.data[15:0] == entry_queues_q.first
+      && request_q.data[31:16] >= entry_queues_q.count;
   always_comb begin
     known = aligned;
     writable = 1'b0;
@@ -132,7 +139,10 @@ module qdma_regs
           writable = request_q.data[5:0] == '0;
         end
         FUNCTION_TABLE_REG_CARD_END: value = 64'({entry_windows_q.card.limit, 6'd0});
-        FUNCTION_TABLE_REG_QUEUES: value = entry_queues_q;
+        FUNCTION_TABLE_REG_QUEUES: begin
+          value = entry_queues_q;
+          writable = !in_use_i[entry] || keeps;
+        end
         default: known = 1'b0;
       endcase
     end else begin
@@ -235,6 +245,7 @@ module qdma_regs
           end else if (is_queue_q && aligned) begin
             if (!has_queue) begin
               errors_q[request_q.page].doorbell_range <= 1'b1;
+              if (is_control) data_q <= 64'(QUEUE_STATE_ABSENT);
             end else if (!whole && (is_control || !half)) begin
               errors_q[request_q.page].register_access <= 1'b1;
             end else if (is_control && request_q.write) begin
@@ -280,7 +291,7 @@ module qdma_regs
       for (int unsigned f = 0; f < FUNCTIONS; f++) begin
         if (reset_i[f]) errors_q[f] <= '0;
       end
-      if (reset_i[0] && reset_i == reset_ended_i) begin
+      if (reset_i[0] && reset_ended_i == '1) begin
         windows_q <= '0;
         queues_q <= '0;
       end

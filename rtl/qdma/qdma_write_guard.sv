@@ -2,6 +2,10 @@
 // function's window, the guard does not forward it. Writes are posted: the host does not answer
 // them, and a write is done when it has left, or was refused. The guard then gives the write's note
 // back to the write's client, with an error if it was refused.
+//
+// A function that is being reset has no window. What the guard refuses for that reason is no fault
+// of the function, and refused_o does not count it. The guard looks when a write enters: at most two
+// writes that entered before the reset leave after it.
 
 module qdma_write_guard
   import qdma_pkg::*;
@@ -9,7 +13,8 @@ module qdma_write_guard
   input  logic                clk_i,
   input  logic                rst_ni,
   input  windows_t [FUNCTIONS-1:0] windows_i,
-  output logic                refused_o,  // one more refused write
+  input  logic [FUNCTIONS-1:0] reset_i,   // functions that are being reset
+  output logic                refused_o,  // one more write outside of its function's window
   output logic                idle_o,     // every write has left
 
   input  logic                in_valid_i,
@@ -23,7 +28,7 @@ module qdma_write_guard
   input  logic                host_ready_i,
   output host_write_t         host_o
 );
-  logic valid_q, compared_q, inside_q, move, leave;
+  logic valid_q, compared_q, cut_off_q, counts_q, inside_q, move, leave;
   noted_write_t write_q;
   window_t window_q;
   write_note_t note_q;
@@ -36,11 +41,14 @@ module qdma_write_guard
     if (in_valid_i && in_ready_o) begin
       write_q <= in_i;
       window_q <= windows_i[in_i.write.owner].host;
+      cut_off_q <= reset_i[in_i.write.owner];
     end
     if (valid_q && move) begin
       host_o <= write_q.write;
       note_q <= write_q.note;
-      inside_q <= write_q.write.address >= window_q.base && write_q.write.address < window_q.limit;
+      inside_q <= !cut_off_q && write_q.write.address >= window_q.base
+          && write_q.write.address < window_q.limit;
+      counts_q <= !cut_off_q;
     end
     if (!rst_ni) begin
       valid_q <= 1'b0;
@@ -50,7 +58,7 @@ module qdma_write_guard
       if (move) compared_q <= valid_q;
     end
   end
-  assign refused_o = compared_q && leave && !inside_q;
+  assign refused_o = compared_q && leave && !inside_q && counts_q;
 
   assign idle_o = !valid_q && !compared_q && !done_valid_o;
 

@@ -62,7 +62,9 @@ package fs_regs_pkg;
     QUEUE_STATE_RESETTING = 4'd3,
     // Reads the context; then the state is ENABLED, or STOPPED if the context is refused. Doorbells are
     // errors.
-    QUEUE_STATE_ENABLING = 4'd4
+    QUEUE_STATE_ENABLING = 4'd4,
+    // The function does not have this queue set; the read sets DOORBELL_RANGE. It says nothing about memory.
+    QUEUE_STATE_ABSENT = 4'd15
   } queue_state_e;
 
   // Commands of a queue set's CONTROL.
@@ -136,7 +138,8 @@ package fs_regs_pkg;
   localparam logic [16:0] REG_CYCLES = 17'h00020;  // ro: Clock cycles since reset.
   localparam logic [16:0] REG_BUILD = 17'h00028;  // ro: How this device was built.
   localparam logic [16:0] REG_RM_STATE = 17'h00100;  // ro: The reconfigurable partition. Function 0 only.
-  // ro: Memory accesses that the guards refused since reset. Function 0 only.
+  // ro: Memory accesses that the guards refused since reset, except those that a function-level reset cuts
+  // off. Function 0 only.
   localparam logic [16:0] REG_FAULTS = 17'h00108;
   // ro: Beats that the codes engine read from card memory since reset. Function 0 only.
   localparam logic [16:0] REG_CARD_READS = 17'h00110;
@@ -195,8 +198,9 @@ package fs_regs_pkg;
   } reg_draws_t;
 
   // FUNCTION_TABLE: The resources of each function. Guards check every access of a function's queues and jobs
-  // against the function's windows. To take a window away: set its END to 0, reset the function's queue sets,
-  // and give the window to others once the sets are DISABLED. Function 0 only.
+  // against the function's windows. To take a window away: set its END to 0, reset the function or all its
+  // queue sets, and give the window to others once the reset is done, or the sets are DISABLED. To take queue
+  // sets away: do the same, and then write QUEUES. Function 0 only.
   localparam logic [16:0] FUNCTION_TABLE_BASE = 17'h01000;
   localparam int unsigned FUNCTION_TABLE_STRIDE = 64;
   localparam int unsigned FUNCTION_TABLE_COUNT = MAX_FUNCTIONS;
@@ -210,7 +214,8 @@ package fs_regs_pkg;
   localparam logic [5:0] FUNCTION_TABLE_REG_CARD_BASE = 6'd16;
   // rw: First byte past that window, rounded down to a multiple of BEAT_BYTES.
   localparam logic [5:0] FUNCTION_TABLE_REG_CARD_END = 6'd24;
-  // rw: The function's queue sets and interrupt vector.
+  // rw: The function's queue sets and interrupt vector. A queue set has one function at a time. While a queue
+  // set of the function is not DISABLED, a write with another FIRST or a smaller COUNT is refused.
   localparam logic [5:0] FUNCTION_TABLE_REG_QUEUES = 6'd32;
 
   typedef struct packed {

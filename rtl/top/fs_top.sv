@@ -50,8 +50,8 @@ module fs_top
   output logic [63:0]            mmio_answer_data_o,
 
   // Function-level reset, a bit per function. The host holds a bit until the device has answered it
-  // with its own: then the function accesses no host memory, and has no answer to wait for. The host
-  // gives function 0 a reset together with all others.
+  // with its own: then the function accesses no host memory, and has no answer to wait for. The reset
+  // of function 0 is that of all functions, with or without bits of theirs, and is done when all are.
   input  logic [15:0]            function_reset_i,
   output logic [15:0]            function_reset_done_o,
 
@@ -342,7 +342,7 @@ module fs_top
   codes_engine #(
     .LANES(CODE_LANES), .LANE_BEATS(LANE_BEATS), .OPERATIONS(PROGRAM_OPS), .UNITS(CODE_UNITS)
   ) i_codes (
-    .clk_i, .rst_ni, .function_reset_i,
+    .clk_i, .rst_ni, .function_reset_i(function_reset_i | {16{function_reset_i[0]}}),
     .command_valid_i (command_valid[CODE]),
     .command_ready_o (command_ready[CODE]),
     .command_i       (commands[CODE]),

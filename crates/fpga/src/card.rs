@@ -119,6 +119,9 @@ pub enum OpenError {
     /// The device did not take the queue set's context.
     #[error("queue set {0} does not become ready")]
     NotReady(u16),
+    /// The device keeps a function's queue sets while one of them is not disabled.
+    #[error("function {0} has queue sets at work: reset the function before it gets others")]
+    InUse(u16),
     /// Only the physical function may grant resources.
     #[error("function {0} is not the physical function")]
     NotPhysical(u16),
@@ -164,7 +167,8 @@ impl Card {
     /// function gets nothing here: the physical function must have granted its resources before.
     ///
     /// # Errors
-    /// The device is none that this driver knows.
+    /// The device is none that this driver knows, or the physical function has queue sets of
+    /// another driver at work.
     pub fn open(
         mmio: Arc<dyn Mmio>,
         memory: Arc<dyn DmaMemory>,
@@ -203,7 +207,8 @@ impl Card {
     /// Grants resources to another function.
     ///
     /// # Errors
-    /// This is not the physical function, or there is no such function.
+    /// This is not the physical function, or there is no such function, or it has queue sets at
+    /// work. Nothing is granted then.
     pub fn grant(&self, function: u16, grant: &Grant) -> Result<(), OpenError> {
         if self.function != 0 {
             return Err(OpenError::NotPhysical(self.function));
@@ -305,6 +310,11 @@ fn write_grant(mmio: &dyn Mmio, function: u16, grant: &Grant) -> Result<(), Open
         (CARD_END, grant.card.end),
         (QUEUES, queues),
     ];
+    // Without a queue set, the function accesses no memory while its windows change.
+    mmio.write64(entry + QUEUES, 0);
+    if mmio.read64(entry + QUEUES) != 0 {
+        return Err(OpenError::InUse(function));
+    }
     for (offset, value) in windows {
         mmio.write64(entry + offset, value);
     }

@@ -28,7 +28,7 @@
 //! which a packet arrives if nothing is in its way (`due`).
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::ops::Range;
 
 /// The bounds that the host configures for its link.
@@ -93,6 +93,40 @@ fn within_boundary(address: u64, bytes: u64) -> Result<(), String> {
         return Err(format!("{bytes} bytes at {address:#x} cross a multiple of 4 KiB"));
     }
     Ok(())
+}
+
+/// The reads of the device that wait for their last beat, by tag.
+#[derive(Debug, Default)]
+pub struct Tags(BTreeSet<u64>);
+
+impl Tags {
+    /// Reads in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The device sends a read with this tag.
+    ///
+    /// # Errors
+    /// An earlier read with the tag is in flight: the device could not tell their data apart.
+    pub fn take(&mut self, tag: u64) -> Result<(), String> {
+        if self.0.insert(tag) {
+            return Ok(());
+        }
+        Err(format!("a read with tag {tag:#x}, which a read in flight has"))
+    }
+
+    /// The device takes the last beat of the read with this tag.
+    ///
+    /// # Errors
+    /// No read with the tag is in flight.
+    pub fn give_back(&mut self, tag: u64) -> Result<(), String> {
+        if self.0.remove(&tag) {
+            return Ok(());
+        }
+        Err(format!("the end of a read with tag {tag:#x}, which no read in flight has"))
+    }
 }
 
 /// A packet with the cycle at which it arrives. The smallest is the earliest; among equals, the one
@@ -334,6 +368,16 @@ mod tests {
         assert_eq!((down.take_access(), down.arrived_data(9)), (Some("write"), Some(2)));
         assert_eq!(down.arrived_data(9), Some(0));
         assert!(down.is_idle() && down.take_access().is_none());
+    }
+
+    #[test]
+    fn a_tag_of_two_reads_is_found() {
+        let mut tags = Tags::default();
+        assert_eq!((tags.take(7), tags.take(0x107)), (Ok(()), Ok(())));
+        assert!(tags.take(7).unwrap_err().contains("tag 0x7"));
+        assert_eq!((tags.in_flight(), tags.give_back(7)), (2, Ok(())));
+        assert!(tags.give_back(7).is_err());
+        assert_eq!((tags.take(7), tags.in_flight()), (Ok(()), 2));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!      ^                                                      | reset(): an error, or silence
 //!      |  DISABLED seen                                       |
 //!      +----------------------- Resetting <-------------------+
-//!                                   |  not within MAX_RESET_CYCLES
+//!                                   |  not within MAX_RESET_CYCLES, or ABSENT seen
 //!                                   +--> Lost
 //! ```
 //!
@@ -38,7 +38,8 @@ pub enum State {
     Enabled,
     /// The driver has asked the device to end the operations in flight.
     Resetting,
-    /// The device does not answer any more.
+    /// The device does not answer any more, or the function has this set no longer. The device may
+    /// still use the set's memory.
     Lost,
 }
 
@@ -228,7 +229,9 @@ impl QueueSet {
             // The device has refused the context; only a reset is left.
             (State::Enabling, Some(QueueState::Stopped)) => self.reset(),
             (State::Resetting, Some(QueueState::Disabled)) => self.state = State::Disabled,
-            _ if control == u64::MAX || self.is_overdue() => self.state = State::Lost,
+            // The device is gone, or has taken the set away from the function.
+            (_, Some(QueueState::Absent) | None) => self.state = State::Lost,
+            _ if self.is_overdue() => self.state = State::Lost,
             _ => {}
         }
     }

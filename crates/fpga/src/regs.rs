@@ -97,7 +97,8 @@ pub mod register {
     pub const RM_STATE_STATE: Bits = Bits { high: 11, low: 8 };
     /// Successful reconfigurations since reset.
     pub const RM_STATE_SWAPS: Bits = Bits { high: 63, low: 32 };
-    /// Memory accesses that the guards refused since reset. Function 0 only.
+    /// Memory accesses that the guards refused since reset, except those that a function-level
+    /// reset cuts off. Function 0 only.
     pub const FAULTS: u64 = 0x108;
     /// In host memory.
     pub const FAULTS_HOST: Bits = Bits { high: 31, low: 0 };
@@ -118,8 +119,9 @@ pub mod register {
 }
 
 /// The resources of each function. Guards check every access of a function's queues and jobs
-/// against the function's windows. To take a window away: set its END to 0, reset the function's
-/// queue sets, and give the window to others once the sets are DISABLED. Function 0 only.
+/// against the function's windows. To take a window away: set its END to 0, reset the function or
+/// all its queue sets, and give the window to others once the reset is done, or the sets are
+/// DISABLED. To take queue sets away: do the same, and then write QUEUES. Function 0 only.
 pub mod function_table {
     use super::Bits;
 
@@ -139,7 +141,9 @@ pub mod function_table {
     pub const CARD_BASE: u64 = 0x10;
     /// First byte past that window, rounded down to a multiple of BEAT_BYTES.
     pub const CARD_END: u64 = 0x18;
-    /// The function's queue sets and interrupt vector.
+    /// The function's queue sets and interrupt vector. A queue set has one function at a time.
+    /// While a queue set of the function is not DISABLED, a write with another FIRST or a smaller
+    /// COUNT is refused.
     pub const QUEUES: u64 = 0x20;
     /// First queue set.
     pub const QUEUES_FIRST: Bits = Bits { high: 15, low: 0 };
@@ -441,6 +445,9 @@ pub enum QueueState {
     /// Reads the context; then the state is ENABLED, or STOPPED if the context is refused.
     /// Doorbells are errors.
     Enabling = 4,
+    /// The function does not have this queue set; the read sets DOORBELL_RANGE. It says nothing
+    /// about memory.
+    Absent = 15,
 }
 
 impl QueueState {
@@ -453,6 +460,7 @@ impl QueueState {
             2 => Some(Self::Stopped),
             3 => Some(Self::Resetting),
             4 => Some(Self::Enabling),
+            15 => Some(Self::Absent),
             _ => None,
         }
     }
@@ -466,6 +474,7 @@ impl QueueState {
             Self::Stopped => "STOPPED",
             Self::Resetting => "RESETTING",
             Self::Enabling => "ENABLING",
+            Self::Absent => "ABSENT",
         }
     }
 }

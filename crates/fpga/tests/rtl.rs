@@ -166,12 +166,12 @@ fn random_jobs_have_the_bits_of_software() {
     println!("{speed:?}: {:.0} cycles/s", speed.cycles as f64 / speed.busy.as_secs_f64());
 }
 
-/// The same while both memories and the host's interrupts stall at random. The device's assertions
-/// are on.
+/// The same while both memories and the host's interrupts stall at random, and the two completions
+/// of a read come apart. The device's assertions are on.
 #[test]
 fn random_jobs_have_the_bits_of_software_when_everything_stalls() {
     for (seed, stall) in [(3, 0.1), (4, 0.5)] {
-        let options = Options { seed, stall, ..Options::default() };
+        let options = Options { seed, stall, completion_split: 0..40, ..Options::default() };
         let simulation = Simulation::start(&options).expect("a thread can be started");
         let (page, memory) = (simulation.function(0), simulation.memory());
         let window = simulation.card_window();

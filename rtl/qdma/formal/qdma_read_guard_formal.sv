@@ -1,6 +1,7 @@
 // Properties of qdma_read_guard, for a solver, without a bound: all beats of a request that leaves
 // lie inside the window of the function that it names, and only a request of which one does not is
-// refused. The windows do not change between resets. A request of two beats begins at an even beat,
+// refused, unless the function is being reset. While it is, at most two requests leave or count as
+// faults. The windows do not change between resets. A request of two beats begins at an even beat,
 // as the units before the guard promise.
 
 module qdma_read_guard_formal
@@ -9,6 +10,8 @@ module qdma_read_guard_formal
   input  logic                     clk_i,
   input  logic                     rst_ni,
   input  windows_t [FUNCTIONS-1:0] windows_i,
+  input  logic [FUNCTIONS-1:0]     reset_i,
+  input  fs_pkg::function_t        chosen_i,
   input  logic                     in_valid_i,
   input  host_read_t               in_i,
   input  logic                     host_ready_i,
@@ -16,9 +19,10 @@ module qdma_read_guard_formal
   input  host_data_t               host_data_i
 );
   windows_t [FUNCTIONS-1:0] windows_q;
+  fs_pkg::function_t chosen_q;
   logic was_reset_q = 1'b0;
   always_ff @(posedge clk_i) begin
-    if (!rst_ni) windows_q <= windows_i;
+    if (!rst_ni) {windows_q, chosen_q} <= {windows_i, chosen_i};
     if (!rst_ni) was_reset_q <= 1'b1;
   end
 
@@ -30,7 +34,7 @@ module qdma_read_guard_formal
     request.two = in_i.two && !in_i.address[0];
   end
   qdma_read_guard i_guard (
-    .clk_i, .rst_ni, .windows_i(windows_q), .refused_o(refused),
+    .clk_i, .rst_ni, .windows_i(windows_q), .reset_i, .refused_o(refused),
     .in_valid_i, .in_ready_o(in_ready), .in_i(request),
     .in_data_valid_o(data_valid), .in_data_o(data),
     .host_valid_o(host_valid), .host_ready_i, .host_o(host),
@@ -44,18 +48,36 @@ module qdma_read_guard_formal
   assign past = 59'(host.address) + (host.two ? 59'd2 : 59'd1);
   assign is_inside = host.address >= own.base && past <= 59'(own.limit);
 
+  // What has left for a function, and how often something of it was refused and counted, since its
+  // reset began. What is in the guard and entered before the reset may still leave, or count.
+  logic [1:0] left_q, counted_q;
+  logic chosen_is_reset;
+  logic [2:0] pending;
+  assign chosen_is_reset = reset_i[chosen_q];
+  assign pending = 3'(i_guard.valid_q && !i_guard.cut_off_q && i_guard.request_q.owner == chosen_q)
+      + 3'(i_guard.compared_q && i_guard.counts_q && host.owner == chosen_q);
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni || !chosen_is_reset) {left_q, counted_q} <= '0;
+    else if (host.owner == chosen_q) begin
+      if (host_valid && host_ready_i) left_q <= left_q + 1'b1;
+      if (refused) counted_q <= counted_q + 1'b1;
+    end
+  end
+
   always_comb begin
     if (!was_reset_q) assume (!rst_ni);  // a reset comes first
     if (rst_ni && was_reset_q) begin
       if (host_valid) assert (is_inside);
       if (refused) assert (!is_inside);
+      // At most two in all.
+      assert (4'(left_q) + 4'(counted_q) + 4'(pending) <= 4'd2);
       // What induction needs: the state between the two.
       if (i_guard.valid_q) begin
         assert (i_guard.window_q == windows_q[i_guard.request_q.owner].host);
         assert (!(i_guard.request_q.two && i_guard.request_q.address[0]));
       end
       if (i_guard.compared_q) begin
-        assert (i_guard.inside_q == is_inside);
+        assert (i_guard.inside_q == (is_inside && i_guard.counts_q));
         assert (!(host.two && host.address[0]));
       end
     end

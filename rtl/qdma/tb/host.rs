@@ -4,7 +4,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use fieldstone_fpga::pcie::{Downstream, Limits, Upstream};
+use fieldstone_fpga::pcie::{Downstream, Limits, Tags, Upstream};
 use fieldstone_fpga::regs::{BEAT_BYTES, MAX_FUNCTIONS};
 use fieldstone_verilate::Model;
 use fieldstone_verilate::bench::{SeededRng, Sink, Source, Stream};
@@ -31,7 +31,8 @@ struct ReadRequest {
 /// A beat that answers a read.
 struct Beat {
     bytes: Vec<u8>,
-    last: bool,
+    /// The read's tag, at its last beat.
+    ends: Option<u64>,
 }
 
 /// The host: its memory, and the link to the device.
@@ -64,8 +65,10 @@ pub struct Host {
     /// Answers to register reads that have arrived.
     pub answered: VecDeque<u64>,
     /// Read requests without a full answer, and the largest number of them.
-    in_flight: usize,
+    tags: Tags,
     pub most_in_flight: usize,
+    /// The tags that end with the beats that the device has not taken, a place per beat.
+    ends: VecDeque<Option<u64>>,
     up: Upstream<Posted, ReadRequest, u64>,
     down: Downstream<Vec<u8>, Beat>,
 }
@@ -90,8 +93,9 @@ impl Host {
             written_at: Vec::new(),
             raised: VecDeque::new(),
             answered: VecDeque::new(),
-            in_flight: 0,
+            tags: Tags::default(),
             most_in_flight: 0,
+            ends: VecDeque::new(),
             up: Upstream::default(),
             down: Downstream::default(),
         }
@@ -155,13 +159,13 @@ impl Host {
             self.accesses.push_bytes(&[request]);
         }
         while self.data.queue.len() < 2
-            && let Some(Beat { bytes, last }) = self.down.arrived_data(now)
+            && let Some(Beat { bytes, ends }) = self.down.arrived_data(now)
         {
             self.data.push_bytes(&[&bytes]);
-            self.in_flight -= usize::from(last);
+            self.ends.push_back(ends);
         }
         // Without a free tag, the host takes no read.
-        let is_full = self.in_flight >= self.limits.tags;
+        let is_full = self.tags.in_flight() >= self.limits.tags;
         self.reads.stall = if is_full { 1.0 } else { self.stall };
         self.writes.stall = self.stall;
         self.interrupts.stall = self.interrupt_stall;
@@ -176,7 +180,8 @@ impl Host {
             let error = self.broken.contains(&at);
             let beat = &self.bytes[at as usize..at as usize + BEAT_BYTES];
             let fields = [(u64::from(last), 1), (u64::from(error), 1), (read.tag, 10)];
-            self.down.complete(due, Beat { bytes: bits::with_beat(beat, &fields), last });
+            let ends = last.then_some(read.tag);
+            self.down.complete(due, Beat { bytes: bits::with_beat(beat, &fields), ends });
             if !self.whole_completions {
                 due += rng.random_range(0..=self.latency.jitter_cycles / 4);
             }
@@ -187,6 +192,11 @@ impl Host {
     pub fn after(&mut self, now: u64, rng: &mut SeededRng) {
         if self.accesses.is_done() && self.accesses.moved_at.last() == Some(&now) {
             self.down.take_access();
+        }
+        while self.ends.len() > self.data.queue.len() {
+            if let Some(Some(tag)) = self.ends.pop_front() {
+                self.tags.give_back(tag).expect("the read is in flight");
+            }
         }
         // A read or an answer that leaves in the same cycle as a write leaves before or after it,
         // at random.
@@ -214,8 +224,8 @@ impl Host {
         let cycles = self.latency.roll(rng);
         let back_cycles = cycles - cycles / 2;
         self.up.read(now + cycles / 2, ReadRequest { tag, at, beats, back_cycles });
-        self.in_flight += 1;
-        self.most_in_flight = self.most_in_flight.max(self.in_flight);
+        self.tags.take(tag).expect("a tag for each read");
+        self.most_in_flight = self.most_in_flight.max(self.tags.in_flight());
     }
 
     /// Takes writes and interrupts. An interrupt that leaves in the same cycle as a write leaves

@@ -449,6 +449,6 @@ fn a_reset_of_all_functions_empties_the_function_table() {
         }
     }
     let set = queue::BASE + queue::CONTROL;
-    assert_eq!(tb.read(3, set), 0);
+    assert_eq!(tb.read(3, set), QueueState::Absent as u64);
     assert_eq!(tb.take_errors(3), register::FUNCTION_ERRORS_DOORBELL_RANGE.with(1));
 }

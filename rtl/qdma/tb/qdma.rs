@@ -10,6 +10,7 @@ mod fault_injection;
 mod host;
 mod memory;
 mod pcie;
+mod resets;
 mod testbench;
 mod traffic;
 
@@ -244,6 +245,7 @@ fn wrong_accesses_leave_a_bit_with_who_made_them() {
     let range = register::FUNCTION_ERRORS_DOORBELL_RANGE.with(1);
     let state = register::FUNCTION_ERRORS_DOORBELL_STATE.with(1);
     let queue = |number: u64, offset: u64| queue::BASE + number * queue::STRIDE + offset;
+    let absent = QueueState::Absent as u64;
     let past = queue::BASE + queue::COUNT as u64 * queue::STRIDE;
 
     for (function, offset) in [
@@ -265,7 +267,7 @@ fn wrong_accesses_leave_a_bit_with_who_made_them() {
     tb.write(3, queue(0, queue::CONTROL), 9);
     assert_eq!(tb.take_errors(3), access);
     for (function, number) in [(6, 0), (1, SETS), (1, 2047)] {
-        assert_eq!(tb.read(function, queue(number, queue::CONTROL)), 0);
+        assert_eq!(tb.read(function, queue(number, queue::CONTROL)), absent);
         assert_eq!(tb.take_errors(function), range);
         tb.write(function, queue(number, queue::H2C_PRODUCER), 0);
         assert_eq!(tb.take_errors(function), range);
@@ -275,7 +277,7 @@ fn wrong_accesses_leave_a_bit_with_who_made_them() {
     tb.write(0, function_table::BASE + 2 * function_table::STRIDE + function_table::QUEUES, queues);
     assert_eq!(tb.read(2, queue(0, queue::CONTROL)), 0);
     assert_eq!(tb.take_errors(2), 0);
-    assert_eq!(tb.read(2, queue(1, queue::CONTROL)), 0);
+    assert_eq!(tb.read(2, queue(1, queue::CONTROL)), absent);
     assert_eq!(tb.take_errors(2), range);
     // Doorbells read as zero, and need an enabled queue set.
     assert_eq!(tb.read(1, queue(0, queue::H2C_PRODUCER)), 0);

@@ -3,8 +3,8 @@
 use super::State;
 use super::sets::Ring;
 use crate::regs::{
-    BEAT_BYTES, IDENTIFICATION, MAX_FUNCTIONS, PAGE_BYTES, QueueCommand, QueueState, VERSION,
-    function_table, queue, register,
+    BEAT_BYTES, IDENTIFICATION, MAX_FUNCTIONS, QueueCommand, QueueState, VERSION, function_table,
+    queue, register,
 };
 
 /// The BUILD register: 16 item lanes, 8 mappings, 8 code lanes, 1 unit, 1024 beats.
@@ -21,6 +21,11 @@ impl State {
                 }
                 _ => 0,
             };
+        }
+        if is_queue(offset) {
+            self.function_error(function, register::FUNCTION_ERRORS_DOORBELL_RANGE);
+            let is_control = (offset - queue::BASE) % queue::STRIDE == queue::CONTROL;
+            return if is_control { QueueState::Absent as u64 } else { 0 };
         }
         let own = &self.functions[function];
         match offset {
@@ -88,7 +93,7 @@ impl State {
     }
 
     pub(super) fn write_register(&mut self, function: usize, offset: u64, value: u64) {
-        if (queue::BASE..PAGE_BYTES as u64).contains(&offset) && offset < queue_end() {
+        if is_queue(offset) {
             match self.queue_register(function, offset) {
                 Some((set, part)) => self.write_queue(function, set, part, value),
                 None => self.function_error(function, register::FUNCTION_ERRORS_DOORBELL_RANGE),
@@ -106,15 +111,21 @@ impl State {
         if is_base && !value.is_multiple_of(BEAT_BYTES as u64) {
             return self.function_error(function, register::FUNCTION_ERRORS_REGISTER_ACCESS);
         }
+        let (first_set, sets) =
+            (function_table::QUEUES_FIRST.of(value), function_table::QUEUES_COUNT.of(value));
         let entry = &mut self.functions[other];
+        let keeps = first_set == entry.first_set.into() && sets >= entry.sets.into();
+        let uses = self.sets.iter().any(|set| set.is_used_by(other));
+        if part == function_table::QUEUES && uses && !keeps {
+            return self.function_error(function, register::FUNCTION_ERRORS_REGISTER_ACCESS);
+        }
         match part {
             function_table::HOST_BASE => entry.host.start = value,
             function_table::HOST_END => entry.host.end = value,
             function_table::CARD_BASE => entry.card.start = value,
             function_table::CARD_END => entry.card.end = value,
             _ => {
-                entry.first_set = function_table::QUEUES_FIRST.of(value) as u16;
-                entry.sets = function_table::QUEUES_COUNT.of(value) as u16;
+                (entry.first_set, entry.sets) = (first_set as u16, sets as u16);
                 entry.vector = function_table::QUEUES_VECTOR.of(value) as u8;
             }
         }
@@ -156,7 +167,7 @@ impl State {
         let number = relative / queue::STRIDE;
         let own = &self.functions[function];
         let set = usize::from(own.first_set) + number as usize;
-        (offset < queue_end() && number < own.sets.into() && set < self.sets.len())
+        (is_queue(offset) && number < own.sets.into() && set < self.sets.len())
             .then_some((set, relative % queue::STRIDE))
     }
 
@@ -170,6 +181,7 @@ impl State {
     }
 }
 
-fn queue_end() -> u64 {
-    queue::BASE + queue::STRIDE * queue::COUNT as u64
+/// True for the registers of queue sets, whether the function has the set or not.
+fn is_queue(offset: u64) -> bool {
+    (queue::BASE..queue::BASE + queue::STRIDE * queue::COUNT as u64).contains(&offset)
 }

@@ -58,6 +58,11 @@ impl Default for Set {
 }
 
 impl Set {
+    /// True if this function has enabled the set, and the set is not disabled since.
+    pub fn is_used_by(&self, function: usize) -> bool {
+        self.state != QueueState::Disabled && self.function == function
+    }
+
     /// Takes a doorbell. False if the set is not enabled or the index is not possible.
     pub fn doorbell(&mut self, ring: Ring, value: u64) -> bool {
         let at = ring as usize;
@@ -158,7 +163,7 @@ impl State {
                     }
                 }
                 QueueState::Enabling => return self.load(set),
-                QueueState::Disabled | QueueState::Stopped => {}
+                QueueState::Disabled | QueueState::Stopped | QueueState::Absent => {}
             }
         }
     }

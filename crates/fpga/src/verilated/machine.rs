@@ -13,7 +13,7 @@ use rand::Rng;
 
 use super::{HOST_BASE, Message, Options, Request, Shared, WriteRun, designs};
 use crate::memory_port::{BEAT, Read, Reads, Write, Writes, apply, beat_of};
-use crate::pcie::{Downstream, Limits, Upstream, latency};
+use crate::pcie::{Downstream, Limits, Tags, Upstream, latency};
 
 /// Cycles between two updates of the shared cycle counter.
 const CYCLES_PER_NOTE: u64 = 256;
@@ -40,11 +40,25 @@ pub struct Machine {
 /// What is on its way between the host and the device.
 #[derive(Default)]
 struct Link {
-    up: Upstream<Posted, HostRead, (SyncSender<u64>, u64)>,
-    down: Downstream<Request, HostBeat>,
+    up: Upstream<Posted, HostRead, Answer>,
+    down: Downstream<Access, HostBeat>,
     limits: Limits,
     /// Reads of the device that wait for their last beat.
-    in_flight: usize,
+    tags: Tags,
+}
+
+/// What the host sends to the device.
+enum Access {
+    Register(Request),
+    /// A function-level reset is an access to the configuration space: non-posted, in order with
+    /// the accesses to registers. It names any number of functions, a bit each.
+    Reset(u64, SyncSender<()>),
+}
+
+/// What the device answers.
+enum Answer {
+    Register(SyncSender<u64>, u64),
+    Reset(SyncSender<()>),
 }
 
 /// A posted request of the device.
@@ -67,12 +81,21 @@ struct HostBeat {
     data: Option<[u8; BEAT]>,
 }
 
-/// Function-level resets: one at a time, with any number of functions.
+/// Function-level resets that have arrived at the device. Each function is reset by itself.
 struct Resets {
     held: Port,
     done: Port,
-    waiting: VecDeque<(u64, SyncSender<()>)>,
-    is_held: bool,
+    under_way: Vec<Reset>,
+    /// The functions whose reset is held.
+    functions: u64,
+}
+
+/// A reset of some functions, a bit each: of those that wait for an earlier reset of theirs to end,
+/// and of those that are not done.
+struct Reset {
+    waiting: u64,
+    begun: u64,
+    answer: SyncSender<()>,
 }
 
 struct Mmio {
@@ -221,8 +244,8 @@ impl Machine {
         let resets = Resets {
             held: port("function_reset_i"),
             done: port("function_reset_done_o"),
-            waiting: VecDeque::new(),
-            is_held: false,
+            under_way: Vec::new(),
+            functions: 0,
         };
         let clock = Clock::reset(&mut model);
         Ok(Self {
@@ -268,27 +291,25 @@ impl Machine {
 
     /// True if nothing is in flight, and the device reports idle.
     fn is_idle(&self) -> bool {
-        self.resets.waiting.is_empty()
+        self.resets.under_way.is_empty()
             && self.mmio.asked.is_empty()
             && self.host.beat.is_none()
             && self.link.up.is_idle()
             && self.link.down.is_idle()
-            && self.link.in_flight == 0
+            && self.link.tags.in_flight() == 0
             && self.card.reads.is_idle()
             && self.card.writes.is_idle()
             && self.model.is_set(self.idle)
     }
 
-    /// Sends a register access on its way, or begins to reset functions.
+    /// Sends a register access or a reset on its way.
     fn receive(&mut self, message: Message) {
-        let request = match message {
-            Message::Access(request) => request,
-            Message::Reset(functions, done) => {
-                return self.resets.waiting.push_back((functions, done));
-            }
-        };
         let due = self.clock.cycles + latency(&self.options.mmio_latency, &mut self.rng);
-        self.link.down.access(due, request.value.is_some(), request);
+        let (is_posted, access) = match message {
+            Message::Access(request) => (request.value.is_some(), Access::Register(request)),
+            Message::Reset(functions, done) => (false, Access::Reset(functions, done)),
+        };
+        self.link.down.access(due, is_posted, access);
     }
 
     fn note(&mut self, since: Instant) {
@@ -301,10 +322,12 @@ impl Machine {
     fn cycle(&mut self) {
         let now = self.clock.cycles;
         let model = &mut self.model;
-        self.link.arrive(&self.shared, now);
+        let (split, rng) = (&self.options.completion_split, &mut self.rng);
+        self.link.arrive(&self.shared, now, || latency(split, rng));
+        let (range, rng) = (&self.options.host_latency, &mut self.rng);
+        self.resets.drive(model, &mut self.link, now, || now + latency(range, rng) / 2);
         let (stall, rng) = (self.options.stall, &mut self.rng);
         let mut goes = || stall <= 0.0 || !rng.random_bool(stall);
-        self.resets.drive(model);
         self.mmio.drive(model, &self.link, now);
         self.host.drive(model, &mut self.link, now, &mut goes);
         self.card.drive(model, now, &mut goes);
@@ -327,8 +350,9 @@ impl Machine {
 }
 
 impl Link {
-    /// What arrives at the host in this cycle.
-    fn arrive(&mut self, shared: &Shared, now: u64) {
+    /// What arrives at the host in this cycle. `split` gives the cycles between two completions of
+    /// a read.
+    fn arrive(&mut self, shared: &Shared, now: u64, mut split: impl FnMut() -> u64) {
         while let Some(posted) = self.up.arrived_posted(now) {
             match posted {
                 Posted::Interrupt(vector) => {
@@ -345,7 +369,9 @@ impl Link {
         }
         while let Some(HostRead { read, back_cycles }) = self.up.arrived_read(now) {
             let memory = shared.host();
+            let mut due = now + back_cycles;
             for index in 0..read.beats {
+                due += if index > 0 { split() } else { 0 };
                 let range = beat_of(memory.len(), HOST_BASE / BEAT as u64, read.beat + index);
                 let data = range.map(|range| {
                     let mut data = [0; BEAT];
@@ -353,37 +379,56 @@ impl Link {
                     data
                 });
                 let beat = HostBeat { tag: read.tag, is_last: index + 1 == read.beats, data };
-                self.down.complete(now + back_cycles, beat);
+                self.down.complete(due, beat);
             }
         }
-        while let Some((answer, value)) = self.up.arrived_answer(now) {
-            // The reader of the register may be dropped.
-            let _ = answer.send(value);
+        while let Some(answer) = self.up.arrived_answer(now) {
+            // Who waits may be dropped.
+            let _ = match answer {
+                Answer::Register(reader, value) => reader.send(value).is_ok(),
+                Answer::Reset(caller) => caller.send(()).is_ok(),
+            };
         }
     }
 }
 
 impl Resets {
-    /// Drives the resets from what the device said in the last cycle.
-    fn drive(&mut self, model: &mut Model) {
-        let done = model.get(self.done);
-        let functions = self.waiting.front().map_or(0, |(functions, _)| *functions);
-        // A bit that is still set is of an earlier reset.
-        self.is_held = self.is_held || (functions != 0 && done == 0);
-        if self.is_held && done == functions {
-            self.is_held = false;
-            if let Some((_, is_done)) = self.waiting.pop_front() {
-                // Who waits may be dropped.
-                let _ = is_done.send(());
-            }
+    /// Takes resets that arrive, and drives those under way from what the device said in the last
+    /// cycle. `arrival` gives the cycle at which an answer that leaves now arrives.
+    fn drive(
+        &mut self,
+        model: &mut Model,
+        link: &mut Link,
+        now: u64,
+        mut arrival: impl FnMut() -> u64,
+    ) {
+        while matches!(link.down.offered_access(now), Some(Access::Reset(..)))
+            && let Some(Access::Reset(functions, answer)) = link.down.take_access()
+        {
+            self.under_way.push(Reset { waiting: functions, begun: 0, answer });
         }
-        model.set(self.held, if self.is_held { functions } else { 0 });
+        let done = model.get(self.done);
+        let ended = self.functions & done;
+        self.functions &= !ended;
+        for reset in &mut self.under_way {
+            reset.begun &= !ended;
+            // A bit that is still set is of an earlier reset.
+            let begins = reset.waiting & !(self.functions | done);
+            self.functions |= begins;
+            (reset.waiting, reset.begun) = (reset.waiting & !begins, reset.begun | begins);
+        }
+        for reset in self.under_way.extract_if(.., |reset| reset.waiting | reset.begun == 0) {
+            link.up.answer(arrival(), Answer::Reset(reset.answer));
+        }
+        model.set(self.held, self.functions);
     }
 }
 
 impl Mmio {
     fn drive(&self, model: &mut Model, link: &Link, now: u64) {
-        let Some(request) = link.down.offered_access(now) else { return model.set(self.valid, 0) };
+        let Some(Access::Register(request)) = link.down.offered_access(now) else {
+            return model.set(self.valid, 0);
+        };
         model.set(self.valid, 1);
         model.set(self.write, u64::from(request.value.is_some()));
         model.set(self.function, u64::from(request.function) & 0xf);
@@ -397,10 +442,12 @@ impl Mmio {
         if model.is_set(self.answer_valid)
             && let Some(answer) = self.asked.pop_front()
         {
-            link.up.answer(arrival(), (answer, model.get(self.answer_data)));
+            let value = model.get(self.answer_data);
+            link.up.answer(arrival(), Answer::Register(answer, value));
         }
         if both(model, self.valid, self.ready)
-            && let Some(Request { answer: Some(answer), .. }) = link.down.take_access()
+            && let Some(Access::Register(request)) = link.down.take_access()
+            && let Some(answer) = request.answer
         {
             self.asked.push_back(answer);
         }
@@ -416,7 +463,7 @@ impl SimHost {
         goes: &mut dyn FnMut() -> bool,
     ) {
         // Without a free tag, the host takes no read.
-        let has_tag = link.in_flight < link.limits.tags;
+        let has_tag = link.tags.in_flight() < link.limits.tags;
         model.set(self.read_ready, u64::from(goes() && has_tag));
         model.set(self.write_ready, u64::from(goes()));
         if self.beat.is_none() {
@@ -444,7 +491,9 @@ impl SimHost {
             && let Some(beat) = self.beat.take()
         {
             self.is_offered = false;
-            link.in_flight -= usize::from(beat.is_last);
+            if beat.is_last {
+                link.tags.give_back(beat.tag).expect("the read is in flight");
+            }
         }
         if both(model, self.read_valid, self.read_ready) {
             let beats = 1 + model.get(self.read_two);
@@ -455,7 +504,7 @@ impl SimHost {
             let read =
                 HostRead { read: Read { tag, beat, beats }, back_cycles: cycles - cycles / 2 };
             link.up.read(now + cycles / 2, read);
-            link.in_flight += 1;
+            link.tags.take(tag).expect("a tag for each read");
         }
         if both(model, self.write_valid, self.write_ready) {
             let (beat, strobe) = (model.get(self.write_address), model.get(self.write_strobe));

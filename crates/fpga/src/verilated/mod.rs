@@ -56,6 +56,9 @@ pub struct Options {
     /// Cycles from a read of host memory to its first beat. Half of them pass on the way to memory.
     /// A write, an interrupt, and the answer to a register read take as long as that half.
     pub host_latency: Range<u64>,
+    /// Cycles between the completions of a read of two beats. With 0, memory answers with one
+    /// completion; else beats of several reads may mix.
+    pub completion_split: Range<u64>,
     /// Cycles of a register access on its way to the device.
     pub mmio_latency: Range<u64>,
     /// Sizes and numbers that the link allows.
@@ -77,6 +80,7 @@ impl Default for Options {
             host_bytes: 64 << 20,
             card_bytes: 64 << 20,
             host_latency: 150..300,
+            completion_split: 0..0,
             mmio_latency: 75..150,
             limits: Limits::default(),
             card_latency: 40,
@@ -241,8 +245,9 @@ impl Simulation {
     }
 
     /// Resets a function (function-level reset), and returns when that is done: its queue sets are
-    /// disabled, and the device accesses none of its host memory. With function 0, all functions
-    /// are reset, and the function table is empty afterwards.
+    /// disabled, and the device accesses none of its host memory. The reset takes effect after the
+    /// register accesses that were sent before it. With function 0, all functions are reset, and
+    /// the function table is empty afterwards. The host answers each function's reset by itself.
     pub fn reset_function(&self, function: u16) {
         let functions = if function == 0 { 0xffff } else { 1 << (function & 0xf) };
         let (done, is_done) = sync_channel(1);
