@@ -20,8 +20,15 @@
 //! # Bounds
 //! A core has at most [`LINKS_MAX`] links, and no more than the process has descriptors for; one
 //! more takes the place of the one that was used least recently. A link on which more than
-//! [`QUEUED_BYTES_MAX`] wait is lost. Answers have at most [`ANSWER_BODY_BYTES_MAX`], and no
-//! payload. The node bounds the time for which a request may wait.
+//! [`QUEUED_BYTES_MAX`] wait is lost. A request that waits for a link to open counts there with its
+//! payload and with what it takes beside the payload, because a contribution to parity may have no
+//! payload (its node had no memory for the product). Payloads have leases. What requests take
+//! beside them has none, so all links of a core together hold at most [`HELD_BYTES_MAX`] of it:
+//! beyond that the core loses the link for which most waits. Answers have at most
+//! [`ANSWER_BODY_BYTES_MAX`], and no payload. The node bounds the time for which a request may
+//! wait.
+
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -40,6 +47,7 @@ use crate::stores::volume::NodeMail;
 use crate::token::{Kind, token};
 use crate::wire_socket::{Broken, QUEUED_BYTES_MAX, WireSocket};
 use fieldstone_uring::{Address, Endpoint, Event, Payload, Reactor};
+use waiting::{HELD_BYTES_MAX, Waiting};
 
 /// The most links of a core.
 pub const LINKS_MAX: usize = 1024;
@@ -74,17 +82,20 @@ enum State {
     Socket(Box<WireSocket<Reply>>),
 }
 
-/// Requests that wait for a link to open.
-#[derive(Default)]
-struct Waiting {
-    requests: Vec<Request>,
-    bytes: usize,
-}
+impl State {
+    /// The requests that wait for the link to open.
+    fn waiting(&self) -> Option<&Waiting> {
+        match self {
+            Self::Local { waiting, .. }
+            | Self::Connecting(waiting)
+            | Self::Greeting(_, waiting) => Some(waiting),
+            Self::Socket(_) => None,
+        }
+    }
 
-impl Waiting {
-    fn push(&mut self, request: Request) {
-        self.bytes += request.payload.iter().map(bytes::Bytes::len).sum::<usize>();
-        self.requests.push(request);
+    /// What the requests that wait for the link hold beside their payloads.
+    fn held_bytes(&self) -> usize {
+        self.waiting().map_or(0, Waiting::held_bytes)
     }
 }
 
@@ -103,6 +114,8 @@ pub struct NodeLinks {
     links: BTreeMap<u32, NodeLink>,
     /// The number of each link.
     numbers: BTreeMap<(u32, LinkTarget), u32>,
+    /// What all requests that wait for links hold beside their payloads.
+    held_bytes: usize,
     next: u32,
     dirty: Vec<u32>,
 }
@@ -119,7 +132,7 @@ impl NodeLinks {
         let next = u32::try_from(core).unwrap_or_default();
         let (links, numbers, dirty) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let links_max = (connections / CONNECTIONS_PER_LINK).clamp(REPLICAS_MAX, LINKS_MAX);
-        Self { nodes, links_max, links, numbers, next, dirty }
+        Self { nodes, links_max, links, numbers, held_bytes: 0, next, dirty }
     }
 
     /// Passes a request on.
@@ -153,8 +166,8 @@ impl NodeLinks {
             State::Local { waiting, .. }
             | State::Connecting(waiting)
             | State::Greeting(_, waiting) => {
-                waiting.push(request);
-                waiting.bytes
+                self.held_bytes += waiting.push(request);
+                waiting.bytes()
             }
             State::Socket(socket) => match encode_request(&request) {
                 Ok(parts) => {
@@ -169,6 +182,16 @@ impl NodeLinks {
         match queued > QUEUED_BYTES_MAX {
             true => self.lose(number, "it does not take requests", router, reactor),
             false => self.mark(number),
+        }
+        self.make_room(router, reactor);
+    }
+
+    /// Loses the links for which most waits, until all links hold no more than they may.
+    fn make_room(&mut self, router: &mut Router, reactor: &mut Reactor) {
+        while self.held_bytes > HELD_BYTES_MAX {
+            let held = |(number, found): (&u32, &NodeLink)| (found.state.held_bytes(), *number);
+            let Some((_, number)) = self.links.iter().map(held).max() else { return };
+            self.lose(number, "too many requests wait for it", router, reactor);
         }
     }
 
@@ -250,6 +273,7 @@ impl NodeLinks {
     ) -> Option<(LocalNodeId, LinkTarget)> {
         let NodeLink { from, to, state, .. } = self.links.remove(&number)?;
         self.numbers.remove(&(from.number, to.clone()));
+        self.held_bytes -= state.held_bytes();
         match state {
             State::Local { node, .. } => {
                 let close = Message::LinkClose { node, link: link(number) };
@@ -289,7 +313,8 @@ impl NodeLinks {
                 let State::Local { node, up, waiting } = &mut found.state else { return };
                 *up = true;
                 let (node, core) = (*node, node.core(router.cores()));
-                for request in std::mem::take(waiting).requests {
+                self.held_bytes -= waiting.held_bytes();
+                for request in std::mem::take(waiting).into_requests() {
                     router.send(core, Message::ToNode { node, link: of, request });
                 }
             }
@@ -319,7 +344,6 @@ impl NodeLinks {
             (Ok(_), _) => return self.lose(number, "no connection", router, reactor),
             (Err(error), _) => return self.lose(number, &error.to_string(), router, reactor),
         };
-        let waiting = std::mem::take(waiting);
         let receive = token(Kind::LinkReceive, 0, number);
         let send = token(Kind::LinkSend, 0, number);
         let mut socket =
@@ -328,7 +352,7 @@ impl NodeLinks {
             Ok(parts) => socket.push(parts),
             Err(error) => return self.lose(number, &error.to_string(), router, reactor),
         }
-        found.state = State::Greeting(socket, waiting);
+        found.state = State::Greeting(socket, std::mem::take(waiting));
         self.mark(number);
     }
 
@@ -380,7 +404,8 @@ impl NodeLinks {
         }
         let state = std::mem::replace(&mut found.state, State::Connecting(Waiting::default()));
         let State::Greeting(mut socket, waiting) = state else { return Ok(()) };
-        for request in waiting.requests {
+        self.held_bytes -= waiting.held_bytes();
+        for request in waiting.into_requests() {
             socket.push(encode_request(&request).map_err(|error| error.to_string())?);
         }
         found.state = State::Socket(socket);
@@ -450,17 +475,4 @@ fn tell(node: LocalNodeId, event: NodeEvent, router: &mut Router) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A name would make the core wait for its resolution.
-    #[test]
-    fn only_literal_addresses_are_connected_to() {
-        for literal in ["tcp:127.0.0.1:7", "tcp:[::1]:7", "unix:/run/n"] {
-            assert!(endpoint(literal.as_bytes()).is_ok(), "{literal}");
-        }
-        for other in [&b"tcp:localhost:7"[..], b"tcp:1.2.3.4", b"", b"\xff\xfe", b"unix:"] {
-            assert!(endpoint(other).is_err(), "{other:?}");
-        }
-    }
-}
+mod tests;

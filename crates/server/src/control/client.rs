@@ -3,26 +3,30 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_host::connect_unix;
 
 use super::{Request, Response};
+use crate::client_limits::Timed;
 use crate::report::PoolReport;
 
 /// How long a server may take to answer, for example to make a volume.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long a server may take to accept a connection. A server that hangs accepts no connection.
-/// Then the kernel queues only a few connections.
+/// How long a server may take to accept a connection. The kernel accepts some connections for a
+/// server that hangs, and then none. So only the time limit of a question always ends the wait for
+/// such a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection to a running server.
 pub struct Client {
-    reader: BufReader<UnixStream>,
+    reader: BufReader<Timed<UnixStream>>,
     path: PathBuf,
     /// The report by which [`find_server`] found the server.
     found: Option<Box<PoolReport>>,
@@ -82,17 +86,31 @@ pub fn every_server(folder: &Path) -> anyhow::Result<Vec<Client>> {
                     io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
                 ) => {}
             Err(error) => {
-                let shown = folder.join(&name).display().to_string();
-                return Err(error).with_context(|| {
-                    format!(
-                        "a server may be behind {shown}, and accepts no call: end it, or remove \
-                         the socket if no process has it"
-                    )
-                });
+                let advice = advice(&folder.join(&name), error.kind());
+                return Err(error).context(advice);
             }
         }
     }
     Ok(clients)
+}
+
+/// What to do about a server that this process cannot speak to.
+fn advice(socket: &Path, why: io::ErrorKind) -> String {
+    let shown = socket.display();
+    if why != io::ErrorKind::PermissionDenied {
+        return format!(
+            "a server may be behind {shown}, and accepts no call: end it, or remove the socket if \
+             no process has it"
+        );
+    }
+    let owner = fs::metadata(socket).map_or_else(
+        |_| "the user of that server".to_owned(),
+        |found| format!("the user of that server (uid {})", found.uid()),
+    );
+    format!(
+        "only another user may speak to the server behind {shown}: run this command as {owner}, or \
+         remove the socket if no process has it"
+    )
 }
 
 /// Connects to the servers of the pool at `folder` that accept the connection.
@@ -132,29 +150,54 @@ impl Client {
     /// Connects to a socket of the pool at `folder`.
     fn connect(folder: &Path, name: &str) -> io::Result<Self> {
         let stream = connect(folder, name)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
+        let stream = Timed::new(&Arc::new(stream), TIMEOUT);
         Ok(Self { reader: BufReader::new(stream), path: folder.join(name), found: None })
     }
 
-    /// Sends a request and waits for the answer. [`Response::Error`] becomes an error.
+    /// Sends a request and waits for the answer, for at most two minutes. [`Response::Error`]
+    /// becomes an error.
+    ///
+    /// # Errors
+    /// The server refuses, or does not answer in time. The error names its socket.
     pub fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
-        let shown = self.path.display().to_string();
+        self.ask_within(TIMEOUT, request)
+    }
+
+    /// As [`Client::ask`], but waits for at most `limit`. If the answer does not come in time,
+    /// the connection must not be used again: the answer may still come.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn ask_within(&mut self, limit: Duration, request: &Request) -> anyhow::Result<Response> {
+        let shown = self.path.display();
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
         let mut answer = String::new();
-        self.reader
-            .get_mut()
-            .write_all(line.as_bytes())
-            .and_then(|()| self.reader.read_line(&mut answer))
-            .with_context(|| format!("the server behind {shown} does not answer"))?;
+        self.reader.get_mut().limit(limit);
+        let sent = self.reader.get_mut().write_all(line.as_bytes());
+        match sent.and_then(|()| self.reader.read_line(&mut answer)) {
+            Ok(_) => {}
+            // A socket reports its time limit as `WouldBlock`.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+            {
+                bail!(
+                    "the server behind {shown} has not answered within {limit:.0?}: its process \
+                     may be stopped or hang"
+                );
+            }
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("the server behind {shown} does not answer"));
+            }
+        }
         if answer.is_empty() {
             bail!("the server behind {shown} ended without an answer");
         }
         let response = serde_json::from_str(&answer)
             .with_context(|| format!("the server behind {shown} speaks another version"))?;
         match response {
-            Response::Error { error } => bail!("{error}"),
+            Response::Error { error } => bail!("the server behind {shown} refuses: {error}"),
             other => Ok(other),
         }
     }

@@ -178,6 +178,8 @@ mod tests {
     use super::*;
 
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    use std::time::Instant;
 
     struct Echo;
 
@@ -210,7 +212,8 @@ mod tests {
         assert_eq!(clients.len(), 2);
         for client in &mut clients {
             assert_eq!(ask(client, &Request::Stop), "done");
-            assert_eq!(ask(client, &Request::VolumeList), "VolumeList");
+            let refused = ask(client, &Request::VolumeList);
+            assert!(refused.ends_with("refuses: VolumeList"), "{refused}");
         }
         drop((first, second));
         assert_eq!(fs::read_dir(&folder).expect("readable").count(), 0);
@@ -282,6 +285,84 @@ mod tests {
         drop(hung);
         assert_eq!(every_server(temp.path()).expect("it has ended").len(), 1);
         assert!(every_server(&temp.path().join("nothing")).is_err());
+    }
+
+    /// A pool may have several servers, and one of them may be of an older release.
+    #[test]
+    fn an_error_names_the_server_that_gave_it() {
+        let temp = tempfile::tempdir().expect("temp");
+        let _first = ControlServer::start(temp.path(), Arc::new(Echo)).expect("free");
+        let _second = ControlServer::start(temp.path(), Arc::new(Echo)).expect("beside it");
+        let second = format!("control.{}.sock", std::process::id());
+        for (client, name) in servers(temp.path()).iter_mut().zip(["control.sock", &second]) {
+            let path = temp.path().join(name).display().to_string();
+            let error = client.ask(&Request::Keys { retired: false }).expect_err("refused");
+            // Each cause, because some callers show the first one only.
+            let text = error.to_string();
+            assert!(text.contains(&path) && text.contains("Keys"), "{text}");
+        }
+    }
+
+    /// The kernel accepts calls for a process that is stopped.
+    #[test]
+    fn a_stopped_server_is_waited_for_as_long_as_the_caller_says() {
+        let temp = tempfile::tempdir().expect("temp");
+        let _stopped = UnixListener::bind(temp.path().join("control.7.sock")).expect("free");
+        let mut clients = every_server(temp.path()).expect("the kernel takes the call");
+        let limit = Duration::from_millis(300);
+        let began = Instant::now();
+        let error = clients[0].ask_within(limit, &Request::Status).expect_err("no answer");
+        assert!(began.elapsed() >= limit && began.elapsed() < Duration::from_secs(60));
+        let text = format!("{error:#}");
+        assert!(text.contains("control.7.sock") && text.contains("within 300ms"), "{text}");
+    }
+
+    /// A server that sends its answer byte by byte has no more time than another.
+    #[test]
+    fn the_time_for_an_answer_includes_all_its_parts() {
+        let temp = tempfile::tempdir().expect("temp");
+        let listener = UnixListener::bind(temp.path().join("control.sock")).expect("free");
+        let mut clients = every_server(temp.path()).expect("there");
+        let (mut stream, _) = listener.accept().expect("a call");
+        let slow = std::thread::spawn(move || {
+            // Ends when the client has closed the connection.
+            while stream.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let began = Instant::now();
+        let limit = Duration::from_millis(300);
+        let error = clients[0].ask_within(limit, &Request::Status).expect_err("no answer");
+        assert!(began.elapsed() < Duration::from_secs(60));
+        assert!(error.to_string().contains("has not answered"), "{error}");
+        drop(clients);
+        slow.join().expect("it ends");
+    }
+
+    /// The pool's owner calls, and the server is root's.
+    #[test]
+    fn a_user_without_the_right_to_call_learns_whose_server_it_is() {
+        let temp = tempfile::tempdir().expect("temp");
+        let path = temp.path().join("control.sock");
+        let _other = UnixListener::bind(&path).expect("free");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("its owner may");
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).expect("its owner may");
+        let owner = fs::metadata(&path).expect("there").uid();
+        let folder = temp.path().to_path_buf();
+        let asked = std::thread::spawn(move || {
+            // SAFETY: geteuid() always succeeds. The system call, unlike the function of the C
+            // library, changes this thread's user only.
+            if unsafe { libc::geteuid() } == 0 {
+                // SAFETY: setresuid() takes no pointers.
+                let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
+                assert_eq!(changed, 0, "root may");
+            }
+            every_server(&folder).map(|clients| clients.len()).expect_err("it may not")
+        });
+        let text = format!("{:#}", asked.join().expect("asked"));
+        let advice = format!("run this command as the user of that server (uid {owner})");
+        assert!(text.contains("control.sock") && text.contains(&advice), "{text}");
+        assert!(!text.contains("end it"), "{text}");
     }
 
     #[test]

@@ -26,8 +26,8 @@
 //!   and the node takes part again as soon as the copy is replaced.
 //! - A node that still accepts the old secret at the end, because it has an old copy, keeps the
 //!   next rotation from beginning. `--retire` checks whether all nodes are up to date.
-//! - A node whose process is of an older release, and a server whose socket accepts no call, keep
-//!   the first step back: it cannot be undone.
+//! - A node whose process is of an older release, and a server whose socket accepts no call or that
+//!   does not answer (its process is stopped, say), keep the first step back: it cannot be undone.
 //! - A process that the command does not know of has the time to look at the file by itself: two
 //!   steps are [`STEP_PAUSE`] apart.
 //! - Only one such command runs at a time (`rotation.lock`).
@@ -47,7 +47,7 @@ use fieldstone_uring::{Holder, LockError, LockFile};
 
 use crate::control::{Request, Response, every_server};
 use crate::pool::{Pool, key_file, random};
-use crate::running::{FixedNode, Operator};
+use crate::running::{FixedNode, NODE_TIMEOUT, NODES_AT_A_TIME, Operator};
 use plan::{Goal, Step, next_step, obstacle};
 use report::{KeysReport, NodeKeyState, NodeKeys};
 
@@ -56,12 +56,33 @@ const LOCK_FILE: &str = "rotation.lock";
 /// How long processes may take to follow a step. A healthy one needs [`watch::WATCH_PERIOD`], and
 /// the answers to requests under way come within seconds.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long they may take to answer before the first step.
+/// How long they may keep the first step back. Nothing has changed then. A server of an older
+/// release does not understand the question.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server may take to answer, beyond these times, for each [`NODES_AT_A_TIME`] nodes of
+/// its pool: it asks them first, and one of them may accept the call late and then say nothing. A
+/// server that is stopped is waited for as long.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2 * NODE_TIMEOUT.as_secs());
 /// Pause between two looks at them.
 const PAUSE: Duration = Duration::from_millis(250);
 /// The shortest time between two steps. A process that misses no look is at most one step behind.
 const STEP_PAUSE: Duration = Duration::from_secs(2 * watch::WATCH_PERIOD.as_secs());
+
+/// The times of a rotation. Tests have shorter ones.
+#[derive(Clone, Copy)]
+struct Times {
+    step_pause: Duration,
+    first_timeout: Duration,
+    step_timeout: Duration,
+    answer_timeout: Duration,
+}
+
+const TIMES: Times = Times {
+    step_pause: STEP_PAUSE,
+    first_timeout: FIRST_TIMEOUT,
+    step_timeout: STEP_TIMEOUT,
+    answer_timeout: ANSWER_TIMEOUT,
+};
 
 /// The result of a rotation.
 #[derive(Clone, Debug)]
@@ -84,11 +105,11 @@ pub fn rotate(
     goal: Goal,
     tell: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Rotated> {
-    rotate_with(STEP_PAUSE, folder, fixed, goal, tell)
+    rotate_with(TIMES, folder, fixed, goal, tell)
 }
 
 fn rotate_with(
-    step_pause: Duration,
+    times: Times,
     folder: &Path,
     fixed: &[FixedNode],
     goal: Goal,
@@ -116,14 +137,14 @@ fn rotate_with(
         let step = next_step(goal, &keys.rotation(), begun)?;
         let retired = keys.rotation() == Rotation::Settled;
         let wanted = Wanted { step, goal, keys: &keys, retired };
-        let reports = wait_for(&pool, fixed, &wanted)?;
+        let reports = wait_for(times, &pool, fixed, &wanted)?;
         let Some(step) = step else { return Ok(Rotated { keys, others: others(reports) }) };
         keys = make(step, &keys)?;
         key_file::write(folder, &keys)?;
         begun = true;
         tell(&line(step, &keys, folder));
         if step != Step::Retire {
-            std::thread::sleep(step_pause);
+            std::thread::sleep(times.step_pause);
         }
     }
 }
@@ -160,19 +181,22 @@ struct Wanted<'a> {
 
 /// Asks all processes that have the pool until nothing keeps the step back. Returns their reports.
 fn wait_for(
+    times: Times,
     pool: &Pool,
     fixed: &[FixedNode],
     wanted: &Wanted<'_>,
 ) -> anyhow::Result<Vec<KeysReport>> {
     let (issuing, newest) = (wanted.keys.issuing().0.0, wanted.keys.newest().0.0);
     let timeout = match wanted.step {
-        // Nothing has changed yet. A server of an older release does not understand the question.
-        Some(Step::Stage) => FIRST_TIMEOUT,
-        _ => STEP_TIMEOUT,
+        Some(Step::Stage) => times.first_timeout,
+        _ => times.step_timeout,
     };
-    let deadline = Instant::now() + timeout;
+    let groups = pool.node_indices().count().div_ceil(NODES_AT_A_TIME);
+    let answer = times.answer_timeout * u32::try_from(groups).unwrap_or(u32::MAX);
+    let began = Instant::now();
+    let deadline = began + timeout;
     loop {
-        let reason = match survey(pool, fixed, wanted.retired) {
+        let reason = match survey(pool, fixed, wanted.retired, (deadline, answer)) {
             Ok(reports) => match obstacle(wanted.step, wanted.goal, issuing, newest, &reports) {
                 None => return Ok(reports),
                 Some(reason) => anyhow::anyhow!(reason),
@@ -189,14 +213,21 @@ fn wait_for(
                 Some(Step::Stage) => "nothing has changed; mend this and run the command again",
                 _ => "the steps made so far stay; mend this and run the command again",
             };
-            return Err(reason.context(format!("waited {timeout:?}; {advice}")));
+            let waited = began.elapsed().as_secs();
+            return Err(reason.context(format!("waited {waited} s; {advice}")));
         }
         std::thread::sleep(PAUSE);
     }
 }
 
-/// The reports of all servers of the pool; without a server, of the pool started here.
-fn survey(pool: &Pool, fixed: &[FixedNode], retired: bool) -> anyhow::Result<Vec<KeysReport>> {
+/// The reports of all servers of the pool; without a server, of the pool started here. Each server
+/// has the time until the deadline for its answer, and at least the time of `answer`.
+fn survey(
+    pool: &Pool,
+    fixed: &[FixedNode],
+    retired: bool,
+    (deadline, answer): (Instant, Duration),
+) -> anyhow::Result<Vec<KeysReport>> {
     let mut clients = every_server(&pool.folder)?;
     if clients.is_empty() {
         match Operator::find(&pool.folder, None, fixed)? {
@@ -210,7 +241,8 @@ fn survey(pool: &Pool, fixed: &[FixedNode], retired: bool) -> anyhow::Result<Vec
     }
     let mut reports = Vec::new();
     for mut client in clients {
-        match client.ask(&Request::Keys { retired })? {
+        let limit = deadline.saturating_duration_since(Instant::now()).max(answer);
+        match client.ask_within(limit, &Request::Keys { retired })? {
             Response::Keys(report) => reports.push(*report),
             other => bail!("the server answered out of turn: {other:?}"),
         }
@@ -243,10 +275,18 @@ mod tests {
         (temp, dir)
     }
 
+    /// A pool here has two nodes, and so one group of them.
+    const SHORT: Times = Times {
+        step_pause: Duration::ZERO,
+        first_timeout: Duration::from_secs(1),
+        answer_timeout: Duration::from_secs(2),
+        ..TIMES
+    };
+
     fn go(dir: &Path, goal: Goal) -> anyhow::Result<Vec<String>> {
         let mut lines = Vec::new();
         let mut tell = |line: &str| lines.push(line.to_owned());
-        let rotated = rotate_with(Duration::ZERO, dir, &[], goal, &mut tell)?;
+        let rotated = rotate_with(SHORT, dir, &[], goal, &mut tell)?;
         assert_eq!(rotated.others, Vec::new());
         assert_eq!(rotated.keys, key_file::read(dir)?, "what is reported is what is stored");
         Ok(lines)
@@ -347,6 +387,30 @@ mod tests {
         );
         assert_eq!(state(&dir), (0, 0, 0));
         drop(other);
+        assert_eq!(go(&dir, Goal::Complete).expect("its server has ended").len(), 3);
+    }
+
+    /// The kernel accepts calls for a process that is stopped, so that only the wait for its answer
+    /// shows that it cannot follow.
+    #[test]
+    fn a_stopped_server_keeps_the_first_step_back_and_the_error_says_for_how_long() {
+        let (_temp, dir) = pool();
+        let stopped =
+            std::os::unix::net::UnixListener::bind(dir.join("control.7.sock")).expect("bound");
+        let began = Instant::now();
+        let error = format!("{:#}", go(&dir, Goal::Complete).expect_err("refused"));
+        let whole = began.elapsed().as_secs();
+        let told = error.strip_prefix("waited ").and_then(|rest| rest.split_once(" s; "));
+        let (told, rest) = told.expect("it begins with the time");
+        let told: u64 = told.parse().expect("whole seconds");
+        assert!(SHORT.answer_timeout.as_secs() <= told && told <= whole, "{error}");
+        assert!(whole < 60, "a stopped server is waited for as long as for one that works");
+        assert!(
+            rest.starts_with("nothing has changed") && rest.contains("control.7.sock"),
+            "{error}"
+        );
+        assert_eq!(state(&dir), (0, 0, 0));
+        drop(stopped);
         assert_eq!(go(&dir, Goal::Complete).expect("its server has ended").len(), 3);
     }
 }

@@ -85,7 +85,7 @@ pub fn obstacle(
             let mut all = reports.iter().flat_map(|report| &report.nodes);
             if let Some(node) = all.find(|node| node.state == NodeKeyState::Outdated) {
                 return Some(format!(
-                    "node.{} cannot follow: {}; update it first",
+                    "node.{} cannot follow: {}; update it, or restore the newest pool.key",
                     node.node, node.reason
                 ));
             }
@@ -163,7 +163,9 @@ mod tests {
             let behind = of(NodeKeyState::Behind).expect("an obstacle");
             assert!(behind.contains("node.3") && behind.contains("of a test"), "{behind}");
             let outdated = of(NodeKeyState::Outdated).expect("an obstacle");
-            assert!(outdated.contains("node.3") && outdated.contains("update"), "{outdated}");
+            assert!(outdated.contains("node.3") && outdated.contains("update it"), "{outdated}");
+            // The other cause: the file is an old copy.
+            assert!(outdated.contains("restore the newest pool.key"), "{outdated}");
         }
     }
 

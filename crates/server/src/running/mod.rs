@@ -30,7 +30,7 @@ use crate::runtime::{DeviceName, OpenDevice, Runtime, RuntimeOptions};
 pub use dispatch::Operator;
 pub use folders::{command_deadline, open_patiently};
 pub use listing::{Known, Listing};
-pub use nodes::FixedNode;
+pub use nodes::{FixedNode, NODE_TIMEOUT, NODES_AT_A_TIME};
 pub use query::{NodeAnswer, PoolStatus};
 pub use service::{METRICS_TIMEOUT, STATUS_TIMEOUT, Served, ServerInfo};
 pub use volumes::{ReadPolicy, VolumeOptions};

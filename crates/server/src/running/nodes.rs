@@ -198,15 +198,19 @@ impl DiscoveredNodes {
     }
 }
 
+/// How long a node may take to accept a connection, and how long for each answer.
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most nodes that [`RunningPool::ask_nodes`] asks at a time.
+pub const NODES_AT_A_TIME: usize = 16;
+
 impl RunningPool {
     /// Connects to a node for requests that do not belong to an open volume.
     ///
     /// # Errors
     /// The node does not exist or does not answer.
     pub fn node_session(&self, node: NodeIndex) -> anyhow::Result<NodeSession> {
-        const TIMEOUT: Duration = Duration::from_secs(5);
         let place = self.places.get(usize::from(node.0)).context("no such node")?;
-        Ok(NodeSession::connect(self.runtime.handle(), node, place, TIMEOUT)?)
+        Ok(NodeSession::connect(self.runtime.handle(), node, place, NODE_TIMEOUT)?)
     }
 
     /// Makes a capability for requests to nodes, for `volume` or for no volume (0). The capability
@@ -223,21 +227,19 @@ impl RunningPool {
         Capability::issue(key, volume, epoch, Rights::ALL, expires_ns)
     }
 
-    /// Asks up to `AT_A_TIME` nodes at the same time, then the next nodes. So a silent node does
-    /// not delay the other nodes of its group.
+    /// Asks up to [`NODES_AT_A_TIME`] nodes at the same time, then the next nodes. So a silent node
+    /// does not delay the other nodes of its group.
     pub fn ask_nodes<T: Send>(
         &self,
         ask: impl Fn(NodeIndex, &mut NodeSession) -> anyhow::Result<T> + Sync,
     ) -> Vec<(NodeIndex, anyhow::Result<T>)> {
-        /// Largest number of conversations at a time.
-        const AT_A_TIME: usize = 16;
         let nodes: Vec<NodeIndex> = self.pool.node_indices().collect();
         let one = |node: NodeIndex| {
             let mut session = self.node_session(node)?;
             ask(node, &mut session)
         };
         let mut answers = Vec::new();
-        for some in nodes.chunks(AT_A_TIME) {
+        for some in nodes.chunks(NODES_AT_A_TIME) {
             std::thread::scope(|scope| {
                 let asked: Vec<_> =
                     some.iter().map(|node| (*node, scope.spawn(|| one(*node)))).collect();
