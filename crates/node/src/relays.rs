@@ -417,7 +417,7 @@ fn for_child(
             (body, vec![bytes])
         }
         Part::Nothing => {
-            checksums.clear();
+            *checksums = Vec::new();
             (body, Vec::new())
         }
     }

@@ -16,8 +16,8 @@ const DELETE_TRIES: u32 = 50;
 /// that, the request has 8 KiB of names, far below the longest body that the protocol allows.
 pub const SEGMENTS_PER_DELETE: usize = 1024;
 
-/// Whether a node may delete later what it does not delete now. It is busy, or the request waited on
-/// its way until its secret was retired or its capability had expired.
+/// Whether a node may delete later what it does not delete now. It is busy, or the request waited
+/// on its way until its secret was retired or its capability had expired.
 fn refuses_for_now(error: &NodeError) -> bool {
     matches!(error, NodeError::Busy | NodeError::Capability(_))
 }
@@ -95,8 +95,9 @@ impl VolumeCore {
     }
 
     /// A node has answered a deletion that the volume sent in this session. `Some(true)` if the
-    /// node refused for now, and still has what it should delete. If its disk failed, the node is given up.
-    /// `None` if the node was lost meanwhile: when it joins, the volume compares its shards.
+    /// node refused for now, and still has what it should delete. If its disk failed, the node is
+    /// given up. `None` if the node was lost meanwhile: when it joins, the volume compares its
+    /// shards.
     pub fn leftover_stays(
         &mut self,
         node: NodeIndex,
