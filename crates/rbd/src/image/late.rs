@@ -16,6 +16,9 @@
 //! - **No snapshot is made** while a write is late: the write would change the snapshot.
 //!
 //! A request for the lock itself may be late, too. It is given up as soon as the OSD has answered.
+//!
+//! The number of late writes is that of the client: images that share a client wait for the late
+//! writes of each other.
 
 use std::rc::Rc;
 
