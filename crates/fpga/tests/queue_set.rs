@@ -110,7 +110,7 @@ fn a_function_keeps_its_sets_while_one_is_at_work() {
         let refused = register::FUNCTION_ERRORS_REGISTER_ACCESS.with(1);
         assert_eq!((own.read64(entry), card.take_errors()), (before, refused));
     }
-    // More of them, and another vector, may come at any time.
+    // Function 0 may give the function more queue sets, or another vector, at any time.
     let more = function_table::QUEUES_FIRST.with(4) | function_table::QUEUES_COUNT.with(3);
     own.write64(entry, more);
     assert_eq!((own.read64(entry), card.take_errors()), (more, 0));

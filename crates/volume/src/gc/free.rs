@@ -10,7 +10,7 @@ use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
 use crate::segment::SegmentIndex;
 
-/// How often the volume asks a node to delete segments that refuses for now.
+/// How often the volume asks a node that refuses for now to delete segments.
 const DELETE_TRIES: u32 = 50;
 /// Segments that one request deletes. A node takes up to 4096 in one request. With a quarter of
 /// that, the request has 8 KiB of names, far below the longest body that the protocol allows.
