@@ -3,9 +3,10 @@
 CARGO ?= cargo
 PYTHON := $(firstword $(wildcard /usr/bin/python3) python3)
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# The profile of what is built to run: `release` for users, `quick` for tests (Cargo.toml).
+# The profile of what is built to run: `release` for users; tests run what they have built (`dev`).
 PROFILE ?= release
-FIELDSTONE = $(TARGET)/$(PROFILE)/fieldstone
+BUILT = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+FIELDSTONE = $(BUILT)/fieldstone
 # Verilator and Yosys: see rtl/install-tools.
 HDL := $(TARGET)/hdl
 VERILATOR := $(HDL)/bin/verilator
@@ -26,7 +27,7 @@ SEEDS ?= 0..2000
 FUZZ_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test tools hdl-tools rtl lint unit bindings install-codes install-block \
+.PHONY: help quickstart build test-build test tools hdl-tools rtl lint unit bindings install-codes install-block \
 	ceph-plugin install-ceph-plugin ceph-plugin-harness ceph-plugin-for-tests \
 	bench-ceph-plugin simulate scenarios \
 	test-ceph bench fuzz-smoke fuzz clean
@@ -47,7 +48,16 @@ test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real cli
 	@$(foreach stage,$(STAGES),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
 		echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
 
-bindings simulate scenarios test-ceph: export PROFILE = quick
+# Everything that tests run, with one choice of packages and features, so that nothing is compiled
+# twice.
+BUILD_TESTS = $(CARGO) build --workspace --locked $(FEATURES) --lib --bins --tests --examples
+
+# `make scenarios PROFILE=release` has them run the command as users have it.
+bindings simulate scenarios test-ceph: export PROFILE = dev
+
+test-build:
+	env -u CARGO_BUILD_TARGET $(BUILD_TESTS)
+	$(if $(filter dev,$(PROFILE)),,$(MAKE) --no-print-directory build)
 
 tools: hdl-tools ## NBD clients and Ceph for the scenarios; asks apt for those that are missing
 	tests/install-tools
@@ -62,8 +72,8 @@ lint: ## Formatting, lengths of lines and lints, denied
 
 # The first step also builds the C libraries, which cargo does not build for their tests.
 unit: ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
-	env -u CARGO_BUILD_TARGET $(CARGO) build --workspace --locked --lib --tests
-	FIELDSTONE_LIBRARIES=$(abspath $(TARGET))/debug $(CARGO) test --workspace --locked
+	env -u CARGO_BUILD_TARGET $(BUILD_TESTS)
+	FIELDSTONE_LIBRARIES=$(abspath $(TARGET))/debug $(CARGO) test --workspace --locked $(FEATURES)
 
 rtl: ## Proofs, lint, test benches and line coverage of the RTL; skipped without Verilator
 	CARGO="$(CARGO)" rtl/check $(TARGET)
@@ -92,7 +102,7 @@ ceph-plugin: ## libec_fieldstone.so for the OSDs of Ceph CEPH_VERSION (default: 
 	mkdir -p $(CEPH_PLUGIN)
 	$(CXX) $(CEPH_PLUGIN_FLAGS) -fPIC -fvisibility=hidden -shared -s \
 		-o $(CEPH_PLUGIN)/libec_fieldstone.so $(CEPH_PLUGIN_SOURCES)/plugin.cc \
-		$(TARGET)/$(PROFILE)/libfieldstone_ceph_plugin.a \
+		$(BUILT)/libfieldstone_ceph_plugin.a \
 		-Wl,--version-script=$(CEPH_PLUGIN_SOURCES)/plugin.map -Wl,--gc-sections
 	@echo "$(CEPH_PLUGIN)/libec_fieldstone.so is for Ceph $(CEPH_VERSION)."
 	@echo "Every monitor and OSD needs it in $(CEPH_PLUGINS)"
@@ -122,16 +132,14 @@ ceph-plugin-harness: ceph-plugin
 bench-ceph-plugin: ceph-plugin-harness ## The plug-in's rates beside those of Ceph's, in JSON lines
 	$(CEPH_PLUGIN)/bench $(CEPH_PLUGINS) $(CEPH_PLUGIN)/own
 
-# Builds the library $(2) of the crate $(1), and installs it. WITH_COMMAND=yes builds the command in
-# the same run of cargo: then both have the same dependencies with the same features, which are
-# compiled once.
+# Builds the library $(2) of the crate $(1), and installs it.
 define install-library
-	FIELDSTONE_SONAME=lib$(2).so.0 $(CARGO) build --profile $(PROFILE) --locked -p fieldstone-$(1) \
-		$(if $(WITH_COMMAND),-p fieldstone $(FEATURES))
+	FIELDSTONE_SONAME=yes $(if $(filter dev,$(PROFILE)),$(BUILD_TESTS),\
+		$(CARGO) build --profile $(PROFILE) --locked -p fieldstone-$(1))
 	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	install -m 644 crates/$(1)/include/$(2).h $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(TARGET)/$(PROFILE)/lib$(2).a $(DESTDIR)$(PREFIX)/lib
-	install -m 755 $(TARGET)/$(PROFILE)/lib$(2).so $(DESTDIR)$(PREFIX)/lib/lib$(2).so.$(VERSION)
+	install -m 644 $(BUILT)/lib$(2).a $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(BUILT)/lib$(2).so $(DESTDIR)$(PREFIX)/lib/lib$(2).so.$(VERSION)
 	strip --strip-debug $(DESTDIR)$(PREFIX)/lib/lib$(2).so.$(VERSION)
 	ln -sf lib$(2).so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/lib$(2).so.0
 	ln -sf lib$(2).so.0 $(DESTDIR)$(PREFIX)/lib/lib$(2).so
@@ -139,24 +147,19 @@ define install-library
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/$(2).pc
 endef
 
-simulate: build ## Seeds SEEDS (0..2000) of the seeded world, and some with regenerating codes
+simulate: test-build ## Seeds SEEDS (0..2000) of the seeded world, and some with regenerating codes
 	$(FIELDSTONE) sim --seeds $(SEEDS)
 	$(FIELDSTONE) sim --seeds 0..50 --code zigzag:4+2
 	$(FIELDSTONE) sim --seeds 0..50 --code clay:4+2
 	$(FIELDSTONE) sim --seeds 0..50 --code zigzag:2+2
 	$(FIELDSTONE) sim --seeds 0..50 --code clay:2+2
 
-# What tests/ceph_fsx.py runs. `make unit` has built it, with the same options.
-FSX = $(CARGO) build --workspace --locked --example rbd_fsx
-
-scenarios: build ceph-plugin-for-tests ## Scenarios with real clients; `tests/run NAME …` runs some of them
-	$(FSX)
+scenarios: test-build ceph-plugin-for-tests ## Scenarios with real clients; `tests/run NAME …` runs some of them
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run
 
 # One case at a time: each makes a cluster. The long ones take some minutes each.
-test-ceph: build ceph-plugin-for-tests ## Scenarios with real Ceph clusters, the long ones too; asks apt for Ceph where it is missing
+test-ceph: test-build ceph-plugin-for-tests ## Scenarios with real Ceph clusters, the long ones too; asks apt for Ceph where it is missing
 	tests/install-tools
-	$(FSX)
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 \
 		$(basename $(notdir $(wildcard tests/ceph_*.py)))
 

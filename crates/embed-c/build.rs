@@ -1,10 +1,10 @@
-//! Gives the shared library the name that `make` asks for (`FIELDSTONE_SONAME`). Programs that are
-//! linked with the library then look for a file of that name.
+//! Gives the shared library its name (SONAME) if `make` asks for it (`FIELDSTONE_SONAME`). Programs
+//! that are linked with the library then look for a file of that name, as `make` installs it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=FIELDSTONE_SONAME");
-    if let Ok(name) = std::env::var("FIELDSTONE_SONAME") {
-        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{name}");
+    if std::env::var_os("FIELDSTONE_SONAME").is_some() {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libfieldstone_block.so.0");
     }
 }

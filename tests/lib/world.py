@@ -33,8 +33,8 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
 def newest_build():
-    """The command as `make scenarios` or `make build` has built it, whichever was later."""
-    builds = [TARGET / profile / "fieldstone" for profile in ("quick", "release")]
+    """The command as the tests or `make build` have built it, whichever was later."""
+    builds = [TARGET / profile / "fieldstone" for profile in ("debug", "release")]
     return str(max(builds, key=lambda path: path.stat().st_mtime if path.exists() else 0))
 
 
