@@ -129,7 +129,8 @@ def scenario(world, options):
     if not PROGRAM.exists():
         build = "cargo build --workspace --example rbd_fsx"
         raise Skip(f"{PROGRAM} is not built: {build}")
-    cluster = Cluster(world, osds=3)
+    # The erasure code of the long case has four shards.
+    cluster = Cluster(world, osds=4 if world.case.code == "long" else 3)
     cluster.make_pool("rep")
     cluster.make_pool("data", "jerasure" if world.case.code == "long" else None)
     cluster.wait_until_clean()

@@ -216,7 +216,7 @@ def asked_owner(world, cluster):
     cluster.rbd("snap", "create", "--no-progress", f"{parent}@base")
     cluster.rbd("clone", "--rbd-default-clone-format", "2", f"{parent}@base", image)
     server = cluster.serve(f"{image}:exclusive", name="asked")
-    ledger = Ledger(HALF, seed=5)
+    ledger = Ledger(HALF, seed=5, at_first=cluster.export(f"{parent}@base")[: HALF * BLOCK])
     load = Load(ledger, server.uri("asked"), depth=4)
     load.wait_for_writes(50)
     owner = cluster.rbd("lock", "ls", image).stdout

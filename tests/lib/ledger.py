@@ -38,6 +38,9 @@ READ_BLOCKS = 256
 ANSWER_SECONDS = 45
 NOISE = random.Random(0).randbytes(256 << 10)
 
+# The version of a block that holds what the device held before the first write, if not zeroes.
+AT_FIRST = -1
+
 # Shares of the requests of a load.
 Mix = collections.namedtuple("Mix", ["flush", "read", "trim", "zero", "fua"])
 WRITES = Mix(flush=0.02, read=0.0, trim=0.04, zero=0.04, fua=0.05)
@@ -84,20 +87,36 @@ class Request:
 class Ledger:
     """What each block of a device may hold, and a client that reads and writes it."""
 
-    def __init__(self, blocks, seed):
+    def __init__(self, blocks, seed, at_first=b""):
+        """`at_first`: the device's bytes before the first write, for example those of the parent
+        of a clone; zeroes follow."""
         self.blocks, self.seed = blocks, seed
+        self.at_first = at_first.ljust(blocks * BLOCK, b"\0")
         self.rng = random.Random(seed)
         self.next_version = 1
         # Version 0 is a block of zeroes, as at first and after zeroing. A zeroing has a version of
         # its own here, and `zeroed` says which versions read as zeroes.
-        self.acknowledged = [0] * blocks
-        self.stable = [0] * blocks
+        self.acknowledged = [
+            AT_FIRST if self._block_at_first(number) != bytes(BLOCK) else 0
+            for number in range(blocks)
+        ]
+        self.stable = list(self.acknowledged)
         # The versions issued after the stable one, in their order, acknowledged or not.
         self.issued = collections.defaultdict(list)
         self.zeroed = {0}
-        self.last_zeroed = [0] * blocks
+        # Zeroes are older than the content at first, until the block is zeroed.
+        self.last_zeroed = [0 if version == 0 else AT_FIRST - 1 for version in self.stable]
         self.writes = self.flushes = self.reads = self.full = self.verified = 0
         self.slowest = 0.0
+
+    def _block_at_first(self, number):
+        return self.at_first[number * BLOCK : (number + 1) * BLOCK]
+
+    def _read_version(self, block, number):
+        """The version that `block` holds; 0 for zeroes."""
+        if self.last_zeroed[number] != 0 and block == self._block_at_first(number):
+            return AT_FIRST
+        return read_version(block, number, self.seed)
 
     def live_blocks(self):
         """How many blocks hold data, as far as was acknowledged."""
@@ -253,7 +272,7 @@ class Ledger:
         data = bytes(request.buffer)
         for index, (number, floor) in enumerate(zip(request.numbers, request.before)):
             block = data[index * BLOCK : (index + 1) * BLOCK]
-            version = read_version(block, number, self.seed)
+            version = self._read_version(block, number)
             newest = self.last_zeroed[number] if version == 0 else version
             check(newest >= floor, f"a read of {self._text(number, version)} gave an old version")
 
@@ -291,7 +310,7 @@ class Ledger:
         data = bytes(buffer)
         return [
             self._canonical(
-                read_version(data[i * BLOCK : (i + 1) * BLOCK], first + i, self.seed), first + i
+                self._read_version(data[i * BLOCK : (i + 1) * BLOCK], first + i), first + i
             )
             for i in range(count)
         ]

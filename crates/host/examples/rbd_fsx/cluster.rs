@@ -26,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Nanos = Nanos::from_ms(2);
 /// So long after the death of a client, none of its requests is executed any more.
 const SETTLED: Duration = Duration::from_millis(300);
+/// A dead client watches its image for so long: OSDs end its watch after 30 s of silence. An image
+/// with a watcher is not removed.
+const WATCHED: Duration = Duration::from_secs(35);
 /// Requests of a reader.
 const READ_BYTES: u64 = 4 << 20;
 
@@ -40,7 +43,8 @@ type Outcome = Result<Result<(), RbdError>, String>;
 
 /// Carries orders out, in a thread of its own.
 struct Manager {
-    orders: Sender<Order>,
+    /// With the moment from which on an order may be carried out.
+    orders: Sender<(Instant, Order)>,
     outcomes: Receiver<Outcome>,
 }
 
@@ -54,6 +58,8 @@ pub struct ClusterCarrier {
     opened: Option<Opened>,
     /// A client for the next open image: to connect takes longer than to open.
     spare: Option<Session>,
+    /// Until then, a dead client may watch an image.
+    watched_until: Instant,
     manager: Manager,
     /// The lines of the input.
     answers: Receiver<String>,
@@ -138,7 +144,7 @@ impl Opened {
 
 impl Manager {
     fn start(settings: &CephSettings, pool: &str) -> Result<Self, String> {
-        let (orders, incoming) = channel::<Order>();
+        let (orders, incoming) = channel::<(Instant, Order)>();
         let (outgoing, outcomes) = channel();
         let (settings, pool) = (settings.clone(), pool.to_owned());
         let work = move || {
@@ -156,7 +162,8 @@ impl Manager {
             if outgoing.send(Ok(Ok(()))).is_err() {
                 return;
             }
-            while let Ok(order) = incoming.recv() {
+            while let Ok((moment, order)) = incoming.recv() {
+                thread::sleep(moment.saturating_duration_since(Instant::now()));
                 let outcome = session.run(order.obey(Rc::clone(&pool)), |_| {});
                 if outgoing.send(outcome).is_err() {
                     break;
@@ -192,9 +199,19 @@ impl ClusterCarrier {
         let settings = CephSettings::read(&["--conf".to_owned(), conf.to_owned()])?;
         let manager = Manager::start(&settings, pool)?;
         let (pool, folder) = (pool.to_owned(), PathBuf::from(folder));
-        let (opened, spare, checkpoints) = (None, None, 0);
         let answers = read_input()?;
-        Ok(Self { settings, pool, folder, every, checkpoints, opened, spare, manager, answers })
+        Ok(Self {
+            settings,
+            pool,
+            folder,
+            every,
+            checkpoints: 0,
+            opened: None,
+            spare: None,
+            watched_until: Instant::now(),
+            manager,
+            answers,
+        })
     }
 
     /// Waits for a value from elsewhere, while the open image goes on: other clients may ask it for
@@ -259,6 +276,7 @@ impl Carrier for ClusterCarrier {
         opened.session.drive(&mut opened.image, some, |_| {})?;
         // Nothing is told to the cluster: the sockets end.
         drop(opened);
+        self.watched_until = Instant::now() + WATCHED;
         thread::sleep(SETTLED);
         Ok(())
     }
@@ -278,7 +296,11 @@ impl Carrier for ClusterCarrier {
     }
 
     fn manage(&mut self, order: Order) -> Result<Result<(), RbdError>, String> {
-        self.manager.orders.send(order).map_err(|error| error.to_string())?;
+        let moment = match order {
+            Order::Remove(_) => self.watched_until,
+            _ => Instant::now(),
+        };
+        self.manager.orders.send((moment, order)).map_err(|error| error.to_string())?;
         Self::wait_for(&mut self.opened, &self.manager.outcomes, "an order")?
     }
 
