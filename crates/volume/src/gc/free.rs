@@ -22,32 +22,42 @@ fn refuses_for_now(error: &NodeError) -> bool {
     matches!(error, NodeError::Busy | NodeError::Capability(_))
 }
 
-/// Deletes segments from nodes. A node that misses this was lost, or this function gives it up.
-/// When the node joins, its list shows segments that the table lacks.
-async fn delete_segments(ctx: &Ctx, mut nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
+/// Asks nodes to delete segments, and asks those again that refuse for now. Gives the nodes that
+/// still have the segments, each with its last error.
+pub async fn request_deletion(
+    ctx: &Ctx,
+    mut nodes: Vec<NodeIndex>,
+    segments: &[SegmentId],
+) -> Vec<(NodeIndex, NodeError)> {
     let body = RequestBody::ShardDelete { segments: segments.to_vec() };
-    let mut refusals = Vec::new();
-    for _ in 0..DELETE_TRIES {
-        let answers = ctx.call_all(&nodes, &body).await;
-        refusals.clear();
-        for (node, answer) in answers {
+    let mut failed = Vec::new();
+    for tries_left in (0..DELETE_TRIES).rev() {
+        let mut refused = Vec::new();
+        for (node, answer) in ctx.call_all(&nodes, &body).await {
             match answer {
-                Err(error) if refuses_for_now(&error) => refusals.push((node, error)),
-                Err(error @ (NodeError::Io(_) | NodeError::Invalid(_))) => {
-                    let why = format!("deleting shards: {error}");
-                    ctx.with(|core| core.give_up_node(node, &why));
-                }
-                _ => {}
+                Err(error) if refuses_for_now(&error) && tries_left > 0 => refused.push(node),
+                Err(error) => failed.push((node, error)),
+                Ok(_) => {}
             }
         }
-        if refusals.is_empty() {
-            return;
+        if refused.is_empty() {
+            break;
         }
-        nodes = refusals.iter().map(|(node, _)| *node).collect();
+        nodes = refused;
         ctx.sleep_ms(RETRY_MS).await;
     }
-    for (node, error) in refusals {
-        let why = format!("deleting shards, for too long: {error}");
+    failed
+}
+
+/// Deletes segments from nodes. A node that misses this was lost, or this function gives it up.
+/// When the node joins, its list shows segments that the table lacks.
+async fn delete_segments(ctx: &Ctx, nodes: Vec<NodeIndex>, segments: &[SegmentId]) {
+    for (node, error) in request_deletion(ctx, nodes, segments).await {
+        let why = match error {
+            NodeError::Io(_) | NodeError::Invalid(_) => format!("deleting shards: {error}"),
+            error if refuses_for_now(&error) => format!("deleting shards, for too long: {error}"),
+            _ => continue,
+        };
         ctx.with(|core| core.give_up_node(node, &why));
     }
 }

@@ -38,14 +38,14 @@ mod worth;
 use fieldstone_block::Nanos;
 
 pub use checkpoint::{store_checkpoint, write_checkpoint};
-pub use free::{SEGMENTS_PER_DELETE, free_segments};
+pub use free::{SEGMENTS_PER_DELETE, free_segments, request_deletion};
 pub use house::keep_house;
 pub use moving::read_footer;
 pub use worth::SinceCheckpoint;
 
 /// Pause before disturbed collection begins anew, before the volume asks a busy node again to
 /// delete segments, and before it writes a root again that too few nodes have taken.
-const RETRY_MS: u64 = 20;
+pub const RETRY_MS: u64 = 20;
 /// Pause before a serving volume checks again for something to collect or to give back, when the
 /// last check found something. The pause doubles after each check that found nothing.
 const HOUSEKEEPING_MS: u64 = 1_000;

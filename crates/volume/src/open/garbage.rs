@@ -7,7 +7,7 @@ use fieldstone_proto::{
 
 use super::validate::Listed;
 use crate::core::Ctx;
-use crate::gc::SEGMENTS_PER_DELETE;
+use crate::gc::{SEGMENTS_PER_DELETE, request_deletion};
 use crate::root::Root;
 use crate::segment::epoch_of;
 
@@ -22,9 +22,12 @@ pub(super) async fn discard_leftovers(ctx: &Ctx, root: &Root, listed: &mut Liste
     };
     let ids: Vec<SegmentId> =
         listed.iter().filter(|(id, shards)| leftover(id, shards)).map(|(id, _)| *id).collect();
-    let up = ctx.with(|core| core.up_nodes());
+    let mut up = ctx.with(|core| core.up_nodes());
     for chunk in ids.chunks(SEGMENTS_PER_DELETE) {
-        ctx.call_all(&up, &RequestBody::ShardDelete { segments: chunk.to_vec() }).await;
+        // If a node misses this, its slots stay taken until the volume compares its shards, which
+        // happens when it joins.
+        let failed = request_deletion(ctx, up.clone(), chunk).await;
+        up.retain(|node| failed.iter().all(|(other, _)| other != node));
     }
     for id in ids {
         listed.remove(&id);
@@ -40,9 +43,12 @@ pub(super) async fn discard_open(ctx: &Ctx, open: &[(NodeIndex, SegmentId)]) {
         };
         open.iter().filter(|(node, id)| !holds(node, id)).copied().collect()
     });
+    let mut refusing = Vec::new();
     for (node, id) in garbage {
         // If a node misses this, the volume compares its shards again when it joins.
-        let _ = ctx.call(node, RequestBody::ShardDelete { segments: vec![id] }).await;
+        if !refusing.contains(&node) && !request_deletion(ctx, vec![node], &[id]).await.is_empty() {
+            refusing.push(node);
+        }
     }
 }
 
@@ -72,13 +78,10 @@ pub(super) async fn discard_garbage(
                 .collect()
         });
         for chunk in garbage.chunks(SEGMENTS_PER_DELETE) {
-            let body = RequestBody::ShardDelete { segments: chunk.to_vec() };
             let stays = ctx.with(|core| chunk.iter().any(|id| core.segments.find(*id).is_some()));
             // If a node misses this, the volume compares its shards again when it joins.
-            if let Err(error) = ctx.call(*node, body).await
-                && stays
-            {
-                failed = Some((*node, error));
+            if let Some(refusal) = request_deletion(ctx, vec![*node], chunk).await.pop() {
+                failed = if stays { Some(refusal) } else { failed };
             }
         }
     }
@@ -99,5 +102,39 @@ pub(super) async fn discard_journals(ctx: &Ctx, root: &Root, states: &[(NodeInde
     for (first, below) in [(JournalGen(0), named), (named.next(), JournalGen(u64::MAX))] {
         // The next opening asks a node that misses this again.
         ctx.call_all(&nodes, &RequestBody::JournalDelete { first, below }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_proto::{CapabilityError, ReplyBody};
+
+    use super::*;
+    use crate::gc::RETRY_MS;
+    use crate::script::Script;
+
+    /// Otherwise the slot stays taken until the node joins.
+    #[test]
+    fn a_deletion_that_a_node_refuses_for_now_is_sent_again() {
+        let mut script = Script::serving(6);
+        let open = [(NodeIndex(2), SegmentId(77)), (NodeIndex(2), SegmentId(78))];
+        script.start(async move |ctx| discard_open(&ctx, &open).await);
+        for (id, answer) in [
+            (77, Err(NodeError::Capability(CapabilityError::Retired))),
+            (77, Ok(ReplyBody::Done)),
+            (78, Err(NodeError::Busy)),
+            (78, Ok(ReplyBody::Done)),
+        ] {
+            let sent = script.sent();
+            let body = RequestBody::ShardDelete { segments: vec![SegmentId(id)] };
+            assert_eq!((sent.len(), &sent[0].request.body), (1, &body));
+            let is_refused = answer.is_err();
+            script.answer(&sent[0], answer);
+            if is_refused {
+                assert!(script.sent().is_empty());
+                script.wait_ms(RETRY_MS);
+            }
+        }
+        assert!(script.sent().is_empty());
     }
 }
