@@ -375,12 +375,13 @@ impl VolumeCore {
 
     /// Gives up the nodes that have not answered a call for too long.
     pub fn check_timeouts(&mut self) {
-        let limit = Nanos::from_ms(self.config.node_timeout_ms);
+        let limit = self.answer_limit();
         for index in 0..self.config.nodes {
             let node = NodeIndex(index);
             self.drop_finished_calls(node);
             let oldest = self.node(node).in_flight.front().map(|(sent, _)| *sent);
             if oldest.is_some_and(|sent| self.now.since(sent) >= limit) {
+                self.node_mut(node).attempt.late = true;
                 self.give_up_node(node, "did not answer in time");
             }
         }

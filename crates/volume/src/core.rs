@@ -290,10 +290,20 @@ impl VolumeCore {
         &mut self.nodes[usize::from(node.0)]
     }
 
+    /// How long a node has to answer. An opening may give nodes more time.
+    #[must_use]
+    pub fn answer_limit(&self) -> Nanos {
+        let doublings = match self.phase {
+            VolumePhase::Opening => self.attempts.doublings,
+            _ => 0,
+        };
+        Nanos::from_ms(self.config.node_timeout_ms << doublings)
+    }
+
     /// When the next timer fires or the next call times out.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
-        let limit = Nanos::from_ms(self.config.node_timeout_ms);
+        let limit = self.answer_limit();
         let timer = self.timers.next();
         let call = self.nodes.iter().filter_map(|n| n.in_flight.front()).map(|(t, _)| *t).min();
         let call = call.map(|sent| sent.plus(limit));

@@ -132,6 +132,10 @@ pub struct NodeAttempt {
     pub busy_answers: u32,
     /// How often the connection was lost.
     pub losses: u32,
+    /// The node did not answer in time.
+    pub late: bool,
+    /// Why the opening has last left the node out, also if the node got another chance since.
+    pub last_reason: Option<String>,
 }
 
 impl Default for Node {

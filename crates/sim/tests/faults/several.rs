@@ -8,7 +8,7 @@ use fieldstone_proto::{NodeIndex, RequestBody};
 use fieldstone_sim::disk::NodeFileKind;
 use fieldstone_volume::{NodeHealth, VolumePhase};
 
-use crate::bench::{BLOCKS, Bench, M, NODES, Ops, is_whole};
+use crate::bench::{BLOCKS, Bench, M, NODE_TIMEOUT_MS, NODES, Ops, is_whole};
 use crate::corrupt::{Part, eio, enospc, flip, flip_record, never};
 use crate::verify::prepared;
 
@@ -43,6 +43,8 @@ pub const NAMES: &[&str] = &[
     "m_nodes_with_faults_of_two_kinds",
     "more_nodes_die_while_serving",
     "more_nodes_are_away_at_an_opening",
+    "more_nodes_answer_late_at_an_opening",
+    "a_silent_node_beside_damaged_records",
     "more_records_are_damaged",
     "more_nodes_are_empty",
     "more_disks_are_full",
@@ -406,6 +408,43 @@ fn more_nodes_are_away_at_an_opening() {
     assert!(why.contains("only 3 of 6 nodes are reachable, 4 are needed"), "{why}");
     nodes(M + 1).for_each(|node| assert!(why.contains(&format!("node.{node}")), "{why}"));
     nodes(M + 1).for_each(|node| bench.start_node(node));
+    opens_again(&mut bench);
+}
+
+/// Each operation of every disk takes a part of the time that a node has to answer, and answers
+/// need several. The disks become faster when the volume serves.
+#[test]
+fn more_nodes_answer_late_at_an_opening() {
+    let mut bench = prepared().expect("a volume");
+    bench.kill_volume();
+    all().for_each(|node| bench.nodes[node].delay_ns = NODE_TIMEOUT_MS * 600_000);
+    bench.start_volume();
+    assert_eq!(opens(&mut bench), VolumePhase::Serving, "{}", bench.describe());
+    all().for_each(|node| bench.nodes[node].delay_ns = 0);
+    becomes_whole(&mut bench);
+    serves(&mut bench);
+}
+
+#[test]
+fn a_silent_node_beside_damaged_records() {
+    let mut bench = prepared().expect("a volume");
+    let kept: Vec<_> = nodes(M).map(|node| bench.bytes(node, NodeFileKind::Volume)).collect();
+    let silent = usize::from(M);
+    killed_with(&mut bench, |bench| {
+        nodes(M).for_each(|node| flip(bench, node, Part::Record, 40));
+        bench.nodes[silent].silent = true;
+    });
+    let why = failure(&mut bench);
+    assert!(why.contains(&format!("node.{silent} (did not answer in time)")), "{why}");
+    let record = |node| format!("node.{node} (storage error: the record");
+    nodes(M).for_each(|node| assert!(why.contains(&record(node)), "{why}"));
+    bench.kill_volume();
+    bench.lift(silent);
+    for (node, bytes) in kept.iter().enumerate() {
+        bench.stop_node(node);
+        bench.change(node, NodeFileKind::Volume, |now| now.clone_from(bytes));
+        bench.start_node(node);
+    }
     opens_again(&mut bench);
 }
 

@@ -16,6 +16,8 @@ pub struct OpeningAttempts {
     pub creating: bool,
     /// The opening failed because another writer took the volume over.
     pub fenced_out: bool,
+    /// How often the time that a node has to answer was doubled.
+    pub doublings: u32,
     /// The reason why the opening, or a closing, waits, as text for people; empty if it makes
     /// progress.
     pub waits_for: String,
@@ -31,6 +33,7 @@ impl OpeningAttempts {
             epoch_tried: Epoch(0),
             creating: false,
             fenced_out: false,
+            doublings: 0,
             waits_for: String::new(),
         }
     }

@@ -29,8 +29,10 @@
 //! again and again that it is busy, or if its connection is lost several times. The opening then
 //! starts over as if the node were lost, and reports the reason. When the volume serves, it tries
 //! the node again, compares its shards, and rebuilds missing ones (`join`). If too few nodes
-//! remain, all nodes that were left out get another chance, because errors may pass. An opening
-//! that still cannot go on after all its attempts ends with the reason of each node.
+//! remain, all nodes that were left out get another chance, because errors may pass. If too few
+//! nodes answered in time, as when one slow disk holds them all, each node also gets twice the time
+//! to answer, up to [`DOUBLINGS_MAX`] times. An opening that still cannot go on after all its
+//! attempts ends with the reason of each node.
 //!
 //! An *inspection* asks the nodes too, but it fences no node and writes nothing (`inspect`).
 //!
@@ -63,6 +65,7 @@ use crate::interface::{OpenMode, Provisioning};
 use crate::journal::{put_root_on, write_generation};
 use crate::keys::refusal;
 use crate::layout::step_blocks;
+use crate::node::NodeAttempt;
 use crate::record::Entry;
 use crate::reserve::reserve_for_size;
 use crate::root::Root;
@@ -78,6 +81,10 @@ use recover::recover;
 const GRACE_MS: u64 = 1_000;
 /// How often an opening starts over, with longer and longer pauses: a minute in all.
 const ATTEMPTS_MAX: u32 = 64;
+/// No attempt begins so long after the first one. Attempts take long if nodes do not answer.
+const ATTEMPTS_MS_MAX: u64 = 900_000;
+/// How often the time that a node has to answer doubles: from 10 s to 80 s.
+const DOUBLINGS_MAX: u32 = 3;
 /// How often an inspection starts over before it reports the records that it could not read.
 const INSPECTION_ATTEMPTS_MAX: u32 = 8;
 /// How often a node may answer that it is busy before the opening goes on without the node.
@@ -125,7 +132,8 @@ pub async fn open(ctx: Ctx) {
         true => INSPECTION_ATTEMPTS_MAX,
         false => ATTEMPTS_MAX,
     };
-    for attempt_number in 0..u64::from(attempts) {
+    let mut failed = 0;
+    while failed < attempts {
         let failure = match wait_for_nodes(&ctx, GRACE_MS).await {
             Ok(nodes) => attempt(&ctx, &nodes, began).await.err(),
             Err(error) => Some(Failure::Final(error)),
@@ -146,10 +154,15 @@ pub async fn open(ctx: Ctx) {
             core.attempts.waits_for = format!("another attempt to open, because of: {why}");
             core.forget_attempt();
         });
-        ctx.sleep_ms((20 * (attempt_number + 1)).min(PAUSE_MS_MAX)).await;
+        let spent = ctx.with(|core| core.now.since(core.attempts.began));
+        if spent >= Nanos::from_ms(ATTEMPTS_MS_MAX) {
+            break;
+        }
+        failed += 1;
+        ctx.sleep_ms((20 * u64::from(failed)).min(PAUSE_MS_MAX)).await;
     }
-    let left_out = ctx.with(|core| core.left_out_text());
-    give_up(&ctx, format!("opening failed {attempts} times, at last: {why}{left_out}")).await;
+    let reasons = ctx.with(|core| core.reasons_text());
+    give_up(&ctx, format!("opening failed {failed} times, at last: {why}{reasons}")).await;
 }
 
 /// The opening has failed. If it was creating the volume, it removes what it made.
@@ -205,10 +218,17 @@ impl VolumeCore {
         }
     }
 
-    /// Too few nodes remain: each node that was left out gets another chance.
+    /// Too few nodes remain: each node that was left out gets another chance. If the volume cannot
+    /// be opened without nodes that were late, each node also gets more time to answer.
     pub fn let_all_in(&mut self) {
+        let late = self.nodes_that(|node| node.attempt.late).len();
+        let needs_late_nodes = self.nodes.len() - late < self.nodes_needed();
+        let doublings = self.attempts.doublings;
+        self.attempts.doublings =
+            if needs_late_nodes { (doublings + 1).min(DOUBLINGS_MAX) } else { 0 };
         for node in &mut self.nodes {
-            (node.attempt.left_out, node.attempt.busy_answers, node.attempt.losses) = (None, 0, 0);
+            let last_reason = node.attempt.last_reason.take();
+            node.attempt = NodeAttempt { last_reason, ..NodeAttempt::default() };
         }
     }
 
@@ -219,15 +239,16 @@ impl VolumeCore {
         }
         let state = self.node_mut(node);
         state.reason.clone_from(&reason);
+        state.attempt.last_reason = Some(reason.clone());
         state.attempt.left_out = Some(reason);
     }
 
-    /// The nodes that this opening leaves out, to append to an error.
-    fn left_out_text(&self) -> String {
+    /// The nodes that this opening has left out, to append to an error.
+    fn reasons_text(&self) -> String {
         let nodes = (0u16..).map(NodeIndex).zip(&self.nodes);
-        let left_out =
-            nodes.filter_map(|(index, node)| Some((index, node.attempt.left_out.as_ref()?)));
-        left_out.map(|(index, reason)| format!("; {index}: {reason}")).collect()
+        let reasons =
+            nodes.filter_map(|(index, node)| Some((index, node.attempt.last_reason.as_ref()?)));
+        reasons.map(|(index, reason)| format!("; {index}: {reason}")).collect()
     }
 
     fn forget_attempt(&mut self) {
