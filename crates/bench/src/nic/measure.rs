@@ -9,6 +9,8 @@ use fieldstone_nic::network::load;
 use fieldstone_nic::network::protocols::Shape;
 use fieldstone_nic::network::protocols::cpu_replicate::CpuReplicate;
 use fieldstone_nic::network::protocols::flat::Flat;
+use fieldstone_nic::network::protocols::hybrid::rdma::Hybrid;
+use fieldstone_nic::network::protocols::hybrid::spin::SpinHybrid;
 use fieldstone_nic::network::protocols::hyperloop::HyperLoop;
 use fieldstone_nic::network::protocols::spin_replicate::SpinReplicate;
 use fieldstone_nic::network::spin::HandlerStats;
@@ -20,9 +22,23 @@ use super::figure::Line;
 /// Clients that saturate a node, and the writes that each keeps in progress.
 pub const CLIENTS: u16 = 16;
 
-/// The protocols of Figs. 9 and 10, in the order of their lines.
-pub const REPLICATION: [&str; 6] =
-    ["CPU-Ring", "CPU-PBT", "RDMA-Flat", "RDMA-HyperLoop", "sPIN-Ring", "sPIN-PBT"];
+/// The protocols of Figs. 9 and 10, in the order of their lines: the paper's, and then ours.
+pub const REPLICATION: [&str; 8] = [
+    "CPU-Ring",
+    "CPU-PBT",
+    "RDMA-Flat",
+    "RDMA-HyperLoop",
+    "sPIN-Ring",
+    "sPIN-PBT",
+    "Hybrid",
+    "sPIN-Hybrid",
+];
+
+/// The lines of [`REPLICATION`] that the paper has. They come first.
+pub const OF_THE_PAPER: usize = 6;
+
+/// The latencies of a replicated write by each protocol of [`REPLICATION`], in microseconds.
+pub type Point = [Option<f64>; 8];
 
 /// Powers of two from `low` to `high` bytes.
 pub fn sizes(low: u64, high: u64) -> Vec<u64> {
@@ -47,7 +63,7 @@ pub fn latency_us<P: Protocol>(
 
 /// The latency of a replicated write by each protocol of [`REPLICATION`]. CPU and HyperLoop
 /// protocols have their best chunk size.
-pub fn replicated_us(constants: &Constants, k: u16, bytes: u64) -> [Option<f64>; 6] {
+pub fn replicated_us(constants: &Constants, k: u16, bytes: u64) -> Point {
     let layout = Layout { clients: 1, nodes: k };
     let cpu = |shape| {
         let make = |chunk| CpuReplicate::new(layout, shape, k, chunk);
@@ -62,11 +78,13 @@ pub fn replicated_us(constants: &Constants, k: u16, bytes: u64) -> [Option<f64>;
         hyper.map(|(_, time)| time.as_ns() / 1e3),
         spin(Shape::Ring),
         spin(Shape::Tree),
+        latency_us(constants, layout, Hybrid::new(layout, k), bytes),
+        latency_us(constants, layout, SpinHybrid::new(layout, k), bytes),
     ]
 }
 
 /// The lines of [`REPLICATION`] over points, each a result of [`replicated_us`].
-pub fn replication_lines(points: &[[Option<f64>; 6]]) -> Vec<Line> {
+pub fn replication_lines(points: &[Point]) -> Vec<Line> {
     let line = |(place, name): (usize, &&'static str)| {
         Line::new(name, points.iter().map(|point| point[place]).collect())
     };

@@ -35,4 +35,6 @@ pub mod time;
 pub mod world;
 
 #[cfg(test)]
+mod hybrid_tests;
+#[cfg(test)]
 mod tests;

@@ -110,7 +110,7 @@ fn check_rest<P: Protocol>(world: &World<P>, layout: Layout) -> Result<(), TestC
     Ok(())
 }
 
-fn conserves<P: Protocol>(
+pub(super) fn conserves<P: Protocol>(
     constants: &Constants,
     layout: Layout,
     load: Window,

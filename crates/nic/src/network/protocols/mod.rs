@@ -1,4 +1,4 @@
-//! The protocols of the paper, one state machine each.
+//! The protocols of the paper, one state machine each, and one of ours.
 //!
 //! | file | protocols | figures |
 //! |---|---|---|
@@ -8,11 +8,13 @@
 //! | [`spin_replicate`] | sPIN write, sPIN-Ring, sPIN-PBT | 6, 9, 10, 11 |
 //! | [`hyperloop`] | RDMA-HyperLoop | 9, 10 |
 //! | [`cpu_replicate`] | CPU-Ring, CPU-PBT | 9, 10 |
+//! | [`hybrid`] | Hybrid, sPIN-Hybrid: ours | 9, 10 |
 //! | [`inec_triec`] | INEC-TriEC | 15 |
 //! | [`spin_triec`] | sPIN-TriEC | 15, 16 |
 
 pub mod cpu_replicate;
 pub mod flat;
+pub mod hybrid;
 pub mod hyperloop;
 pub mod inec_triec;
 pub mod rpc;
