@@ -5,7 +5,7 @@
 // holds the links of all lists. The scheduler picks functions round robin: a function with a
 // thousand busy rings gets no more visits than one with a single ring. Within a function, every
 // ring gets one visit before any ring gets a second. The scheduler skips a function without a free
-// slot.
+// slot, and says that it is starved.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
@@ -29,6 +29,7 @@ module qdma_scheduler
   // take a slot.
   input  logic [FUNCTIONS-1:0] has_slot_i,
   input  logic                 visiting_i,
+  output logic [FUNCTIONS-1:0] starved_o,
 
   // The visit of a ring.
   output logic               visit_valid_o,
@@ -54,6 +55,7 @@ module qdma_scheduler
   logic [FUNCTIONS-1:0] able, behind, candidates_q;
   assign able = visiting_i ? '0 : listed_q & has_slot_i;
   assign behind = able & after_q;
+  assign starved_o = (visiting_i || state_q != PICK) ? '0 : listed_q & ~has_slot_i;
 
   // The first candidate.
   fs_pkg::function_t number;
