@@ -119,12 +119,12 @@ fn a_nop_behind_a_fence_is_fetched_once() {
     }
 }
 
-/// Fifteen tenants have their rings full of operations behind fences. The other one's NOPs need none
-/// of their engines: they share the events and the fetches.
+/// Fifteen tenants have their rings full of operations behind fences. The other one's NOPs need
+/// none of their engines: they share the events and the fetches.
 #[test]
 fn waits_of_others_cost_few_events() {
     let others = (0..MAX_FUNCTIONS as u64).filter(|&function| function != 3);
-    for (name, fenced, most) in [("operations", true, 70.0), ("NOPs", false, 330.0)] {
+    for (name, fenced, most) in [("operations", true, 46.0), ("NOPs", false, 430.0)] {
         let mut tb = testbench(53);
         let mut streams: Vec<Stream> = others
             .clone()

@@ -1,5 +1,5 @@
 //! What descriptors that wait for a FENCE or a count (AFTER) leave behind: nothing. A reset, an
-//! error and the needs of other rings take their slots and their places of the completion ring away.
+//! error and the needs of other rings take their slots and their places of the completion ring.
 
 use fieldstone_fpga::regs::{
     C2hOp, FUNCTION_JOBS, H2cOp, QueueCommand, QueueState, Status, descriptor, descriptor_flag,
@@ -47,8 +47,8 @@ fn fill_with_waits(tb: &mut Testbench, queue: &mut Queue) {
     tb.cycles(1500);
 }
 
-/// All slots of the function are free: it fetches as many descriptors as it has slots, while none of
-/// them ends.
+/// All slots of the function are free: it fetches as many descriptors as it has slots, while none
+/// of them ends.
 fn assert_all_slots_are_free(tb: &mut Testbench, function: u64, number: u64) {
     let hung: Vec<bool> = tb.engines.iter().map(|engine| engine.hung).collect();
     tb.engines.iter_mut().for_each(|engine| engine.hung = true);
@@ -137,8 +137,8 @@ fn an_error_drops_what_waits() {
     queue.reset(&mut tb);
 }
 
-/// A queue set whose descriptors waited goes to another function. The new owner finds nothing of the
-/// old one, and has all of its own slots.
+/// A queue set whose descriptors waited goes to another function. The new owner finds nothing of
+/// the old one, and has all of its own slots.
 #[test]
 fn a_queue_set_that_waited_changes_hands() {
     const NEW: u64 = 10;
