@@ -55,7 +55,6 @@ module qdma_scheduler
   logic [FUNCTIONS-1:0] able, behind, candidates_q;
   assign able = visiting_i ? '0 : listed_q & has_slot_i;
   assign behind = able & after_q;
-  assign starved_o = (visiting_i || state_q != PICK) ? '0 : listed_q & ~has_slot_i;
 
   // The first candidate.
   fs_pkg::function_t number;
@@ -79,6 +78,14 @@ module qdma_scheduler
   assign visit_valid_o = state_q == OFFER;
   assign visit_owner_o = owner_q;
   assign visit_ring_o = ring_number_t'(head_q[owner_q]);
+
+  // A visit's ring stays listed for some cycles after it has taken the last slot. So the unit looks
+  // between visits. A slot that becomes free counts at once.
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) starved_o <= '0;
+    else if (state_q == PICK && !visiting_i) starved_o <= listed_q & ~has_slot_i;
+    else starved_o <= starved_o & ~has_slot_i;
+  end
 
   always_ff @(posedge clk_i) begin
     if (push) begin
