@@ -18,9 +18,10 @@
 // AFTER waits for the count of the H2C ring.
 //
 // **Isolation.** Every function has its own slots for descriptors in the device. A descriptor that
-// waits for a fence, a count or a consumer holds no slot. Before the engine fetches a descriptor,
-// it reserves a place in the completion ring, so nothing in the device waits for a host. Every
-// access to host memory passes a guard, which knows only the function's window.
+// waits for a fence or a count stays in its slot, and gives it back when another ring of its
+// function needs it. One that waits for a consumer holds no slot. Before the engine fetches a
+// descriptor, it reserves a place in the completion ring, so nothing in the device waits for a
+// host. Every access to host memory passes a guard, which knows only the function's window.
 //
 // **Fairness.** Functions take turns in front of every unit that they share: fetches, copies (every
 // 4 KiB), engines, contexts. An engine's time is divided among the functions that want it. Register
@@ -175,7 +176,11 @@ module qdma
   logic arrived_valid, arrived_ready, ending_valid, ending_ready, act_valid;
   slot_t arrived_slot, looked_slot, slot, act_slot;
   ending_t ending;
-  logic [FUNCTIONS-1:0] has_free;
+  logic [FUNCTIONS-1:0] has_free, starved;
+  logic [1:0][FUNCTIONS-1:0][FUNCTION_JOBS-1:0] kept;
+  logic evict_valid, evict_ready;
+  slot_t evict_slot;
+  ring_number_t evict_ring;
   slot_number_t free_number;
   logic check_valid;
   slot_t check_slot;
@@ -198,6 +203,8 @@ module qdma
     .arrived_ring_i(arrived_ring),
     .ended_valid_i(ending_valid), .ended_ready_o(ending_ready), .ended_slot_i(ending.slot),
     .ended_ring_i(ended_ring),
+    .evict_valid_i(evict_valid), .evict_ready_o(evict_ready), .evict_slot_i(evict_slot),
+    .evict_ring_i(evict_ring),
     .owner_o(owner), .free_number_i(free_number), .slot_o(slot), .check_result_i(check_result),
     .outcome_i(outcome), .links_i(links),
     .fetch_room_i(fetch_room), .start_room_i(start_room), .completion_room_i(completion_room),
@@ -208,11 +215,12 @@ module qdma
 
   qdma_slots i_slots (
     .clk_i, .rst_ni, .cycles_i(cycles), .idle_o(slots_idle),
-    .has_free_o(has_free), .owner_i(owner), .free_number_o(free_number),
+    .has_free_o(has_free), .owner_i(owner), .free_number_o(free_number), .kept_o(kept),
     .check_valid_i(check_valid), .check_slot_i(check_slot), .check_result_i(new_check_result),
     .ending_valid_i(ending_valid && ending_ready), .ending_i(ending),
     .arrived_slot_i(looked_slot), .arrived_ring_o(arrived_ring),
     .ended_slot_i(ending.slot), .ended_ring_o(ended_ring),
+    .evict_slot_i(evict_slot), .evict_ring_o(evict_ring),
     .slot_i(slot), .check_result_o(check_result), .outcome_o(outcome), .links_o(links),
     .act_valid_i(act_valid), .act_slot_i(act_slot), .act_ring_i(act_ring), .act_i(act)
   );
@@ -220,9 +228,14 @@ module qdma
   qdma_scheduler #(.QUEUE_SETS(QUEUE_SETS)) i_scheduler (
     .clk_i, .rst_ni, .idle_o(scheduler_idle),
     .push_valid_i(push_valid), .push_ready_o(push_ready), .push_owner_i(push_owner),
-    .push_ring_i(push_ring), .has_slot_i(has_free), .visiting_i(visiting),
+    .push_ring_i(push_ring), .has_slot_i(has_free), .visiting_i(visiting), .starved_o(starved),
     .visit_valid_o(visit_valid), .visit_ready_i(visit_ready), .visit_owner_o(visit_owner),
     .visit_ring_o(visit_ring)
+  );
+
+  qdma_evict i_evict (
+    .clk_i, .rst_ni, .starved_i(starved), .kept_i(kept),
+    .evict_valid_o(evict_valid), .evict_ready_i(evict_ready), .evict_slot_o(evict_slot)
   );
 
   qdma_enable #(.QUEUE_SETS(QUEUE_SETS)) i_enable (

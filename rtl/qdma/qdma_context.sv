@@ -4,7 +4,7 @@
 // flags from it (qdma_flags), applies the rules (qdma_event), computes the flags of the result,
 // lists the rings that may now fetch, and writes the word back. This takes six cycles. No other
 // event comes between the read and the write. A descriptor takes three events, so the engine does
-// up to one descriptor in eighteen cycles.
+// up to one descriptor in eighteen cycles. One that waits takes a fourth: it **wakes**.
 //
 //   TAKE read - FETCH - FLAGS - APPLY - NEW_FLAGS - WAKE write, choose - TAKE
 //
@@ -15,7 +15,10 @@
 //
 // Register accesses and resets of functions come first, but not twice in a row while a descriptor
 // waits: however many a tenant makes, the descriptors of others have every second event. A register
-// access waits for one event at most, and for those that follow it.
+// access waits for one event at most, and for those that follow it. Descriptors that wake take
+// turns with those that arrive.
+
+/* verilator lint_off PINCONNECTEMPTY */  // this module does not use the levels of its queues
 
 module qdma_context
   import qdma_pkg::*;
@@ -59,6 +62,12 @@ module qdma_context
   input  slot_t              ended_slot_i,
   input  ring_number_t       ended_ring_i,
 
+  // A descriptor that waits is to give back its slot (qdma_evict).
+  input  logic               evict_valid_i,
+  output logic               evict_ready_o,
+  input  slot_t              evict_slot_i,
+  input  ring_number_t       evict_ring_i,
+
   // The state of the event's slot (qdma_slots).
   output fs_pkg::function_t  owner_o,  // the function that will take a slot
   input  slot_number_t       free_number_i,
@@ -100,6 +109,7 @@ module qdma_context
   logic follow_arrived_q, follow_ended_q;
   slot_t follow_arrived_slot_q, follow_ended_slot_q;
   ring_number_t follow_arrived_ring_q, follow_ended_ring_q;
+  logic [1:0] wakes_q;  // rings of the last event's set whose first fetch wakes
   logic [1:0] push_q;  // rings of the last event's set that go to the scheduler
 
   typedef struct packed {
@@ -107,15 +117,28 @@ module qdma_context
     logic follow_arrived;
     logic mmio;
     logic ended;
+    logic woken;
     logic arrived;
     logic loaded;
+    logic evict;
     logic visit;
   } source_t;  // one-hot, or zero
 
+  // A kept descriptor whose wait is over.
+  typedef struct packed {
+    slot_t slot;
+    ring_number_t ring;
+  } woken_t;
+
   source_t choice, source_q;
-  logic mmio_was_last_q, others_wait;
-  assign others_wait = (ended_valid_i && !follow_ended_q && completion_room_i)
-      || (arrived_valid_i && !follow_arrived_q && start_room_i) || loaded_valid_i
+  logic mmio_was_last_q, woken_was_last_q, woken_valid;
+  woken_t woken;
+  logic ended_waits, woken_waits, arrived_waits, evict_waits, others_wait;
+  assign ended_waits = ended_valid_i && !follow_ended_q && completion_room_i;
+  assign woken_waits = woken_valid && !follow_arrived_q && start_room_i;
+  assign arrived_waits = arrived_valid_i && !follow_arrived_q && start_room_i;
+  assign evict_waits = evict_valid_i && !follow_arrived_q;
+  assign others_wait = ended_waits || woken_waits || arrived_waits || loaded_valid_i || evict_waits
       || (visit_valid_i && fetch_room_i);
   always_comb begin
     choice = '0;
@@ -123,9 +146,11 @@ module qdma_context
     else if (follow_arrived_q) choice.follow_arrived = start_room_i;
     if (choice == '0) begin
       if (mmio_valid_i && !(mmio_was_last_q && others_wait)) choice.mmio = 1'b1;
-      else if (ended_valid_i && !follow_ended_q && completion_room_i) choice.ended = 1'b1;
-      else if (arrived_valid_i && !follow_arrived_q && start_room_i) choice.arrived = 1'b1;
+      else if (ended_waits) choice.ended = 1'b1;
+      else if (woken_waits && !(woken_was_last_q && arrived_waits)) choice.woken = 1'b1;
+      else if (arrived_waits) choice.arrived = 1'b1;
       else if (loaded_valid_i) choice.loaded = 1'b1;
+      else if (evict_waits) choice.evict = 1'b1;
       else if (visit_valid_i && fetch_room_i) choice.visit = 1'b1;
     end
   end
@@ -151,6 +176,11 @@ module qdma_context
         taken.slot = ended_slot_i;
         {taken.set, taken.which[0]} = ended_ring_i;
       end
+      source_q.woken: begin
+        taken.kind = EVENT_ARRIVED;
+        taken.slot = woken.slot;
+        {taken.set, taken.which[0]} = woken.ring;
+      end
       source_q.arrived: begin
         taken.kind = EVENT_ARRIVED;
         taken.slot = arrived_slot_i;
@@ -159,6 +189,11 @@ module qdma_context
       source_q.loaded: begin
         taken.kind = EVENT_LOADED;
         taken.set = loaded_set_i;
+      end
+      source_q.evict: begin
+        taken.kind = EVENT_EVICT;
+        taken.slot = evict_slot_i;
+        {taken.set, taken.which[0]} = evict_ring_i;
       end
       source_q.visit: begin
         taken.kind = EVENT_VISIT;
@@ -175,6 +210,7 @@ module qdma_context
   assign ended_ready_o = take && source_q.ended;
   assign arrived_ready_o = take && source_q.arrived;
   assign loaded_ready_o = take && source_q.loaded;
+  assign evict_ready_o = take && source_q.evict;
   assign visit_ready_o = take && source_q.visit;
 
   // ---- The memory -----------------------------------------------------------------------------
@@ -228,14 +264,17 @@ module qdma_context
   assign owner_o = set_q.owner;
   assign slot_o = event_q.slot;
 
-  logic [1:0] wake;
-  for (genvar r = 0; r < 2; r++) begin : gen_wake
-    assign wake[r] = flags_q.may_fetch[r] && !set_q.rings[r].listed;
+  logic [1:0] lists;
+  for (genvar r = 0; r < 2; r++) begin : gen_lists
+    assign lists[r] = flags_q.may_fetch[r] && !set_q.rings[r].listed;
   end
 
   always_comb begin
     written = set_q;
-    for (int unsigned r = 0; r < 2; r++) written.rings[r].listed = set_q.rings[r].listed || wake[r];
+    for (int unsigned r = 0; r < 2; r++) begin
+      written.rings[r].listed = set_q.rings[r].listed || lists[r];
+      written.rings[r].kept = set_q.rings[r].kept && !flags_q.wakes[r];
+    end
     if (set_q.state == fs_regs_pkg::QUEUE_STATE_RESETTING && flags_q.idle) begin
       written.state = fs_regs_pkg::QUEUE_STATE_DISABLED;
     end
@@ -247,6 +286,7 @@ module qdma_context
     source_q <= choice;
     if (take) event_q <= taken;
     if (take) mmio_was_last_q <= source_q.mmio;
+    if (take && (source_q.woken || source_q.arrived)) woken_was_last_q <= source_q.woken;
     if (loaded_ready_o) context_q <= loaded_context_i;
     if (state_q == FETCH) begin
       set_q <= read_q;
@@ -278,7 +318,8 @@ module qdma_context
     end
   end
   assign clearing_o = state_q == CLEAR;
-  assign idle_o = state_q == IDLE && push_q == '0 && !follow_arrived_q && !follow_ended_q;
+  assign idle_o = state_q == IDLE && push_q == '0 && !follow_arrived_q && !follow_ended_q
+      && wakes_q == '0 && !woken_valid;
 
   // ---- Queue sets that are not DISABLED, by owner -----------------------------------------------
 
@@ -341,6 +382,37 @@ module qdma_context
     end
   end
 
+  // ---- Descriptors that wake ------------------------------------------------------------------
+
+  // A kept descriptor wakes once. It has its slot until its event, so there is room for all.
+  fs_pkg::function_t wakes_owner_q;
+  set_number_t wakes_set_q;
+  slot_number_t [1:0] wakes_heads_q;
+  always_ff @(posedge clk_i) begin
+    if (state_q == WAKE) begin
+      {wakes_owner_q, wakes_set_q} <= {set_q.owner, event_q.set};
+      wakes_heads_q <= {set_q.rings[1].fetch_head, set_q.rings[0].fetch_head};
+    end
+    if (!rst_ni) wakes_q <= '0;
+    else if (state_q == WAKE) wakes_q <= flags_q.wakes;
+    else wakes_q <= wakes_q[0] ? {wakes_q[1], 1'b0} : 2'b00;
+  end
+
+  logic woken_room;
+  woken_t wakes;
+  assign wakes = '{
+    slot: '{owner: wakes_owner_q, number: wakes_heads_q[!wakes_q[0]]},
+    ring: '{set: wakes_set_q, c2h: !wakes_q[0]}
+  };
+  fs_fifo #(.WIDTH($bits(woken_t)), .DEPTH(SLOTS)) i_woken (
+    .clk_i, .rst_ni,
+    .in_valid_i(wakes_q != '0), .in_ready_o(woken_room), .in_data_i(wakes),
+    .out_valid_o(woken_valid), .out_ready_i(take && source_q.woken), .out_data_o(woken), .level_o()
+  );
+
+  assert property (@(posedge clk_i) disable iff (!rst_ni) wakes_q == '0 || woken_room)
+  else $error("more descriptors wake than slots");
+
   // ---- Rings that may fetch -------------------------------------------------------------------
 
   fs_pkg::function_t push_owner_q;
@@ -352,7 +424,7 @@ module qdma_context
   always_ff @(posedge clk_i) begin
     if (state_q == WAKE) {push_owner_q, push_set_q} <= {set_q.owner, event_q.set};
     if (!rst_ni) push_q <= '0;
-    else if (state_q == WAKE) push_q <= wake;
+    else if (state_q == WAKE) push_q <= lists;
     else if (push_ready_i) push_q <= push_q[0] ? {push_q[1], 1'b0} : 2'b00;
   end
 

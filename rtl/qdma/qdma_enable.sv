@@ -1,11 +1,12 @@
 // Reads the contexts of the queue sets that are being enabled from host memory, and checks them.
-// Rings of descriptors begin at multiples of a descriptor's size, and the ring of completions begins
-// at a multiple of a beat. All rings lie inside the function's window.
+// Rings of descriptors begin at multiples of a descriptor's size, and the ring of completions
+// begins at a multiple of a beat. All rings lie inside the function's window.
 //
 // A register write asks for a context, and does not wait for it: the unit has room for the request
 // of every queue set. It reads one context at a time, round robin by function: a function that
 // enables all its queue sets delays another's by one context.
 
+/* verilator lint_off PINCONNECTEMPTY */  // no queue set needs a slot here
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
 module qdma_enable
@@ -60,7 +61,7 @@ module qdma_enable
   qdma_scheduler #(.QUEUE_SETS(QUEUE_SETS / 2)) i_list (
     .clk_i, .rst_ni, .idle_o(list_idle),
     .push_valid_i(push_q), .push_ready_o(push_ready), .push_owner_i(push_owner_q),
-    .push_ring_i(ring_number_t'(push_set_q)), .has_slot_i('1), .visiting_i(1'b0),
+    .push_ring_i(ring_number_t'(push_set_q)), .has_slot_i('1), .visiting_i(1'b0), .starved_o(),
     .visit_valid_o(next_valid), .visit_ready_i(next_ready), .visit_owner_o(next_owner),
     .visit_ring_o(next)
   );

@@ -6,17 +6,23 @@
 // A **visit** takes a slot and a place of the completion ring, and fetches the descriptor.
 //
 // When the descriptor has **arrived** and is the first of its ring's fetches, it starts, unless it
-// must wait. A descriptor that must wait gives back its slot and its place, and so do all
-// descriptors fetched after it. The ring remembers what the descriptor waits for, and fetches it
-// again when the wait is over. So a descriptor that waits, perhaps forever, holds nothing that
-// others need.
+// must wait. A descriptor that must wait is kept, and so are those that are fetched behind it. When
+// the wait is over, the descriptor's event comes again, and it starts without another fetch.
+//
+// A kept descriptor holds a slot and a place of the completion ring. It gives them back when others
+// need them, and so do all descriptors fetched after it. Then the ring remembers what the
+// descriptor waits for, and fetches it again when the wait is over. So a descriptor that waits,
+// perhaps forever, keeps nothing that others need. When a ring of the function needs a slot,
+// qdma_evict makes the descriptor leave: it is **evicted**. When no place is free, a descriptor
+// leaves that waits for a count, because the H2C ring may need a place to reach the count. A fence
+// waits for jobs, and these have their places.
 //
 // When a job has **ended** and is the first of its ring's jobs, its completion goes out. A
 // descriptor that arrives too early, or a job that ends too early, is held. It follows after those
 // before it.
 //
-// ENABLE asks for the context, and the set is ENABLING until the context is **loaded**. Other events
-// of the set may come meanwhile: a reset waits for the context, and drops it.
+// ENABLE asks for the context, and the set is ENABLING until the context is **loaded**. Other
+// events of the set may come meanwhile: a reset waits for the context, and drops it.
 //
 // An error stops the queue set at once. Then no job starts, fetched descriptors give back their
 // slots, and running jobs end and complete. After a reset, jobs end without completions, and the
@@ -51,10 +57,14 @@ module qdma_event
 
   // ---- Arrived: the first of the fetches ------------------------------------------------------
 
-  logic starts_well, must_wait;
+  logic starts_well, must_wait, evicts, is_kept, may_keep;
   logic [7:0] start_status;
   assign starts_well = flags_i.good && !flags_i.bad_chain;
   assign must_wait = starts_well && (flags_i.fence_waits || flags_i.after_waits);
+  assign evicts = event_i.kind == EVENT_EVICT;
+  // What is evicted may have woken meanwhile, and have left its slot.
+  assign is_kept = flags_i.first_fetch && ring_i.kept && set_i.owner == event_i.slot.owner;
+  assign may_keep = !evicts && (flags_i.fence_waits || set_i.cq_free != '0);
   assign start_status = (flags_i.good && flags_i.bad_chain) ? STATUS_BAD_CHAIN
                                                             : check_result_i.status;
 
@@ -171,17 +181,27 @@ module qdma_event
           actions_o.link_fetch = ring_i.fetches != '0;
           actions_o.link_from = '{owner: set_i.owner, number: ring_i.fetch_tail};
           set_o.cq_free = set_i.cq_free - 1'b1;
-          set_o.rings[r].waits = WAIT_NOTHING;
+          if (!ring_i.kept) set_o.rings[r].waits = WAIT_NOTHING;
           set_o.rings[r].fetches = ring_i.fetches + 1'b1;
           set_o.rings[r].fetch_tail = free_number_i;
           if (ring_i.fetches == '0) set_o.rings[r].fetch_head = free_number_i;
         end
       end
 
-      EVENT_ARRIVED: begin
-        if (!flags_i.first_fetch) begin
+      EVENT_ARRIVED, EVENT_EVICT: begin
+        if (evicts && !is_kept) begin
+          actions_o.unkeep = 1'b1;
+        end else if (!flags_i.first_fetch) begin
           actions_o.hold = 1'b1;
+        end else if (enabled && !ring_i.flushing && must_wait && may_keep) begin
+          set_o.rings[r].kept = 1'b1;
+          set_o.rings[r].waits = flags_i.fence_waits ? WAIT_FENCE : WAIT_AFTER;
+          if (!flags_i.fence_waits) set_o.after = check_result_i.after;
+          actions_o.keep = {!flags_i.fence_waits, flags_i.fence_waits};
+          actions_o.unkeep = 1'b1;  // from the other wait
         end else begin
+          actions_o.unkeep = 1'b1;
+          set_o.rings[r].kept = 1'b0;
           set_o.rings[r].fetches = ring_i.fetches - 1'b1;
           set_o.rings[r].fetch_head = links_i.fetch_next;
           actions_o.follow = !flags_i.only_fetch && links_i.fetch_next_held;
@@ -196,6 +216,7 @@ module qdma_event
             end
           end else begin
             actions_o.start = 1'b1;
+            set_o.rings[r].waits = WAIT_NOTHING;
             actions_o.link_job = ring_i.jobs != '0;
             actions_o.link_from.number = ring_i.job_tail;
             set_o.rings[r].jobs = ring_i.jobs + 1'b1;

@@ -3,8 +3,13 @@
 // descriptor in their ring. Combinational; qdma_context registers the result.
 //
 // A ring may fetch under four conditions. Its set is enabled. A place of the completion ring is
-// free. The event that the ring waits for has come. There is a descriptor: the linked one alone, or
-// the next entries, up to FETCH_AHEAD at once.
+// free. There is a descriptor: the linked one alone, or the next entries, up to FETCH_AHEAD at
+// once. The ring does not wait, or what it waits for has come, or its first fetch is kept behind a
+// fence.
+//
+// A kept descriptor wakes when its wait is over, and also when its set is not enabled any longer. A
+// kept descriptor that waits for a count wakes, too, when no place of the completion ring is free:
+// the H2C ring may need its place to reach the count.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
@@ -25,7 +30,10 @@ module qdma_flags
   logic after_reached;
   assign after_reached = !beyond[31];
 
-  logic [1:0] may_fetch, busy;
+  logic enabled;
+  assign enabled = set_i.state == QUEUE_STATE_ENABLED;
+
+  logic [1:0] may_fetch, wakes, busy;
   for (genvar r = 0; r < 2; r++) begin : gen_rings
     ring_t ring;
     logic wait_over, work;
@@ -39,8 +47,11 @@ module qdma_flags
     end
     assign work = (ring.chain != '0) ? ring.fetches == '0
                                      : ring.posted > index_t'(ring.fetches);
-    assign may_fetch[r] = set_i.state == QUEUE_STATE_ENABLED && set_i.cq_free != '0
-        && !ring.flushing && ring.fetches != 4'(FETCH_AHEAD) && wait_over && work;
+    assign may_fetch[r] = enabled && set_i.cq_free != '0
+        && !ring.flushing && ring.fetches != 4'(FETCH_AHEAD) && work
+        && (wait_over || (ring.kept && ring.waits == WAIT_FENCE));
+    assign wakes[r] = ring.kept
+        && (wait_over || !enabled || (ring.waits == WAIT_AFTER && set_i.cq_free == '0));
     assign busy[r] = ring.jobs != '0 || ring.fetches != '0;
   end
 
@@ -53,6 +64,7 @@ module qdma_flags
 
   assign flags_o = '{
     may_fetch: may_fetch,
+    wakes: wakes,
     idle: busy == '0 && !set_i.loading,
     first_fetch: ring_i.fetch_head == event_i.slot.number,
     only_fetch: ring_i.fetches == 4'd1,

@@ -11,7 +11,8 @@ package qdma_pkg;
   localparam int unsigned FUNCTIONS = fs_regs_pkg::MAX_FUNCTIONS;
   localparam int unsigned FUNCTION_JOBS = fs_regs_pkg::FUNCTION_JOBS;  // slots of one function
   localparam int unsigned SLOTS = FUNCTIONS * FUNCTION_JOBS;
-  localparam int unsigned FETCH_AHEAD = 8;  // descriptors of one ring that are being fetched
+  localparam int unsigned FETCH_AHEAD = 8;  // descriptors of one ring that are fetched, not started
+  localparam int unsigned PATIENCE_CYCLES = 256;  // without a slot, before fences give up theirs
   localparam int unsigned QUANTUM_BEATS = 64;  // beats that a copy moves before the next one may go
 
   typedef logic [10:0] set_number_t;
@@ -125,7 +126,8 @@ package qdma_pkg;
 
   // A descriptor ring. Its descriptors in the device form two queues of slots, each in the ring's
   // order: those being fetched (linked in qdma_slots by fetch_next) and those at work (linked by
-  // job_next).
+  // job_next). If the ring waits, and the first of its fetches is kept, that one has arrived and
+  // waits; else nothing of the ring is in the device, and it is fetched when the wait is over.
   typedef struct packed {
     descriptor_address_t base;
     logic [3:0] log2;
@@ -142,6 +144,7 @@ package qdma_pkg;
     slot_number_t job_tail;
     logic [31:0] completed;
     wait_e waits;
+    logic kept;
     logic listed;  // the scheduler lists the ring
   } ring_t;
 
@@ -175,13 +178,14 @@ package qdma_pkg;
 
   // ---- Events ---------------------------------------------------------------------------------
 
-  typedef enum logic [2:0] {
+  typedef enum logic [3:0] {
     EVENT_DOORBELL,  // which: 0 H2C, 1 C2H, 2 completions consumed
     EVENT_ENABLE,    // the context is asked for
     EVENT_RESET,
     EVENT_READ,      // CONTROL
     EVENT_VISIT,     // the scheduler picked this ring to fetch
-    EVENT_ARRIVED,   // a descriptor has arrived and has been checked
+    EVENT_ARRIVED,   // a descriptor has arrived and has been checked, or its wait is over
+    EVENT_EVICT,     // a descriptor that waits has to give back its slot
     EVENT_ENDED,     // a descriptor's job is done
     EVENT_LOADED     // the context has come
   } event_e;
@@ -198,6 +202,7 @@ package qdma_pkg;
   // Flags of a queue set, computed from its counters (qdma_flags).
   typedef struct packed {
     logic [1:0] may_fetch;
+    logic [1:0] wakes;  // the first fetch of the ring is kept, and must not wait any longer
     logic idle;         // the device holds none of its descriptors, and reads no context for it
     // For the event's ring and slot:
     logic first_fetch;  // the slot is the first of the ring's fetches,
@@ -309,6 +314,8 @@ package qdma_pkg;
     logic link_job;     // link the event's slot behind the ring's last job
     slot_t link_from;
     logic hold;         // the event's slot is not the first of its queue: it waits
+    logic [1:0] keep;   // the event's slot waits as the first of its fetches: fence, count
+    logic unkeep;       // the event's slot waits no longer
     logic follow;       // the next slot of the queue was held: repeat the event for it
     slot_t follow_slot;
     logic start;        // start the job of the event's slot

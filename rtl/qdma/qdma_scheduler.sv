@@ -5,7 +5,7 @@
 // holds the links of all lists. The scheduler picks functions round robin: a function with a
 // thousand busy rings gets no more visits than one with a single ring. Within a function, every
 // ring gets one visit before any ring gets a second. The scheduler skips a function without a free
-// slot.
+// slot, and says that it is starved.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
@@ -29,6 +29,7 @@ module qdma_scheduler
   // take a slot.
   input  logic [FUNCTIONS-1:0] has_slot_i,
   input  logic                 visiting_i,
+  output logic [FUNCTIONS-1:0] starved_o,
 
   // The visit of a ring.
   output logic               visit_valid_o,
@@ -77,6 +78,14 @@ module qdma_scheduler
   assign visit_valid_o = state_q == OFFER;
   assign visit_owner_o = owner_q;
   assign visit_ring_o = ring_number_t'(head_q[owner_q]);
+
+  // A visit's ring stays listed for some cycles after it has taken the last slot. So the unit looks
+  // between visits. A slot that becomes free counts at once.
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) starved_o <= '0;
+    else if (state_q == PICK && !visiting_i) starved_o <= listed_q & ~has_slot_i;
+    else starved_o <= starved_o & ~has_slot_i;
+  end
 
   always_ff @(posedge clk_i) begin
     if (push) begin

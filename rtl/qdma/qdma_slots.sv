@@ -1,7 +1,8 @@
 // The slots of descriptors in the device. The unit keeps which slots are free, the function and the
-// queue of each slot, and its records: the result of its check, the time of its start, and its
-// job's outcome. The events of qdma_context write all of this one after the other, except check
-// results and outcomes. A check result or outcome is written before its event.
+// queue of each slot, whether its descriptor waits there, and its records: the result of its check,
+// the time of its start, and its job's outcome. The events of qdma_context write all of this one
+// after the other, except check results and outcomes. A check result or outcome is written before
+// its event.
 
 /* verilator lint_off UNUSEDSIGNAL */  // this module uses only parts of its structures
 
@@ -12,10 +13,13 @@ module qdma_slots
   input  logic          rst_ni,
   input  logic [31:0]   cycles_i,
 
-  output logic          idle_o,  // all slots are free
+  output logic          idle_o,  // no slot's descriptor is on its way or at work
   output logic [FUNCTIONS-1:0] has_free_o,  // one cycle old
   input  fs_pkg::function_t    owner_i,
   output slot_number_t         free_number_o,  // a free slot of owner_i
+
+  // Slots whose descriptors wait as the first of their fetches: for a fence, for a count.
+  output logic [1:0][FUNCTIONS-1:0][FUNCTION_JOBS-1:0] kept_o,
 
   // A descriptor has been checked, or a job has ended.
   input  logic          check_valid_i,
@@ -29,6 +33,8 @@ module qdma_slots
   output ring_number_t  arrived_ring_o,
   input  slot_t         ended_slot_i,
   output ring_number_t  ended_ring_o,
+  input  slot_t         evict_slot_i,
+  output ring_number_t  evict_ring_o,
 
   // The records of the event's slot, two cycles after slot_i.
   input  slot_t         slot_i,
@@ -44,6 +50,7 @@ module qdma_slots
 );
   logic [FUNCTIONS-1:0][FUNCTION_JOBS-1:0] free_q;
   logic [SLOTS-1:0] held_q;  // arrived or ended out of order
+  logic [1:0][SLOTS-1:0] kept_q;
 
   check_result_t check_results_q [SLOTS];
   outcome_t outcomes_q [SLOTS];
@@ -57,7 +64,9 @@ module qdma_slots
   always_ff @(posedge clk_i) begin
     for (int unsigned f = 0; f < FUNCTIONS; f++) has_free_o[f] <= free_q[f] != '0;
   end
-  assign idle_o = free_q == '1;
+  // Behind a kept descriptor, those that have arrived are held.
+  assign idle_o = (free_q | held_q | kept_q[0] | kept_q[1]) == '1;
+  assign kept_o = kept_q;
 
   always_comb begin
     free_number_o = '0;
@@ -73,11 +82,16 @@ module qdma_slots
     if (!rst_ni) begin
       free_q <= '1;
       held_q <= '0;
+      kept_q <= '0;
     end else if (act_valid_i) begin
       if (act_i.take) free_q[taken.owner][taken.number] <= 1'b0;
       if (act_i.give_back) free_q[act_slot_i.owner][act_slot_i.number] <= 1'b1;
       if (act_i.hold) held_q[act_slot_i] <= 1'b1;
       if (act_i.follow) held_q[act_i.follow_slot] <= 1'b0;
+      for (int unsigned w = 0; w < 2; w++) begin
+        if (act_i.keep[w]) kept_q[w][act_slot_i] <= 1'b1;
+        else if (act_i.unkeep) kept_q[w][act_slot_i] <= 1'b0;
+      end
     end
   end
 
@@ -101,6 +115,7 @@ module qdma_slots
 
   assign arrived_ring_o = rings_q[arrived_slot_i];
   assign ended_ring_o = rings_q[ended_slot_i];
+  assign evict_ring_o = rings_q[evict_slot_i];
 
   slot_number_t fetch_next_read_q, job_next_read_q;
   fs_pkg::function_t owner_read_q;

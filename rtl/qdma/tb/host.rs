@@ -13,6 +13,9 @@ use rand::Rng;
 use crate::bits;
 use crate::memory::Latency;
 
+/// The kind of a read's tag that says that a descriptor is read (`qdma_pkg`).
+const READ_DESCRIPTOR: u64 = 1;
+
 /// A posted request of the device.
 enum Posted {
     Write { at: usize, strobe: u64, beat: Vec<u8> },
@@ -67,6 +70,8 @@ pub struct Host {
     /// Read requests without a full answer, and the largest number of them.
     tags: Tags,
     pub most_in_flight: usize,
+    /// Descriptors that the device has read, by function.
+    pub descriptor_reads: [u64; MAX_FUNCTIONS],
     /// The tags that end with the beats that the device has not taken, a place per beat.
     ends: VecDeque<Option<u64>>,
     up: Upstream<Posted, ReadRequest, u64>,
@@ -95,6 +100,7 @@ impl Host {
             answered: VecDeque::new(),
             tags: Tags::default(),
             most_in_flight: 0,
+            descriptor_reads: [0; MAX_FUNCTIONS],
             ends: VecDeque::new(),
             up: Upstream::default(),
             down: Downstream::default(),
@@ -219,6 +225,9 @@ impl Host {
         let (two, at) = (bits::get(request, 0, 1), bits::get(request, 1, 58) * 64);
         let (tag, owner) = (bits::get(request, 59, 10), bits::get(request, 69, 4));
         let beats = 1 + two;
+        if tag >> 8 == READ_DESCRIPTOR {
+            self.descriptor_reads[owner as usize] += 1;
+        }
         self.limits.check_read(at, 64 * beats).expect("a read as PCIe allows it");
         (0..beats).for_each(|i| self.assert_inside(owner, at + 64 * i));
         let cycles = self.latency.roll(rng);

@@ -13,6 +13,8 @@ mod pcie;
 mod resets;
 mod testbench;
 mod traffic;
+mod waits;
+mod waits_end;
 
 use driver::{C2H, Check, DescriptorCase, H2C, Queue, SETS};
 use fieldstone_fpga::regs::{

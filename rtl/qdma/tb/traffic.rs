@@ -24,6 +24,8 @@ pub struct Traffic {
     seen: [u32; 2],
     answered: HashSet<u64>,
     started: [u64; 4],
+    /// Chance that a descriptor has a fence.
+    pub fences: f64,
     /// The driver reads completions only after an interrupt.
     pub by_interrupt: bool,
     pub interrupted: bool,
@@ -38,6 +40,7 @@ impl Traffic {
             seen: [0; 2],
             answered: HashSet::new(),
             started: [0; 4],
+            fences: 0.15,
             by_interrupt: false,
             interrupted: false,
         }
@@ -86,7 +89,7 @@ impl Traffic {
             if sure || tb.rng.random_bool(0.7) {
                 flags |= descriptor_flag::COMPLETE;
             }
-            if tb.rng.random_bool(0.15) {
+            if tb.rng.random_bool(self.fences) {
                 flags |= descriptor_flag::FENCE;
             }
             if self.by_interrupt || tb.rng.random_bool(0.2) {
@@ -221,9 +224,16 @@ fn listen(tb: &mut Testbench, all: &mut [Traffic]) {
 
 /// One cycle of the testbench and of all this traffic.
 pub fn cycle(tb: &mut Testbench, all: &mut [Traffic]) {
+    cycle_without(tb, all, None);
+}
+
+/// One cycle, in which the driver of one function does nothing.
+pub fn cycle_without(tb: &mut Testbench, all: &mut [Traffic], function: Option<u64>) {
     // The bench may have run cycles without this traffic.
     listen(tb, all);
-    all.iter_mut().for_each(|traffic| traffic.step(tb));
+    all.iter_mut()
+        .filter(|traffic| Some(traffic.queue.function) != function)
+        .for_each(|traffic| traffic.step(tb));
     tb.cycle();
     listen(tb, all);
     while let Some(vector) = tb.host.raised.pop_front() {
