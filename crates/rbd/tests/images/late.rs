@@ -261,6 +261,37 @@ fn a_lock_in_doubt_stays_while_a_write_is_late() {
     }
 }
 
+/// The header has a lock of this client with an old cookie, and the client takes it again. Nobody
+/// comes in between, before the late write.
+#[test]
+fn a_lock_that_is_taken_again_lets_nobody_in() {
+    for steps in 0..60 {
+        let mut world = World::new(steps, Delays::USUAL);
+        let (a, object) = late(&mut world, false);
+        let header = names::header(&world.info("vm").id);
+        let handle = world.guest(a).handle.clone();
+        let b = world.open("vm");
+        handle.cut_off(POOL, &header);
+        world.end_watches(a);
+        world.run_for(Nanos::from_ms(3_000));
+        assert!(!world.guest(a).image.owns_lock(), "{steps} steps");
+        handle.let_go(POOL, &header);
+        world.submit(a, Op::Write, OBJECT, OBJECT, vec![4; 4096].into());
+        for _ in 0..steps {
+            world.step(world.model.now().plus(Nanos::from_ms(100)));
+        }
+        let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        world.run_for(Nanos::from_ms(500));
+        // If its watch was not known yet, it was taken for dead.
+        let is_taken = world.take(b, newer).is_some();
+        assert_eq!(is_taken, is_blocked(&world, &handle), "{steps} steps");
+        handle.let_go(POOL, &object);
+        world.run_for(Nanos::from_ms(8_000));
+        assert!(is_taken || world.take(b, newer).is_some(), "{steps} steps");
+        assert_bytes(&world.read(b, 0, OBJECT), &[3; 4096]);
+    }
+}
+
 /// The image is closed at any time after another client has asked for its lock.
 #[test]
 fn an_image_that_is_closed_gives_up_a_lock_in_doubt() {
