@@ -1,11 +1,11 @@
 //! A lock that is in doubt: the header may name this client, which does not count as the owner.
 //!
-//! A request that takes the lock, gives it up, or sets its cookie to that of a new watch may fail by
-//! the time limit for requests: it was never sent, or is executed later. Others that want the lock
-//! would wait for this client as long as its watch stands, or take it for dead if the cookie is that
-//! of an old watch. So a task *cleans up*: it asks the header, and gives the lock up if the header
-//! names this image. It repeats that until an OSD has answered, or this client has taken the lock
-//! again.
+//! A request that takes the lock, gives it up, or sets its cookie to that of a new watch may fail
+//! by the time limit for requests: it was never sent, or is executed later. Others that want the
+//! lock would wait for this client as long as its watch stands, or take it for dead if the cookie is
+//! that of an old watch. So a task *cleans up*: it asks the header, and gives the lock up if the
+//! header names this image. It repeats that until an OSD has answered, or this client has taken the
+//! lock again.
 //!
 //! Writes of the time when this client had the lock may be under way, and late. The task waits for
 //! them first, as if the lock was given up in the usual way.
@@ -22,8 +22,8 @@ use super::core::{Core, RETRY_PAUSE};
 use super::owner::Possession;
 use crate::format::notice::Notice;
 
-/// How long an image that is closed waits until its lock is not in doubt. It is longer than clusters
-/// need to replace an OSD: to be shut out is worse for a client that lives than to wait.
+/// How long an image that is closed waits until its lock is not in doubt. It is longer than
+/// clusters need to replace an OSD: to be shut out is worse for a client that lives than to wait.
 const CLEAN_UP_TIME: Nanos = Nanos::from_ms(30_000);
 
 /// How an attempt to clean up ended.
@@ -37,8 +37,8 @@ enum Outcome {
 }
 
 impl Core {
-    /// From now on the header may name this client, which does not count as the owner. Whoever calls
-    /// this sets the possession, and begins to clean up.
+    /// From now on the header may name this client, which does not count as the owner. Whoever
+    /// calls this sets the possession, and begins to clean up.
     pub(super) fn doubt_lock(&self) {
         self.ownership.cookie.borrow_mut().clear();
         self.ownership.in_doubt.set(true);
@@ -73,7 +73,7 @@ impl Core {
                 Outcome::NoAnswer(errno) => {
                     if !std::mem::replace(&mut is_told, true) {
                         let image = &self.name;
-                        tracing::warn!(%image, %errno, "whether this client has the lock is not known");
+                        tracing::warn!(%image, %errno, "it may have the lock, and no OSD tells");
                     }
                     self.timer.sleep(RETRY_PAUSE).await;
                 }
@@ -118,7 +118,7 @@ impl Core {
             let changed = self.ownership.changed.next();
             if left == 0 || self.timer.within(Nanos(left), changed).await.is_none() {
                 let image = &self.name;
-                tracing::warn!(%image, "the lock may be left behind: no OSD answers for its header");
+                tracing::warn!(%image, "the lock may be left behind: no OSD tells who has it");
                 return;
             }
         }

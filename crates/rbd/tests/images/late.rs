@@ -1,8 +1,9 @@
 //! Writes that fail by the time limit for requests, and that their OSD executes later.
 
 use fieldstone_block::{Nanos, Op, RequestId};
-use fieldstone_cluster_model::{ClientHandle, Delays};
+use fieldstone_cluster_model::{ClientHandle, Delays, Fault};
 use fieldstone_crush::osdmap::PoolId;
+use fieldstone_rados::cluster::SnapId;
 use fieldstone_rados::encoding::Encoder;
 use fieldstone_rados::errno::Errno;
 use fieldstone_rados::op::ObjectOps;
@@ -289,6 +290,34 @@ fn a_lock_that_is_taken_again_lets_nobody_in() {
         world.run_for(Nanos::from_ms(8_000));
         assert!(is_taken || world.take(b, newer).is_some(), "{steps} steps");
         assert_bytes(&world.read(b, 0, OBJECT), &[3; 4096]);
+    }
+}
+
+/// The client takes its lock again, and cannot lock the object map. A write of the time before is
+/// late still.
+#[test]
+fn a_lock_whose_map_cannot_be_opened_stays_while_a_write_is_late() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, Delays::USUAL);
+        let (a, object) = late(&mut world, false);
+        let info = world.info("vm");
+        let handle = world.guest(a).handle.clone();
+        handle.cut_off(POOL, &names::header(&info.id));
+        world.end_watches(a);
+        world.run_for(Nanos::from_ms(3_000));
+        assert!(!world.guest(a).image.owns_lock(), "seed {seed}");
+        let map = names::object_map(&info.id, SnapId::HEAD);
+        let error = Errno::ETIMEDOUT;
+        let fault = Fault { error, times: 1, method: Some("lock"), executes: false };
+        world.model.inject_fault(POOL, &map, fault);
+        handle.let_go(POOL, &names::header(&info.id));
+        world.try_write(a, OBJECT, &[4; 10]).expect_err("the map cannot be locked");
+        let b = world.open("vm");
+        let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        world.run_for(Nanos::from_ms(10_000));
+        assert_eq!(world.take(b, newer), None, "seed {seed}: the lock was given up");
+        handle.let_go(POOL, &object);
+        check_taken(&mut world, &handle, b, newer, &format!("seed {seed}"));
     }
 }
 
