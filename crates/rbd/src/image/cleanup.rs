@@ -2,8 +2,8 @@
 //!
 //! A request that takes the lock, gives it up, or sets its cookie to that of a new watch may fail
 //! by the time limit for requests: it was never sent, or is executed later. Others that want the
-//! lock would wait for this client as long as its watch stands, or take it for dead if the cookie is
-//! that of an old watch. So a task *cleans up*: it asks the header, and gives the lock up if the
+//! lock would wait for this client as long as its watch stands, or take it for dead if the cookie
+//! is that of an old watch. So a task *cleans up*: it asks the header, and gives the lock up if the
 //! header names this image. It repeats that until an OSD has answered, or this client has taken the
 //! lock again.
 //!
