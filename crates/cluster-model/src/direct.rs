@@ -14,7 +14,9 @@
 //! **A time limit** ([`ModelCluster::set_time_limit`]) is that of the clients
 //! (`rados_osd_op_timeout`): a request on an object that is not answered in time gets `ETIMEDOUT`.
 //! A write is *late* from then on: it is executed all the same. [`ClientHandle::hold`] lets a
-//! client's requests on an object wait, as behind a slow OSD or in a broken network.
+//! client's requests on an object wait, as behind a slow OSD or in a broken network. With
+//! [`ClientHandle::cut_off`] they wait in the client, as while no connection stands: a write whose
+//! time is over is gone then, and not late.
 //!
 //! **A client that dies** ([`ClientHandle::kill`]) gets no answers any more. Of its requests in
 //! flight, some are still executed, for each object those that came first. Its watches end 30
@@ -102,10 +104,13 @@ struct Inner {
     sequence: u64,
     queued: BTreeMap<Due, Queued>,
     deliveries: BTreeMap<(Nanos, u64), (u64, Delivery)>,
-    /// Writes to full pools, and requests on objects of [`ClientHandle::hold`].
+    /// Writes to full pools, and requests on objects of [`ClientHandle::hold`] and
+    /// [`ClientHandle::cut_off`].
     held: Vec<(Due, Queued)>,
     /// Objects whose requests of a client wait.
     holds: BTreeSet<(u64, PoolId, String)>,
+    /// Objects that a client cannot send requests to.
+    cuts: BTreeSet<(u64, PoolId, String)>,
     limits: Limits,
     notifying: BTreeMap<(u64, u64), CallId>,
     now: Nanos,
@@ -136,6 +141,7 @@ impl ModelCluster {
             deliveries: BTreeMap::new(),
             held: Vec::new(),
             holds: BTreeSet::new(),
+            cuts: BTreeSet::new(),
             limits: Limits::default(),
             notifying: BTreeMap::new(),
             now: Nanos(0),
@@ -424,7 +430,7 @@ impl Inner {
             match delivery {
                 Delivery::Answer(id, answer) => {
                     if let Some(late) = self.limits.end(client.caller.client, id) {
-                        client.calls.set_late_writes(late);
+                        client.calls.set_late_writes(&late);
                     }
                     client.calls.answer(id, answer);
                 }

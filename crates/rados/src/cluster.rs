@@ -59,6 +59,13 @@ impl ObjectName {
     }
 }
 
+/// Who sends requests over a client: an image, for instance. Late writes are counted by sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SenderId(pub u64);
+
+/// The late writes of each sender that has some.
+pub type LateWrites = BTreeMap<SenderId, usize>;
+
 /// A request on one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -72,6 +79,8 @@ pub struct Operation {
     pub snap_context: SnapContext,
     /// Where the request may go, and what it may pass.
     pub flags: OperationFlags,
+    /// Who sends it. [`Cluster::operate`] sets it.
+    pub sender: SenderId,
 }
 
 /// Where a request may go, and what it may pass.
@@ -94,7 +103,8 @@ impl Operation {
     #[must_use]
     pub fn new(object: ObjectName, ops: ObjectOps) -> Self {
         let (snapshot, snap_context) = (SnapId::HEAD, SnapContext::default());
-        Self { object, ops, snapshot, snap_context, flags: OperationFlags::default() }
+        let (flags, sender) = (OperationFlags::default(), SenderId::default());
+        Self { object, ops, snapshot, snap_context, flags, sender }
     }
 }
 
@@ -259,9 +269,10 @@ struct Inner {
     queue: VecDeque<(CallId, Call)>,
     waiting: Slab<(CallId, Filler<Result<Answer, Errno>>)>,
     watches: BTreeMap<WatchId, WatchState>,
-    late_writes: usize,
-    /// Who waits until no write is late.
-    settling: Vec<Filler<()>>,
+    last_sender: u64,
+    late_writes: LateWrites,
+    /// Who waits until no write of a sender is late.
+    settling: Vec<(SenderId, Filler<()>)>,
 }
 
 /// The most events that wait for a watcher.
@@ -273,9 +284,12 @@ struct WatchState {
     waiting: Option<Filler<()>>,
 }
 
-/// A cluster. Copies are the same cluster.
+/// A cluster. Copies are the same cluster, and the same sender.
 #[derive(Clone, Default)]
-pub struct Cluster(Rc<RefCell<Inner>>);
+pub struct Cluster {
+    inner: Rc<RefCell<Inner>>,
+    sender: SenderId,
+}
 
 /// The carrier's side of a [`Cluster`].
 #[derive(Clone)]
@@ -300,15 +314,16 @@ impl Calls {
         }
     }
 
-    /// Tells how many writes have failed by a time limit, and may still be executed.
-    pub fn set_late_writes(&self, count: usize) {
-        let settled = {
+    /// Tells how many writes of each sender have failed, and may still be executed.
+    pub fn set_late_writes(&self, late: &LateWrites) {
+        let settled: Vec<Filler<()>> = {
             let mut inner = self.0.borrow_mut();
-            inner.late_writes = count;
-            if count > 0 {
+            if inner.late_writes == *late {
                 return;
             }
-            std::mem::take(&mut inner.settling)
+            inner.late_writes.clone_from(late);
+            let has_settled = |(sender, _): &mut (SenderId, _)| !late.contains_key(sender);
+            inner.settling.extract_if(.., has_settled).map(|(_, filler)| filler).collect()
         };
         for filler in settled {
             filler.fill(());
@@ -342,12 +357,22 @@ impl Cluster {
     #[must_use]
     pub fn new() -> (Self, Calls) {
         let inner = Rc::new(RefCell::new(Inner::default()));
-        (Self(Rc::clone(&inner)), Calls(inner))
+        let calls = Calls(Rc::clone(&inner));
+        (Self { inner, sender: SenderId::default() }, calls)
+    }
+
+    /// The same cluster for another sender, whose late writes are counted by themselves.
+    #[must_use]
+    pub fn for_new_sender(&self) -> Self {
+        let mut inner = self.inner.borrow_mut();
+        inner.last_sender += 1;
+        let sender = SenderId(inner.last_sender);
+        Self { inner: Rc::clone(&self.inner), sender }
     }
 
     fn call(&self, call: Call) -> Awaited<Result<Answer, Errno>> {
         let (filler, awaited) = oneshot();
-        let mut inner = self.0.borrow_mut();
+        let mut inner = self.inner.borrow_mut();
         inner.next_call = inner.next_call.wrapping_add(1);
         let serial = u64::from(inner.next_call) << 32;
         let entry = inner.waiting.vacant_entry();
@@ -366,8 +391,9 @@ impl Cluster {
     /// `ENOENT` of a read.
     pub fn operate(
         &self,
-        operation: Operation,
+        mut operation: Operation,
     ) -> impl Future<Output = Result<Reply, Errno>> + use<> {
+        operation.sender = self.sender;
         let awaited = self.call(Call::Operate(operation));
         async move {
             match awaited.await? {
@@ -377,26 +403,26 @@ impl Cluster {
         }
     }
 
-    /// The number of writes of this client that have failed with `ETIMEDOUT`, and may still be
-    /// executed. Later requests of this client on the same object come behind them. Requests of
-    /// other clients may come before.
+    /// The number of *late* writes of this sender: they have failed here, by the time limit or
+    /// because their pool fails all requests, and may still be executed. Later requests of this
+    /// client on the same object come behind them. Requests of other clients may come before.
     #[must_use]
     pub fn late_writes(&self) -> usize {
-        self.0.borrow().late_writes
+        self.inner.borrow().late_writes.get(&self.sender).copied().unwrap_or(0)
     }
 
-    /// Waits until there is no [late write](Self::late_writes). Without a carrier, or if the client
-    /// has ended, there is none.
+    /// Waits until this sender has no [late write](Self::late_writes). Without a carrier, or if the
+    /// client has ended, there is none.
     pub async fn settled(&self) {
         loop {
             let waits = {
-                let mut inner = self.0.borrow_mut();
-                if inner.late_writes == 0 {
+                let mut inner = self.inner.borrow_mut();
+                if !inner.late_writes.contains_key(&self.sender) {
                     return;
                 }
-                inner.settling.retain(|filler| !filler.is_cancelled());
+                inner.settling.retain(|(_, filler)| !filler.is_cancelled());
                 let (filler, awaited) = oneshot();
-                inner.settling.push(filler);
+                inner.settling.push((self.sender, filler));
                 awaited
             };
             waits.await;
@@ -409,7 +435,7 @@ impl Cluster {
     /// The object does not exist, or the client may not watch it.
     pub async fn watch(&self, object: ObjectName) -> Result<Watch, Errno> {
         let id = {
-            let mut inner = self.0.borrow_mut();
+            let mut inner = self.inner.borrow_mut();
             inner.next_watch += 1;
             let id = WatchId(inner.next_watch);
             inner.watches.insert(id, WatchState::default());
@@ -419,7 +445,7 @@ impl Cluster {
         let watch = Watch { id, cluster: self.clone() };
         let watched = self.call(Call::Watch(id, object)).await;
         if watched.is_err() {
-            self.0.borrow_mut().watches.remove(&id);
+            self.inner.borrow_mut().watches.remove(&id);
         }
         watched.map(|_| watch)
     }
@@ -521,7 +547,7 @@ impl Cluster {
 impl Drop for Watch {
     /// A watch that was not ended ends now; its owner does not wait for that.
     fn drop(&mut self) {
-        let known = self.cluster.0.borrow_mut().watches.remove(&self.id);
+        let known = self.cluster.inner.borrow_mut().watches.remove(&self.id);
         if known.is_some() {
             drop(self.cluster.call(Call::Unwatch(self.id)));
         }
@@ -545,7 +571,7 @@ impl Watch {
     pub async fn next(&self) -> WatchEvent {
         loop {
             let waits = {
-                let mut inner = self.cluster.0.borrow_mut();
+                let mut inner = self.cluster.inner.borrow_mut();
                 let Some(state) = inner.watches.get_mut(&self.id) else {
                     return WatchEvent::Lost(Errno::ENOTCONN);
                 };
@@ -571,7 +597,7 @@ impl Watch {
     /// The object is gone, or the client is shut out.
     pub async fn end(&self) -> Result<(), Errno> {
         let ended = self.cluster.call(Call::Unwatch(self.id)).await.map(drop);
-        let state = self.cluster.0.borrow_mut().watches.remove(&self.id);
+        let state = self.cluster.inner.borrow_mut().watches.remove(&self.id);
         if let Some(waiting) = state.and_then(|state| state.waiting) {
             waiting.fill(());
         }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use fieldstone_crush::osdmap::{OsdMap, PgId, PoolKind};
 use fieldstone_crush::{ItemId, OsdId};
-use fieldstone_rados::cluster::{Operation, OperationFlags, Watcher};
+use fieldstone_rados::cluster::{Operation, OperationFlags, SenderId, Watcher};
 use fieldstone_rados::encoding::Encoder;
 use fieldstone_rados::errno::Errno;
 use fieldstone_rados::message::osd::{
@@ -330,5 +330,6 @@ fn operation_of(op: &OsdOp) -> Operation {
             full_force: has(flag::FULL_FORCE),
             wants_data: has(flag::RETURNVEC),
         },
+        sender: SenderId::default(),
     }
 }

@@ -31,7 +31,9 @@
 //! their way to the client are bounded in bytes: a branch that has told [`UNHEARD_BYTES_MAX`] more
 //! than the client has heard takes nothing more from its links, and wants no input
 //! ([`Branch::wants_input`]). So an OSD that floods the branch is held back by its own connection.
-//! The client tells now and then, in an errand, what it has heard.
+//! The client tells now and then, in an errand, what it has heard. A message is a slice of a
+//! receive buffer, and keeps it as a whole. So while much is unheard, short messages are copied:
+//! then the memory is at most twice what is counted.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -53,6 +55,11 @@ const UNHEARD_BYTES_MAX: u64 = 256 << 20;
 pub(super) const HEARD_STEP_BYTES: u64 = 32 << 20;
 /// What a report takes at least. A short message is a slice of a receive buffer, and keeps it.
 const REPORT_BYTES_MIN: u64 = 64 << 10;
+/// While the client has so much to hear, short parts of messages are copied: a receive buffer may
+/// have 1 MiB, and a byte of it keeps all.
+const COPY_UNHEARD_BYTES: u64 = 16 << 20;
+/// Shorter parts are copied.
+const COPY_BYTES_MAX: usize = 512 << 10;
 
 /// Names a branch of a client, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,6 +122,14 @@ impl Report {
             ReportKind::Load(_) => 0,
         };
         Self { kind, bytes }
+    }
+}
+
+/// The short parts of a message get memory of their own.
+fn copy_short_parts(message: &mut Message) {
+    let parts = [&mut message.front, &mut message.middle].into_iter().chain(&mut message.data);
+    for part in parts.filter(|part| part.len() < COPY_BYTES_MAX) {
+        *part = Bytes::copy_from_slice(part);
     }
 }
 
@@ -233,7 +248,12 @@ impl Branch {
         }
     }
 
-    fn hear(&mut self, osd: OsdId, event: ConnectionEvent) {
+    fn hear(&mut self, osd: OsdId, mut event: ConnectionEvent) {
+        if self.unheard_bytes >= COPY_UNHEARD_BYTES
+            && let ConnectionEvent::Message(message) = &mut event
+        {
+            copy_short_parts(message);
+        }
         match event {
             ConnectionEvent::Message(message) if message.kind == MessageKind::OsdOpReply as u16 => {
                 if let Some(&session) = self.sessions.get(&osd) {

@@ -411,6 +411,9 @@ fn said(wait: &Wait) -> String {
         WaitReason::Room => "requests in flight to end".to_owned(),
         WaitReason::Map => "a newer map of the OSDs".to_owned(),
         WaitReason::Pool(pool) => format!("the monitors to say whether pool {} exists", pool.0),
+        WaitReason::PoolFails(pool) => {
+            format!("pool {}, which fails all requests (its flag eio)", pool.0)
+        }
         WaitReason::NoPrimary(pg) => format!("an OSD for placement group {pg}: all are down"),
         WaitReason::Full(pool) => format!("space: pool {} or the cluster is full", pool.0),
         WaitReason::Paused => "the end of a pause (`ceph osd unpause`)".to_owned(),

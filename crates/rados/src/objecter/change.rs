@@ -96,6 +96,10 @@ impl<M: ClusterMap> Objecter<M> {
             if let Some(target) = self.requests.get_mut(key).and_then(|r| r.target.take()) {
                 self.adopt(key, target);
             }
+            if self.requests.get(key).is_some_and(|request| request.party == Party::Late) {
+                // It may have lost its place while its pool failed all requests.
+                self.take_place(key);
+            }
             self.settle(key, now);
         }
         for (key, miss) in missing {

@@ -30,7 +30,8 @@
 //! changed and changed back. [`Action::WantMap`] asks for newer maps whenever a request waits for
 //! one.
 //!
-//! **Watches and notifications** are in the module `linger`, the time limit is in `tick`.
+//! **Watches and notifications** are in the module `linger`, the time limit is in `tick`, and
+//! writes that go on after it in `late`.
 //!
 //! **Contract with the owner.** Take all actions and events after each call. After `Close` of an
 //! OSD, deliver nothing of its old connection. On one connection, keep the order of `Send` and
@@ -39,6 +40,7 @@
 
 mod bounds;
 mod change;
+mod late;
 mod linger;
 mod map;
 mod osdmap;
@@ -67,7 +69,7 @@ pub use map::{ClusterMap, Interval, PoolRules};
 pub use session::MAX_BACKOFFS;
 pub use waits::{Wait, WaitReason};
 
-use crate::cluster::{NotifyReply, ObjectName, Operation, WatchEvent, WatchId};
+use crate::cluster::{LateWrites, NotifyReply, ObjectName, Operation, WatchEvent, WatchId};
 use crate::encoding::{Addresses, Time};
 use crate::errno::Errno;
 use crate::message::osd::{OsdBackoff, OsdOp, flag};
@@ -184,8 +186,8 @@ pub struct Objecter<M> {
     queued: VecDeque<RequestId>,
     in_flight: usize,
     in_flight_bytes: u64,
-    /// Writes that have failed by the time limit, and are not answered.
-    late: usize,
+    /// Writes that have failed for their callers, and are not answered.
+    late: LateWrites,
     is_pumping: bool,
     last_tid: u64,
     last_serial: u64,
@@ -241,7 +243,7 @@ impl<M: ClusterMap> Objecter<M> {
             queued: VecDeque::new(),
             in_flight: 0,
             in_flight_bytes: 0,
-            late: 0,
+            late: LateWrites::new(),
             is_pumping: false,
             last_tid: 0,
             last_serial: 0,
@@ -289,10 +291,11 @@ impl<M: ClusterMap> Objecter<M> {
         self.requests.len()
     }
 
-    /// The number of writes that have failed by the time limit, and may still be executed.
+    /// How many writes of each sender have failed by the time limit, or because their pool fails
+    /// all requests, and may still be executed.
     #[must_use]
-    pub fn late_writes(&self) -> usize {
-        self.late
+    pub fn late_writes(&self) -> &LateWrites {
+        &self.late
     }
 
     /// The next thing to do.
@@ -434,12 +437,26 @@ impl<M: ClusterMap> Objecter<M> {
     }
 
     fn start(&mut self, key: usize, now: Nanos) {
-        if let Some(request) = self.requests.get_mut(key) {
+        self.take_place(key);
+        self.launch(key, now);
+    }
+
+    /// A request counts as in flight from now on.
+    fn take_place(&mut self, key: usize) {
+        if let Some(request) = self.requests.get_mut(key).filter(|request| !request.counted) {
             request.counted = true;
             self.in_flight += 1;
             self.in_flight_bytes = self.in_flight_bytes.saturating_add(request.budget_bytes);
         }
-        self.launch(key, now);
+    }
+
+    /// A request does not count as in flight any more. The caller pumps.
+    fn give_place_back(&mut self, key: usize) {
+        if let Some(request) = self.requests.get_mut(key).filter(|request| request.counted) {
+            request.counted = false;
+            self.in_flight -= 1;
+            self.in_flight_bytes -= request.budget_bytes;
+        }
     }
 
     /// Makes sure that there is a session. False if the map has no such OSD that is up.
@@ -489,13 +506,10 @@ impl<M: ClusterMap> Objecter<M> {
     /// If there is no such request.
     fn discard(&mut self, key: usize) -> Request {
         self.unsettle(key);
+        self.give_place_back(key);
         let request = self.requests.remove(key);
         if request.party == Party::Late {
-            self.late -= 1;
-        }
-        if request.counted {
-            self.in_flight -= 1;
-            self.in_flight_bytes -= request.budget_bytes;
+            self.forget_late(request.operation.sender);
         }
         request
     }
@@ -530,7 +544,7 @@ impl<M: ClusterMap> Objecter<M> {
         let Some(request) = self.requests.get(key) else { return };
         let is_decided = request.decisive_epoch.is_some_and(|decisive| epoch >= decisive);
         match miss {
-            Miss::PoolFails => return self.finish(key, Err(Errno::EIO), now),
+            Miss::PoolFails => return self.pool_fails(key, now),
             Miss::NoPool if request.pool_seen || is_decided => {
                 return self.finish(key, Err(Errno::ENXIO), now);
             }
@@ -581,7 +595,8 @@ impl<M: ClusterMap> Objecter<M> {
         for id in std::mem::take(&mut self.asks.now) {
             let Some(key) = self.requests.find(id) else { continue };
             let Some(request) = self.requests.get_mut(key) else { continue };
-            if request.target.is_some() {
+            // A map had the pool meanwhile.
+            if request.target.is_some() || request.pool_seen {
                 continue;
             }
             request.decisive_epoch = Some(epoch.max(1));

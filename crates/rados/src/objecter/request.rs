@@ -21,7 +21,7 @@ pub(super) enum Party {
     Register { cookie: u64, renews: bool },
     /// The watch with this cookie: the OSD is told that the client lives.
     Ping { cookie: u64, renewal: u32 },
-    /// No one: it is a write that has failed by the time limit, and may still be executed.
+    /// No one: it is a write that has failed for its caller, and may still be executed.
     Late,
 }
 

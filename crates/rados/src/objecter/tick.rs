@@ -1,20 +1,15 @@
 //! What time brings: the time limit, probes, sessions to open again, pings.
 //!
-//! **The time limit** (`rados_osd_op_timeout`) is for the caller: it hears `ETIMEDOUT`. A read, and
-//! a write that was never sent, is gone then. A write that was sent stays, and is sent again like
-//! any other until it is answered: an OSD may have it, or a queue of the network, and nothing takes
-//! it back. So later requests of this client on the object come behind it in every session, and
-//! none that was acknowledged is overwritten by it. Such *late* writes count as in flight, which
-//! bounds them. [`Objecter::late_writes`] tells how many there are: who gives a lock away that
-//! protects the objects waits until there are none, or lets the next owner shut this client out.
+//! **The time limit** (`rados_osd_op_timeout`) is for the caller: it hears `ETIMEDOUT`. A write
+//! that was sent stays under way (see the module `late`).
 
 use std::collections::BTreeSet;
 
 use fieldstone_block::Nanos;
 use fieldstone_crush::OsdId;
 
-use super::request::{Party, Place, Request};
-use super::{Action, ClusterMap, Event, LAGGY, Objecter, TICK};
+use super::request::{Party, Place};
+use super::{Action, ClusterMap, LAGGY, Objecter, TICK};
 use crate::errno::Errno;
 
 impl<M: ClusterMap> Objecter<M> {
@@ -51,15 +46,10 @@ impl<M: ClusterMap> Objecter<M> {
         }
     }
 
-    /// A request has taken too long. Its caller is told. A write that an OSD may have got stays
-    /// under way, in its place before later requests.
+    /// A request has taken too long. Its caller is told.
     fn time_out(&mut self, key: usize, now: Nanos) {
-        if !self.requests.get(key).is_some_and(Request::may_be_executed) {
-            return self.finish(key, Err(Errno::ETIMEDOUT), now);
-        }
-        if let Some(token) = self.requests.make_late(key) {
-            self.late += 1;
-            self.events.push_back(Event::Done(token, Err(Errno::ETIMEDOUT)));
+        if !self.becomes_late(key, Errno::ETIMEDOUT) {
+            self.finish(key, Err(Errno::ETIMEDOUT), now);
         }
     }
 

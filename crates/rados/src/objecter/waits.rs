@@ -21,6 +21,8 @@ pub enum WaitReason {
     Map,
     /// No map has the pool, and the monitors have not said yet that there is none.
     Pool(PoolId),
+    /// The pool fails all requests, and the write may still be executed.
+    PoolFails(PoolId),
     /// No OSD serves the group.
     NoPrimary(PgId),
     /// The pool or the cluster is full.
@@ -70,8 +72,12 @@ impl<M: ClusterMap> Objecter<M> {
             return WaitReason::Room;
         }
         let Some(target) = &request.target else {
+            let pool = Self::pool_of(request);
             return match &self.map {
-                Some(_) => WaitReason::Pool(Self::pool_of(request)),
+                Some(map) if map.pool(pool).is_some_and(|rules| rules.fails) => {
+                    WaitReason::PoolFails(pool)
+                }
+                Some(_) => WaitReason::Pool(pool),
                 None => WaitReason::Map,
             };
         };

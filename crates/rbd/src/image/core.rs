@@ -98,7 +98,12 @@ pub(crate) struct Core {
     object_locks: ObjectLocks,
     /// Why the image takes no more requests.
     fault: RefCell<Option<RbdError>>,
+    /// The image is being closed: it takes no more requests.
     pub(crate) closing: Cell<bool>,
+    /// Then the image that is being closed waits no longer for late writes.
+    pub(super) closes_by: Cell<Nanos>,
+    /// The lock is given up or left behind, and the watch has ended.
+    pub(super) is_closed: Cell<bool>,
     /// How often the header may have changed, and how many of these changes have been read.
     changes: Cell<u64>,
     changes_read: Cell<u64>,
@@ -176,6 +181,8 @@ impl Core {
             object_locks: ObjectLocks::default(),
             fault: RefCell::default(),
             closing: Cell::new(false),
+            closes_by: Cell::default(),
+            is_closed: Cell::new(false),
             changes: Cell::new(0),
             changes_read: Cell::new(0),
             refreshing: Lock::default(),
@@ -243,6 +250,12 @@ impl Core {
             None if self.closing.get() => Err(RbdError::Closed(self.name.clone())),
             None => Ok(()),
         }
+    }
+
+    /// True while the header is watched, and others are answered: also while the image gives its
+    /// lock up before it is closed.
+    pub(crate) fn is_served(&self) -> bool {
+        self.fault.borrow().is_none() && !self.is_closed.get()
     }
 
     /// The error that ended the image.
@@ -324,6 +337,11 @@ impl Core {
     /// Opens the gate again.
     pub(crate) fn open_gate(&self) {
         self.gate.open();
+    }
+
+    /// True if no write is inside the gate.
+    pub(crate) fn is_gate_empty(&self) -> bool {
+        self.gate.is_empty()
     }
 
     /// True if a procedure of several steps has the lock of an object, or waits for it.

@@ -1,11 +1,12 @@
 //! Writes that have failed here, and that an OSD may still execute.
 //!
-//! Without a time limit for requests (`rados_osd_op_timeout`), a write waits until its OSD has
-//! answered it, and there are none. With a limit, the device reports the write as failed, and the
-//! objecter goes on with it: a *late* write
-//! ([`late_writes`](fieldstone_rados::cluster::Cluster::late_writes)). Of this client, all later
-//! requests on the object come behind it, so it overwrites nothing that was written after it.
-//! Requests of other clients have no order with it. Three rules keep it away from them:
+//! With a time limit for requests (`rados_osd_op_timeout`), the device reports a write that takes
+//! longer as failed, and the objecter goes on with it: a *late* write
+//! ([`late_writes`](fieldstone_rados::cluster::Cluster::late_writes)). Without a limit, a write
+//! waits until its OSD has answered it. It becomes late only if an operator lets its pool fail all
+//! requests. Of this client, all later requests on the object come behind it, so it overwrites
+//! nothing that was written after it. Requests of other clients have no order with it. Three rules
+//! keep it away from them:
 //!
 //! - **The lock is not given up** while a write is late. The client that asks for it waits, and
 //!   this one goes on to write. A living owner keeps the lock as long as an OSD is silent, with a
@@ -15,12 +16,10 @@
 //!   address before it breaks the lock: from then on OSDs refuse the late write.
 //! - **No snapshot is made** while a write is late: the write would change the snapshot.
 //!
-//! A request for the lock itself may be late, too. It is given up as soon as the OSD has answered.
+//! A request for the lock itself may be late, too: see [`cleanup`](super::cleanup).
 //!
-//! The number of late writes is that of the client: images that share a client wait for the late
-//! writes of each other.
-
-use std::rc::Rc;
+//! Each open image has late writes of its own. Images that share a client do not wait for those of
+//! each other: a clone whose write is late, for instance, and a parent that its owner opens.
 
 use fieldstone_block::Nanos;
 use fieldstone_rados::errno::Errno;
@@ -31,7 +30,7 @@ use crate::error::RbdError;
 
 /// How long an image that is closed, and one of which a snapshot is made, waits for late writes. An
 /// image whose lock is asked for waits so long before it closes its gate, and behind the gate.
-const LATE_TIME: Nanos = Nanos::from_ms(5_000);
+pub(super) const LATE_TIME: Nanos = Nanos::from_ms(5_000);
 
 impl Core {
     /// Closes the gate so that the lock can be given up: no write is inside, and none is late.
@@ -62,8 +61,23 @@ impl Core {
             if self.late_writes_end(LATE_TIME).await {
                 return true;
             }
+            if self.closing.get() {
+                // Closing may have begun in the middle of this.
+                let now = self.timer.now();
+                let left = Nanos(self.closes_by.get().0.saturating_sub(now.0));
+                if self.late_writes_end(left).await {
+                    return true;
+                }
+            }
             if self.closing.get() || self.fault().is_some() {
                 self.leave_lock_behind();
+                self.open_gate();
+                return false;
+            }
+            if self.ownership.cookie.borrow().is_empty() {
+                // The watch was renewed meanwhile, and the lock could not follow.
+                *self.map.borrow_mut() = None;
+                self.ownership.set(Possession::Unlocked);
                 self.open_gate();
                 return false;
             }
@@ -109,22 +123,5 @@ impl Core {
         *self.map.borrow_mut() = None;
         self.ownership.cookie.borrow_mut().clear();
         self.ownership.set(Possession::Unlocked);
-    }
-
-    /// After the lock was not got: a request for it that took too long may get it all the same.
-    /// Then it is given up, for this client would not answer who asks for it.
-    pub(super) fn give_up_late_lock(self: &Rc<Self>) {
-        if self.cluster.late_writes() == 0 || self.ownership.cleans_up.replace(true) {
-            return;
-        }
-        let core = Rc::clone(self);
-        self.spawner.spawn(async move {
-            core.cluster.settled().await;
-            core.ownership.cleans_up.set(false);
-            let _step = core.step().await;
-            if core.ownership.possession() == Possession::Unlocked && core.check().is_ok() {
-                core.unlock_any().await;
-            }
-        });
     }
 }

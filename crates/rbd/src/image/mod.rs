@@ -11,6 +11,7 @@
 //! is gone, the image stops: all requests from then on fail with that error.
 
 mod asking;
+mod cleanup;
 mod core;
 mod extents;
 mod late;

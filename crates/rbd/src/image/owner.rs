@@ -14,8 +14,9 @@
 //! and gives the lock up when its writes have ended. If the watch is gone, the owner is dead, or
 //! cut off. Then its address is blocked at the monitors, this client waits for the map that says
 //! so, and breaks the lock. From then on no OSD executes a late write of the old owner: a request
-//! of ours that reaches an OSD brings the map along. A lock of this same client is never broken
-//! that way, because it cannot shut itself out: only a lock that this open image left behind is.
+//! of ours that reaches an OSD brings the map along. A lock of this same client is never broken,
+//! because it cannot shut itself out. One that this open image left behind gets the cookie of its
+//! present watch.
 //!
 //! **Leaving.** Layers above the image may keep data while this client has the lock. So before the
 //! lock is given up, the image says that it is shared, and waits until the layers have written out
@@ -28,6 +29,11 @@
 //!
 //! **Late writes** keep the lock here, or make this client leave it behind: see
 //! [`late`](super::late).
+//!
+//! **In doubt.** A request that changes the lock may end with an error and be executed all the
+//! same, or never be sent. Then the header may name this client, which does not count as the owner
+//! and answers nobody who asks for the lock. So the client goes on to give the lock up, until an
+//! OSD has said that it has it not ([`cleanup`](super::cleanup)).
 //!
 //! **Losing.** If the header does not name this client as the owner any more, the lock is lost.
 //! Writes of several steps that are under way fail, and are begun again as a whole. The lock is not
@@ -108,7 +114,9 @@ pub(crate) struct Ownership {
     settled: Cell<bool>,
     /// Another client has asked for the lock, and a task gives it up.
     pub(super) release_waits: Cell<bool>,
-    /// Taking the lock failed while writes were late, and a task gives it up if it was taken.
+    /// The header may name this client, although it does not count as the owner.
+    pub(super) in_doubt: Cell<bool>,
+    /// A task gives up the lock that is in doubt.
     pub(super) cleans_up: Cell<bool>,
     /// Another client has asked for the lock, and it is left to that client until then.
     held_back_until: Cell<Option<Nanos>>,
@@ -125,6 +133,8 @@ impl Ownership {
     }
 
     pub(super) fn set(&self, possession: Possession) {
+        let is_known = !self.in_doubt.get() && !self.cookie.borrow().is_empty();
+        debug_assert!(possession != Possession::Owned || is_known, "an owner knows its lock");
         self.possession.set(possession);
         self.changed.happen();
     }
@@ -262,7 +272,7 @@ impl Core {
                         Ok(()) => {
                             self.notify_in_background(Notice::AcquiredLock(self.client_id()));
                         }
-                        Err(_) => self.give_up_late_lock(),
+                        Err(_) => self.clean_up(),
                     }
                     return result;
                 }
@@ -350,7 +360,12 @@ impl Core {
                         Err(error) => Err(error),
                     };
                     if opened.is_err() {
-                        self.unlock().await;
+                        if self.cluster.late_writes() > 0 {
+                            // Maybe of the time before this client lost the lock.
+                            self.doubt_lock();
+                        } else {
+                            self.unlock().await;
+                        }
                         return opened;
                     }
                     if !self.ownership.cookie.borrow().is_empty() {
@@ -419,13 +434,17 @@ impl Core {
         let mut ops = ObjectOps::new();
         lock::lock(&mut ops, &cookie, INTERNAL_TAG);
         match self.store.send(&self.header_object(), ops).await {
-            Ok(_) | Err(Errno::EEXIST) => Ok(Some(Attempt::Taken)),
-            Err(errno) => {
+            Ok(_) | Err(Errno::EEXIST) => {
+                self.ownership.in_doubt.set(false);
+                Ok(Some(Attempt::Taken))
+            }
+            Err(Errno::EBUSY) => {
                 self.ownership.cookie.borrow_mut().clear();
-                match errno {
-                    Errno::EBUSY => Ok(None),
-                    errno => Err(self.error("taking the lock", errno)),
-                }
+                Ok(None)
+            }
+            Err(errno) => {
+                self.doubt_lock();
+                Err(self.error("taking the lock", errno))
             }
         }
     }
@@ -480,24 +499,50 @@ impl Core {
 
     async fn break_lock(&self, owner: &Locker) -> Result<Attempt, RbdError> {
         let name = owner.client.to_string();
-        let is_self = owner.client == lock::client(self.client);
-        if is_self && !self.ownership.has_used(&owner.cookie) {
-            // Another image of this client may live, and renew its watch just now.
-            return Ok(Attempt::OwnClient);
+        if owner.client == lock::client(self.client) {
+            if !self.ownership.has_used(&owner.cookie) {
+                // Another image of this client may live, and renew its watch just now.
+                return Ok(Attempt::OwnClient);
+            }
+            return self.adopt_own_lock(&owner.cookie).await;
         }
-        if !is_self {
-            let image = &self.name;
-            tracing::warn!(%image, owner = %name, "the lock's owner is gone; it is shut out");
-            let Some(address) = owner.blocklist_address() else {
-                return Err(self.locked_by(&name, "it is gone, and its address is not known"));
-            };
-            self.blocklist(&address).await?;
-        }
+        let image = &self.name;
+        tracing::warn!(%image, owner = %name, "the lock's owner is gone; it is shut out");
+        let Some(address) = owner.blocklist_address() else {
+            return Err(self.locked_by(&name, "it is gone, and its address is not known"));
+        };
+        self.blocklist(&address).await?;
         let mut ops = ObjectOps::new();
         lock::break_lock(&mut ops, owner.client, &owner.cookie);
         match self.store.send_if_exists(&self.header_object(), ops).await {
             Ok(_) => Ok(Attempt::Again),
             Err(errno) => Err(self.error("breaking the lock of a client that is gone", errno)),
+        }
+    }
+
+    /// The header has the lock with an old cookie of this image. It gets the present one. To break
+    /// it instead would let another client in, and writes of this one may be late.
+    async fn adopt_own_lock(&self, old: &str) -> Result<Attempt, RbdError> {
+        let _step = self.step().await;
+        let Some(watch) = self.watch_cookie() else { return Ok(Attempt::NoWatch) };
+        let new = lock::cookie(watch);
+        if old == new {
+            return Ok(Attempt::Again);
+        }
+        let mut ops = ObjectOps::new();
+        lock::set_cookie(&mut ops, old, INTERNAL_TAG, &new);
+        self.ownership.uses_cookie(&new);
+        let sent = self.store.send(&self.header_object(), ops).await;
+        match sent {
+            // The next attempt finds the lock taken.
+            Ok(_) | Err(Errno::EBUSY | Errno::ENOENT) => {
+                self.ownership.cookie.borrow_mut().clear();
+                Ok(Attempt::Again)
+            }
+            Err(errno) => {
+                self.doubt_lock();
+                Err(self.error("taking its own lock again", errno))
+            }
         }
     }
 
@@ -555,6 +600,7 @@ impl Core {
         }
         self.ownership.set(Possession::Unlocked);
         self.open_gate();
+        self.clean_up();
     }
 
     /// Waits until the layers above keep nothing any more. False if the lock is not to be given up
@@ -581,7 +627,9 @@ impl Core {
         let cookie = std::mem::take(&mut *self.ownership.cookie.borrow_mut());
         if let Err(errno) = self.send_unlock(&cookie).await {
             tracing::warn!(image = %self.name, %errno, "giving the lock up failed");
-            self.unlock_any().await;
+            if self.unlock_any().await.is_err() {
+                self.doubt_lock();
+            }
         }
     }
 
@@ -591,25 +639,32 @@ impl Core {
         self.store.send(&self.header_object(), ops).await.map(drop)
     }
 
-    /// Gives the lock up if the header has it with another cookie of this image.
-    pub(super) async fn unlock_any(&self) {
+    /// Gives the lock up if the header has it with any cookie of this image. True if it had.
+    ///
+    /// # Errors
+    /// The header may still have it.
+    pub(super) async fn unlock_any(&self) -> Result<bool, Errno> {
         let mut ops = ObjectOps::new();
         lock::get_info(&mut ops);
-        let Ok(reply) = self.store.send(&self.header_object(), ops).await else { return };
-        let Some(info) = answer(&reply, 0).ok().and_then(|data| LockInfo::decode(data).ok()) else {
-            return;
+        let reply = match self.store.send(&self.header_object(), ops).await {
+            Err(Errno::ENOENT) => return Ok(false),
+            reply => reply?,
+        };
+        let Ok(info) = LockInfo::decode(answer(&reply, 0)?) else {
+            tracing::warn!(image = %self.name, "its lock cannot be read");
+            return Ok(false);
         };
         let me = lock::client(self.client);
         let own = |locker: &&Locker| locker.client == me && self.ownership.has_used(&locker.cookie);
-        if let Some(locker) = info.lockers.iter().find(own)
-            && let Err(errno) = self.send_unlock(&locker.cookie).await
-        {
-            tracing::warn!(image = %self.name, %errno, "giving the lock up failed again");
+        let Some(locker) = info.lockers.iter().find(own) else { return Ok(false) };
+        match self.send_unlock(&locker.cookie).await {
+            Ok(()) | Err(Errno::ENOENT) => Ok(true),
+            Err(errno) => Err(errno),
         }
     }
 
     /// After the watch was renewed with another cookie: the lock's cookie has to follow.
-    pub(crate) async fn follow_watch(&self) {
+    pub(crate) async fn follow_watch(self: &Rc<Self>) {
         let _step = self.step().await;
         loop {
             let Some(watch) = self.watch_cookie() else { return };
@@ -625,8 +680,9 @@ impl Core {
             if let Err(errno) = self.store.send(&self.header_object(), ops).await {
                 let error = self.error("renewing the lock", errno);
                 tracing::warn!(image = %self.name, %error, "the lock cannot be renewed");
-                self.ownership.cookie.borrow_mut().clear();
+                self.doubt_lock();
                 self.lose_lock();
+                self.clean_up();
                 return;
             }
         }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use fieldstone_rados::cluster::{Cluster, SnapId};
 
 use super::core::{Core, ImageSpec, Opened};
+use super::late::LATE_TIME;
 use super::sync::{Spawner, Timer};
 use super::view::View;
 use crate::error::RbdError;
@@ -22,6 +23,8 @@ pub(crate) async fn open(
     spec: ImageSpec,
     begun: impl FnOnce(&Rc<Core>),
 ) -> Result<Rc<Core>, RbdError> {
+    // Late writes of other images of this client do not concern this one.
+    let cluster = cluster.for_new_sender();
     let path = ImageSpec { snapshot: None, ..spec.clone() }.path();
     let pool = find_pool(&cluster, &spec.pool).await?;
     let store = Store { reads: spec.reads, ..Store::new(&cluster, pool.id, &spec.namespace) };
@@ -65,9 +68,12 @@ impl Core {
         self.check()
     }
 
-    /// Requests fail from now on, and procedures that wait for the lock end.
+    /// Requests fail from now on, and procedures that wait for the lock end. The watch goes on: as
+    /// long as the header may name this client, others must not take it for dead.
     pub(crate) fn begin_close(&self) {
-        self.closing.set(true);
+        if !self.closing.replace(true) {
+            self.closes_by.set(self.timer.now().plus(LATE_TIME));
+        }
         self.ownership.changed.happen();
         self.ownership.released.happen();
     }
@@ -77,7 +83,10 @@ impl Core {
         self.begin_close();
         if self.fault().is_none() {
             self.release(false).await;
+            self.finish_clean_up().await;
         }
+        self.is_closed.set(true);
+        self.ownership.changed.happen();
         let watch = self.watch.borrow_mut().take();
         if let Some(watch) = watch {
             // The OSD drops a watch that is not renewed.

@@ -202,6 +202,11 @@ impl Gate {
         }
     }
 
+    /// True if no write is inside.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inside.get() == 0
+    }
+
     /// Opens the gate again.
     pub(crate) fn open(&self) {
         self.closed.set(self.closed.get().saturating_sub(1));

@@ -28,9 +28,10 @@ impl Core {
         }
     }
 
-    /// Handles events until the image is closed or has stopped.
+    /// Handles events until the image is closed or has stopped. An image that is being closed still
+    /// answers, and renews its watch: it may have the lock for a while.
     async fn serve_watch(self: &Rc<Self>) {
-        while self.check().is_ok() {
+        while self.is_served() {
             let Some(watch) = self.watch.borrow().clone() else { return };
             match watch.next().await {
                 WatchEvent::Notified { notify_id, from: _, payload } => {
@@ -40,7 +41,7 @@ impl Core {
                     tracing::info!(image = %self.name, %errno, "the watch was interrupted");
                     self.stale_in_background();
                 }
-                WatchEvent::Lost(_) if self.closing.get() => return,
+                WatchEvent::Lost(_) if self.is_closed.get() => return,
                 WatchEvent::Lost(Errno::ESHUTDOWN) => {
                     drop(self.error("watching its header", Errno::ESHUTDOWN));
                 }
@@ -54,9 +55,9 @@ impl Core {
 
     async fn renew_watch(self: &Rc<Self>) {
         *self.watch.borrow_mut() = None;
-        while self.check().is_ok() {
+        while self.is_served() {
             match self.cluster.watch(self.store.object(&self.header_object())).await {
-                Ok(watch) if self.check().is_err() => {
+                Ok(watch) if !self.is_served() => {
                     // The image was closed meanwhile, and no other task would end this watch.
                     let _ = watch.end().await;
                     return;
@@ -131,6 +132,10 @@ impl Core {
     }
 
     fn answer_request_for_lock(self: &Rc<Self>, possession: Possession) -> Bytes {
+        if self.closing.get() {
+            // It is given up already.
+            return notice::response(0);
+        }
         if self.spec.exclusive {
             return notice::response(-Errno::EROFS.0);
         }

@@ -1,13 +1,16 @@
 //! Writes that fail by the time limit for requests, and that their OSD executes later.
 
-use fieldstone_block::{Nanos, Op};
-use fieldstone_cluster_model::Delays;
+use fieldstone_block::{Nanos, Op, RequestId};
+use fieldstone_cluster_model::{ClientHandle, Delays, Fault};
 use fieldstone_crush::osdmap::PoolId;
+use fieldstone_rados::cluster::SnapId;
+use fieldstone_rados::encoding::Encoder;
 use fieldstone_rados::errno::Errno;
-use fieldstone_rbd::format::{Features, names};
+use fieldstone_rados::op::ObjectOps;
+use fieldstone_rbd::format::{Features, class, names};
 use fieldstone_rbd::{ImageSpec, Phase, RbdError};
 
-use super::clones::small;
+use super::clones::{cloned, small};
 use super::requests::read_snapshot;
 use super::world::{World, assert_bytes, spec};
 
@@ -71,11 +74,7 @@ fn a_closed_image_leaves_the_lock_to_who_shuts_it_out() {
         handle.let_go(POOL, &object);
         world.run_for(Nanos::from_ms(10_000));
         assert_bytes(&world.read(b, 0, OBJECT), &[3; 4096]);
-        let address = handle.address();
-        let is_blocked = world.model.with_store(|store| {
-            store.all_shut_out().any(|(blocked, _)| address.ends_with(blocked))
-        });
-        assert!(is_blocked, "seed {seed}: {address} is not blocked");
+        assert!(is_blocked(&world, &handle), "seed {seed}: it is not blocked");
         world.check_map("vm");
     }
 }
@@ -127,4 +126,238 @@ fn a_lock_that_comes_late_is_given_up() {
     world.write(b, 0, &[2; 10]);
     world.write(a, 0, &[3; 10]);
     assert_bytes(&world.read(b, 0, 10), &[3; 10]);
+}
+
+fn is_blocked(world: &World, handle: &ClientHandle) -> bool {
+    let address = handle.address();
+    let is_own = |(blocked, _): (&str, Nanos)| address.ends_with(blocked);
+    world.model.with_store(|store| store.all_shut_out().any(is_own))
+}
+
+/// A client has the lock of `vm`. From now on requests have a time limit. Gives the client, its
+/// handle, and the header.
+fn owner(world: &mut World) -> (usize, ClientHandle, String) {
+    world.create("vm", small(Features::DEFAULT));
+    let header = names::header(&world.info("vm").id);
+    let a = world.open("vm");
+    world.write(a, 0, &[1; 4096]);
+    world.model.set_time_limit(Some(LIMIT));
+    let handle = world.guest(a).handle.clone();
+    (a, handle, header)
+}
+
+/// The other client gets the lock soon, and the first one lives.
+fn check_taken(world: &mut World, handle: &ClientHandle, b: usize, newer: RequestId, what: &str) {
+    world.run_for(Nanos::from_ms(8_000));
+    let result = world.take(b, newer);
+    assert!(matches!(result, Some(Ok(_))), "{what}: {result:?}");
+    assert!(!is_blocked(world, handle), "{what}: a client that lives is blocked");
+    assert_bytes(&world.read(b, 0, OBJECT), &[3; 4096]);
+}
+
+/// A clone's owner flattens it for another client, and so opens and closes the parent, while a
+/// write to the clone is late.
+#[test]
+fn a_parent_is_not_left_locked_because_of_its_clone() {
+    let mut world = cloned(Features::DEFAULT);
+    let resized = world
+        .manage(|pool| async move { pool.resize("child", 80_000, true, &mut |_, _| {}).await });
+    resized.expect("it is resized");
+    // The parent's snapshot goes with its last clone.
+    let parent = world.info("vm");
+    let mut input = Encoder::new();
+    input.u64(parent.snapshots[0].info.id.0);
+    let mut ops = ObjectOps::new();
+    ops.call(class::CLASS, "snapshot_trash_add", input.finish());
+    assert_eq!(world.tamper(&names::header(&parent.id), ops).result, 0);
+
+    let a = world.open_with(ImageSpec { exclusive: true, ..spec("child") });
+    let handle = world.guest(a).handle.clone();
+    // The parent has nothing of this object.
+    let object = names::data(&world.info("child").prefix, 15);
+    let offset = 15 * OBJECT;
+    world.write(a, offset, &[1; 10]);
+    world.model.set_time_limit(Some(LIMIT));
+    handle.hold(POOL, &object);
+    world.try_write(a, offset, &[2; 10]).expect_err("its time is over");
+    let flat = world.manage(|pool| async move { pool.flatten("child", &mut |_, _| {}).await });
+    flat.expect("it is flattened");
+    let parent = world.info("vm");
+    assert_eq!((parent.snapshots, parent.lock.lockers), (vec![], vec![]));
+    let b = world.open("vm");
+    world.write(b, 0, &[3; 10]);
+    assert!(!is_blocked(&world, &handle), "a client that lives is blocked");
+    // The clone's own lock stays.
+    assert!(world.guest(a).image.owns_lock());
+    handle.let_go(POOL, &object);
+    world.run_for(Nanos::from_ms(5_000));
+    assert_bytes(&world.read(a, offset, 10), &[2; 10]);
+}
+
+#[test]
+fn a_lock_whose_release_was_never_sent_is_given_up_later() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, Delays::USUAL);
+        let (a, handle, header) = owner(&mut world);
+        let b = world.open("vm");
+        handle.cut_off(POOL, &header);
+        let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        world.run_for(Nanos::from_ms(20_000));
+        assert_eq!(world.take(b, newer), None, "seed {seed}");
+        assert!(!world.guest(a).image.owns_lock());
+        handle.let_go(POOL, &header);
+        check_taken(&mut world, &handle, b, newer, &format!("seed {seed}"));
+        world.write(a, 0, &[4; 10]);
+        assert_bytes(&world.read(b, 0, 10), &[4; 10]);
+    }
+}
+
+/// The cookie of a new watch comes late, or never.
+#[test]
+fn a_lock_that_does_not_follow_the_watch_in_time_is_given_up() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, Delays::USUAL);
+        let (a, handle, header) = owner(&mut world);
+        world.freeze(a);
+        world.run_for(Nanos::from_ms(31_000));
+        let is_sent = seed % 2 == 0;
+        match is_sent {
+            true => handle.hold(POOL, &header),
+            false => handle.cut_off(POOL, &header),
+        }
+        world.thaw(a);
+        world.run_for(Nanos::from_ms(5_000));
+        assert!(!world.guest(a).image.owns_lock(), "seed {seed}");
+        handle.let_go(POOL, &header);
+        world.run_for(Nanos::from_ms(3_000));
+        assert_eq!(world.info("vm").lock.lockers, [], "seed {seed}");
+        let b = world.open("vm");
+        let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        check_taken(&mut world, &handle, b, newer, &format!("seed {seed}"));
+        world.write(a, 0, &[4; 10]);
+    }
+}
+
+/// A lock in doubt is not given up while a write of its time is late.
+#[test]
+fn a_lock_in_doubt_stays_while_a_write_is_late() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, Delays::USUAL);
+        let (a, object) = late(&mut world, false);
+        let header = names::header(&world.info("vm").id);
+        let handle = world.guest(a).handle.clone();
+        world.freeze(a);
+        world.run_for(Nanos::from_ms(31_000));
+        handle.hold(POOL, &header);
+        world.thaw(a);
+        world.run_for(Nanos::from_ms(5_000));
+        handle.let_go(POOL, &header);
+        world.run_for(Nanos::from_ms(5_000));
+        let b = world.open("vm");
+        let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        world.run_for(Nanos::from_ms(20_000));
+        assert_eq!(world.take(b, newer), None, "seed {seed}: the lock was given up");
+        handle.let_go(POOL, &object);
+        check_taken(&mut world, &handle, b, newer, &format!("seed {seed}"));
+    }
+}
+
+/// The header has a lock of this client with an old cookie, and the client takes it again. Nobody
+/// comes in between, before the late write.
+#[test]
+fn a_lock_that_is_taken_again_lets_nobody_in() {
+    for steps in 0..60 {
+        let mut world = World::new(steps, Delays::USUAL);
+        let (a, object) = late(&mut world, false);
+        let header = names::header(&world.info("vm").id);
+        let handle = world.guest(a).handle.clone();
+        let b = world.open("vm");
+        handle.cut_off(POOL, &header);
+        world.end_watches(a);
+        world.run_for(Nanos::from_ms(3_000));
+        assert!(!world.guest(a).image.owns_lock(), "{steps} steps");
+        handle.let_go(POOL, &header);
+        world.submit(a, Op::Write, OBJECT, OBJECT, vec![4; 4096].into());
+        for _ in 0..steps {
+            world.step(world.model.now().plus(Nanos::from_ms(100)));
+        }
+        let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        world.run_for(Nanos::from_ms(500));
+        // If its watch was not known yet, it was taken for dead.
+        let is_taken = world.take(b, newer).is_some();
+        assert_eq!(is_taken, is_blocked(&world, &handle), "{steps} steps");
+        handle.let_go(POOL, &object);
+        world.run_for(Nanos::from_ms(8_000));
+        assert!(is_taken || world.take(b, newer).is_some(), "{steps} steps");
+        assert_bytes(&world.read(b, 0, OBJECT), &[3; 4096]);
+    }
+}
+
+/// The client takes its lock again, and cannot lock the object map. A write of the time before is
+/// late still.
+#[test]
+fn a_lock_whose_map_cannot_be_opened_stays_while_a_write_is_late() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, Delays::USUAL);
+        let (a, object) = late(&mut world, false);
+        let info = world.info("vm");
+        let handle = world.guest(a).handle.clone();
+        handle.cut_off(POOL, &names::header(&info.id));
+        world.end_watches(a);
+        world.run_for(Nanos::from_ms(3_000));
+        assert!(!world.guest(a).image.owns_lock(), "seed {seed}");
+        let map = names::object_map(&info.id, SnapId::HEAD);
+        let error = Errno::ETIMEDOUT;
+        let fault = Fault { error, times: 1, method: Some("lock"), executes: false };
+        world.model.inject_fault(POOL, &map, fault);
+        handle.let_go(POOL, &names::header(&info.id));
+        world.try_write(a, OBJECT, &[4; 10]).expect_err("the map cannot be locked");
+        let b = world.open("vm");
+        let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        world.run_for(Nanos::from_ms(10_000));
+        assert_eq!(world.take(b, newer), None, "seed {seed}: the lock was given up");
+        handle.let_go(POOL, &object);
+        check_taken(&mut world, &handle, b, newer, &format!("seed {seed}"));
+    }
+}
+
+/// The image is closed at any time after another client has asked for its lock.
+#[test]
+fn an_image_that_is_closed_gives_up_a_lock_in_doubt() {
+    for seed in 0..30 {
+        let mut world = World::new(seed, Delays::USUAL);
+        let (a, handle, header) = owner(&mut world);
+        let b = world.open("vm");
+        handle.cut_off(POOL, &header);
+        let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        world.run_for(Nanos::from_ms(seed * 150));
+        world.guest(a).image.close();
+        world.run_for(Nanos::from_ms(10_000));
+        handle.let_go(POOL, &header);
+        world.run_until("closing", |world| world.guest(a).image.phase() == Phase::Closed);
+        assert_eq!(world.take(b, newer), None, "seed {seed}");
+        check_taken(&mut world, &handle, b, newer, &format!("seed {seed}"));
+    }
+}
+
+/// While an image waits for a late write before it closes, its watch is renewed.
+#[test]
+fn an_image_that_is_being_closed_is_not_taken_for_dead() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, Delays::USUAL);
+        let (a, object) = late(&mut world, false);
+        let handle = world.guest(a).handle.clone();
+        let b = world.open("vm");
+        world.guest(a).image.close();
+        world.run_for(Nanos::from_ms(500));
+        // Its watch ends at the OSD now.
+        world.end_watches(a);
+        world.run_for(Nanos::from_ms(500));
+        let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        world.run_for(Nanos::from_ms(2_000));
+        assert_eq!(world.take(b, newer), None, "seed {seed}");
+        handle.let_go(POOL, &object);
+        world.run_until("closing", |world| world.guest(a).image.phase() == Phase::Closed);
+        check_taken(&mut world, &handle, b, newer, &format!("seed {seed}"));
+    }
 }

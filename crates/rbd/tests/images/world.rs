@@ -237,6 +237,16 @@ impl World {
         self.model.with_store(|store| store.watches.client_gone(client, now));
     }
 
+    /// The OSDs forget the watches of a client that lives.
+    pub fn end_watches(&mut self, guest: usize) {
+        let client = self.guest(guest).handle.client();
+        let now = self.model.now();
+        self.model.with_store(|store| {
+            store.watches.client_gone(client, Nanos(0));
+            store.watches.expire(now.max(Nanos::from_ms(31_000)));
+        });
+    }
+
     /// A frozen client goes on where it was.
     pub fn thaw(&mut self, guest: usize) {
         self.guest(guest).is_frozen = false;

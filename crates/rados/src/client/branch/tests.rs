@@ -43,7 +43,7 @@ impl Flood {
             auth: Box::new(NoneServer { new_global_id: 1 }),
         };
         let mut flood = Self { server: Connection::server(options, NOW), link };
-        (0..10).for_each(|_| flood.exchange(&mut branch));
+        (0..10).for_each(|_| drop(flood.exchange(&mut branch)));
         let told = branch.take_reports();
         let [Report { kind: ReportKind::Link { event: ConnectionEvent::Ready { .. }, .. }, .. }] =
             &told[..]
@@ -53,22 +53,23 @@ impl Flood {
         (branch, flood)
     }
 
-    /// Moves bytes both ways, if the branch wants them.
-    fn exchange(&mut self, branch: &mut Branch) {
+    /// Moves bytes both ways, if the branch wants them. Gives the receive buffer.
+    fn exchange(&mut self, branch: &mut Branch) -> Bytes {
         branch.outgoing(&mut Vec::new(), |_, parts| {
             self.server.received(std::mem::take(parts).concat().into(), NOW);
         });
         while self.server.poll_event().is_some() {}
         if !branch.wants_input() {
-            return;
+            return Bytes::new();
         }
         let mut parts = Vec::new();
         self.server.take_output(&mut parts);
-        let bytes = parts.concat();
+        let bytes = Bytes::from(parts.concat());
         if !bytes.is_empty() {
-            branch.received(self.link, bytes.into(), NOW);
+            branch.received(self.link, bytes.clone(), NOW);
         }
         branch.run(NOW);
+        bytes
     }
 
     /// Sends messages that no one has asked for, until the branch wants no more. Gives the number.
@@ -119,6 +120,32 @@ fn short_messages_are_not_taken_for_cheap() {
         count += 1;
     }
     assert!(count <= UNHEARD_BYTES_MAX / REPORT_BYTES_MIN, "{count}");
+}
+
+/// A receive buffer is longer than the messages in it. It is free again while the client is slow.
+#[test]
+fn short_messages_keep_no_receive_buffer_while_much_is_unheard() {
+    let (mut branch, mut flood) = Flood::new();
+    let mut kept = 0;
+    loop {
+        let unheard = branch.unheard_bytes;
+        let front = Bytes::from_static(&[7; 4096]);
+        flood.server.send(Message::new(MessageKind::OsdMap, 4, 1, front));
+        let buffer = flood.exchange(&mut branch);
+        if buffer.is_unique() {
+            assert!(unheard >= COPY_UNHEARD_BYTES, "{unheard}");
+            break;
+        }
+        assert!(unheard < COPY_UNHEARD_BYTES, "{kept} buffers are kept");
+        kept += 1;
+    }
+    assert!(kept > 0, "a client that hears everything in time costs no copy");
+    let reports = branch.take_reports();
+    let Some(Report { kind: ReportKind::Link { event, .. }, .. }) = reports.last() else {
+        panic!("nothing is told")
+    };
+    let ConnectionEvent::Message(message) = event else { panic!("{event:?}") };
+    assert_eq!(message.front, [7; 4096][..]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests: a map that is quick to change, a bench for one objecter, and the rules one by one. The
 //! module `world` has a cluster with faults.
 
+mod late;
 mod rules;
 mod watches;
 mod world;

@@ -565,7 +565,7 @@ fn a_write_whose_time_is_over_stays_before_later_requests() {
     let (osd, first) = bench.only();
     bench.advance(3000);
     assert_eq!(bench.done(), [(1, Err(Errno::ETIMEDOUT))]);
-    assert_eq!((bench.objecter.late_writes(), bench.objecter.unanswered()), (1, 1));
+    assert_eq!((bench.objecter.late_count(), bench.objecter.unanswered()), (1, 1));
     // It counts as in flight.
     (2..4).for_each(|token| bench.put(token, write(&name)));
     let second = bench.only().1;
@@ -576,7 +576,7 @@ fn a_write_whose_time_is_over_stays_before_later_requests() {
     assert_eq!(tids, [first.tid, second.tid]);
     assert!(again.iter().all(|(_, op)| op.attempt == 1));
     bench.reply(osd, &again[0].1, 0);
-    assert_eq!(bench.objecter.late_writes(), 0);
+    assert_eq!(bench.objecter.late_count(), 0);
     assert_eq!(bench.done(), []);
     bench.reply(osd, &again[1].1, 0);
     let (osd, third) = bench.only();
@@ -592,12 +592,12 @@ fn only_writes_that_an_osd_may_have_are_late() {
     bench.submit(1, write(&object("a")));
     bench.advance(3000);
     assert_eq!(bench.done(), [(1, Err(Errno::ETIMEDOUT))]);
-    assert_eq!((bench.objecter.late_writes(), bench.objecter.unanswered()), (0, 0));
+    assert_eq!((bench.objecter.late_count(), bench.objecter.unanswered()), (0, 0));
     let mut bench = Bench::with(Options { timeout_ms: 3000, ..Options::default() });
     bench.submit(1, read(&object("a")));
     bench.advance(3000);
     assert_eq!(bench.done(), [(1, Err(Errno::ETIMEDOUT))]);
-    assert_eq!((bench.objecter.late_writes(), bench.objecter.unanswered()), (0, 0));
+    assert_eq!((bench.objecter.late_count(), bench.objecter.unanswered()), (0, 0));
     bench.take();
     // One that the OSD refuses gets no new number: it would come behind later writes.
     let elsewhere =
@@ -611,14 +611,14 @@ fn only_writes_that_an_osd_may_have_are_late() {
         bench.objecter.reply(osd, op.tid, reply, bench.now);
         bench.drain();
         assert!(bench.sent.is_empty() && bench.objecter.unanswered() == 0);
-        assert_eq!((bench.objecter.late_writes(), bench.done()), (0, vec![]));
+        assert_eq!((bench.objecter.late_count(), bench.done()), (0, vec![]));
     }
     // A client that is shut out has none.
     bench.submit(3, write(&object("a")));
     bench.advance(3000);
     bench.objecter.shut_out(Errno::ESHUTDOWN);
     bench.drain();
-    assert_eq!(bench.objecter.late_writes(), 0);
+    assert_eq!(bench.objecter.late_count(), 0);
     assert_eq!(bench.done(), [(3, Err(Errno::ETIMEDOUT))]);
 }
 

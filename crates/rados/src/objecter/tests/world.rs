@@ -234,7 +234,7 @@ impl World {
         let is_ping = |party| matches!(party, Party::Ping { .. });
         let unanswered = self.objecter.requests.iter().filter(|(_, r)| !is_ping(r.party));
         assert_eq!(unanswered.count(), 0, "{waits:?}");
-        assert_eq!(self.objecter.late_writes(), 0);
+        assert_eq!(self.objecter.late_count(), 0);
         self.check_lingers();
         for (token, (name, is_write, _)) in &self.submitted {
             let cancelled = self.cancelled.contains(token);

@@ -1,11 +1,12 @@
-//! Requests have a time limit at times, and the OSDs of some objects are slow for one client: its
-//! writes fail, and are executed later. Meanwhile the same client and others write, and the slow
-//! client is closed or dies.
+//! Requests have a time limit at times, and the OSDs of some objects are slow for one client, or
+//! cannot be reached: its writes fail, and are executed later or never. Meanwhile the same client
+//! and others write, and the slow client loses its watch, is closed or dies.
 
 use fieldstone_block::{Nanos, Op};
 use fieldstone_cluster_model::ClientHandle;
 use fieldstone_crush::osdmap::PoolId;
 use fieldstone_rados::cluster::SnapId;
+use fieldstone_rbd::Phase;
 use fieldstone_rbd::format::names;
 use rand::Rng;
 
@@ -21,7 +22,16 @@ impl Chaos {
         (self.is_limited, self.has_failures) = (true, true);
         let handle = self.world.guest(guest).handle.clone();
         let slow = self.slow_objects();
-        slow.iter().for_each(|(pool, name)| handle.hold(*pool, name));
+        for (pool, name) in &slow {
+            match self.random.random_ratio(1, 3) {
+                true => handle.cut_off(*pool, name),
+                false => handle.hold(*pool, name),
+            }
+        }
+        let loses_watch = self.random.random_ratio(1, 5);
+        if loses_watch {
+            self.world.end_watches(guest);
+        }
         for _ in 0..self.random.random_range(2..8) {
             match self.random.random_range(0..6) {
                 0 => self.change(Op::Trim),
@@ -41,6 +51,13 @@ impl Chaos {
             self.pass(pause);
         }
         self.let_go(&handle, &slow);
+        if loses_watch && self.live.contains(&guest) {
+            // Others may have taken it for dead. Nobody else is shut out while it lives.
+            self.pass(5_000);
+            if !matches!(self.world.guest(guest).image.phase(), Phase::Open) {
+                self.kill_slow(guest);
+            }
+        }
         self.world.model.set_time_limit(None);
         self.is_limited = false;
         for _ in 0..3 {
@@ -49,6 +66,10 @@ impl Chaos {
         // Late writes of a client that lives come to an end, and the lock is given up.
         self.quiesce();
         self.pass(20_000);
+        for guest in self.live.clone() {
+            let phase = self.world.guest(guest).image.phase();
+            assert_eq!(phase, Phase::Open, "seed {}: guest {guest}", self.seed);
+        }
     }
 
     fn pass(&mut self, ms: u64) {
@@ -65,7 +86,7 @@ impl Chaos {
             let number = self.random.random_range(0..header.objects().max(1));
             slow.push((data, names::data(&header.prefix, number)));
         }
-        if self.random.random_ratio(1, 6) {
+        if self.random.random_ratio(1, 3) {
             slow.push((PoolId(1), names::header(&header.id)));
         }
         if self.random.random_ratio(1, 6) {
