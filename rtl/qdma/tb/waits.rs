@@ -95,7 +95,8 @@ fn cost(tb: &mut Testbench, streams: &mut [Stream], function: u64, cycles: u64) 
 
 #[test]
 fn an_operation_behind_a_fence_is_fetched_once() {
-    for (sets, most_cycles, most_fetches) in [(1, 240.0, 1.05), (2, 240.0, 1.05), (4, 240.0, 1.3)] {
+    for (sets, most_cycles, most_fetches) in [(1, 235.0, 1.05), (2, 210.0, 1.05), (4, 210.0, 1.05)]
+    {
         let mut tb = testbench(51);
         let mut streams: Vec<Stream> = (0..sets)
             .map(|set| Stream::of_operations(&mut tb, 1, set, H2cOp::Code, SHORT))
@@ -236,7 +237,7 @@ fn job_cost(sets: u64, depth: u64) -> (u64, f64) {
 #[test]
 fn a_job_of_the_driver_is_fetched_once() {
     for (sets, depth, most_cycles, most_fetches) in
-        [(1, 1, 1500, 9.5), (1, 4, 1000, 12.0), (4, 1, 1000, 12.0), (4, 4, 1000, 20.0)]
+        [(1, 1, 1900, 9.05), (1, 4, 900, 14.0), (4, 1, 580, 12.6), (4, 4, 440, 11.5)]
     {
         let (cycles, fetches) = job_cost(sets, depth);
         println!("{sets} sets with {depth} jobs each: {cycles} cycles, {fetches:.1} fetches");
