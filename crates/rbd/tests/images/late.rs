@@ -59,6 +59,25 @@ fn the_lock_stays_here_while_a_write_is_late() {
     }
 }
 
+/// While another client waits for the lock, the gate is closed by turns only.
+#[test]
+fn a_write_beside_a_late_one_is_not_held_for_long() {
+    for seed in 0..5 {
+        let mut world = World::new(seed, Delays::USUAL);
+        let (a, _) = late(&mut world, false);
+        let b = world.open("vm");
+        world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+        for _ in 0..30 {
+            let begin = world.model.now();
+            world.write(a, OBJECT, &[4; 10]);
+            let took = world.model.now().since(begin);
+            assert!(took < Nanos::from_ms(6_000), "seed {seed}: {took:?}");
+            world.run_for(Nanos::from_ms(700));
+        }
+        assert!(world.guest(a).image.owns_lock());
+    }
+}
+
 #[test]
 fn a_closed_image_leaves_the_lock_to_who_shuts_it_out() {
     for seed in 0..10 {
@@ -338,6 +357,22 @@ fn an_image_that_is_closed_gives_up_a_lock_in_doubt() {
         assert_eq!(world.take(b, newer), None, "seed {seed}");
         check_taken(&mut world, &handle, b, newer, &format!("seed {seed}"));
     }
+}
+
+/// It waits behind its gate already, because another client has asked for the lock.
+#[test]
+fn an_image_that_is_closed_waits_for_the_whole_time() {
+    let mut world = World::new(1, Delays::USUAL);
+    let (a, object) = late(&mut world, false);
+    let handle = world.guest(a).handle.clone();
+    let b = world.open("vm");
+    let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
+    world.run_for(Nanos::from_ms(9_000));
+    world.guest(a).image.close();
+    world.run_for(Nanos::from_ms(3_000));
+    handle.let_go(POOL, &object);
+    world.run_until("closing", |world| world.guest(a).image.phase() == Phase::Closed);
+    check_taken(&mut world, &handle, b, newer, "closing");
 }
 
 /// While an image waits for a late write before it closes, its watch is renewed.

@@ -54,7 +54,9 @@ fn each_end_of_a_late_write_gives_its_place_back() {
     let mut bench = with_two_late();
     bench.put(2, write(&object("b")));
     bench.take();
-    bench.change(|map| drop(map.pools.remove(&CODED)));
+    bench.change(|map| {
+        map.pools.remove(&CODED);
+    });
     assert_eq!(bench.objecter.late_count(), 0);
     goes_on(&mut bench, 2);
     // The client ends, or is blocked.
@@ -109,7 +111,9 @@ fn a_late_write_ends_with_a_pool_that_failed_and_is_deleted() {
     bench.take();
     bench.change(|map| map.pools.get_mut(&CODED).unwrap().fails = true);
     assert_eq!((bench.objecter.late_count(), bench.done()), (2, vec![]));
-    bench.change(|map| drop(map.pools.remove(&CODED)));
+    bench.change(|map| {
+        map.pools.remove(&CODED);
+    });
     assert_eq!((bench.objecter.late_count(), bench.objecter.unanswered()), (0, 0));
     // All places are free.
     (2..4).for_each(|token| bench.put(token, write(&object("b"))));
@@ -145,7 +149,9 @@ fn an_old_question_for_a_pool_ends_no_late_write() {
     let name = ObjectName::new(new, "", "a");
     bench.put(0, write(&name));
     assert!(bench.other.contains(&Action::WantNewestEpoch));
-    bench.change(|map| drop(map.pools.insert(new, map.pools[&POOL].clone())));
+    bench.change(|map| {
+        map.pools.insert(new, map.pools[&POOL].clone());
+    });
     let (_, first) = bench.only();
     bench.change(|map| map.pools.get_mut(&new).unwrap().fails = true);
     assert_eq!(bench.done(), [(0, Err(Errno::EIO))]);
