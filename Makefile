@@ -48,15 +48,17 @@ test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real cli
 	@$(foreach stage,$(STAGES),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
 		echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
 
-# Everything that tests run, with one choice of packages and features, so that nothing is compiled
-# twice.
-BUILD_TESTS = $(CARGO) build --workspace --locked $(FEATURES) --lib --bins --tests --examples
+# Everything that tests run, with one choice of packages and features, so that dependencies are
+# compiled once.
+BUILD_TESTS = env -u CARGO_BUILD_TARGET $(CARGO) build --workspace --locked $(FEATURES) \
+	--lib --bins --tests --examples
 
 # `make scenarios PROFILE=release` has them run the command as users have it.
 bindings simulate scenarios test-ceph: export PROFILE = dev
 
+# The C libraries get the names that `bindings` gives them, and so are not linked again.
 test-build:
-	env -u CARGO_BUILD_TARGET $(BUILD_TESTS)
+	FIELDSTONE_SONAME=yes $(BUILD_TESTS)
 	$(if $(filter dev,$(PROFILE)),,$(MAKE) --no-print-directory build)
 
 tools: hdl-tools ## NBD clients and Ceph for the scenarios; asks apt for those that are missing
@@ -72,7 +74,7 @@ lint: ## Formatting, lengths of lines and lints, denied
 
 # The first step also builds the C libraries, which cargo does not build for their tests.
 unit: ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
-	env -u CARGO_BUILD_TARGET $(BUILD_TESTS)
+	$(BUILD_TESTS)
 	FIELDSTONE_LIBRARIES=$(abspath $(TARGET))/debug $(CARGO) test --workspace --locked $(FEATURES)
 
 rtl: ## Proofs, lint, test benches and line coverage of the RTL; skipped without Verilator
