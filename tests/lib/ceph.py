@@ -20,6 +20,7 @@ runs scenarios with another Ceph than the machine's.
 import glob
 import json
 import os
+import pathlib
 import random
 import socket
 import subprocess
@@ -381,6 +382,8 @@ class Cluster:
             # On a busy machine, the command's own threads may end it (`std::system_error`).
             if ABORTED not in str(failure) or not " ".join(map(str, words)).startswith(READING):
                 raise
+        if words[0] == "export":  # it does not write to a file that exists
+            pathlib.Path(words[-1]).unlink(missing_ok=True)
         return run("rbd", *words, env=self.environment, **options)
 
     def rados(self, *words, **options):

@@ -114,7 +114,7 @@ class Ledger:
 
     def _read_version(self, block, number):
         """The version that `block` holds; 0 for zeroes."""
-        if self.last_zeroed[number] != 0 and block == self._block_at_first(number):
+        if block != bytes(BLOCK) and block == self._block_at_first(number):
             return AT_FIRST
         return read_version(block, number, self.seed)
 
