@@ -70,9 +70,12 @@ impl Hybrid {
     ///
     /// # Panics
     ///
-    /// If the schedule has more stripes or chunks than a tag can name.
+    /// If the schedule has no node, stripe, root or chunk, or more than a tag can name.
     pub fn with_schedule(layout: Layout, schedule: Schedule) -> Self {
-        assert!(schedule.stripes <= MAX_STRIPES && schedule.chunks <= MAX_CHUNKS, "{schedule:?}");
+        assert!((1..=CONFIGURATION).contains(&schedule.k), "{schedule:?}");
+        assert!((1..=schedule.k).contains(&schedule.roots), "{schedule:?}");
+        assert!((1..=MAX_STRIPES).contains(&schedule.stripes), "{schedule:?}");
+        assert!((1..=MAX_CHUNKS).contains(&schedule.chunks), "{schedule:?}");
         Self { fixed: Some(schedule), ..Self::new(layout, schedule.k) }
     }
 

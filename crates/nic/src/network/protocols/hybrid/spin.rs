@@ -62,6 +62,9 @@ struct State {
     is_denied: bool,
 }
 
+/// Most nodes: a rank has eight bits of a tag.
+const NODES_MAX: u16 = 255;
+
 const POST: u8 = 0;
 
 /// A stripe of a message.
@@ -70,11 +73,11 @@ fn stripe(message: &Message) -> u16 {
 }
 
 impl SpinHybrid {
-    /// Writes to the first `k` nodes (at most 255).
+    /// Writes to the first `k` nodes (at most [`NODES_MAX`]).
     pub fn new(layout: Layout, k: u16) -> Self {
         Self {
             layout,
-            k: k.clamp(1, 255),
+            k: k.clamp(1, NODES_MAX),
             schedules: BTreeMap::new(),
             fixed: None,
             tables: vec![RequestTable::default(); usize::from(layout.nodes)],
@@ -88,9 +91,13 @@ impl SpinHybrid {
     ///
     /// # Panics
     ///
-    /// If the schedule has more stripes than a tag can name, or more children than a handler.
+    /// If the schedule has no node, stripe or root, or more than a tag can name, or more children
+    /// than a handler.
     pub fn with_schedule(layout: Layout, schedule: Schedule) -> Self {
-        assert!(schedule.stripes <= MAX_STRIPES && schedule.fan_out <= 2, "{schedule:?}");
+        assert!((1..=NODES_MAX).contains(&schedule.k), "{schedule:?}");
+        assert!((1..=schedule.k).contains(&schedule.roots), "{schedule:?}");
+        assert!((1..=MAX_STRIPES).contains(&schedule.stripes), "{schedule:?}");
+        assert!(schedule.fan_out <= 2, "{schedule:?}");
         Self { fixed: Some(schedule), ..Self::new(layout, schedule.k) }
     }
 
@@ -219,7 +226,7 @@ impl SpinHybrid {
     fn answered(&mut self, response: &Message, fabric: &mut Fabric) {
         let Some(state) = self.writes.get_mut(&response.write) else { return };
         let schedule = state.schedule;
-        let position = schedule.position(stripe(response), response.tag & 255);
+        let position = schedule.position(stripe(response), response.tag & NODES_MAX);
         let is_denied = response.verb == Verb::Deny;
         state.is_denied |= is_denied;
         // The nodes below one that denied get no packet, and do not answer.
