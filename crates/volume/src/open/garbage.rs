@@ -62,6 +62,7 @@ pub(super) async fn discard_garbage(
     let mut failed = None;
     let (up, below) = ctx.with(|core| (core.up_nodes(), core.log.generation));
     for node in &up {
+        let mut refusal = None;
         let garbage: Vec<SegmentId> = ctx.with(|core| {
             listed
                 .iter()
@@ -79,9 +80,13 @@ pub(super) async fn discard_garbage(
         });
         for chunk in garbage.chunks(SEGMENTS_PER_DELETE) {
             let stays = ctx.with(|core| chunk.iter().any(|id| core.segments.find(*id).is_some()));
-            // If a node misses this, the volume compares its shards again when it joins.
-            if let Some(refusal) = request_deletion(ctx, vec![*node], chunk).await.pop() {
-                failed = if stays { Some(refusal) } else { failed };
+            // If a node misses this, the volume compares its shards again when it joins. A node
+            // that goes on refusing is not asked for more.
+            if refusal.is_none() {
+                refusal = request_deletion(ctx, vec![*node], chunk).await.pop();
+            }
+            if stays && refusal.is_some() {
+                failed.clone_from(&refusal);
             }
         }
     }

@@ -29,9 +29,9 @@
 //! again and again that it is busy, or if its connection is lost several times. The opening then
 //! starts over as if the node were lost, and reports the reason. When the volume serves, it tries
 //! the node again, compares its shards, and rebuilds missing ones (`join`). If too few nodes
-//! remain, all nodes that were left out get another chance, because errors may pass. If too few
-//! nodes answered in time, as when one slow disk holds them all, each node also gets twice the time
-//! to answer, up to [`DOUBLINGS_MAX`] times. An opening that still cannot go on after all its
+//! remain, all nodes that were left out get another chance, because errors may pass. If some of
+//! them did not answer in time, as when one slow disk holds them all, each node also gets twice the
+//! time to answer, up to [`DOUBLINGS_MAX`] times. An opening that still cannot go on after all its
 //! attempts ends with the reason of each node.
 //!
 //! An *inspection* asks the nodes too, but it fences no node and writes nothing (`inspect`).
@@ -81,8 +81,10 @@ use recover::recover;
 const GRACE_MS: u64 = 1_000;
 /// How often an opening starts over, with longer and longer pauses: a minute in all.
 const ATTEMPTS_MAX: u32 = 64;
-/// No attempt begins so long after the first one. Attempts take long if nodes do not answer.
+/// Attempts take long if nodes do not answer. After this time, an opening that has started over
+/// [`ATTEMPTS_MIN`] times does not start over again.
 const ATTEMPTS_MS_MAX: u64 = 900_000;
+const ATTEMPTS_MIN: u32 = 8;
 /// How often the time that a node has to answer doubles: from 10 s to 80 s.
 const DOUBLINGS_MAX: u32 = 3;
 /// How often an inspection starts over before it reports the records that it could not read.
@@ -154,11 +156,11 @@ pub async fn open(ctx: Ctx) {
             core.attempts.waits_for = format!("another attempt to open, because of: {why}");
             core.forget_attempt();
         });
+        failed += 1;
         let spent = ctx.with(|core| core.now.since(core.attempts.began));
-        if spent >= Nanos::from_ms(ATTEMPTS_MS_MAX) {
+        if failed >= ATTEMPTS_MIN && spent >= Nanos::from_ms(ATTEMPTS_MS_MAX) {
             break;
         }
-        failed += 1;
         ctx.sleep_ms((20 * u64::from(failed)).min(PAUSE_MS_MAX)).await;
     }
     let reasons = ctx.with(|core| core.reasons_text());
@@ -218,14 +220,18 @@ impl VolumeCore {
         }
     }
 
-    /// Too few nodes remain: each node that was left out gets another chance. If the volume cannot
-    /// be opened without nodes that were late, each node also gets more time to answer.
+    /// Some nodes were late, and may be in time if they get more time to answer. An inspection does
+    /// not wait longer for them: people wait for it.
+    pub fn may_give_more_time(&self) -> bool {
+        self.attempts.doublings < DOUBLINGS_MAX
+            && self.config.opening != OpenMode::Inspect
+            && self.nodes.iter().any(|node| node.attempt.late)
+    }
+
+    /// Too few nodes remain: each node that was left out gets another chance. If some of them were
+    /// late, each node also gets twice the time to answer.
     pub fn let_all_in(&mut self) {
-        let late = self.nodes_that(|node| node.attempt.late).len();
-        let needs_late_nodes = self.nodes.len() - late < self.nodes_needed();
-        let doublings = self.attempts.doublings;
-        self.attempts.doublings =
-            if needs_late_nodes { (doublings + 1).min(DOUBLINGS_MAX) } else { 0 };
+        self.attempts.doublings += u32::from(self.may_give_more_time());
         for node in &mut self.nodes {
             let last_reason = node.attempt.last_reason.take();
             node.attempt = NodeAttempt { last_reason, ..NodeAttempt::default() };
@@ -270,6 +276,11 @@ impl VolumeCore {
         }
         self.phase = VolumePhase::Serving;
         self.attempts.waits_for.clear();
+        // An opening may give nodes more time. What is in flight gets the usual time from now on.
+        let now = self.now;
+        for node in &mut self.nodes {
+            node.in_flight.iter_mut().for_each(|(sent, _)| *sent = now);
+        }
         for handle in self.closed_segments() {
             self.spawn_with(move |ctx| seal(ctx, handle));
         }

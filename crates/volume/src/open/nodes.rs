@@ -9,10 +9,11 @@ use fieldstone_proto::NodeIndex;
 use crate::core::{Ctx, VolumeCore};
 
 /// Waits until enough nodes are connected to open the volume, besides those that the opening leaves
-/// out. If too few nodes remain without these, each of them gets another chance.
+/// out. If too few nodes remain without these, each of them gets another chance. If too few are
+/// connected in time, nodes that answered too late get another chance, with more time to answer.
 ///
 /// # Errors
-/// Too few nodes are connected after the time that a node has to answer.
+/// Too few nodes are connected after `node_timeout_ms`.
 pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, String> {
     loop {
         let (usable, left_out, all, needed, waited, limit) = ctx.with(|core| {
@@ -40,7 +41,12 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
                 format!("nodes: {needed} of {all} are needed; missing: {missing}");
             missing
         });
-        if waited >= limit {
+        if waited >= limit && ctx.with(|core| core.may_give_more_time()) {
+            ctx.with(|core| {
+                core.let_all_in();
+                core.attempts.attempt_began = core.now;
+            });
+        } else if waited >= limit {
             return Err(format!(
                 "only {} of {all} nodes are reachable, {needed} are needed; missing: {missing}",
                 usable.len(),
