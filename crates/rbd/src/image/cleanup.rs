@@ -98,14 +98,14 @@ impl Core {
                 }
                 Outcome::Clean
             }
-            // No OSD, or none that has understood the question.
-            Err(errno @ (Errno::ETIMEDOUT | Errno::EIO | Errno::EBUSY)) => Outcome::NoAnswer(errno),
-            // It will not do it, however often it is asked.
-            Err(errno) => {
+            // The client is closed or shut out, or the pool is gone.
+            Err(errno @ (Errno::ECANCELED | Errno::ESHUTDOWN | Errno::ENXIO | Errno::ENOENT)) => {
                 drop(self.error("giving the lock up", errno));
                 self.ownership.in_doubt.set(false);
                 Outcome::Clean
             }
+            // Anything else may pass: a silent OSD, a flag of the pool, rights that change.
+            Err(errno) => Outcome::NoAnswer(errno),
         }
     }
 

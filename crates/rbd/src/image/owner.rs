@@ -685,6 +685,12 @@ impl Core {
                 self.clean_up();
                 return;
             }
+            if self.ownership.cookie.borrow().is_empty() {
+                // The lock counts as lost since the request was sent, and the header has it.
+                self.doubt_lock();
+                self.clean_up();
+                return;
+            }
         }
     }
 

@@ -197,7 +197,10 @@ impl Core {
             Err(error) => {
                 tracing::warn!(image = %self.name, %error, ?work, "a client's request failed");
                 if error.errno() == Some(Errno::EBUSY) && !self.owns_header_lock().await {
+                    // The question may have failed, too, and the header may name this client.
+                    self.doubt_lock();
                     self.lose_lock();
+                    self.clean_up();
                 }
                 let owns = self.ownership.possession() == Possession::Owned;
                 if owns && self.check().is_ok() { -errno_of(&error).0 } else { lost }
