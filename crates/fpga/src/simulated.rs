@@ -30,6 +30,9 @@ pub enum SimulatedError {
     Encoder,
 }
 
+/// This build has the device. Its model is C++, and so needs the C++ library.
+pub const IS_BUILT: bool = cfg!(feature = "rtl");
+
 /// A running device.
 pub struct Running {
     /// Its physical function.
