@@ -82,7 +82,7 @@ fn build(cc: &str, source: &Path, link: Link, folder: &TempDir) -> PathBuf {
         Link::Static => {
             command.arg(libraries().join("libfieldstone_block.a")).args(SYSTEM_LIBRARIES);
             if fieldstone_fpga::simulated::IS_BUILT {
-                command.arg("-lstdc++");
+                command.args(["-lstdc++", "-llz4", "-lz"]);
             }
         }
     }

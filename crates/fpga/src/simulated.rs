@@ -30,7 +30,7 @@ pub enum SimulatedError {
     Encoder,
 }
 
-/// This build has the device. Its model is C++, and so needs the C++ library.
+/// This build has the device. Its model needs the libraries of C++, LZ4 and zlib.
 pub const IS_BUILT: bool = cfg!(feature = "rtl");
 
 /// A running device.
