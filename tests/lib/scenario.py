@@ -46,12 +46,14 @@ def _time_is_up(*_):
     raise Failure("the time limit of the case is reached")
 
 
-def main(run, cases, parser=None, waits=False, long=()):
+def main(run, cases, parser=None, waits=False, computes=False, long=()):
     """Runs the script's cases; `parser` adds options, which `run` then gets as second argument.
 
     `waits`: the cases use a CPU for less than a third of their time; the rest they wait, for time
-    limits of the program for example. `tests/run` then runs them in addition to others. `long` are
-    cases that run only when they are named, or with `tests/run --long`.
+    limits of the program for example. `tests/run` then runs them in addition to others.
+    `computes`: they use more than a CPU nearly all the time, against time limits. They take the
+    places of two others. `long` are cases that run only when they are named, or with
+    `tests/run --long`.
     """
     scenario = pathlib.Path(sys.argv[0]).stem
     given = parser is not None
@@ -60,7 +62,7 @@ def main(run, cases, parser=None, waits=False, long=()):
     parser.add_argument("--list", action="store_true", help="list the cases")
     options = parser.parse_args()
     if options.list:
-        mark = " waits" if waits else ""
+        mark = " waits" if waits else " computes" if computes else ""
         listed = [f"{case}{mark}" for case in cases] + [f"{case}{mark} long" for case in long]
         print("\n".join(listed))
         return
