@@ -183,8 +183,8 @@ proptest! {
     }
 }
 
-/// Eight stripes go round in a cycle of eight nodes. Small buffers are full at once, if clients
-/// send what they like.
+/// Eight stripes go round in a cycle of eight nodes. Their buffers are so small that clients
+/// without shares fill all of them, and then each node waits for the next one.
 #[test]
 fn a_cycle_of_nodes_does_not_wait_for_ever() {
     let layout = Layout { clients: 8, nodes: 8 };

@@ -31,9 +31,10 @@
 //! their way to the client are bounded in bytes: a branch that has told [`UNHEARD_BYTES_MAX`] more
 //! than the client has heard takes nothing more from its links, and wants no input
 //! ([`Branch::wants_input`]). So an OSD that floods the branch is held back by its own connection.
-//! The client tells now and then, in an errand, what it has heard. A message is a slice of a
-//! receive buffer, and keeps it as a whole. So while much is unheard, short messages are copied:
-//! then the memory is at most twice what is counted.
+//! The client tells in an errand which reports it has handled. A message is a slice of a receive
+//! buffer, and keeps the whole buffer in memory. So while many bytes are not handled, short
+//! messages are copied. Then the memory is at most twice what is counted, unless an OSD is faulty
+//! and sends answers whose data is longer than their operations say.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -55,8 +56,8 @@ const UNHEARD_BYTES_MAX: u64 = 256 << 20;
 pub(super) const HEARD_STEP_BYTES: u64 = 32 << 20;
 /// What a report takes at least. A short message is a slice of a receive buffer, and keeps it.
 const REPORT_BYTES_MIN: u64 = 64 << 10;
-/// While the client has so much to hear, short parts of messages are copied: a receive buffer may
-/// have 1 MiB, and a byte of it keeps all.
+/// While so many bytes of reports are not handled, short parts of messages are copied: one byte
+/// that is kept keeps a whole receive buffer, of up to 1 MiB.
 const COPY_UNHEARD_BYTES: u64 = 16 << 20;
 /// Shorter parts are copied.
 const COPY_BYTES_MAX: usize = 512 << 10;

@@ -77,7 +77,7 @@ fn a_write_that_was_sent_outlives_a_pool_that_fails_all_requests() {
     bench.put(2, write(&object("b")));
     bench.put(3, write(&coded("a")));
     assert_eq!(bench.take(), []);
-    // The callers hear of it. One was never sent, so it is gone.
+    // All callers are told. The write that was never sent is gone.
     bench.change(|map| map.pools.get_mut(&CODED).unwrap().fails = true);
     let fails = |token| (token, Err(Errno::EIO));
     assert_eq!(bench.done(), [fails(0), fails(1), fails(3)]);

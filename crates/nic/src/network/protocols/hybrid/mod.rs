@@ -25,8 +25,9 @@
 //! least estimate; of equals, the first. Nothing in it is measured.
 //!
 //! Small writes pay per message: the client's NIC injects one per `inject_ns`, and a hop costs
-//! several of them. So they are flat, or nearly: the first roots, which have the write early, serve
-//! the last nodes. Large writes pay per byte, and get stripes.
+//! several of them. So the client sends them to all nodes, or to most: then the first of these
+//! nodes, which have the write early, send it to the last nodes. Large writes pay per byte, and get
+//! stripes.
 //!
 //! # Two ways to forward
 //!

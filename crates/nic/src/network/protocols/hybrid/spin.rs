@@ -1,9 +1,10 @@
 //! sPIN-Hybrid: handlers check the capability of each stripe, store its packets and forward them.
 //!
 //! Every node answers every stripe. A node whose request table is full denies the stripe and drops
-//! its packets, so the nodes below get nothing of it; the client repeats the write when all other
-//! nodes have answered. Thus at most one round of a write is on its way at a time. It repeats it as
-//! a ring, which needs one entry per node, and needs them in the order of all other rings.
+//! its packets, so the nodes below it get no packet of the stripe. When all other nodes have
+//! answered, the client repeats the write. Thus at most one round of a write is on its way at a
+//! time. The client repeats it as a ring, which needs one entry per node, and takes the entries in
+//! the same order as all other rings.
 //!
 //! A client sends a part of a write when it fits, with what the client has on its way already, into
 //! the client's share of a packet buffer. `Cycles` in [`super`] says why.

@@ -57,7 +57,8 @@ impl Network<'_> {
         2 * self.pcie_latency() + self.pcie(bytes)
     }
 
-    /// From an answer on a node's link to the client's sight of it.
+    /// Time from the moment when a node begins to send an answer until the client sees it, in
+    /// picoseconds.
     fn answer(&self) -> u64 {
         let constants = self.constants;
         let seen = 1000 * (constants.receive_ns + constants.poll_ns);
@@ -161,7 +162,8 @@ mod tests {
     fn messages_share_a_link_and_end_as_far_apart_as_they_began() {
         assert_eq!(side_by_side(&[(10, 100)], 0), [110]);
         assert_eq!(side_by_side(&[(10, 100)], 50), [150], "the link is free at 50");
-        // The first is alone for 20, and then both have half: 80 more of it take 160.
+        // The first message has the link alone for 20. Then each has half of the rate, so the
+        // first needs 160 for its other 80.
         assert_eq!(side_by_side(&[(0, 100), (20, 100)], 0), [180, 200]);
         assert_eq!(side_by_side(&[(0, 10), (20, 10)], 0), [10, 30], "they do not overlap");
     }

@@ -42,7 +42,8 @@ struct Sender {
     free: u64,
 }
 
-/// What comes to a node, and when the last of it would, if it came alone.
+/// The messages that a node receives. `last`: when the last of them would end if it had the node's
+/// link alone.
 #[derive(Clone, Debug, Default)]
 struct Receiver {
     load: Load,

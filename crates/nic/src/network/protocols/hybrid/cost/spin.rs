@@ -89,7 +89,7 @@ impl Hop<'_> {
         copied.max(visit.last) + self.payload(last, children)
     }
 
-    /// From the end of the payload handlers to the client's sight of the answer.
+    /// Time from the end of the payload handlers until the client sees the answer, in picoseconds.
     fn completion(&self, wire: u64, children: u16) -> u64 {
         let network = &self.network;
         let flush = network.pcie(network.constants.completion_bytes) + 2 * network.pcie_latency();
