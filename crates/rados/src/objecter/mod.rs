@@ -188,7 +188,8 @@ pub struct Objecter<M> {
     in_flight_bytes: u64,
     /// Writes that have failed for their callers, and are not answered.
     late: LateWrites,
-    is_pumping: bool,
+    /// Queued requests do not start now: a procedure goes through the requests.
+    holds_queue: bool,
     last_tid: u64,
     last_serial: u64,
     random: u64,
@@ -244,7 +245,7 @@ impl<M: ClusterMap> Objecter<M> {
             in_flight: 0,
             in_flight_bytes: 0,
             late: LateWrites::new(),
-            is_pumping: false,
+            holds_queue: false,
             last_tid: 0,
             last_serial: 0,
             barrier: 0,
@@ -419,10 +420,10 @@ impl<M: ClusterMap> Objecter<M> {
 
     /// Starts queued requests for which there is room now.
     fn pump(&mut self, now: Nanos) {
-        if self.is_pumping {
+        if self.holds_queue {
             return;
         }
-        self.is_pumping = true;
+        self.holds_queue = true;
         while let Some(&id) = self.queued.front() {
             match self.requests.find(id) {
                 Some(key) if !self.has_room(key) => break,
@@ -433,7 +434,7 @@ impl<M: ClusterMap> Objecter<M> {
                 None => drop(self.queued.pop_front()),
             }
         }
-        self.is_pumping = false;
+        self.holds_queue = false;
     }
 
     fn start(&mut self, key: usize, now: Nanos) {

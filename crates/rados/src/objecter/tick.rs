@@ -34,16 +34,25 @@ impl<M: ClusterMap> Objecter<M> {
     /// Time has passed.
     pub fn tick(&mut self, now: Nanos) {
         self.reopen_due(now);
-        while self.oldest_deadline().is_some_and(|deadline| deadline <= now) {
-            let Some(oldest) = self.requests.oldest() else { break };
-            self.time_out(oldest, now);
-        }
+        self.time_out_due(now);
         self.fail_late_lingers(now);
         self.ping_due(now);
         if now >= self.next_tick {
             self.next_tick = now.plus(TICK);
             self.look_for_laggy(now);
         }
+    }
+
+    /// All requests fail whose time is over. A request that waits for room is among them or gets
+    /// room afterwards: one that was sent now would only become a late write at once.
+    fn time_out_due(&mut self, now: Nanos) {
+        self.holds_queue = true;
+        while self.oldest_deadline().is_some_and(|deadline| deadline <= now) {
+            let Some(oldest) = self.requests.oldest() else { break };
+            self.time_out(oldest, now);
+        }
+        self.holds_queue = false;
+        self.pump(now);
     }
 
     /// A request has taken too long. Its caller is told.

@@ -623,6 +623,21 @@ fn only_writes_that_an_osd_may_have_are_late() {
 }
 
 #[test]
+fn a_write_that_waited_for_room_until_its_time_was_over_is_not_sent() {
+    let mut bench =
+        Bench::with(Options { timeout_ms: 3000, max_in_flight: 1, ..Options::default() });
+    bench.submit(1, read(&object("a")));
+    bench.put(2, write(&object("b")));
+    bench.advance(1);
+    bench.put(3, write(&object("c")));
+    bench.take();
+    bench.advance(2999);
+    // The third has its last millisecond, and the room.
+    assert_eq!(bench.done(), [1, 2].map(|token| (token, Err(Errno::ETIMEDOUT))));
+    assert_eq!((bench.objecter.late_count(), &*bench.only().1.object.name), (0, "c"));
+}
+
+#[test]
 fn long_waits_probe_the_connection() {
     let mut bench = Bench::new();
     bench.submit(1, write(&object("a")));
