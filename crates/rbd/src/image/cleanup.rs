@@ -10,6 +10,9 @@
 //! Writes of the time when this client had the lock may be under way, and late. The task waits for
 //! them first, as if the lock was given up in the usual way.
 //!
+//! **An image that is used exclusively** takes the lock again instead: other clients are to be kept
+//! out, also while it has nothing to write.
+//!
 //! **At the end.** An image that is closed finishes this before it ends its watch, for
 //! [`CLEAN_UP_TIME`]. If the OSD of the header is silent for longer, the lock may be left behind.
 
@@ -20,6 +23,7 @@ use fieldstone_rados::errno::Errno;
 
 use super::core::{Core, RETRY_PAUSE};
 use super::owner::Possession;
+use crate::error::RbdError;
 use crate::format::notice::Notice;
 
 /// How long an image that is closed waits until its lock is not in doubt. It is longer than
@@ -64,6 +68,17 @@ impl Core {
                 // Another procedure takes the lock: then it is known.
                 self.ownership.changed.next().await;
                 continue;
+            }
+            if self.spec.exclusive && !self.closing.get() {
+                match self.acquire().await {
+                    Ok(()) => continue,
+                    // Another client has it. The header tells that this one has it not.
+                    Err(RbdError::Locked { .. }) => {}
+                    Err(_) => {
+                        self.timer.sleep(RETRY_PAUSE).await;
+                        continue;
+                    }
+                }
             }
             self.close_gate().await;
             self.open_gate();

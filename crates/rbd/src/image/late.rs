@@ -13,7 +13,8 @@
 //!   time limit as without one.
 //! - **An image that is closed** waits for [`LATE_TIME`]. Then it leaves the lock in the header,
 //!   and ends its watch. So the next client that writes takes this one for dead, and blocks its
-//!   address before it breaks the lock: from then on OSDs refuse the late write.
+//!   address before it breaks the lock: from then on OSDs refuse the late write. Clients that were
+//!   promised the lock are told to try it.
 //! - **No snapshot is made** while a write is late: the write would change the snapshot.
 //!
 //! A request for the lock itself may be late, too: see [`cleanup`](super::cleanup).
@@ -122,6 +123,7 @@ impl Core {
         );
         *self.map.borrow_mut() = None;
         self.ownership.cookie.borrow_mut().clear();
+        self.ownership.left_behind.set(true);
         self.ownership.set(Possession::Unlocked);
     }
 }

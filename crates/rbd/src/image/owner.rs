@@ -118,6 +118,8 @@ pub(crate) struct Ownership {
     pub(super) in_doubt: Cell<bool>,
     /// A task gives up the lock that is in doubt.
     pub(super) cleans_up: Cell<bool>,
+    /// The header names this image for good, so that the next owner blocks this client.
+    pub(super) left_behind: Cell<bool>,
     /// Another client has asked for the lock, and it is left to that client until then.
     held_back_until: Cell<Option<Nanos>>,
     /// The possession has changed, or the image has stopped.
@@ -590,14 +592,7 @@ impl Core {
         }
         self.unlock().await;
         // The others hear of it before a writer of this client tries the lock again.
-        let core = Rc::clone(self);
-        let mut notice = Box::pin(async move {
-            core.notify(&Notice::ReleasedLock(core.client_id())).await;
-        });
-        let sent = poll_fn(|context| Poll::Ready(notice.as_mut().poll(context))).await;
-        if sent.is_pending() {
-            self.spawner.spawn(notice);
-        }
+        self.tell_released().await;
         self.ownership.set(Possession::Unlocked);
         self.open_gate();
         self.clean_up();
@@ -691,6 +686,18 @@ impl Core {
                 self.clean_up();
                 return;
             }
+        }
+    }
+
+    /// Tells the other clients to try the lock. Returns when the notification is on its way.
+    pub(super) async fn tell_released(self: &Rc<Self>) {
+        let core = Rc::clone(self);
+        let mut notice = Box::pin(async move {
+            core.notify(&Notice::ReleasedLock(core.client_id())).await;
+        });
+        let sent = poll_fn(|context| Poll::Ready(notice.as_mut().poll(context))).await;
+        if sent.is_pending() {
+            self.spawner.spawn(notice);
         }
     }
 

@@ -92,5 +92,9 @@ impl Core {
             // The OSD drops a watch that is not renewed.
             let _ = watch.end().await;
         }
+        if self.ownership.left_behind.get() {
+            // Clients that ask for the lock were told to wait until it is given up.
+            self.tell_released().await;
+        }
     }
 }

@@ -98,6 +98,30 @@ fn a_closed_image_leaves_the_lock_to_who_shuts_it_out() {
     }
 }
 
+/// The owner promises its lock to another client, before it is closed or meanwhile, and leaves the
+/// lock behind.
+#[test]
+fn a_client_that_was_promised_the_lock_does_not_wait_for_long() {
+    for asks_first in [true, false] {
+        let mut world = World::new(1, Delays::USUAL);
+        let (a, _) = late(&mut world, false);
+        let b = world.open("vm");
+        let early = asks_first.then(|| world.submit(b, Op::Write, 0, 512, vec![3; 512].into()));
+        world.run_for(Nanos::from_ms(1_000));
+        let from = world.model.now();
+        world.guest(a).image.close();
+        world.run_for(Nanos::from_ms(1_000));
+        let newer =
+            early.unwrap_or_else(|| world.submit(b, Op::Write, 0, 512, vec![3; 512].into()));
+        world.run_until("the newer write", |world| match world.take(b, newer) {
+            Some(result) => result.is_ok(),
+            None => false,
+        });
+        let took = world.model.now().since(from);
+        assert!(took < Nanos::from_ms(12_000), "asks first: {asks_first}; {took:?}");
+    }
+}
+
 #[test]
 fn an_image_that_is_closed_after_its_late_writes_gives_the_lock_up() {
     let mut world = World::new(1, Delays::USUAL);
@@ -156,9 +180,14 @@ fn is_blocked(world: &World, handle: &ClientHandle) -> bool {
 /// A client has the lock of `vm`. From now on requests have a time limit. Gives the client, its
 /// handle, and the header.
 fn owner(world: &mut World) -> (usize, ClientHandle, String) {
+    owner_as(world, spec("vm"))
+}
+
+/// The same, opened as the specification says.
+fn owner_as(world: &mut World, spec: ImageSpec) -> (usize, ClientHandle, String) {
     world.create("vm", small(Features::DEFAULT));
     let header = names::header(&world.info("vm").id);
-    let a = world.open("vm");
+    let a = world.open_with(spec);
     world.write(a, 0, &[1; 4096]);
     world.model.set_time_limit(Some(LIMIT));
     let handle = world.guest(a).handle.clone();
@@ -254,6 +283,27 @@ fn a_lock_that_does_not_follow_the_watch_in_time_is_given_up() {
         let newer = world.submit(b, Op::Write, 0, OBJECT, vec![3; 4096].into());
         check_taken(&mut world, &handle, b, newer, &format!("seed {seed}"));
         world.write(a, 0, &[4; 10]);
+    }
+}
+
+/// An image that is used exclusively has no request under way when its lock is in doubt.
+#[test]
+fn an_exclusive_image_takes_a_lock_in_doubt_again() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, Delays::USUAL);
+        let (a, handle, header) = owner_as(&mut world, ImageSpec { exclusive: true, ..spec("vm") });
+        handle.cut_off(POOL, &header);
+        world.end_watches(a);
+        world.run_for(Nanos::from_ms(3_000 + seed * 100));
+        assert!(!world.guest(a).image.owns_lock(), "seed {seed}");
+        handle.let_go(POOL, &header);
+        world.run_for(Nanos::from_ms(5_000));
+        assert!(world.guest(a).image.owns_lock(), "seed {seed}: it has given the lock up");
+        let b = world.open("vm");
+        let error = world.try_write(b, 0, &[3; 10]).expect_err("the lock is kept");
+        assert!(error.to_string().contains("exclusively"), "seed {seed}: {error}");
+        world.write(a, 0, &[4; 10]);
+        assert!(!is_blocked(&world, &handle), "seed {seed}");
     }
 }
 
