@@ -80,7 +80,7 @@ def selftest(world):
 
 
 def bench(world):
-    """A paper's number stands beside a row of the same work, and rows say what they are of."""
+    """A paper's number stands next to a row of the same work, and rows say what they are of."""
     file = world.file("bench.json")
     text = fieldstone("fpga", "bench", "--json", file, seconds=300).stdout
     for words in ("kernel alone:", "not in the device:", "in the same cycle", "would be 492 MHz"):
@@ -88,10 +88,10 @@ def bench(world):
     rows = {row["case"]: row for row in map(json.loads, file.read_text().splitlines())}
     buckets = ["straw2", "straw", "list", "tree", "uniform"]
     first_parities = [case for case in rows if case.startswith("code/") and "first-parity" in case]
-    beside = {f"place/{bucket}-64/one" for bucket in buckets} | set(first_parities)
-    check(len(beside) == 7, f"rows are missing: {sorted(rows)}")
+    published = {f"place/{bucket}-64/one" for bucket in buckets} | set(first_parities)
+    check(len(published) == 7, f"rows are missing: {sorted(rows)}")
     for case, row in rows.items():
-        check(("paper" in row) == (case in beside), f"paper's number: {row}")
+        check(("paper" in row) == (case in published), f"paper's number: {row}")
         check("paper" not in row or "235 MHz" in row["paper_note"], f"the paper's clock: {row}")
         check("note" in row or not case.startswith(("kernel/", "code/")), f"no note: {row}")
     alone = rows["kernel/rs:8+4/first-parity"]["ours"]

@@ -27,6 +27,7 @@ mod folder;
 pub mod fpga;
 mod generator;
 pub mod gpu;
+mod interleaving;
 mod library;
 mod machine;
 mod msr;
@@ -42,7 +43,6 @@ mod speeds;
 mod stats;
 mod subject;
 pub mod table;
-mod turns;
 mod usage;
 
 use std::io::IsTerminal;

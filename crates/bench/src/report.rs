@@ -50,7 +50,7 @@ pub fn publish(
 ///
 /// # Errors
 /// It names the first one of ours.
-pub fn fail_if_ours_is_missing<C: crate::turns::Entrant>(
+pub fn fail_if_ours_is_missing<C: crate::interleaving::Entrant>(
     missing: &[(C, String)],
 ) -> anyhow::Result<()> {
     if let Some((contender, _)) = missing.iter().find(|(who, _)| who.is_ours()) {
@@ -96,7 +96,7 @@ pub fn targets_reached<'a>(rows: impl IntoIterator<Item = &'a Row>) -> String {
 }
 
 /// Who is missing, as paragraphs of a page.
-pub fn missing_html<C: crate::turns::Entrant>(missing: &[(C, String)]) -> String {
+pub fn missing_html<C: crate::interleaving::Entrant>(missing: &[(C, String)]) -> String {
     let paragraph = |(who, reason): &(C, String)| {
         format!("<p>Not measured: {}: {}</p>\n", escape(who.name()), escape(reason))
     };

@@ -12,12 +12,12 @@ use anyhow::{Context, ensure};
 use crate::GENERATE;
 use crate::client::Client;
 use crate::fio::{FioTarget, Measured, Run};
+use crate::interleaving::Entrant;
 use crate::pools::{PoolPlan, shown, volume_of};
 use crate::process::Server;
 use crate::rbd::contender as ceph;
 use crate::rbd::place::{LibrbdCache, Place};
 use crate::subject::Subject;
-use crate::turns::Entrant;
 use crate::usage::Usage;
 
 /// Nodes of our pools: as many as the paper's cluster has drives (section 3.3).

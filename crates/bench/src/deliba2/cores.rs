@@ -12,7 +12,7 @@ use super::contender::{Own, Who, run_ceph};
 use super::lab::Lab;
 use crate::case::Case;
 use crate::fio::{Measured, Pattern, Run};
-use crate::turns::{Results, Turns};
+use crate::interleaving::{Interleaving, Results};
 
 /// Accesses in flight on each core, as printed in section 3.3.4.
 const DEPTH: u32 = 64;
@@ -73,20 +73,20 @@ pub fn measure(lab: &Lab<'_>, most: u16) -> anyhow::Result<Scaling> {
     let names = cases.iter().map(CoreCase::name).collect();
     let contenders = lab.contenders(mode, &CONTENDERS);
     let schedule = lab.schedule(names, &contenders);
-    let mut turns = Turns::new(&schedule, lab.signals, lab.bar);
+    let mut interleaving = Interleaving::new(&schedule, lab.signals, lab.bar);
     let own = match schedule.wanted().contains(&Who::OwnNbd) {
-        true => make(lab, &mut turns)?,
+        true => make(lab, &mut interleaving)?,
         false => None,
     };
-    let place = lab.enter_cluster(&mut turns, mode, true)?;
-    turns.expect(schedule.cells(&turns.present));
+    let place = lab.enter_cluster(&mut interleaving, mode, true)?;
+    interleaving.expect(schedule.cells(&interleaving.present));
     for round in 0..lab.rounds {
-        let title = format!("cores, {}", turns.title(round));
-        turns.round(round, &title, |turn| {
-            let CoreCase { case, cores } = cases[turn.case];
-            let (seconds, seed) = (lab.seconds, turn.seed);
+        let title = format!("cores, {}", interleaving.title(round));
+        interleaving.round(round, &title, |step| {
+            let CoreCase { case, cores } = cases[step.case];
+            let (seconds, seed) = (lab.seconds, step.seed);
             let run = Run { load: case.load, seconds, seed, jobs: u32::from(cores) };
-            if turn.contender == Who::OwnNbd {
+            if step.contender == Who::OwnNbd {
                 return Ok(own.as_ref().context("it has left").and_then(|own| {
                     let mut subject = own.served_by(cores, &[])?;
                     let cell = subject.cell(&lab.setup.files, lab.setup.size_bytes, run)?;
@@ -95,16 +95,19 @@ pub fn measure(lab: &Lab<'_>, most: u16) -> anyhow::Result<Scaling> {
                 }));
             }
             let place = place.as_ref().context("there is no image")?;
-            Ok(run_ceph(turn.contender, &lab.setup, cores, place, run))
+            Ok(run_ceph(step.contender, &lab.setup, cores, place, run))
         })?;
     }
-    Ok(Scaling { cases, results: turns.results })
+    Ok(Scaling { cases, results: interleaving.results })
 }
 
 /// Makes our volume and fills it.
-fn make(lab: &Lab<'_>, turns: &mut Turns<'_, Who, Measured>) -> anyhow::Result<Option<Own>> {
+fn make(
+    lab: &Lab<'_>,
+    interleaving: &mut Interleaving<'_, Who, Measured>,
+) -> anyhow::Result<Option<Own>> {
     let plan = lab.plan(Mode::Replication)?;
-    turns.say("filling a volume".to_owned());
+    interleaving.say("filling a volume".to_owned());
     let made = Own::make(&plan, "cores", &lab.setup).and_then(|own| {
         let mut subject = own.served()?;
         subject.fill(&lab.setup.files, lab.setup.size_bytes)?;
@@ -114,11 +117,11 @@ fn make(lab: &Lab<'_>, turns: &mut Turns<'_, Who, Measured>) -> anyhow::Result<O
     });
     match made {
         Ok(own) => {
-            turns.present.push(Who::OwnNbd);
+            interleaving.present.push(Who::OwnNbd);
             Ok(Some(own))
         }
         Err(error) => {
-            turns.leave(Who::OwnNbd, &error);
+            interleaving.leave(Who::OwnNbd, &error);
             Ok(None)
         }
     }

@@ -11,8 +11,8 @@ use super::stages::{self, Breakdowns, PaperStage};
 use super::text::{Found, differences};
 use crate::chart::{self, Bar, LineChart, Series, colour, escape};
 use crate::fio::Pattern;
+use crate::interleaving::Entrant;
 use crate::report::{missing_html, setting_html};
-use crate::turns::Entrant;
 
 /// The names and colours of the paper's numbers. Those of ours come before.
 const PAPER: [(Of, &str, usize); 2] =

@@ -13,8 +13,8 @@ use super::contender::{Own, Who, run_ceph};
 use super::lab::Lab;
 use crate::case::Case;
 use crate::fio::{Measured, Run};
+use crate::interleaving::{Entrant, Interleaving, Results};
 use crate::subject::Subject;
-use crate::turns::{Entrant, Results, Turns};
 
 /// The results of one mode.
 #[derive(Clone, Debug)]
@@ -46,54 +46,54 @@ pub fn measure(
     let names = cases.iter().map(|case| name(mode, case)).collect();
     let contenders = lab.contenders(mode, contenders);
     let schedule = lab.schedule(names, &contenders);
-    let mut turns = Turns::new(&schedule, lab.signals, lab.bar);
+    let mut interleaving = Interleaving::new(&schedule, lab.signals, lab.bar);
     let mut commands = BTreeMap::new();
-    let mut running = start(lab, mode, &mut turns, &mut commands)?;
-    let place = lab.enter_cluster(&mut turns, mode, false)?;
+    let mut running = start(lab, mode, &mut interleaving, &mut commands)?;
+    let place = lab.enter_cluster(&mut interleaving, mode, false)?;
     let fills = running.len() as u64 * u64::from(lab.rounds);
-    turns.expect(schedule.cells(&turns.present) + fills);
+    interleaving.expect(schedule.cells(&interleaving.present) + fills);
     let (files, size_bytes) = (&lab.setup.files, lab.setup.size_bytes);
     for round in 0..lab.rounds {
-        let title = format!("{}, {}", mode.title(), turns.title(round));
-        for who in turns.order(round).into_iter().filter(|who| !who.needs_cluster()) {
-            turns.say(format!("{title}: filling {}", who.name()));
+        let title = format!("{}, {}", mode.title(), interleaving.title(round));
+        for who in interleaving.order(round).into_iter().filter(|who| !who.needs_cluster()) {
+            interleaving.say(format!("{title}: filling {}", who.name()));
             let open = running.get(&who).context("it has left");
             if let Err(error) = open.and_then(|(subject, _)| subject.fill(files, size_bytes)) {
-                turns.leave(who, &error.context("filling its device"));
+                interleaving.leave(who, &error.context("filling its device"));
                 running.remove(&who);
             }
-            turns.step()?;
+            interleaving.step()?;
         }
-        turns.round(round, &title, |turn| {
-            let (load, seconds) = (cases[turn.case].load, lab.seconds);
-            let run = Run { load, seconds, seed: turn.seed, jobs: 1 };
-            if turn.contender.needs_cluster() {
+        interleaving.round(round, &title, |step| {
+            let (load, seconds) = (cases[step.case].load, lab.seconds);
+            let run = Run { load, seconds, seed: step.seed, jobs: 1 };
+            if step.contender.needs_cluster() {
                 let place = place.as_ref().context("there is no image")?;
-                return Ok(run_ceph(turn.contender, &lab.setup, lab.setup.cores, place, run));
+                return Ok(run_ceph(step.contender, &lab.setup, lab.setup.cores, place, run));
             }
-            let open = running.get_mut(&turn.contender).context("it has left");
+            let open = running.get_mut(&step.contender).context("it has left");
             let cell = open.and_then(|(subject, _)| subject.cell(files, size_bytes, run));
             if cell.is_err() {
-                running.remove(&turn.contender);
+                running.remove(&step.contender);
             }
             Ok(cell.map(|cell| cell.fio))
         })?;
     }
-    Ok(Part { mode, cases, results: turns.results, commands })
+    Ok(Part { mode, cases, results: interleaving.results, commands })
 }
 
 /// Opens the volumes of our own nodes.
 fn start(
     lab: &Lab<'_>,
     mode: Mode,
-    turns: &mut Turns<'_, Who, Measured>,
+    interleaving: &mut Interleaving<'_, Who, Measured>,
     commands: &mut BTreeMap<Who, Vec<String>>,
 ) -> anyhow::Result<BTreeMap<Who, Running>> {
     let plan = lab.plan(mode)?;
     let mut running = BTreeMap::new();
-    let wanted = turns.schedule.wanted();
+    let wanted = interleaving.schedule.wanted();
     for who in wanted.into_iter().filter(|who| !who.needs_cluster()) {
-        turns.say(format!("starting {} ({})", who.name(), plan.code));
+        interleaving.say(format!("starting {} ({})", who.name(), plan.code));
         let own = Own::make(&plan, &format!("{}-{}", mode.name(), who.name()), &lab.setup);
         let opened = own.and_then(|own| match who {
             Who::OwnNbd => Ok((own.served()?, own)),
@@ -103,11 +103,11 @@ fn start(
             Ok(open) => {
                 commands.insert(who, open.0.commands.clone());
                 running.insert(who, open);
-                turns.present.push(who);
+                interleaving.present.push(who);
             }
-            Err(error) => turns.leave(who, &error),
+            Err(error) => interleaving.leave(who, &error),
         }
-        turns.stop_if_asked()?;
+        interleaving.stop_if_asked()?;
     }
     Ok(running)
 }

@@ -8,12 +8,12 @@ use indicatif::ProgressBar;
 use super::case::Mode;
 use super::contender::{NODES, Setup, Who, check_ceph};
 use crate::choice::Choice;
+use crate::interleaving::{Interleaving, Schedule};
 use crate::pools::PoolPlan;
 use crate::process;
 use crate::rbd;
 use crate::rbd::contender::divide;
 use crate::rbd::place::{self, Layout, Place, Wanted};
-use crate::turns::{Schedule, Turns};
 
 /// The code of replication: the paper has a primary, a secondary and a tertiary node.
 const REPLICATION: &str = "copies:3";
@@ -144,25 +144,25 @@ impl Lab<'_> {
     /// The cluster cannot be reached, or the image cannot be made or filled.
     pub fn enter_cluster<T>(
         &self,
-        turns: &mut Turns<'_, Who, T>,
+        interleaving: &mut Interleaving<'_, Who, T>,
         mode: Mode,
         is_shared: bool,
     ) -> anyhow::Result<Option<Place>> {
-        let wanted = turns.schedule.wanted().into_iter().filter(|who| who.needs_cluster());
+        let wanted = interleaving.schedule.wanted().into_iter().filter(|who| who.needs_cluster());
         for who in wanted.collect::<Vec<_>>() {
             match check_ceph(who, &self.setup) {
-                Ok(()) => turns.present.push(who),
-                Err(error) => turns.leave(who, &error),
+                Ok(()) => interleaving.present.push(who),
+                Err(error) => interleaving.leave(who, &error),
             }
         }
-        if !turns.present.iter().any(|who| who.needs_cluster()) {
+        if !interleaving.present.iter().any(|who| who.needs_cluster()) {
             return Ok(None);
         }
-        turns.say("making an image".to_owned());
+        interleaving.say("making an image".to_owned());
         let place = self.place(mode, is_shared)?;
-        turns.say(format!("filling {}", place.address.path()));
+        interleaving.say(format!("filling {}", place.address.path()));
         place.fill_image()?;
-        turns.stop_if_asked()?;
+        interleaving.stop_if_asked()?;
         Ok(Some(place))
     }
 

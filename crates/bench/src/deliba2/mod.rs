@@ -45,10 +45,10 @@ use self::lab::{Cluster, Lab};
 use self::paper::Paper;
 use self::text::Found;
 use super::folder::RunFolder;
+use super::interleaving::Entrant;
 use super::rbd::contender::divide;
 use super::rbd::place::check_size;
 use super::row::Row;
-use super::turns::Entrant;
 use super::{case_bar, choice, fio, machine, process, report};
 
 /// Options of `bench deliba2-…`.

@@ -19,11 +19,11 @@ use super::paper::{Number, Of, Paper, Point, Quantity};
 use super::stages::{Breakdown, Breakdowns, PaperStage};
 use crate::case::Case;
 use crate::fio::Measured;
+use crate::interleaving::{Entrant, Results};
 use crate::report::add_extent;
 use crate::row::{Better, Row};
 use crate::speeds::{Measure, Speeds};
 use crate::stats::{mean, quotient};
-use crate::turns::{Entrant, Results};
 
 /// What is said where the text of the paper has no number.
 pub const NOT_PRINTED: &str = "the text of the paper prints no number for this point";

@@ -38,12 +38,12 @@ use super::contender::{Own, Who};
 use super::lab::Lab;
 use crate::case::Case;
 use crate::fio::{FioTarget, Measured, Pattern, Run};
+use crate::interleaving::{Interleaving, Results};
 use crate::process::Server;
 use crate::rbd::contender as ceph;
 use crate::rbd::place::Place;
 use crate::stats::quotient;
 use crate::subject::Subject;
-use crate::turns::{Results, Turns};
 
 /// The contenders whose requests have stamps that a benchmark can read.
 pub const CONTENDERS: [Who; 2] = [Who::OwnNbd, Who::CephNbd];
@@ -153,21 +153,21 @@ pub fn measure(lab: &Lab<'_>) -> anyhow::Result<Breakdowns> {
     let names = cases.iter().map(|case| name(mode, case)).collect();
     let contenders = lab.contenders(mode, &CONTENDERS);
     let schedule = lab.schedule(names, &contenders);
-    let mut turns = Turns::new(&schedule, lab.signals, lab.bar);
-    let mut own = start(lab, &mut turns)?;
-    let place = lab.enter_cluster(&mut turns, mode, false)?;
+    let mut interleaving = Interleaving::new(&schedule, lab.signals, lab.bar);
+    let mut own = start(lab, &mut interleaving)?;
+    let place = lab.enter_cluster(&mut interleaving, mode, false)?;
     let (files, size_bytes) = (&lab.setup.files, lab.setup.size_bytes);
-    turns.expect(schedule.cells(&turns.present));
+    interleaving.expect(schedule.cells(&interleaving.present));
     for round in 0..lab.rounds {
-        let title = format!("stages, {}", turns.title(round));
+        let title = format!("stages, {}", interleaving.title(round));
         if let Some((subject, _)) = &own {
-            turns.say(format!("{title}: filling"));
+            interleaving.say(format!("{title}: filling"));
             subject.fill(files, size_bytes)?;
         }
-        turns.round(round, &title, |turn| {
-            let (load, seconds) = (cases[turn.case].load, lab.seconds);
-            let run = Run { load, seconds, seed: turn.seed, jobs: 1 };
-            if turn.contender == Who::OwnNbd {
+        interleaving.round(round, &title, |step| {
+            let (load, seconds) = (cases[step.case].load, lab.seconds);
+            let run = Run { load, seconds, seed: step.seed, jobs: 1 };
+            if step.contender == Who::OwnNbd {
                 return Ok(own.as_mut().context("it has left").and_then(|(subject, _)| {
                     let url = url_of(subject.server.as_ref().context("it has no server")?)?;
                     let load = || Ok(subject.cell(files, size_bytes, run)?.fio);
@@ -175,17 +175,17 @@ pub fn measure(lab: &Lab<'_>) -> anyhow::Result<Breakdowns> {
                 }));
             }
             let place = place.as_ref().context("there is no image")?;
-            Ok(on_cluster(&lab.setup.ceph(turn.contender, lab.setup.cores), place, run))
+            Ok(on_cluster(&lab.setup.ceph(step.contender, lab.setup.cores), place, run))
         })?;
     }
-    Ok(Breakdowns { cases, results: turns.results })
+    Ok(Breakdowns { cases, results: interleaving.results })
 }
 
 fn start(
     lab: &Lab<'_>,
-    turns: &mut Turns<'_, Who, Breakdown>,
+    interleaving: &mut Interleaving<'_, Who, Breakdown>,
 ) -> anyhow::Result<Option<(Subject, Own)>> {
-    if !turns.schedule.wanted().contains(&Who::OwnNbd) {
+    if !interleaving.schedule.wanted().contains(&Who::OwnNbd) {
         return Ok(None);
     }
     let plan = lab.plan(Mode::Replication)?;
@@ -193,11 +193,11 @@ fn start(
         .and_then(|own| Ok((own.served_by(lab.setup.cores, &METRICS)?, own)));
     match made {
         Ok(open) => {
-            turns.present.push(Who::OwnNbd);
+            interleaving.present.push(Who::OwnNbd);
             Ok(Some(open))
         }
         Err(error) => {
-            turns.leave(Who::OwnNbd, &error);
+            interleaving.leave(Who::OwnNbd, &error);
             Ok(None)
         }
     }

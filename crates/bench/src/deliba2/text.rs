@@ -11,9 +11,9 @@ use super::paper::{self, Of, Paper, Quantity};
 use super::rows::{NOT_PRINTED, all_patterns, is_gain, point, shows, speeds, stage, value};
 use super::stages::{self, Breakdowns, PaperStage};
 use crate::fio::Pattern;
+use crate::interleaving::Entrant;
 use crate::report::lines;
 use crate::table::{Table, number};
-use crate::turns::Entrant;
 
 /// What a run has measured.
 #[derive(Clone, Debug, Default)]

@@ -184,8 +184,8 @@ pub mod tests {
         let papers: Vec<&str> = papers.map(|row| row.case.as_str()).collect();
         let expected = ["encode/64M/cpu-1", "encode/64M/gf-complete-1", "encode/64M/fpga-300"];
         assert_eq!(papers, expected);
-        let beside = rows.iter().find(|row| row.peer.as_deref() == Some("gf-complete"));
-        assert_eq!(beside.and_then(|row| row.ratio), Some(1.0));
+        let peer = rows.iter().find(|row| row.peer.as_deref() == Some("gf-complete"));
+        assert_eq!(peer.and_then(|row| row.ratio), Some(1.0));
     }
 
     #[test]

@@ -7,12 +7,12 @@ use super::contender::Contender;
 use super::measure::Results;
 use super::summary::{Summary, summary};
 use crate::fio::Pattern;
+use crate::interleaving::Entrant;
 use crate::report::add_extent;
 use crate::row::{Better, Row};
 use crate::speeds::Measure;
 use crate::stats::quotient;
 use crate::subject::Cell;
-use crate::turns::Entrant;
 
 /// Name of this benchmark.
 pub const NAME: &str = "nbd";
@@ -130,7 +130,7 @@ impl Comparison<'_> {
             row.peer = Some(peer.name().to_owned());
             let iops = |ours: &Cell, theirs: &Cell| quotient(ours.fio.iops, theirs.fio.iops);
             let pair = (self.contender, peer);
-            add_extent(&mut row, results.turns.ratio_range(self.index, pair, iops));
+            add_extent(&mut row, results.interleaving.ratio_range(self.index, pair, iops));
         }
         row
     }
@@ -224,7 +224,7 @@ mod tests {
                     ..Measured::default()
                 };
                 let cell = Cell { fio, server_cpu_s: 0.002, ..Cell::default() };
-                results.turns.cells.insert((index, contender), vec![cell; 2]);
+                results.interleaving.cells.insert((index, contender), vec![cell; 2]);
                 results.idle_percent.insert(contender, 0.2);
             }
         }

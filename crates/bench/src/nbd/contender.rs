@@ -11,10 +11,10 @@ use anyhow::Context;
 use crate::GENERATE;
 use crate::client::Client;
 use crate::fio::FioTarget;
+use crate::interleaving::Entrant;
 use crate::pools::{PoolPlan, shown, volume_of};
 use crate::process::Server;
 use crate::subject::Subject;
-use crate::turns::Entrant;
 
 /// Nodes of our pools.
 const NODES: u64 = 6;

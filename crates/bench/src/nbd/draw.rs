@@ -7,11 +7,11 @@ use super::summary::summary;
 use super::sweep::point;
 use crate::chart::{self, Bar, LineChart, Series, bar_colour, colour};
 use crate::fio::Pattern;
+use crate::interleaving::Entrant;
 use crate::report::{missing_html, setting_html};
 use crate::speeds::Measure;
 use crate::stats::range;
 use crate::subject::Cell;
-use crate::turns::Entrant;
 
 /// The page of a sweep: charts of throughput, I/Os and latency for every pattern.
 pub fn sweep_page(cases: &[Case], results: &Results, setting: &[String]) -> String {
@@ -44,7 +44,7 @@ pub fn standard_page(cases: &[Case], results: &Results, setting: &[String]) -> S
         let title = format!("{} ({})", case.name(), Measure::headline(case).unit());
         let bar = |contender| {
             let value = summary(results, index, contender)?.speeds.headline(case);
-            let cells = results.turns.rounds(index, contender)?;
+            let cells = results.interleaving.rounds(index, contender)?;
             let each = |bandwidth: bool| -> Vec<f64> {
                 let value = |cell: &Cell| match bandwidth {
                     true => cell.fio.bytes_per_second / 1e6,
@@ -87,14 +87,14 @@ fn bars_of(value: impl Fn(Contender) -> Option<Value>) -> Vec<Bar> {
 }
 
 fn head(results: &Results, setting: &[String]) -> String {
-    missing_html(&results.turns.missing) + &setting_html(setting)
+    missing_html(&results.interleaving.missing) + &setting_html(setting)
 }
 
 /// The contenders in the results. The colour of a contender does not depend on the others.
 fn present(results: &Results) -> Vec<(Contender, &'static str)> {
     let all = Contender::ALL.into_iter().enumerate();
     let is_there =
-        |contender: Contender| results.turns.cells.keys().any(|(_, who)| *who == contender);
+        |contender: Contender| results.interleaving.cells.keys().any(|(_, who)| *who == contender);
     all.filter(|(_, contender)| is_there(*contender))
         .map(|(place, contender)| (contender, colour(place)))
         .collect()
@@ -154,12 +154,12 @@ mod tests {
         for index in 0..cases {
             for contender in [Contender::Rs, Contender::NbdkitFile] {
                 results
-                    .turns
+                    .interleaving
                     .cells
                     .insert((index, contender), vec![Cell { fio, ..Cell::default() }; 4]);
             }
         }
-        results.turns.missing.push((Contender::QemuNone, "no <such> program".to_owned()));
+        results.interleaving.missing.push((Contender::QemuNone, "no <such> program".to_owned()));
         results
     }
 

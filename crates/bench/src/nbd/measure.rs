@@ -15,8 +15,8 @@ use indicatif::ProgressBar;
 use super::case::Case;
 use super::contender::{Contender, Setup, start};
 use crate::fio::Run;
+use crate::interleaving::{self, Entrant, Interleaving, Schedule};
 use crate::subject::{Cell, Subject};
-use crate::turns::{self, Entrant, Schedule, Turns};
 
 /// Time for which servers are watched at rest.
 const REST: Duration = Duration::from_secs(3);
@@ -25,7 +25,7 @@ const REST: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     /// The cells, and who is missing.
-    pub turns: turns::Results<Contender, Cell>,
+    pub interleaving: interleaving::Results<Contender, Cell>,
     /// Part of a core that a server takes at rest, in per cent.
     pub idle_percent: BTreeMap<Contender, f64>,
     /// The commands that started each contender.
@@ -58,25 +58,25 @@ pub fn measure(
     let mut runner = Runner {
         config,
         setup,
-        turns: Turns::new(schedule, signals, bar),
+        interleaving: Interleaving::new(schedule, signals, bar),
         running: BTreeMap::new(),
         results: Results::default(),
     };
     let wanted = schedule.wanted();
     // A contender is filled once in each round.
     let fills = wanted.len() as u64 * u64::from(schedule.rounds);
-    runner.turns.expect(schedule.cells(&wanted) + fills);
+    runner.interleaving.expect(schedule.cells(&wanted) + fills);
     for contender in wanted {
-        runner.turns.say(format!("starting {}", contender.name()));
+        runner.interleaving.say(format!("starting {}", contender.name()));
         match start(contender, setup) {
             Ok(subject) => {
                 runner.results.commands.insert(contender, subject.commands.clone());
                 runner.running.insert(contender, subject);
-                runner.turns.present.push(contender);
+                runner.interleaving.present.push(contender);
             }
-            Err(error) => runner.turns.leave(contender, &error),
+            Err(error) => runner.interleaving.leave(contender, &error),
         }
-        runner.turns.stop_if_asked()?;
+        runner.interleaving.stop_if_asked()?;
     }
     for round in 0..schedule.rounds {
         runner.round(round)?;
@@ -84,45 +84,45 @@ pub fn measure(
     if config.rest {
         runner.rest()?;
     }
-    Ok(Results { turns: runner.turns.results, ..runner.results })
+    Ok(Results { interleaving: runner.interleaving.results, ..runner.results })
 }
 
 struct Runner<'a> {
     config: &'a RunConfig<'a>,
     setup: &'a Setup,
-    turns: Turns<'a, Contender, Cell>,
+    interleaving: Interleaving<'a, Contender, Cell>,
     running: BTreeMap<Contender, Subject>,
     results: Results,
 }
 
 impl Runner<'_> {
     fn round(&mut self, round: u32) -> anyhow::Result<()> {
-        let Self { config, setup, turns, running, .. } = self;
+        let Self { config, setup, interleaving, running, .. } = self;
         let (folder, size_bytes) = (&setup.folder, setup.size_bytes);
-        let title = turns.title(round);
-        for contender in turns.order(round) {
-            turns.say(format!("{title}: filling {}", contender.name()));
+        let title = interleaving.title(round);
+        for contender in interleaving.order(round) {
+            interleaving.say(format!("{title}: filling {}", contender.name()));
             let subject = running.get(&contender).context("it has left");
             if let Err(error) = subject.and_then(|subject| subject.fill(folder, size_bytes)) {
-                turns.leave(contender, &error.context("filling its device"));
+                interleaving.leave(contender, &error.context("filling its device"));
                 running.remove(&contender);
             }
-            turns.step()?;
+            interleaving.step()?;
         }
-        turns.round(round, &title, |turn| {
-            let (load, seconds) = (config.cases[turn.case].load, config.seconds);
-            let run = Run { load, seconds, seed: turn.seed, jobs: 1 };
-            let subject = running.get_mut(&turn.contender).context("it has left");
+        interleaving.round(round, &title, |step| {
+            let (load, seconds) = (config.cases[step.case].load, config.seconds);
+            let run = Run { load, seconds, seed: step.seed, jobs: 1 };
+            let subject = running.get_mut(&step.contender).context("it has left");
             let cell = subject.and_then(|subject| subject.cell(folder, size_bytes, run));
             if cell.is_err() {
-                running.remove(&turn.contender);
+                running.remove(&step.contender);
             }
             Ok(cell)
         })
     }
 
     fn rest(&mut self) -> anyhow::Result<()> {
-        self.turns.say("watching the servers at rest".to_owned());
+        self.interleaving.say("watching the servers at rest".to_owned());
         let cpu_time = |subject: &Subject| match &subject.server {
             Some(server) => server.cpu_of_threads().map(Some),
             None => Ok(None),
@@ -136,6 +136,6 @@ impl Runner<'_> {
                 self.results.idle_percent.insert(*contender, percent);
             }
         }
-        self.turns.stop_if_asked()
+        self.interleaving.stop_if_asked()
     }
 }

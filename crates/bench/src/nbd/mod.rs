@@ -32,8 +32,8 @@ use fieldstone_console::signals::Signals;
 use self::contender::{Contender, Setup};
 use self::measure::{Results, RunConfig};
 use super::folder::RunFolder;
+use super::interleaving::{Entrant, Schedule};
 use super::options::LoadOptions;
-use super::turns::{Entrant, Schedule};
 use super::{case_bar, choice, fio, machine, report};
 use fieldstone_units as units;
 
@@ -137,7 +137,7 @@ fn tell(
         true => draw::sweep_page(config.cases, results, setting),
         false => draw::standard_page(config.cases, results, setting),
     })?;
-    report::fail_if_ours_is_missing(&results.turns.missing)
+    report::fail_if_ours_is_missing(&results.interleaving.missing)
 }
 
 /// The conditions of the run, in lines.

@@ -53,7 +53,7 @@ fn per_io(value: f64, cell: &Cell) -> f64 {
 
 /// The summary of one case and contender.
 pub fn summary(results: &Results, case: usize, contender: Contender) -> Option<Summary> {
-    Summary::of(results.turns.rounds(case, contender)?, contender.has_server())
+    Summary::of(results.interleaving.rounds(case, contender)?, contender.has_server())
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ use serde_json::json;
 use super::case::Case;
 use super::contender::Contender;
 use super::measure::Results;
+use crate::interleaving::Entrant;
 use crate::report::lines;
 use crate::row::Row;
 use crate::speeds::{Measure, Speeds};
 use crate::table::{Table, number};
-use crate::turns::Entrant;
 
 /// The peers of a server of ours. The first one that took part counts.
 fn peer(ours: Contender) -> &'static [Contender] {
@@ -59,7 +59,7 @@ pub fn rows(cases: &[Case], results: &Results) -> Vec<Row> {
 
 /// Means over the runs of one contender at one point of the grid, if it was measured.
 pub fn point(results: &Results, case: usize, contender: Contender) -> Option<Speeds> {
-    Speeds::means(results.turns.rounds(case, contender)?.iter().map(|cell| &cell.fio))
+    Speeds::means(results.interleaving.rounds(case, contender)?.iter().map(|cell| &cell.fio))
 }
 
 /// The report of a sweep: a table for every pattern and measure.
@@ -78,7 +78,7 @@ pub fn report(cases: &[Case], results: &Results, setting: &[String]) -> String {
             }
         }
     }
-    text.push_str(&results.turns.missing_text());
+    text.push_str(&results.interleaving.missing_text());
     text.push_str(&lines(setting));
     text
 }
@@ -133,7 +133,7 @@ mod tests {
                     ..Cell::default()
                 };
                 let cells = [990.0, 1000.0, 1000.0, 1010.0].map(cell).to_vec();
-                results.turns.cells.insert((index, contender), cells);
+                results.interleaving.cells.insert((index, contender), cells);
             }
         }
         results

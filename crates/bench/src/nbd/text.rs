@@ -5,10 +5,10 @@ use super::compare::{CPU_UNIT, SERVER_CPU_UNIT};
 use super::contender::Contender;
 use super::measure::Results;
 use super::summary::{Summary, summary};
+use crate::interleaving::Entrant;
 use crate::report::{extent, lines, targets_reached, verdict};
 use crate::row::Row;
 use crate::table::{Table, number};
-use crate::turns::Entrant;
 
 /// The report of a standard run.
 pub fn report(cases: &[Case], results: &Results, rows: &[Row], setting: &[String]) -> String {
@@ -31,7 +31,7 @@ pub fn report(cases: &[Case], results: &Results, rows: &[Row], setting: &[String
         text.push_str(&rest_table(results, rows));
         text.push('\n');
     }
-    text.push_str(&results.turns.missing_text());
+    text.push_str(&results.interleaving.missing_text());
     text.push_str(&lines(setting));
     text.push_str(&targets_reached(rows));
     text
@@ -112,17 +112,17 @@ fn ratio_table(rows: &[Row]) -> String {
             number(row.theirs),
             number(row.ratio),
             extent(row),
-            least(Some(row)),
+            target_text(Some(row)),
             verdict(row).to_owned(),
             costs.map_or(String::new(), |costs| number(costs.ratio)),
-            least(costs),
+            target_text(costs),
             costs.map_or("", verdict).to_owned(),
         ]);
     }
     table.text()
 }
 
-fn least(row: Option<&Row>) -> String {
+fn target_text(row: Option<&Row>) -> String {
     let target = row.and_then(|row| row.target);
     target.map_or(String::new(), |target| format!(">= {target}"))
 }
@@ -162,10 +162,10 @@ mod tests {
             ..Cell::default()
         };
         let index = 3;
-        results.turns.cells.insert((index, Contender::Rs), vec![cell(130_000.0)]);
-        results.turns.cells.insert((index, Contender::NbdkitFile), vec![cell(100_000.0)]);
+        results.interleaving.cells.insert((index, Contender::Rs), vec![cell(130_000.0)]);
+        results.interleaving.cells.insert((index, Contender::NbdkitFile), vec![cell(100_000.0)]);
         results.idle_percent.insert(Contender::Rs, 0.7);
-        results.turns.missing.push((Contender::QemuNone, "cannot run qemu-nbd".to_owned()));
+        results.interleaving.missing.push((Contender::QemuNone, "cannot run qemu-nbd".to_owned()));
         let cases = standard();
         let rows = compare(&cases, &results);
         let text = report(&cases, &results, &rows, &["commit abc".to_owned()]);

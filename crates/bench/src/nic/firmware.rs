@@ -104,8 +104,8 @@ fn line(name: &'static str, profiles: &[Profile], of: fn(Cost) -> f64) -> Line {
     Line::new(name, costs(profiles).map(|cost| Some(of(cost))).collect())
 }
 
-/// A line beside which the paper's numbers stand.
-fn beside(
+/// Adds the paper's numbers to a line.
+fn with_published(
     mut line: Line,
     rows: &[TableRow],
     table: &'static str,
@@ -154,7 +154,7 @@ pub fn table1() -> anyhow::Result<Figure> {
     let loaded = |name, nodes: &[Loaded], of: fn(&Loaded) -> Option<f64>| {
         Line::new(name, nodes.iter().map(of).collect())
     };
-    let of_table = |line, of| beside(line, rows, "Table I", of);
+    let of_table = |line, of| with_published(line, rows, "Table I", of);
     let known = "capability known";
     let new = "capability new";
     let counts = vec![
@@ -229,7 +229,7 @@ const WAYS: [(Multiply, &str); 3] = [
     (Multiply::Pairs, "two bytes at a time"),
 ];
 
-/// The statements beside Table II. The costs are those of payload handlers: RS(3,2) and RS(6,3) by
+/// The statements next to Table II. The costs are those of payload handlers: RS(3,2) and RS(6,3) by
 /// the table of products, as the paper's, and RS(6,3) by two bytes at a time.
 fn statements_of_table2([rs32, rs63, pairs]: [Option<Cost>; 3]) -> Vec<Statement> {
     let per_byte = |cost: Cost| instructions(cost) / BYTES as f64;
@@ -307,7 +307,7 @@ pub fn table2() -> anyhow::Result<Figure> {
         let line = |(place, (name, profiles)): (usize, &(&'static str, Vec<Profile>))| {
             let line = line(name, profiles, of);
             // The first way is the paper's.
-            if place == 0 { beside(line, rows, "Table II", paper) } else { line }
+            if place == 0 { with_published(line, rows, "Table II", paper) } else { line }
         };
         ways.iter().enumerate().map(line).collect::<Vec<_>>()
     };
@@ -341,10 +341,10 @@ pub fn table2() -> anyhow::Result<Figure> {
 mod tests {
     use super::*;
 
-    /// The paper's number stands beside the paper's algorithm. Another algorithm is a row of its
+    /// The paper's number stands next to the paper's algorithm. Another algorithm is a row of its
     /// own, which says so, and that its core is alone.
     #[test]
-    fn the_papers_number_of_cores_is_beside_its_algorithm() {
+    fn the_papers_number_of_cores_is_with_its_algorithm() {
         let cost = |cycles| Some(Cost { instructions: cycles, cycles });
         let statements = statements_of_table2([cost(16_000), cost(22_400), cost(6_800)]);
         let ours = |name: &str| {

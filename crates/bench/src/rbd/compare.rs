@@ -7,10 +7,10 @@ use super::place::PlaceKind;
 use super::run::{OPEN, Results};
 use super::summary::{Summary, summary};
 use crate::case::Case;
+use crate::interleaving::Entrant;
 use crate::report::add_extent;
 use crate::row::{Better, Row};
 use crate::stats::quotient;
-use crate::turns::Entrant;
 use crate::usage::Usage;
 
 /// Name of this benchmark.
@@ -255,7 +255,7 @@ impl Comparison<'_> {
             let pair = (self.contender, *peer);
             let ratio = |ours: &Cell, theirs: &Cell| measure.ratio(ours, theirs);
             if alike.is_some() {
-                add_extent(&mut row, results.turns.ratio_range(self.index, pair, ratio));
+                add_extent(&mut row, results.interleaving.ratio_range(self.index, pair, ratio));
             }
         }
         if measure == Measure::Iops {
@@ -312,7 +312,7 @@ mod tests {
         let mut results = Results::default();
         for index in 0..cases().len() {
             let mut add = |contender, cell: Cell| {
-                results.turns.cells.insert((index, contender), vec![cell; 2]);
+                results.interleaving.cells.insert((index, contender), vec![cell; 2]);
             };
             add(Contender::Librbd, cell(10_000.0, 40.0, 2.0));
             add(Contender::Embed, cell(15_000.0, 9.0, 0.2));
@@ -385,7 +385,7 @@ mod tests {
         let mut results = results();
         let mut served = cell(11_000.0, 9.0, 0.1);
         served.fio = Usage { user_s: 0.031, system_s: 0.0, switches: 300.0 };
-        results.turns.cells.insert((2, Contender::Nbd), vec![served; 2]);
+        results.interleaving.cells.insert((2, Contender::Nbd), vec![served; 2]);
         let rows = compare(PlaceKind::Cluster, &cases(), &results, 2);
         let row = find(&rows, "4k-randread-qd32/nbd", "librbd", Measure::WithFio.unit());
         assert_eq!((row.ours, row.theirs), (Some(40.0), Some(40.0)));
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn without_peers_our_numbers_remain() {
         let mut results = results();
-        results.turns.cells.retain(|(_, contender), _| *contender == Contender::Embed);
+        results.interleaving.cells.retain(|(_, contender), _| *contender == Contender::Embed);
         results.openings.clear();
         let rows = compare(PlaceKind::Cluster, &cases(), &results, 2);
         assert_eq!(rows.len(), 6 * 6);

@@ -17,8 +17,8 @@ use super::objects::ObjectClient;
 use super::place::{LibrbdCache, Place};
 use crate::fio::{self, FioTarget, Load, Measured, Run};
 use crate::generator::{GeneratorTask, InProcess};
+use crate::interleaving::Entrant;
 use crate::process::{Server, SwitchCounter, pin};
-use crate::turns::Entrant;
 use crate::usage::{Usage, run_counted};
 
 /// The longest time, besides that of the load, in which a process has to connect, to open the image

@@ -6,8 +6,8 @@ use super::summary::summary;
 use super::text::Part;
 use crate::case::Case;
 use crate::chart::{self, Bar, bar_colour, escape};
+use crate::interleaving::Entrant;
 use crate::report::{missing_html, setting_html};
-use crate::turns::Entrant;
 
 /// The measures that the page shows.
 const SHOWN: [Measure; 4] = [Measure::Iops, Measure::Mean, Measure::Client, Measure::Switches];
@@ -20,7 +20,7 @@ pub fn page(cases: &[Case], parts: &[Part<'_>], setting: &[String]) -> String {
         for line in &part.about {
             body.push_str(&format!("<p>{}</p>\n", escape(line)));
         }
-        body.push_str(&missing_html(&part.results.turns.missing));
+        body.push_str(&missing_html(&part.results.interleaving.missing));
         for measure in SHOWN {
             body.push_str(&format!("<h3>{}</h3>\n<div class='charts'>\n", measure.unit()));
             for (index, case) in cases.iter().enumerate() {
@@ -61,11 +61,11 @@ mod tests {
         let client = Usage { user_s: 1e-4, system_s: 0.0, switches: 5.0 };
         for contender in [Contender::Librbd, Contender::Embed] {
             results
-                .turns
+                .interleaving
                 .cells
                 .insert((0, contender), vec![Cell { speed, client, ..Cell::default() }]);
         }
-        results.turns.missing.push((Contender::RbdNbd, "no <such> device".to_owned()));
+        results.interleaving.missing.push((Contender::RbdNbd, "no <such> device".to_owned()));
         let about = vec!["pool <rep>".to_owned()];
         let part = Part { kind: PlaceKind::Cluster, results: &results, rows: Vec::new(), about };
         let page = page(&cases(), &[part], &["made by".to_owned()]);

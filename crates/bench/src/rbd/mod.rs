@@ -45,7 +45,7 @@ use self::place::{Layout, LibrbdCache, Place, PlaceKind, Wanted};
 use self::run::{Results, RunConfig};
 use self::text::Part;
 use super::folder::RunFolder;
-use super::turns::{Entrant, Schedule};
+use super::interleaving::{Entrant, Schedule};
 use super::{case_bar, choice, fio, machine, process, report, row};
 
 /// Options of `bench rbd`.
@@ -229,7 +229,7 @@ fn tell(
     let rows: Vec<row::Row> = parts.iter().flat_map(|part| part.rows.iter().cloned()).collect();
     report::publish(args, &text, &rows, || draw::page(cases, &parts, setting))?;
     for part in &parts {
-        let mut missing = part.results.turns.missing.clone();
+        let mut missing = part.results.interleaving.missing.clone();
         // Some take part only with several cores.
         missing.retain(|(who, _)| !who.needs_cores() || args.shared.cores() > 1);
         report::fail_if_ours_is_missing(&missing)?;

@@ -3,7 +3,7 @@
 //! - The image is written once, before the first measurement, and then only overwritten.
 //! - The start of each contender and the opening of an image are measured five times, in turn,
 //!   before the rounds. Medians count.
-//! - `turns` has the order of the contenders.
+//! - `interleaving` has the order of the contenders.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::case::Case;
 use crate::choice::chosen;
 use crate::fio::{Pattern, Run};
 use crate::generator::GeneratorTask;
-use crate::turns::{self, Entrant, Schedule, Turns};
+use crate::interleaving::{self, Entrant, Interleaving, Schedule};
 use crate::usage::{Usage, run_counted};
 
 /// How often the start of a contender is measured.
@@ -60,7 +60,7 @@ impl RunConfig<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     /// The cells, and who is missing.
-    pub turns: turns::Results<Contender, Cell>,
+    pub interleaving: interleaving::Results<Contender, Cell>,
     /// What opening and closing an image costs.
     pub openings: BTreeMap<Contender, Vec<Usage>>,
     /// What the process of each contender costs without a load.
@@ -80,60 +80,60 @@ pub fn measure(
     signals: &Signals,
     bar: &ProgressBar,
 ) -> anyhow::Result<Results> {
-    let turns = Turns::new(&config.schedule, signals, bar);
-    let mut runner = Runner { config, setup, turns, results: Results::default() };
+    let interleaving = Interleaving::new(&config.schedule, signals, bar);
+    let mut runner = Runner { config, setup, interleaving, results: Results::default() };
     for contender in config.schedule.wanted() {
         match setup.check(contender) {
-            Ok(()) => runner.turns.present.push(contender),
-            Err(error) => runner.turns.results.miss(contender, &error),
+            Ok(()) => runner.interleaving.present.push(contender),
+            Err(error) => runner.interleaving.results.miss(contender, &error),
         }
     }
     runner.fill(place)?;
     runner.start_ups(place)?;
     runner.openings(place)?;
-    runner.turns.expect(config.schedule.cells(&runner.turns.present));
+    runner.interleaving.expect(config.schedule.cells(&runner.interleaving.present));
     for round in 0..config.schedule.rounds {
         runner.round(place, round)?;
     }
-    for contender in &runner.turns.present {
+    for contender in &runner.interleaving.present {
         let shown = setup.shown(*contender, place);
         runner.results.commands.extend(shown.map(|line| (*contender, line)));
     }
-    Ok(Results { turns: runner.turns.results, ..runner.results })
+    Ok(Results { interleaving: runner.interleaving.results, ..runner.results })
 }
 
 struct Runner<'a> {
     config: &'a RunConfig<'a>,
     setup: &'a Setup,
-    turns: Turns<'a, Contender, Cell>,
+    interleaving: Interleaving<'a, Contender, Cell>,
     results: Results,
 }
 
 impl Runner<'_> {
     fn fill(&self, place: &mut Place) -> anyhow::Result<()> {
         let opens = Contender::ALL.into_iter().any(|contender| self.config.opens(contender));
-        if opens || self.turns.present.iter().any(|contender| !contender.uses_objects()) {
-            self.turns.say(format!("filling {}", place.address.path()));
+        if opens || self.interleaving.present.iter().any(|contender| !contender.uses_objects()) {
+            self.interleaving.say(format!("filling {}", place.address.path()));
             place.fill_image()?;
         }
-        self.turns.stop_if_asked()?;
-        if self.turns.present.iter().any(|contender| contender.uses_objects()) {
-            self.turns.say("filling objects".to_owned());
+        self.interleaving.stop_if_asked()?;
+        if self.interleaving.present.iter().any(|contender| contender.uses_objects()) {
+            self.interleaving.say("filling objects".to_owned());
             place.fill_objects()?;
         }
-        self.turns.stop_if_asked()
+        self.interleaving.stop_if_asked()
     }
 
     fn start_ups(&mut self, place: &Place) -> anyhow::Result<()> {
         let mut all: BTreeMap<Contender, Vec<Usage>> = BTreeMap::new();
         for _ in 0..START_UPS {
-            for contender in self.turns.present.clone() {
-                self.turns.say(format!("start of {}", contender.name()));
+            for contender in self.interleaving.present.clone() {
+                self.interleaving.say(format!("start of {}", contender.name()));
                 match self.setup.start_up(contender, place) {
                     Ok(usage) => all.entry(contender).or_default().push(usage),
-                    Err(error) => self.turns.leave(contender, &error.context("its start")),
+                    Err(error) => self.interleaving.leave(contender, &error.context("its start")),
                 }
-                self.turns.stop_if_asked()?;
+                self.interleaving.stop_if_asked()?;
             }
         }
         let middle =
@@ -158,17 +158,17 @@ impl Runner<'_> {
         let mut tasks: Vec<_> = tasks.iter().filter(|(who, _)| self.config.opens(*who)).collect();
         for _ in 0..OPENINGS {
             for (contender, task) in tasks.clone() {
-                self.turns.say(format!("opening by {}", contender.name()));
+                self.interleaving.say(format!("opening by {}", contender.name()));
                 match self.open_once(task, place) {
                     Ok(usage) => {
                         self.results.openings.entry(*contender).or_default().push(usage);
                     }
                     Err(error) => {
-                        self.turns.results.miss(*contender, &error.context(OPEN));
+                        self.interleaving.results.miss(*contender, &error.context(OPEN));
                         tasks.retain(|(other, _)| other != contender);
                     }
                 }
-                self.turns.stop_if_asked()?;
+                self.interleaving.stop_if_asked()?;
             }
         }
         Ok(())
@@ -183,13 +183,13 @@ impl Runner<'_> {
     }
 
     fn round(&mut self, place: &mut Place, round: u32) -> anyhow::Result<()> {
-        let Self { config, setup, turns, results } = self;
-        let title = format!("{}, {}", place.kind.title(), turns.title(round));
-        turns.round(round, &title, |turn| {
-            let (load, seconds) = (config.cases[turn.case].load, config.seconds);
-            let run = Run { load, seconds, seed: turn.seed, jobs: 1 };
-            let start_up = results.start_ups.get(&turn.contender).copied().unwrap_or_default();
-            let ran = setup.run(turn.contender, place, run, &start_up);
+        let Self { config, setup, interleaving, results } = self;
+        let title = format!("{}, {}", place.kind.title(), interleaving.title(round));
+        interleaving.round(round, &title, |step| {
+            let (load, seconds) = (config.cases[step.case].load, config.seconds);
+            let run = Run { load, seconds, seed: step.seed, jobs: 1 };
+            let start_up = results.start_ups.get(&step.contender).copied().unwrap_or_default();
+            let ran = setup.run(step.contender, place, run, &start_up);
             place.check()?;
             Ok(ran)
         })

@@ -61,7 +61,7 @@ impl Summary {
 
 /// The summary of one case and contender.
 pub fn summary(results: &Results, case: usize, contender: Contender) -> Option<Summary> {
-    Summary::of(results.turns.rounds(case, contender)?, contender.has_server())
+    Summary::of(results.interleaving.rounds(case, contender)?, contender.has_server())
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use super::place::PlaceKind;
 use super::run::{OPEN, Results};
 use super::summary::{Summary, summary};
 use crate::case::Case;
+use crate::interleaving::Entrant;
 use crate::report::{extent, lines, targets_reached, verdict};
 use crate::row::Row;
 use crate::stats::quotient;
 use crate::table::{Table, number};
-use crate::turns::Entrant;
 use crate::usage::Usage;
 
 /// What was measured at a place.
@@ -58,7 +58,7 @@ fn place(cases: &[Case], part: &Part<'_>, cpus: usize) -> String {
         text.push_str(&ratio_table(&part.rows));
         text.push('\n');
     }
-    text.push_str(&part.results.turns.missing_text());
+    text.push_str(&part.results.interleaving.missing_text());
     for (contender, usage) in &part.results.start_ups {
         text.push_str(&format!(
             "taken away for the start of {}: {:.1} ms of CPU, {:.0} context switches\n",
@@ -197,9 +197,9 @@ mod tests {
             osd_cpu_s: Some(0.05),
             ..Cell::default()
         };
-        results.turns.cells.insert((2, Contender::Librbd), vec![cell(20_000.0, 0.03)]);
-        results.turns.cells.insert((2, Contender::Embed), vec![cell(30_000.0, 0.01)]);
-        results.turns.missing.push((Contender::RbdNbd, "there is no /dev/nbd0".to_owned()));
+        results.interleaving.cells.insert((2, Contender::Librbd), vec![cell(20_000.0, 0.03)]);
+        results.interleaving.cells.insert((2, Contender::Embed), vec![cell(30_000.0, 0.01)]);
+        results.interleaving.missing.push((Contender::RbdNbd, "there is no /dev/nbd0".to_owned()));
         let opened = Usage { user_s: 0.1, system_s: 0.05, switches: 700.0 };
         results.openings.insert(Contender::Librbd, vec![opened; 2]);
         results.start_ups.insert(Contender::Librbd, opened);

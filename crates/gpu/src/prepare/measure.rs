@@ -40,7 +40,9 @@ pub(super) fn map(
     let mut device = GpuDevice::with_policy(card, Policy::everything(card)).map_err(words)?;
     let mut threshold = |direct| {
         let jobs = CODE_BYTES.map(|bytes| move || code(card, map, bytes, direct));
-        Ok::<_, String>(least(&mut device, jobs)?.map_or(u64::MAX, |job| job.input_bytes()))
+        Ok::<_, String>(
+            smallest_faster(&mut device, jobs)?.map_or(u64::MAX, |job| job.input_bytes()),
+        )
     };
     let (direct_bytes, staged_bytes) = (threshold(true)?, threshold(false)?);
     Ok((loaded, Threshold { direct_bytes, staged_bytes }))
@@ -68,7 +70,7 @@ pub(super) fn image(
         Job::Place { xs, .. } => xs.len() as u64 * u64::from(width),
         Job::Code { .. } | Job::Checksum { .. } => u64::MAX,
     };
-    Ok((placer, least(&mut device, jobs)?.map_or(u64::MAX, items)))
+    Ok((placer, smallest_faster(&mut device, jobs)?.map_or(u64::MAX, items)))
 }
 
 fn words(error: impl std::fmt::Display) -> String {
@@ -90,11 +92,11 @@ fn code(card: &Arc<Card>, map: &Arc<LinearMap>, bytes: usize, direct: bool) -> J
 
 /// The smallest job from which on the card is faster than software, of jobs that go down in size.
 /// `None` if the card is slower even with the first.
-fn least<F: FnOnce() -> Job, const N: usize>(
+fn smallest_faster<F: FnOnce() -> Job, const N: usize>(
     device: &mut GpuDevice,
     jobs: [F; N],
 ) -> Result<Option<Job>, String> {
-    let mut least = None;
+    let mut smallest = None;
     for job in jobs {
         let job = job();
         let (mut on_card, mut in_software) = (Duration::MAX, Duration::MAX);
@@ -112,9 +114,9 @@ fn least<F: FnOnce() -> Job, const N: usize>(
         if on_card >= in_software {
             break;
         }
-        least = Some(job);
+        smallest = Some(job);
     }
-    Ok(least)
+    Ok(smallest)
 }
 
 /// Executes a job on an idle device, and waits for it.

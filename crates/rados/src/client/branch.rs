@@ -28,13 +28,14 @@
 //! # Bounds
 //!
 //! Requests on their way to a branch are requests in flight, which the objecter bounds. Reports on
-//! their way to the client are bounded in bytes: a branch that has told [`UNHEARD_BYTES_MAX`] more
-//! than the client has heard takes nothing more from its links, and wants no input
-//! ([`Branch::wants_input`]). So an OSD that floods the branch is held back by its own connection.
-//! The client tells in an errand which reports it has handled. A message is a slice of a receive
-//! buffer, and keeps the whole buffer in memory. So while many bytes are not handled, short
-//! messages are copied. Then the memory is at most twice what is counted, unless an OSD is faulty
-//! and sends answers whose data is longer than their operations say.
+//! their way to the client are bounded in bytes: a branch that has told
+//! [`UNACKNOWLEDGED_BYTES_MAX`] more than the client has acknowledged takes nothing more from its
+//! links, and wants no input ([`Branch::wants_input`]). So an OSD that floods the branch is held
+//! back by its own connection. The client tells in an errand which reports it has handled. A
+//! message is a slice of a receive buffer, and keeps the whole buffer in memory. So while many
+//! bytes are not handled, short messages are copied. Then the memory is at most twice what is
+//! counted, unless an OSD is faulty and sends answers whose data is longer than their operations
+//! say.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -49,16 +50,17 @@ use crate::message::osd::{OsdBackoff, OsdOp, OsdOpReply};
 use crate::message::{Message, MessageKind};
 use crate::msgr::{ConnectionError, ConnectionEvent};
 
-/// Most bytes of reports that the client has not heard; one report more may come. It is more than
-/// the data that the objecter lets be in flight, so a client that is slow holds no honest OSD back.
-const UNHEARD_BYTES_MAX: u64 = 256 << 20;
-/// The client tells what it has heard when it is so much.
-pub(super) const HEARD_STEP_BYTES: u64 = 32 << 20;
+/// Most bytes of reports that the client has not acknowledged; one report more may come. It is more
+/// than the data that the objecter lets be in flight, so a client that is slow holds no honest OSD
+/// back.
+const UNACKNOWLEDGED_BYTES_MAX: u64 = 256 << 20;
+/// The client acknowledges reports when it has taken so many bytes.
+pub(super) const ACKNOWLEDGED_STEP_BYTES: u64 = 32 << 20;
 /// What a report takes at least. A short message is a slice of a receive buffer, and keeps it.
 const REPORT_BYTES_MIN: u64 = 64 << 10;
 /// While so many bytes of reports are not handled, short parts of messages are copied: one byte
 /// that is kept keeps a whole receive buffer, of up to 1 MiB.
-const COPY_UNHEARD_BYTES: u64 = 16 << 20;
+const COPY_UNACKNOWLEDGED_BYTES: u64 = 16 << 20;
 /// Shorter parts are copied.
 const COPY_BYTES_MAX: usize = 512 << 10;
 
@@ -87,15 +89,15 @@ pub(super) enum ErrandKind {
     AcknowledgeBackoff(OsdId, OsdBackoff),
     /// Report the load of the core.
     Measure,
-    /// The client has heard reports of so many bytes.
-    Heard(u64),
+    /// The client has acknowledged reports of so many bytes.
+    Acknowledged(u64),
 }
 
 /// What a branch tells its client. Only the two of them look inside.
 #[derive(Debug)]
 pub struct Report {
     pub(super) kind: ReportKind,
-    /// What it takes of the bytes that the client may leave unheard.
+    /// What it takes of the bytes that the client may leave unacknowledged.
     pub(super) bytes: u64,
 }
 
@@ -149,8 +151,8 @@ pub struct Branch {
     reports: Vec<Report>,
     actions: VecDeque<Action>,
     measures: bool,
-    /// Bytes of reports that the client has not heard.
-    unheard_bytes: u64,
+    /// Bytes of reports that the client has not acknowledged.
+    unacknowledged_bytes: u64,
 }
 
 impl Default for Branch {
@@ -163,7 +165,7 @@ impl Default for Branch {
             reports: Vec::new(),
             actions: VecDeque::new(),
             measures: false,
-            unheard_bytes: 0,
+            unacknowledged_bytes: 0,
         }
     }
 }
@@ -222,8 +224,8 @@ impl Branch {
                 self.links.send(peer, backoff.encode(self.links.features(peer)));
             }
             ErrandKind::Measure => self.measures = true,
-            ErrandKind::Heard(bytes) => {
-                self.unheard_bytes = self.unheard_bytes.saturating_sub(bytes);
+            ErrandKind::Acknowledged(bytes) => {
+                self.unacknowledged_bytes = self.unacknowledged_bytes.saturating_sub(bytes);
             }
         }
     }
@@ -250,7 +252,7 @@ impl Branch {
     }
 
     fn hear(&mut self, osd: OsdId, mut event: ConnectionEvent) {
-        if self.unheard_bytes >= COPY_UNHEARD_BYTES
+        if self.unacknowledged_bytes >= COPY_UNACKNOWLEDGED_BYTES
             && let ConnectionEvent::Message(message) = &mut event
         {
             copy_short_parts(message);
@@ -282,7 +284,7 @@ impl Branch {
 
     fn tell(&mut self, kind: ReportKind) {
         let report = Report::new(kind);
-        self.unheard_bytes = self.unheard_bytes.saturating_add(report.bytes);
+        self.unacknowledged_bytes = self.unacknowledged_bytes.saturating_add(report.bytes);
         self.reports.push(report);
     }
 
@@ -290,7 +292,7 @@ impl Branch {
     /// links. Those that it is receiving already are taken.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        self.unheard_bytes < UNHEARD_BYTES_MAX
+        self.unacknowledged_bytes < UNACKNOWLEDGED_BYTES_MAX
     }
 
     /// Reports the load of this core, if the client has asked. `used` gives the CPU time that the

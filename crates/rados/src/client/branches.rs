@@ -64,7 +64,7 @@ impl Client {
         let mut did = false;
         while let Some((branch, Report { kind, bytes })) = self.reports.pop_front() {
             did = true;
-            self.places.heard(branch, bytes);
+            self.places.taken(branch, bytes);
             match kind {
                 ReportKind::Link { osd, session, event } => {
                     if self.places.is_current(osd, branch, session) {

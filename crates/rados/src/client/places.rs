@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use fieldstone_crush::OsdId;
 
 use super::balance;
-use super::branch::{BranchId, CoreLoad, Errand, ErrandKind, HEARD_STEP_BYTES};
+use super::branch::{ACKNOWLEDGED_STEP_BYTES, BranchId, CoreLoad, Errand, ErrandKind};
 use crate::Nanos;
 use crate::auth::wire::TicketBlob;
 
@@ -59,8 +59,8 @@ pub(super) struct Places {
     /// OSDs whose links belong on a branch.
     assigned: BTreeMap<OsdId, BranchId>,
     errands: Vec<Vec<Errand>>,
-    /// Bytes of reports of each branch that it was not told to be heard.
-    heard_bytes: Vec<u64>,
+    /// Bytes of reports that the client has taken and not yet acknowledged, of each branch.
+    taken_bytes: Vec<u64>,
     /// The client's core, then the branches.
     pub(super) loads: Vec<Load>,
     /// When the last question for loads was asked.
@@ -76,7 +76,7 @@ pub(super) struct Places {
 impl Places {
     pub(super) fn set_branches(&mut self, count: u16) {
         self.errands.resize_with(count.into(), Vec::new);
-        self.heard_bytes.resize(count.into(), 0);
+        self.taken_bytes.resize(count.into(), 0);
         self.loads.resize_with(usize::from(count) + 1, Load::default);
     }
 
@@ -156,13 +156,13 @@ impl Places {
         place.branch
     }
 
-    /// A report of so many bytes was heard. The branch is told now and then.
-    pub(super) fn heard(&mut self, branch: BranchId, bytes: u64) {
-        let Some(heard) = self.heard_bytes.get_mut(usize::from(branch.0)) else { return };
-        *heard = heard.saturating_add(bytes);
-        if *heard >= HEARD_STEP_BYTES {
-            let heard = std::mem::take(heard);
-            self.errand(branch, ErrandKind::Heard(heard));
+    /// The client has taken a report of so many bytes. It acknowledges many of them at once.
+    pub(super) fn taken(&mut self, branch: BranchId, bytes: u64) {
+        let Some(taken) = self.taken_bytes.get_mut(usize::from(branch.0)) else { return };
+        *taken = taken.saturating_add(bytes);
+        if *taken >= ACKNOWLEDGED_STEP_BYTES {
+            let taken = std::mem::take(taken);
+            self.errand(branch, ErrandKind::Acknowledged(taken));
         }
     }
 

@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 20;
 
 /// What was heard of a request.
 #[derive(Clone, Copy, Default)]
-struct Heard {
+struct Progress {
     progress: Option<(u64, u64)>,
     result: Option<i32>,
 }
@@ -36,7 +36,7 @@ struct Heard {
 #[derive(Default)]
 pub(crate) struct Asking {
     next: Cell<u64>,
-    under_way: RefCell<BTreeMap<u64, Heard>>,
+    under_way: RefCell<BTreeMap<u64, Progress>>,
     /// Something was heard.
     changed: Event,
 }
@@ -70,7 +70,7 @@ impl Core {
             self.check()?;
             let number = self.asking.next.get() + 1;
             self.asking.next.set(number);
-            self.asking.under_way.borrow_mut().insert(number, Heard::default());
+            self.asking.under_way.borrow_mut().insert(number, Progress::default());
             let result = self.ask(number, work, &mut asked, &mut *progress).await;
             self.asking.under_way.borrow_mut().remove(&number);
             match result?.map(|result| Errno(result.saturating_neg())) {
@@ -121,7 +121,7 @@ impl Core {
                 self.check()?;
                 let changed = self.asking.changed.next();
                 let heard = self.asking.under_way.borrow().get(&number).copied();
-                let Heard { progress: far, result } = heard.unwrap_or_default();
+                let Progress { progress: far, result } = heard.unwrap_or_default();
                 if result.is_some() {
                     return Ok(result);
                 }

@@ -16,7 +16,7 @@ pub enum Command {
     Selftest(selftest::Args),
     /// Count the cycles of the device's operations.
     Bench(bench::fpga::Args),
-    /// Show the FPGA resources of each unit, as Yosys counted them, beside the papers' figures.
+    /// Show the FPGA resources of each unit, as Yosys counted them, next to the papers' figures.
     Report(report::Args),
 }
 

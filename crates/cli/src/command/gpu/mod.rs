@@ -13,7 +13,7 @@ pub enum Command {
     Info(info::Args),
     /// Run random jobs on the card and on the CPU, and compare the results.
     Selftest(selftest::Args),
-    /// Measure the card beside its own copy, its link, and the CPU.
+    /// Measure the card, and compare it with its own copy, its link, and the CPU.
     Bench(bench::gpu::Args),
 }
 

@@ -94,15 +94,15 @@ fn total(reports: &[Report]) -> u64 {
 fn an_osd_that_floods_a_branch_is_held_back() {
     let (mut branch, mut flood) = Flood::new();
     let sent = flood.fill(&mut branch, 1000);
-    let most = UNHEARD_BYTES_MAX + 2 * MESSAGE_BYTES as u64;
+    let most = UNACKNOWLEDGED_BYTES_MAX + 2 * MESSAGE_BYTES as u64;
     let reports = branch.take_reports();
     let told = total(&reports);
-    assert!((UNHEARD_BYTES_MAX..most).contains(&(told + REPORT_BYTES_MIN)), "{told}");
+    assert!((UNACKNOWLEDGED_BYTES_MAX..most).contains(&(told + REPORT_BYTES_MIN)), "{told}");
     assert!(sent < 260, "{sent} messages were taken");
     // Those that were on their way stay in the link, and no report comes.
     assert!(!branch.run(NOW) && branch.take_reports().is_empty());
-    // The client has heard a part.
-    branch.take(vec![Errand(ErrandKind::Heard(HEARD_STEP_BYTES))]);
+    // The client has acknowledged a part.
+    branch.take(vec![Errand(ErrandKind::Acknowledged(ACKNOWLEDGED_STEP_BYTES))]);
     branch.run(NOW);
     assert!(branch.wants_input());
     let more = flood.fill(&mut branch, 1000);
@@ -119,24 +119,24 @@ fn short_messages_are_not_taken_for_cheap() {
         flood.exchange(&mut branch);
         count += 1;
     }
-    assert!(count <= UNHEARD_BYTES_MAX / REPORT_BYTES_MIN, "{count}");
+    assert!(count <= UNACKNOWLEDGED_BYTES_MAX / REPORT_BYTES_MIN, "{count}");
 }
 
 /// A receive buffer is longer than the messages in it. It is free again while the client is slow.
 #[test]
-fn short_messages_keep_no_receive_buffer_while_much_is_unheard() {
+fn short_messages_keep_no_receive_buffer_while_much_is_unacknowledged() {
     let (mut branch, mut flood) = Flood::new();
     let mut kept = 0;
     loop {
-        let unheard = branch.unheard_bytes;
+        let unacknowledged = branch.unacknowledged_bytes;
         let front = Bytes::from_static(&[7; 4096]);
         flood.server.send(Message::new(MessageKind::OsdMap, 4, 1, front));
         let buffer = flood.exchange(&mut branch);
         if buffer.is_unique() {
-            assert!(unheard >= COPY_UNHEARD_BYTES, "{unheard}");
+            assert!(unacknowledged >= COPY_UNACKNOWLEDGED_BYTES, "{unacknowledged}");
             break;
         }
-        assert!(unheard < COPY_UNHEARD_BYTES, "{kept} buffers are kept");
+        assert!(unacknowledged < COPY_UNACKNOWLEDGED_BYTES, "{kept} buffers are kept");
         kept += 1;
     }
     assert!(kept > 0, "a client that hears everything in time costs no copy");
@@ -149,7 +149,7 @@ fn short_messages_keep_no_receive_buffer_while_much_is_unheard() {
 }
 
 #[test]
-fn the_client_tells_what_it_has_heard() {
+fn the_client_tells_what_it_has_acknowledged() {
     let options = ClientOptions {
         monitors: vec![addresses()],
         credentials: Credentials::new(Entity::client("admin"), None, [1; 32]),
@@ -173,17 +173,18 @@ fn the_client_tells_what_it_has_heard() {
         // The session is over: what it told is dropped, and counts all the same.
         Report::new(ReportKind::Link { osd: OSD, session: 7, event })
     };
-    let heard = |client: &mut Client| {
+    let acknowledged = |client: &mut Client| {
         client.run(NOW, Time::default());
-        let heard = client.take_errands(BranchId(1)).into_iter().filter_map(|Errand(kind)| {
-            let ErrandKind::Heard(bytes) = kind else { return None };
-            Some(bytes)
-        });
-        heard.collect::<Vec<_>>()
+        let acknowledged =
+            client.take_errands(BranchId(1)).into_iter().filter_map(|Errand(kind)| {
+                let ErrandKind::Acknowledged(bytes) = kind else { return None };
+                Some(bytes)
+            });
+        acknowledged.collect::<Vec<_>>()
     };
-    client.reported(BranchId(1), vec![report(HEARD_STEP_BYTES / 2)]);
-    assert!(heard(&mut client).is_empty());
-    client.reported(BranchId(1), vec![report(HEARD_STEP_BYTES / 2), report(5)]);
-    assert_eq!(heard(&mut client), [HEARD_STEP_BYTES + 2 * REPORT_BYTES_MIN]);
+    client.reported(BranchId(1), vec![report(ACKNOWLEDGED_STEP_BYTES / 2)]);
+    assert!(acknowledged(&mut client).is_empty());
+    client.reported(BranchId(1), vec![report(ACKNOWLEDGED_STEP_BYTES / 2), report(5)]);
+    assert_eq!(acknowledged(&mut client), [ACKNOWLEDGED_STEP_BYTES + 2 * REPORT_BYTES_MIN]);
     assert!(client.take_errands(BranchId(0)).is_empty());
 }

@@ -1,4 +1,4 @@
-//! The distribution as an HTML page: the stored objects of devices and buckets beside their share
+//! The distribution as an HTML page: the stored objects of devices and buckets next to their share
 //! by weight. The page loads nothing and has no script. It follows the reader's colour scheme.
 
 use std::fmt::Write as _;

@@ -102,19 +102,19 @@ impl<C: Entrant, T> Results<C, T> {
     }
 }
 
-/// One turn of a contender.
+/// One cell of a run: a contender measures a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn<C> {
+pub struct Step<C> {
     /// The index of the case.
     pub case: usize,
-    /// Whose turn it is.
+    /// Who measures.
     pub contender: C,
     /// The seed of the addresses.
     pub seed: u64,
 }
 
 /// A run: who takes part, and what was found so far.
-pub struct Turns<'a, C, T> {
+pub struct Interleaving<'a, C, T> {
     /// What may run.
     pub schedule: &'a Schedule<'a, C>,
     /// What was found.
@@ -125,7 +125,7 @@ pub struct Turns<'a, C, T> {
     bar: &'a ProgressBar,
 }
 
-impl<'a, C: Entrant, T> Turns<'a, C, T> {
+impl<'a, C: Entrant, T> Interleaving<'a, C, T> {
     /// A run in which nobody takes part yet.
     pub fn new(schedule: &'a Schedule<'a, C>, signals: &'a Signals, bar: &'a ProgressBar) -> Self {
         Self { schedule, results: Results::default(), present: Vec::new(), signals, bar }
@@ -184,7 +184,7 @@ impl<'a, C: Entrant, T> Turns<'a, C, T> {
         &mut self,
         round: u32,
         title: &str,
-        mut cell: impl FnMut(Turn<C>) -> anyhow::Result<anyhow::Result<T>>,
+        mut cell: impl FnMut(Step<C>) -> anyhow::Result<anyhow::Result<T>>,
     ) -> anyhow::Result<()> {
         for case in 0..self.schedule.cases.len() {
             for contender in self.order(round) {
@@ -194,7 +194,7 @@ impl<'a, C: Entrant, T> Turns<'a, C, T> {
                 let name = &self.schedule.cases[case];
                 self.say(format!("{title}: {name} {}", contender.name()));
                 let seed = u64::from(round) * 1000 + case as u64;
-                match cell(Turn { case, contender, seed })? {
+                match cell(Step { case, contender, seed })? {
                     Ok(cell) => self.results.cells.entry((case, contender)).or_default().push(cell),
                     Err(error) => {
                         let error = error.context(name.clone());
@@ -257,13 +257,14 @@ mod tests {
         let schedule = schedule(&[]);
         let signals = Signals::install().expect("signals");
         let bar = ProgressBar::hidden();
-        let mut turns: Turns<'_, Who, u32> = Turns::new(&schedule, &signals, &bar);
-        turns.present = BOTH.to_vec();
+        let mut interleaving: Interleaving<'_, Who, u32> =
+            Interleaving::new(&schedule, &signals, &bar);
+        interleaving.present = BOTH.to_vec();
         let mut seen = Vec::new();
-        turns
-            .round(1, "second", |turn| {
-                seen.push((turn.case, turn.contender, turn.seed));
-                if turn.case == 1 && turn.contender == Who::Theirs {
+        interleaving
+            .round(1, "second", |step| {
+                seen.push((step.case, step.contender, step.seed));
+                if step.case == 1 && step.contender == Who::Theirs {
                     return Ok(Err(anyhow::anyhow!("it burns")));
                 }
                 Ok(Ok(7))
@@ -272,10 +273,11 @@ mod tests {
         use Who::{Ours, Theirs};
         let cells = [(0, Theirs), (0, Ours), (1, Theirs), (1, Ours), (2, Ours)];
         assert_eq!(seen, cells.map(|(case, who)| (case, who, 1000 + case as u64)));
-        assert_eq!(turns.results.missing_text(), "not measured: theirs: b: it burns\n");
-        assert_eq!(turns.results.rounds(1, Theirs), None);
-        assert_eq!(turns.results.rounds(2, Ours), Some([7].as_slice()));
-        let broken = turns.round(0, "first", |_| Err(anyhow::anyhow!("the cluster is gone")));
+        assert_eq!(interleaving.results.missing_text(), "not measured: theirs: b: it burns\n");
+        assert_eq!(interleaving.results.rounds(1, Theirs), None);
+        assert_eq!(interleaving.results.rounds(2, Ours), Some([7].as_slice()));
+        let broken =
+            interleaving.round(0, "first", |_| Err(anyhow::anyhow!("the cluster is gone")));
         assert!(broken.is_err(), "such an error ends the run");
     }
 
