@@ -6,6 +6,7 @@
  *     ram:SIZE     memory that lives as long as the device: ram:64M. A multiple of 512 bytes
  *     file:PATH    a file or a block device
  *     DIR/VOLUME   a volume of the pool in the folder DIR
+ *     ceph:POOL/IMAGE[@SNAPSHOT][?OPTIONS]   an image of a Ceph cluster (docs/ceph.md)
  *
  * The same layers as in the server are in front of the store. Opening starts the threads that the
  * options name as `cores`: one by default. One of them, the core of the device, runs the layers,

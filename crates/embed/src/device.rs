@@ -86,11 +86,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens a device by a target of `fieldstone serve`: `ram:SIZE`, `file:PATH`, or `DIR/VOLUME`
-    /// for a volume of the pool in the folder `DIR`. Starts a thread for each of the
-    /// [cores](Options::cores), and for a volume also the nodes of the pool that no other process
-    /// runs. Waits until the device is open. Without [`Options::open_timeout`] that may take as
-    /// long as too few of the pool's nodes answer.
+    /// Opens a device by a target of `fieldstone serve`: `ram:SIZE`, `file:PATH`,
+    /// `ceph:POOL/IMAGE`, or `DIR/VOLUME` for a volume of the pool in the folder `DIR`. Starts a
+    /// thread for each of the [cores](Options::cores), and for a volume also the nodes of the pool
+    /// that no other process runs. Waits until the device is open. Without
+    /// [`Options::open_timeout`] that may take as long as too few of the pool's nodes answer.
     ///
     /// # Errors
     /// The target or a layer is invalid, the core does not start, the store cannot be opened, or it

@@ -63,7 +63,7 @@ pub struct Kind {
 }
 
 /// The kinds, in the order of a device's list.
-pub const KINDS: [Kind; 10] = [
+pub const KINDS: &[Kind] = &[
     Kind {
         name: "meter",
         summary: "counts requests, bytes and errors, and times the stages",
@@ -240,7 +240,7 @@ impl LayerOptions {
     /// As [`LayerOptions::add`], which has already tried the same options.
     pub fn make(&self) -> Result<Vec<Box<dyn Layer>>, SettingError> {
         let mut layers = Vec::new();
-        for kind in &KINDS {
+        for kind in KINDS {
             let chosen = self.chosen.iter().find(|settings| settings.layer() == kind.name);
             let there = chosen.is_some() || kind.default;
             if !there || self.left_out.contains(&kind.name) {
