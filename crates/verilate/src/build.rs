@@ -9,7 +9,7 @@
 //! files = ["../crush_ln.sv"]         # relative to the list, packages before their users
 //! parameters = { LANES = 16 }        # numbers, or strings given to Verilator as they are
 //! coverage = true                    # count lines; also switches assertions on
-//! debug_coverage = true              # the same, in debug builds only
+//! debug_assertions = true            # check assertions, in debug builds only
 //! trace = true                       # can write waves
 //! ```
 //!
@@ -46,16 +46,16 @@ struct Entry {
     #[serde(default)]
     coverage: bool,
     #[serde(default)]
-    debug_coverage: bool,
+    debug_assertions: bool,
     #[serde(default)]
     trace: bool,
 }
 
 impl Entry {
-    /// True if lines are counted and assertions are checked.
+    /// True if assertions are checked.
     fn is_checked(&self) -> bool {
         let is_debug = || env::var("PROFILE").is_ok_and(|profile| profile == "debug");
-        self.coverage || (self.debug_coverage && is_debug())
+        self.coverage || (self.debug_assertions && is_debug())
     }
 }
 
@@ -134,7 +134,7 @@ impl Verilator {
         command.args(["--cc", "-O3", "--x-assign", "unique", "--x-initial", "unique", "-Wall"]);
         command.args(["--timescale", "1ns/1ns", "--output-split", "20000"]);
         command.arg(if entry.is_checked() { "--assert" } else { "--no-assert" });
-        if entry.is_checked() {
+        if entry.coverage {
             command.arg("--coverage-line");
         }
         if entry.trace {
@@ -159,28 +159,43 @@ impl Verilator {
         Err(failed(format!("{out}{err}")))
     }
 
-    /// Compiles Verilator's output for one design.
+    /// Compiles Verilator's output for one design. The files `…__Slow.cpp`, nearly half of it, have
+    /// what is executed once, at the start or when waves begin. They are not optimized.
     fn compile(&self, name: &str, work: &Path, library: &str) -> Result<(), BuildError> {
-        let mut build = self.compiler();
-        build.include(work);
         let list = |error| BuildError::File { path: work.to_owned(), error };
-        let mut sources = Vec::new();
+        let (mut slow, mut fast) = (Vec::new(), Vec::new());
         for file in fs::read_dir(work).map_err(list)? {
             let file = file.map_err(list)?;
             let name = file.file_name().to_string_lossy().into_owned();
             if name.ends_with(".cpp") {
+                let sources = if name.ends_with("__Slow.cpp") { &mut slow } else { &mut fast };
                 sources.push((file.metadata().map_err(list)?.len(), name));
             }
         }
-        for (index, files) in batches(sources).iter().enumerate() {
-            let lines: String = files.iter().map(|file| format!("#include \"{file}\"\n")).collect();
-            let batch = work.join(format!("batch_{index}.cc"));
-            write(&batch, &lines)?;
-            build.file(batch);
-        }
         let failed = |error| BuildError::Compiler { design: name.to_owned(), error };
+        let mut build = self.compiler();
+        add_batches(build.include(work).opt_level(0), slow, work, "slow")?;
+        let objects = build.try_compile_intermediates().map_err(failed)?;
+        let mut build = self.compiler();
+        add_batches(build.include(work).objects(objects), fast, work, "fast")?;
         build.try_compile(library).map_err(failed)
     }
+}
+
+/// Adds source files of a folder, given as (bytes, name), to a build.
+fn add_batches(
+    build: &mut cc::Build,
+    sources: Vec<(u64, String)>,
+    folder: &Path,
+    kind: &str,
+) -> Result<(), BuildError> {
+    for (index, files) in batches(sources).iter().enumerate() {
+        let lines: String = files.iter().map(|file| format!("#include \"{file}\"\n")).collect();
+        let batch = folder.join(format!("{kind}_{index}.cc"));
+        write(&batch, &lines)?;
+        build.file(batch);
+    }
+    Ok(())
 }
 
 /// C++ that one run of the compiler takes, if it is more than one file.
@@ -233,7 +248,7 @@ fn ports(header: &str) -> Vec<HeaderPort> {
 
 /// This number changes whenever the shim or the flags change, so that old libraries are not used
 /// for new ones.
-const SHIM_VERSION: u32 = 4;
+const SHIM_VERSION: u32 = 5;
 
 fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
     let name = &entry.name;
@@ -245,7 +260,7 @@ fn shim(entry: &Entry, prefix: &str, ports: &[HeaderPort]) -> String {
             "    case {index}: *port = {{\"{name}\", {value}, {bits}, {input}}}; return 1;"
         );
     }
-    let coverage = if entry.is_checked() {
+    let coverage = if entry.coverage {
         format!(
             "void {name}_write_coverage(void* raw, const char* path) {{
     static_cast<GeneratedModel*>(raw)->context.coveragep()->write(path);
@@ -333,7 +348,7 @@ void {name}_dump_trace(void* raw, uint64_t time) {{
 fn write_static(rust: &mut String, entry: &Entry) {
     let name = &entry.name;
     let upper = name.to_uppercase();
-    let (declared, given) = if entry.is_checked() {
+    let (declared, given) = if entry.coverage {
         (
             format!("    fn {name}_write_coverage(model: *mut c_void, path: *const c_char);\n"),
             format!("Some({name}_write_coverage)"),
