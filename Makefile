@@ -64,12 +64,13 @@ test-build:
 tools: hdl-tools ## NBD clients and Ceph for the scenarios; asks apt for those that are missing
 	tests/install-tools
 
-hdl-tools: ## Verilator and Yosys (Python packages, beside the build's output), for the FPGA device
+hdl-tools: ## Verilator and Yosys (Python packages, in the build's output), for the FPGA device
 	rtl/install-tools $(HDL)
 
-lint: ## Formatting, lengths of lines and lints, denied
+lint: ## Formatting, lengths of lines, links of documents, and lints, denied
 	$(CARGO) fmt --check
 	$(PYTHON) tests/check-lines
+	$(PYTHON) tests/check-links
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # The first step also builds the C libraries, which cargo does not build for their tests.
@@ -81,7 +82,7 @@ rtl: ## Proofs, lint, test benches and line coverage of the RTL; skipped without
 	CARGO="$(CARGO)" rtl/check $(TARGET)
 
 bindings: ## The libraries from C and Python, installed as their users do; skipped where tools are missing
-	tests/bindings
+	CARGO="$(CARGO)" FEATURES="$(FEATURES)" tests/bindings
 
 install-codes: ## The codes as a C library, with header and pkg-config file, into PREFIX (/usr/local)
 	$(call install-library,codes-c,fieldstone_codes)
@@ -131,7 +132,7 @@ ceph-plugin-harness: ceph-plugin
 	for name in fieldstone jerasure isa clay; do \
 		cp $(CEPH_PLUGIN)/libec_fieldstone.so $(CEPH_PLUGIN)/own/libec_$$name.so || exit 1; done
 
-bench-ceph-plugin: ceph-plugin-harness ## The plug-in's rates beside those of Ceph's, in JSON lines
+bench-ceph-plugin: ceph-plugin-harness ## The plug-in's rates and those of Ceph's, in JSON lines
 	$(CEPH_PLUGIN)/bench $(CEPH_PLUGINS) $(CEPH_PLUGIN)/own
 
 # Builds the library $(2) of the crate $(1), and installs it.
@@ -165,7 +166,7 @@ test-ceph: test-build ceph-plugin-for-tests ## Scenarios with real Ceph clusters
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 \
 		$(basename $(notdir $(wildcard tests/ceph_*.py)))
 
-bench: build ## Our numbers beside those of nbdkit and qemu-nbd, one JSON line per row
+bench: build ## Our numbers and those of nbdkit and qemu-nbd, one JSON line per row
 	$(FIELDSTONE) bench nbd
 
 fuzz-smoke: ## A bounded, seeded run of the properties that the fuzz targets check

@@ -1,7 +1,8 @@
 //! The library from C: compiles the test program, the example and the README's program with the
 //! machine's C compiler, against the shared and the static library, and runs them.
 //!
-//! `CC` and `CXX` name other compilers than `cc` and `c++`. Without a compiler a test says
+//! `CC` and `CXX` name other compilers than `cc` and `c++`. `CFLAGS` adds options to C programs:
+//! with `CFLAGS=-fsanitize=address` they run under AddressSanitizer. Without a compiler a test says
 //! `skipped: no C compiler` and passes: a machine with Rust alone can run all tests.
 
 use std::collections::BTreeSet;
@@ -67,6 +68,7 @@ fn build(cc: &str, source: &Path, link: Link, folder: &TempDir) -> PathBuf {
     let mut command = Command::new(cc);
     command.args(["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-pedantic"]);
     command.args(["-Werror", "-O1", "-g", "-pthread"]);
+    command.args(env::var("CFLAGS").unwrap_or_default().split_whitespace());
     command.arg(source).arg("-I").arg(here("include")).arg("-o").arg(&program);
     match link {
         Link::Shared => {
