@@ -97,6 +97,8 @@ def scenario(world):
     except urllib.error.HTTPError as error:
         check(error.code == 404, f"an unknown page gives {error.code}")
 
+    check_turns(pool, url, server)
+
     # With a client connected and nothing to do, the server sleeps.
     wait_until("the log is at rest", lambda: at_rest(server), 60)
     before, began = server.cpu_seconds(), time.monotonic()
@@ -112,6 +114,41 @@ def scenario(world):
     check(offline.get("server") is None, "a server is shown that is not there")
     check(offline["volumes"][0]["live_bytes"] == SIZE, "the offline look sees other data")
     run(FIELDSTONE, "--version")
+
+
+def check_turns(pool, url, server):
+    """The turns of every core: counted, and not longer than the time that has passed."""
+    family = "fieldstone_core_turn"
+    before, used = scrape(url)[1], server.cpu_seconds()
+    handle = connect(server.uri("v"))
+    for at in range(0, 4 * MIB, 4096):
+        handle.pread(4096, at)
+    handle.shutdown()
+    text, after = scrape(url)
+    for name, kind in [("s_total", "counter"), ("_seconds_total", "counter")]:
+        check(f"# TYPE {family}{name} {kind}" in text and f"# HELP {family}{name} " in text, text)
+    server_report = pool.status()["server"]
+    cores, uptime = server_report["cores"], server_report["uptime_ns"] / 1e9
+    check([core["core"] for core in cores] == list(range(len(cores))), f"{cores}")
+    turns = 0
+    for core in cores:
+        label = f'{{core="{core["core"]}"}}'
+        count, busy = (after[f"{family}{name}{label}"] for name in ("s_total", "_seconds_total"))
+        longest, recent = (
+            after[f"{family}_seconds_max{more}{label}"] for more in ("", "_recent")
+        )
+        turns += count - before[f"{family}s_total{label}"]
+        check(0 < recent <= longest <= busy <= uptime, f"core {core}: {recent}, {longest}, {busy}")
+        check(busy / count <= longest, f"a mean turn longer than the longest: {core}")
+        # Status is a later look than the scrape.
+        check(core["turns"] >= count and core["turns_busy_ns"] / 1e9 >= busy * 0.999, f"{core}")
+        check(core["turn_max_ns"] / 1e9 >= longest * 0.999, f"{core}")
+        check(0 < core["turn_max_recent_ns"] <= core["turn_max_ns"], f"{core}")
+        print(f"core {core['core']}: longest turn {longest * 1e3:.2f} ms, {count:.0f} turns")
+    # Each read comes in an event of its own.
+    check(turns >= 1024, f"{turns} turns for 1024 reads, one at a time")
+    busy = sum(core["turns_busy_ns"] for core in cores) / 1e9
+    check(busy > 0.1 * used, f"{busy} s in turns, and {used} s of CPU time")
 
 
 def at_rest(server):

@@ -4,9 +4,13 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use fieldstone_server::report::{
-    EngineReport, IoReport, NodeReport, PoolReport, ProgressReport, ServerReport, VolumeReport,
+    CoreReport, EngineReport, IoReport, NodeReport, PoolReport, ProgressReport, ServerReport,
+    VolumeReport,
 };
 use fieldstone_units::{duration_ns, size};
+
+/// People see turns of a core from this length on. A client notices such a delay.
+const LONG_TURN_NS: u64 = 100_000_000;
 
 /// A pool, its nodes and its volumes, as text.
 pub fn pool_text(report: &PoolReport) -> String {
@@ -31,6 +35,11 @@ pub fn pool_text(report: &PoolReport) -> String {
     }
     if let Some(words) = report.server.as_ref().and_then(parity_memory_text) {
         line(words);
+    }
+    for core in report.server.iter().flat_map(|server| &server.cores) {
+        if let Some(words) = long_turn_text(core) {
+            line(words);
+        }
     }
     if let (Some(provisioned), Some(there)) = (report.provisioned_bytes, report.provisionable_bytes)
     {
@@ -195,6 +204,17 @@ fn parity_memory_text(server: &ServerReport) -> Option<String> {
             size(memory.sums_bytes + memory.products_bytes),
             size(memory.total_bytes),
             memory.denied
+        )
+    })
+}
+
+/// A line about a core that was late for its events a short time ago.
+fn long_turn_text(core: &CoreReport) -> Option<String> {
+    (core.turn_max_recent_ns >= LONG_TURN_NS).then(|| {
+        format!(
+            "core {} was busy for {} without a look at its events, within the last 20 s",
+            core.core,
+            duration_ns(core.turn_max_recent_ns)
         )
     })
 }
@@ -414,6 +434,23 @@ mod tests {
         report.server = Some(ServerReport { parity_memory: memory, ..ServerReport::default() });
         let text = pool_text(&report);
         assert!(text.contains("3 MiB of 64 MiB in use, 7 sums or products found none"), "{text}");
+    }
+
+    #[test]
+    fn a_core_that_was_late_a_short_time_ago_is_named() {
+        let core = |turn_max_recent_ns| CoreReport {
+            core: 3,
+            turn_max_ns: 9_000_000_000,
+            turn_max_recent_ns,
+            ..CoreReport::default()
+        };
+        let cores = vec![core(99_999_999)];
+        let server = ServerReport { cores, ..ServerReport::default() };
+        let mut report = PoolReport { server: Some(server), ..PoolReport::default() };
+        assert!(!pool_text(&report).contains("core 3"));
+        report.server.as_mut().expect("set").cores = vec![core(250_000_000)];
+        let text = pool_text(&report);
+        assert!(text.contains("core 3 was busy for 250"), "{text}");
     }
 
     #[test]

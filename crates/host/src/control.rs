@@ -13,6 +13,7 @@ use crate::frontend::FrontendCounts;
 use crate::message::{Destination, DeviceId, Link, LocalNodeId};
 use crate::node_local::LocalNodeStatus;
 use crate::store::{Call, Mail, Phase};
+use crate::turn_times::TurnSummary;
 use fieldstone_uring::{Counters, Listener, ThreadUsage};
 
 /// A call to a core.
@@ -118,6 +119,8 @@ pub struct CoreSnapshot {
     pub nodes: Vec<LocalNodeStatus>,
     /// Its front-ends.
     pub frontends: Vec<FrontendSnapshot>,
+    /// Its turns.
+    pub turns: TurnSummary,
     /// Counters of its ring.
     pub ring: Counters,
     /// Resources that its thread has used.

@@ -37,6 +37,7 @@
 //! | [`node_local`], [`disk`], [`folder`] | a storage node in this process, its files, its folder |
 //! | [`node_server`] | the connections of other processes to nodes |
 //! | [`node_session`] | a connection to one node, for control calls |
+//! | [`turn_times`] | how long the turns of a core take |
 //! | `pace` | whether a disk keeps pace, so that a core may make a write that can block |
 //! | [`timed_call`] | calls that may hang, with a deadline |
 //! | [`control`] | the control calls and their answers |
@@ -68,6 +69,7 @@ pub mod store;
 pub mod stores;
 pub mod timed_call;
 mod token;
+pub mod turn_times;
 mod wall_clock;
 mod wire_socket;
 pub mod worker;
@@ -99,4 +101,5 @@ pub use stores::{
     FileSpec, FileStatus, NodePlace, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall,
     VolumeSpec, VolumeStatus,
 };
+pub use turn_times::TurnSummary;
 pub use wall_clock::wall_offset_ns;

@@ -38,6 +38,7 @@ use crate::node_server::NodeServer;
 use crate::notices::{Cause, Notices};
 use crate::stores::volume::NodeMail;
 use crate::token::{Kind, split, token};
+use crate::turn_times::TurnTimes;
 use crate::wall_clock::{WallClock, wall_offset_ns};
 use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
 
@@ -75,6 +76,7 @@ pub struct Worker {
     /// When the timer [`Kind::Watch`] is due, if it is set.
     watch_at: Option<Nanos>,
     notices: Notices,
+    turn_times: TurnTimes,
     wall_clock: WallClock,
     draining: Option<mpsc::Sender<()>>,
     /// The core takes no more connections and requests.
@@ -123,6 +125,7 @@ impl Worker {
             next_accept: 0,
             watch_at: None,
             notices: Notices::default(),
+            turn_times: TurnTimes::default(),
             wall_clock,
             draining: None,
             refusing: false,
@@ -140,12 +143,14 @@ impl Worker {
         self.pump();
         while !self.stopping {
             self.reactor.turn(&mut events)?;
-            let now = self.reactor.now();
-            self.tell_wall_clock(now);
+            let begin = self.reactor.now();
+            self.tell_wall_clock(begin);
             for event in events.drain(..) {
-                self.dispatch(event, now);
+                self.dispatch(event, begin);
             }
             self.pump();
+            let end = self.reactor.fresh_now();
+            self.turn_times.note(begin, end);
         }
         self.finish(&mut events)
     }
@@ -568,6 +573,7 @@ impl Worker {
             devices: self.devices.values().map(|device| device.snapshot(with_stats, now)).collect(),
             nodes: self.nodes.values().map(LocalNode::status).collect(),
             frontends: self.frontends.iter().map(snapshot_of).collect(),
+            turns: self.turn_times.summary(now),
             ring: self.reactor.counters(),
             usage: thread_usage(),
         }

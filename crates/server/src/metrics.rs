@@ -16,7 +16,7 @@ use anyhow::anyhow;
 
 use crate::client_limits::{Caller, Callers, Line, Timed};
 use crate::report::{
-    EngineKindReport, IoReport, OpReport, ParityMemoryReport, PoolReport, VolumeReport,
+    CoreReport, EngineKindReport, IoReport, OpReport, ParityMemoryReport, PoolReport, VolumeReport,
 };
 
 /// Largest number of clients at a time.
@@ -212,6 +212,7 @@ pub fn text(reports: &[PoolReport]) -> String {
         out.sample("", seconds(server.cpu_ns));
         out.family("fieldstone_connections", "gauge", "NBD connections open now.");
         out.sample("", server.connections as f64);
+        cores(&mut out, &server.cores);
         parity_memory(&mut out, &server.parity_memory);
     }
     let nodes = labelled(reports, |report| &report.nodes, |node| format!("node=\"{}\"", node.node));
@@ -234,6 +235,29 @@ pub fn text(reports: &[PoolReport]) -> String {
     latencies(&mut out, &all);
     layers(&mut out, &all);
     out.0
+}
+
+/// The turns of the cores: a part that works too long keeps all others of its core waiting.
+fn cores(out: &mut Exposition, cores: &[CoreReport]) {
+    type Field = fn(&CoreReport) -> f64;
+    let fields: [(&str, &str, &str, Field); 4] = [
+        ("turns_total", "counter", "Turns of the core's loop.", |core| core.turns as f64),
+        ("turn_seconds_total", "counter", "Time in turns, without waits for events.", |core| {
+            seconds(core.turns_busy_ns)
+        }),
+        ("turn_seconds_max", "gauge", "Longest turn since the start.", |core| {
+            seconds(core.turn_max_ns)
+        }),
+        ("turn_seconds_max_recent", "gauge", "Longest turn of the last 10 to 20 s.", |core| {
+            seconds(core.turn_max_recent_ns)
+        }),
+    ];
+    for (name, kind, help, field) in fields {
+        out.family(&format!("fieldstone_core_{name}"), kind, help);
+        for core in cores {
+            out.sample(&format!("core=\"{}\"", core.core), field(core));
+        }
+    }
 }
 
 /// The memory for parity that the nodes of the process make.
@@ -547,6 +571,14 @@ mod tests {
             volumes: vec![volume],
             server: Some(crate::report::ServerReport {
                 parity_memory: ParityMemoryReport { sums_bytes: 5, ..Default::default() },
+                cores: vec![CoreReport {
+                    core: 3,
+                    turns: 7,
+                    turns_busy_ns: 9_000_000,
+                    turn_max_ns: 2_500_000,
+                    turn_max_recent_ns: 1_500_000,
+                    ..CoreReport::default()
+                }],
                 ..Default::default()
             }),
             ..PoolReport::default()
@@ -554,6 +586,12 @@ mod tests {
         let one = text(std::slice::from_ref(&report));
         assert!(one.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one}");
         assert!(one.contains("fieldstone_parity_memory_bytes{use=\"sums\"} 5\n"), "{one}");
+        let turns = [("turns_total", "7"), ("turn_seconds_total", "0.009")];
+        let longest = [("turn_seconds_max", "0.0025"), ("turn_seconds_max_recent", "0.0015")];
+        for (name, value) in turns.into_iter().chain(longest) {
+            let line = format!("fieldstone_core_{name}{{core=\"3\"}} {value}\n");
+            assert!(one.contains(&line), "{line} is not in {one}");
+        }
         assert!(one.contains("fieldstone_requests_total{volume=\"a\\\"b\",op=\"read\"} 3\n"));
         assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
         let waited = "fieldstone_layer{volume=\"a\\\"b\",layer=\"luks\",counter=\"waited\"} 7\n";

@@ -1,9 +1,11 @@
 //! Tests of the host, most of them with nodes in real folders.
 
+mod bounds;
 mod common;
 mod example;
 mod folders;
 mod frontends;
 mod keys;
 mod links;
+mod scripted;
 mod sessions;

@@ -93,10 +93,15 @@ impl ServerReport {
         let reports: Vec<CoreReport> = cores
             .iter()
             .map(|core| CoreReport {
+                core: core.core as u64,
                 user_ns: core.usage.user.0,
                 system_ns: core.usage.system.0,
                 enters: core.ring.enters,
                 operations: core.ring.sqes,
+                turns: core.turns.turns,
+                turns_busy_ns: core.turns.busy.0,
+                turn_max_ns: core.turns.longest.0,
+                turn_max_recent_ns: core.turns.longest_recent.0,
             })
             .collect();
         let nbd =

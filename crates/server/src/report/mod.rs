@@ -81,6 +81,9 @@ pub struct ParityMemoryReport {
 /// One core of a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CoreReport {
+    /// Its number, from 0.
+    #[serde(default)]
+    pub core: u64,
     /// CPU time in user mode.
     pub user_ns: u64,
     /// CPU time in the kernel.
@@ -89,6 +92,18 @@ pub struct CoreReport {
     pub enters: u64,
     /// Operations handed to the kernel.
     pub operations: u64,
+    /// Turns of its loop since the start. A turn is the work between two waits for events.
+    #[serde(default)]
+    pub turns: u64,
+    /// Time that it spent in turns.
+    #[serde(default)]
+    pub turns_busy_ns: u64,
+    /// The longest turn since the start. The core did nothing else meanwhile.
+    #[serde(default)]
+    pub turn_max_ns: u64,
+    /// The longest turn of the last 10 to 20 seconds.
+    #[serde(default)]
+    pub turn_max_recent_ns: u64,
 }
 
 /// A node.
