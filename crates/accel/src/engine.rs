@@ -8,12 +8,21 @@ use fieldstone_buf::AlignedBuf;
 
 use crate::verify::Verifier;
 use crate::{
-    Counters, Device, Job, JobCompletion, JobId, JobKind, SoftwareEngine, SubmissionQueueId,
-    execute,
+    Counters, Device, Job, JobCompletion, JobError, JobId, JobKind, JobOutput, SoftwareEngine,
+    SubmissionQueueId, execute,
 };
 
 /// Wrong results and delays after which the engine gives the device up.
 pub const MAX_DEVICE_FAULTS: u64 = 3;
+
+/// The work of software in one [`Engine::poll`], in bytes of [`Job::software_cost_bytes`]. A poll
+/// that has more to do leaves the rest to the next polls. A job is not divided: a poll does at
+/// least one, and begins none that exceeds what is left.
+///
+/// The caller's core serves no one else meanwhile, so a poll should take less than a millisecond.
+/// One core verifies and codes 5 to 50 GB/s with the wide kernels, and 1 GB/s with slow codes and
+/// CPUs: 1 MiB takes 0.02 to 1 ms.
+pub const POLL_SOFTWARE_BYTES: u64 = 1 << 20;
 
 /// How many smaller jobs may overtake a job that waits for room on the device.
 const OVERTAKEN_MAX: u32 = 16;
@@ -31,6 +40,12 @@ const OVERTAKEN_MAX: u32 = 16;
 /// that has waited for [`Device::limit_ns`]. The device is not late then: other engines may use its
 /// room.
 ///
+/// Software works in [`Engine::poll`], up to [`POLL_SOFTWARE_BYTES`] each time: it verifies the
+/// device's results, and does the jobs that the device did wrong, is late with, or no longer takes.
+/// All this waits in one queue, in order. [`Engine::unfinished`] and [`Engine::deadline_ns`] tell
+/// the caller to poll again. A job that software does from the beginning is done in
+/// [`Engine::submit`]; it overtakes that queue, which every poll makes shorter.
+///
 /// An engine belongs to one reactor or one state machine. It shares no state. It has no clock: its
 /// caller says what time it is, in nanoseconds from any moment.
 #[derive(Default)]
@@ -43,6 +58,8 @@ pub struct Engine {
     waiting: VecDeque<Waiting>,
     /// Results of the device in the present poll; kept to reuse the memory.
     arrived: Vec<JobCompletion>,
+    /// The work of software, in order.
+    pending: VecDeque<Pending>,
     verifier: Verifier,
     /// The name of the device that the engine gave up.
     given_up: Option<String>,
@@ -65,6 +82,24 @@ struct Waiting {
     since_ns: u64,
     /// Jobs that have overtaken this one.
     overtaken: u32,
+}
+
+/// A job that the device no longer has, and that waits for software.
+struct Pending {
+    queue: SubmissionQueueId,
+    id: JobId,
+    job: Job,
+    work: Work,
+}
+
+/// The work of software for a job that the device had.
+enum Work {
+    /// Verify the device's result.
+    Verify(JobOutput),
+    /// Repeat a job whose result is an error or not trusted. Software's result decides.
+    Decide(Result<JobOutput, JobError>),
+    /// Do a job that has no result.
+    Execute,
 }
 
 /// A job that the device has.
@@ -138,15 +173,26 @@ impl Engine {
         self.device.or(self.given_up_device)
     }
 
-    /// Jobs that the device has, and jobs that wait for room there.
+    /// Jobs whose result only a later poll can give: the device has them, they wait for room there,
+    /// or they wait for software.
     #[must_use]
-    pub fn on_device(&self) -> usize {
-        self.on_device.len() + self.waiting.len()
+    pub fn unfinished(&self) -> usize {
+        self.on_device.len() + self.waiting.len() + self.pending.len()
     }
 
-    /// When the device is late with the first of its jobs. `None` if it has none.
+    /// Jobs that wait for software. While there are any, the next poll has work to do.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// When the device is late with the first of its jobs, or 0 if a job waits for software. `None`
+    /// if no job is unfinished.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
+        if !self.pending.is_empty() {
+            return Some(0);
+        }
         let limit_ns = self.device.as_ref().map_or(0, |device| device.limit_ns());
         let waiting = self.waiting.front().map(|job| job.since_ns.saturating_add(limit_ns));
         self.on_device.values().map(|sent| sent.until_ns).chain(waiting).min()
@@ -190,8 +236,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Appends the jobs of `queue` that have finished. Software does the jobs that the device is
-    /// late with.
+    /// Appends the jobs of `queue` that have finished. Software works on the jobs of all queues, up
+    /// to [`POLL_SOFTWARE_BYTES`].
     pub fn poll(
         &mut self,
         now_ns: u64,
@@ -199,6 +245,21 @@ impl Engine {
         completions: &mut Vec<JobCompletion>,
     ) {
         self.software.poll(queue, completions);
+        if self.device.is_some() {
+            self.poll_device(now_ns, queue);
+        }
+        let mut budget_bytes = POLL_SOFTWARE_BYTES;
+        self.work_off(&mut budget_bytes);
+        if self.counters.device_wrong() + self.delays >= MAX_DEVICE_FAULTS {
+            self.abandon_device();
+            self.work_off(&mut budget_bytes);
+        }
+        self.software.poll(queue, completions);
+    }
+
+    /// Takes the device's results for `queue`, gives up the jobs that it is late with, and gives it
+    /// the jobs that wait for room.
+    fn poll_device(&mut self, now_ns: u64, queue: SubmissionQueueId) {
         let Some(device) = &mut self.device else { return };
         let mut arrived = std::mem::take(&mut self.arrived);
         device.poll(queue, &mut arrived);
@@ -207,16 +268,56 @@ impl Engine {
         }
         for completion in arrived.drain(..) {
             // Software has done a job that was late.
-            let Some(sent) = self.on_device.remove(&(queue, completion.job)) else { continue };
-            completions.push(self.settle(&sent.job, completion));
+            let id = completion.job;
+            let work = completion.result.map_or_else(|e| Work::Decide(Err(e)), Work::Verify);
+            let Some(sent) = self.on_device.remove(&(queue, id)) else { continue };
+            self.pending.push_back(Pending { queue, id, job: sent.job, work });
         }
         self.arrived = arrived;
-        self.repeat_late(now_ns, queue, completions);
+        self.give_up_late(now_ns, queue);
         self.send_waiting(now_ns, queue);
-        self.software.poll(queue, completions);
-        if self.counters.device_wrong() + self.delays >= MAX_DEVICE_FAULTS {
-            self.abandon_device();
-            self.software.poll(queue, completions);
+    }
+
+    /// Does the work of software in order, as far as the budget goes. The results wait in their
+    /// queues, which may exceed their bound.
+    fn work_off(&mut self, budget_bytes: &mut u64) {
+        while let Some(next) = self.pending.front() {
+            let cost_bytes = next.job.software_cost_bytes();
+            let is_first = *budget_bytes == POLL_SOFTWARE_BYTES;
+            if cost_bytes > *budget_bytes && !is_first {
+                return;
+            }
+            *budget_bytes = budget_bytes.saturating_sub(cost_bytes);
+            let Some(pending) = self.pending.pop_front() else { return };
+            let (queue, id) = (pending.queue, pending.id);
+            if let Some(result) = self.work_on(pending) {
+                self.software.keep(queue, JobCompletion { job: id, result });
+            }
+        }
+    }
+
+    /// Does the next step of a job. `None` if another step has to follow, which is then the first
+    /// in the queue.
+    fn work_on(&mut self, pending: Pending) -> Option<Result<JobOutput, JobError>> {
+        let Pending { queue, id, job, work } = pending;
+        match work {
+            Work::Verify(output) if self.verifier.trusts(&job, &output) => Some(Ok(output)),
+            Work::Verify(output) => {
+                let work = Work::Decide(Ok(output));
+                self.pending.push_front(Pending { queue, id, job, work });
+                None
+            }
+            // Software decides on errors, too.
+            Work::Decide(of_device) => {
+                let result = execute(&job);
+                if result != of_device {
+                    let counters = self.counters.kind_mut(job.kind());
+                    counters.device_failures += 1;
+                    counters.device_wrong += u64::from(of_device.is_ok());
+                }
+                Some(result)
+            }
+            Work::Execute => Some(execute(&job)),
         }
     }
 
@@ -226,7 +327,7 @@ impl Engine {
         patient && self.refused_bytes.is_none_or(|refused| bytes < refused)
     }
 
-    /// Gives waiting jobs to the device, as far as there is room. Software does those that the
+    /// Gives waiting jobs to the device, as far as there is room. Leaves to software those that the
     /// device does not take any more, and those that have waited for too long.
     fn send_waiting(&mut self, now_ns: u64, queue: SubmissionQueueId) {
         if self.waiting.is_empty() {
@@ -254,8 +355,8 @@ impl Engine {
         self.waiting = passed;
     }
 
-    /// Software does the waiting jobs that the device does not take any more, and those that have
-    /// waited for too long.
+    /// Leaves to software the waiting jobs that the device does not take any more, and those that
+    /// have waited for too long.
     fn give_up_waiting(&mut self, now_ns: u64) {
         for waiting in std::mem::take(&mut self.waiting) {
             let device = self.device.as_ref().filter(|device| device.takes(&waiting.job));
@@ -265,32 +366,13 @@ impl Engine {
                 continue;
             }
             self.counters.kind_mut(waiting.job.kind()).device_full += 1;
-            self.software.finish(waiting.queue, waiting.id, &waiting.job);
+            let Waiting { queue, id, job, .. } = waiting;
+            self.pending.push_back(Pending { queue, id, job, work: Work::Execute });
         }
     }
 
-    /// The device's result if it is right, else that of software. Software decides on errors too.
-    fn settle(&mut self, job: &Job, completion: JobCompletion) -> JobCompletion {
-        let trusted = |output| self.verifier.trusts(job, output);
-        if completion.result.as_ref().is_ok_and(trusted) {
-            return completion;
-        }
-        let result = execute(job);
-        if result != completion.result {
-            let counters = self.counters.kind_mut(job.kind());
-            counters.device_failures += 1;
-            counters.device_wrong += u64::from(completion.result.is_ok());
-        }
-        JobCompletion { job: completion.job, result }
-    }
-
-    /// Does the jobs of `queue` in software that the device is late with.
-    fn repeat_late(
-        &mut self,
-        now_ns: u64,
-        queue: SubmissionQueueId,
-        completions: &mut Vec<JobCompletion>,
-    ) {
+    /// Leaves to software the jobs of `queue` that the device is late with.
+    fn give_up_late(&mut self, now_ns: u64, queue: SubmissionQueueId) {
         let late =
             self.on_device.range(of_queue(queue)).filter(|(_, sent)| sent.until_ns <= now_ns);
         let late: Vec<(SubmissionQueueId, JobId)> = late.map(|(key, _)| *key).collect();
@@ -301,7 +383,8 @@ impl Engine {
             let counters = self.counters.kind_mut(sent.job.kind());
             counters.device_failures += 1;
             counters.device_late += 1;
-            completions.push(JobCompletion { job: key.1, result: execute(&sent.job) });
+            let (queue, id) = key;
+            self.pending.push_back(Pending { queue, id, job: sent.job, work: Work::Execute });
         }
         // One cause may delay all jobs that the device had at that time.
         let counts = |since_ns| self.delays == 0 || since_ns >= self.delayed_at_ns;
@@ -311,18 +394,18 @@ impl Engine {
         }
     }
 
-    /// Gives the device up, for good, and does its unfinished jobs in software. The results wait in
-    /// their queues (which may exceed their bound this once). Without a device this does nothing.
+    /// Gives the device up, for good, and leaves its unfinished jobs to software, which does them
+    /// in the next polls. Without a device this does nothing.
     pub fn abandon_device(&mut self) {
         let Some(device) = self.device.take() else { return };
         self.given_up = Some(format!("{} (given up)", device.name()));
         for ((queue, id), sent) in std::mem::take(&mut self.on_device) {
             self.counters.kind_mut(sent.job.kind()).device_failures += 1;
-            self.software.finish(queue, id, &sent.job);
+            self.pending.push_back(Pending { queue, id, job: sent.job, work: Work::Execute });
         }
         for Waiting { queue, id, job, .. } in std::mem::take(&mut self.waiting) {
             self.counters.kind_mut(job.kind()).device_full += 1;
-            self.software.finish(queue, id, &job);
+            self.pending.push_back(Pending { queue, id, job, work: Work::Execute });
         }
         self.given_up_device = Some(device);
     }

@@ -15,6 +15,12 @@ pub struct JobId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubmissionQueueId(pub u16);
 
+/// The overhead of a job in software, in [`Job::software_cost_bytes`].
+const JOB_COST_BYTES: u64 = 4 << 10;
+/// The work of one CRUSH mapping, in the same bytes: some microseconds, during which a core codes
+/// some ten KiB.
+const PLACEMENT_COST_BYTES: u64 = 32 << 10;
+
 /// The kinds of jobs, for counters and for devices that do only some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobKind {
@@ -87,6 +93,24 @@ impl Job {
             Self::Place { xs, .. } => 4 * xs.len() as u64,
             Self::Checksum { data, .. } => data.len() as u64,
         }
+    }
+
+    /// The work of one core with the job: the bytes that a coding reads and writes in the same
+    /// time, roughly. Counts the overhead of a job, too.
+    #[must_use]
+    pub fn software_cost_bytes(&self) -> u64 {
+        let work_bytes = match self {
+            Self::Code { map, .. } => {
+                let elements = |counts: &[u32]| counts.iter().map(|count| u64::from(*count)).sum();
+                let inputs: u64 = elements(&map.shape().input_elements);
+                let outputs: u64 = elements(&map.shape().output_elements);
+                let read_bytes = self.input_bytes();
+                read_bytes.saturating_add(read_bytes.saturating_mul(outputs) / inputs.max(1))
+            }
+            Self::Place { xs, .. } => PLACEMENT_COST_BYTES.saturating_mul(xs.len() as u64),
+            Self::Checksum { .. } => self.input_bytes(),
+        };
+        JOB_COST_BYTES.saturating_add(work_bytes)
     }
 }
 

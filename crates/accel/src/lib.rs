@@ -17,6 +17,8 @@
 //! - The submitter chooses a [`JobId`]. A queue of an [`Engine`] never gets the same number twice.
 //! - Every accepted job completes exactly once, on the queue it was submitted to, in any order.
 //! - Queues are bounded. A full queue returns the job; polling makes room.
+//! - For jobs that the device had, one poll of an [`Engine`] does only so much work in software
+//!   ([`POLL_SOFTWARE_BYTES`]).
 //! - No call blocks, waits or reads a clock. The caller of an [`Engine`] says what time it is, and
 //!   software repeats the jobs that the device has for too long.
 //!
@@ -32,6 +34,6 @@ mod verify;
 
 pub use counters::{Counters, KindCounters};
 pub use device::{Device, JobCompletion};
-pub use engine::{Engine, MAX_DEVICE_FAULTS};
+pub use engine::{Engine, MAX_DEVICE_FAULTS, POLL_SOFTWARE_BYTES};
 pub use job::{Job, JobError, JobId, JobKind, JobOutput, Shard, SubmissionQueueId};
 pub use software::{MAX_WAITING_COMPLETIONS, SoftwareEngine, crc32c, execute};

@@ -69,9 +69,8 @@ impl SoftwareEngine {
         Self::default()
     }
 
-    /// Executes a job, regardless of its queue's bound.
-    pub(crate) fn finish(&mut self, queue: SubmissionQueueId, id: JobId, job: &Job) {
-        let completion = JobCompletion { job: id, result: execute(job) };
+    /// Takes a result for the next poll of its queue, regardless of the queue's bound.
+    pub(crate) fn keep(&mut self, queue: SubmissionQueueId, completion: JobCompletion) {
         self.finished.entry(queue).or_default().push_back(completion);
     }
 }
@@ -90,7 +89,7 @@ impl Device for SoftwareEngine {
         if waiting >= MAX_WAITING_COMPLETIONS {
             return Err(job);
         }
-        self.finish(queue, id, &job);
+        self.keep(queue, JobCompletion { job: id, result: execute(&job) });
         Ok(())
     }
 

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use fieldstone_accel::{
     Device, Engine, Job, JobCompletion, JobError, JobId, JobKind, JobOutput, MAX_DEVICE_FAULTS,
-    MAX_WAITING_COMPLETIONS, Shard, SoftwareEngine, SubmissionQueueId, crc32c, execute,
+    MAX_WAITING_COMPLETIONS, POLL_SOFTWARE_BYTES, Shard, SoftwareEngine, SubmissionQueueId, crc32c,
+    execute,
 };
 use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{CrushError, NodeWeight, OsdId, Osds, PoolMap, RuleId, WEIGHT_ONE};
@@ -222,10 +223,10 @@ fn software_does_a_late_job_and_the_late_result_is_dropped() {
     let right = Ok(JobOutput::Checksum(vec![0xe306_9283]));
     engine.submit(0, queue, JobId(1), job()).expect("room");
     engine.submit(50, queue, JobId(2), job()).expect("room");
-    assert_eq!((engine.on_device(), engine.deadline_ns()), (2, Some(100)));
+    assert_eq!((engine.unfinished(), engine.deadline_ns()), (2, Some(100)));
     assert_eq!(poll(&mut engine, 99), []);
     assert_eq!(poll(&mut engine, 100), [(1, right.clone())]);
-    assert_eq!((engine.on_device(), engine.deadline_ns()), (1, Some(150)));
+    assert_eq!((engine.unfinished(), engine.deadline_ns()), (1, Some(150)));
     device.1.store(true, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(
         poll(&mut engine, 200),
@@ -242,12 +243,16 @@ fn software_does_a_late_job_and_the_late_result_is_dropped() {
     for now_ns in 400..410 {
         poll(&mut engine, now_ns);
     }
-    assert_eq!((engine.on_device(), engine.name()), (0, "keeper"), "one cause may delay many jobs");
+    assert_eq!(
+        (engine.unfinished(), engine.name()),
+        (0, "keeper"),
+        "one cause may delay many jobs"
+    );
     engine.submit(410, queue, JobId(7), job()).expect("room");
     engine.submit(450, queue, JobId(8), job()).expect("room");
     assert_eq!(poll(&mut engine, 510), [(7, right.clone()), (8, right)]);
     assert_eq!(engine.name(), "keeper (given up)");
-    assert_eq!((engine.on_device(), engine.deadline_ns()), (0, None));
+    assert_eq!((engine.unfinished(), engine.deadline_ns()), (0, None));
     assert!(engine.take_given_up().is_some() && engine.take_given_up().is_none());
 }
 
@@ -302,7 +307,7 @@ fn coding_jobs_wait_for_room_and_other_jobs_do_not() {
     }
     let sums = Job::Checksum { data: Bytes::from_static(b"x"), block_bytes: 1 };
     engine.submit(0, queue, JobId(9), sums).expect("room");
-    assert_eq!(engine.on_device(), 3, "one works, two wait");
+    assert_eq!(engine.unfinished(), 3, "one works, two wait");
     let poll = |engine: &mut Engine, now_ns| {
         let mut completions = Vec::new();
         engine.poll(now_ns, queue, &mut completions);
@@ -320,7 +325,7 @@ fn coding_jobs_wait_for_room_and_other_jobs_do_not() {
         engine.submit(10, queue, JobId(number), coding(&mut rng)).expect("room");
     }
     assert_eq!(poll(&mut engine, 200), [10, 11, 12]);
-    assert_eq!(engine.on_device(), 0);
+    assert_eq!(engine.unfinished(), 0);
 }
 
 /// A device with a memory for inputs. It finishes one job at each poll, the oldest first.
@@ -398,7 +403,7 @@ fn a_job_that_fits_overtakes_one_that_waits_for_memory_but_not_for_ever() {
     assert_eq!(submit(&mut engine, 4, 400), 4, "refused");
     assert_eq!(submit(&mut engine, 5, 600), 4);
     assert_eq!(submit(&mut engine, 6, 100), 5);
-    assert_eq!(engine.on_device(), 7);
+    assert_eq!(engine.unfinished(), 7);
     assert_eq!(finished(&mut engine, 1), [0], "then the first of those that wait has room");
     assert_eq!(finished(&mut engine, 2), [3]);
     assert_eq!(finished(&mut engine, 3), [6]);
@@ -590,4 +595,156 @@ fn a_device_with_wrong_results_is_given_up() {
         assert_eq!(engine.name() == "liar", number < MAX_DEVICE_FAULTS);
     }
     assert_eq!(engine.name(), "liar (given up)");
+}
+
+/// A device that returns nothing until the test says how: wrong results, or right ones.
+struct Script {
+    room: usize,
+    jobs: Vec<(SubmissionQueueId, JobId, Job)>,
+    answer: Arc<std::sync::Mutex<Option<Answer>>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Right,
+    Wrong,
+}
+
+impl Device for Script {
+    fn name(&self) -> &str {
+        "script"
+    }
+
+    fn takes(&self, _: &Job) -> bool {
+        true
+    }
+
+    fn submit(&mut self, queue: SubmissionQueueId, id: JobId, job: Job) -> Result<(), Job> {
+        if self.jobs.len() == self.room {
+            return Err(job);
+        }
+        self.jobs.push((queue, id, job));
+        Ok(())
+    }
+
+    fn limit_ns(&self) -> u64 {
+        1000
+    }
+
+    fn backlog(&self) -> usize {
+        usize::MAX
+    }
+
+    fn poll(&mut self, queue: SubmissionQueueId, completions: &mut Vec<JobCompletion>) {
+        let Some(answer) = *self.answer.lock().expect("no panic") else { return };
+        for (_, id, job) in self.jobs.extract_if(.., |(of, ..)| *of == queue) {
+            let mut result = execute(&job);
+            if answer == Answer::Wrong
+                && let Ok(JobOutput::Code(shards)) = &mut result
+            {
+                let mut bytes = shards[0].data.to_vec();
+                bytes[0] ^= 1;
+                shards[0].data = bytes.into();
+            }
+            completions.push(JobCompletion { job: id, result });
+        }
+    }
+}
+
+/// How a device leaves its jobs to software.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    /// The caller abandons the device.
+    Abandoned,
+    /// The jobs are late on the device, or have waited too long for room there.
+    Late,
+    /// All results are wrong, and then the engine gives the device up.
+    Wrong,
+    /// All results are right: software verifies them.
+    Right,
+}
+
+#[test]
+fn no_poll_does_more_than_its_budget_and_all_jobs_complete() {
+    const JOBS: u64 = 1000;
+    const INPUT_BYTES: usize = 64 << 10;
+    let other = SubmissionQueueId(1);
+    for left in [Left::Abandoned, Left::Late, Left::Wrong, Left::Right] {
+        let answer = Arc::default();
+        // Half of the jobs wait for room.
+        let room = usize::try_from(JOBS / 2).expect("few");
+        let device = Script { room, jobs: Vec::new(), answer: Arc::clone(&answer) };
+        let mut engine = Engine::with_device(Box::new(device));
+        let job = coding(INPUT_BYTES);
+        let expected = execute(&job);
+        for number in 0..JOBS {
+            // One job of another queue does not get lost behind those of the first queue.
+            let queue = if number == JOBS / 2 { other } else { SubmissionQueueId(0) };
+            engine.submit(0, queue, JobId(number), job.clone()).expect("room");
+        }
+        let total = usize::try_from(JOBS).expect("few");
+        assert_eq!((engine.unfinished(), engine.pending()), (total, 0));
+        let now_ns = match left {
+            Left::Abandoned => {
+                engine.abandon_device();
+                assert_eq!(engine.pending(), total);
+                0
+            }
+            Left::Late => 1000,
+            Left::Wrong => {
+                *answer.lock().expect("no panic") = Some(Answer::Wrong);
+                0
+            }
+            Left::Right => {
+                *answer.lock().expect("no panic") = Some(Answer::Right);
+                1000
+            }
+        };
+        let per_poll = usize::try_from(POLL_SOFTWARE_BYTES / job.software_cost_bytes());
+        let per_poll = per_poll.expect("few");
+        assert!((2..total / 10).contains(&per_poll), "{per_poll} jobs fit in a poll");
+        let (mut seen, mut polls) = (Vec::new(), 0);
+        let mut poll = |engine: &mut Engine, queue| {
+            let (before, mut completions) = (engine.unfinished(), Vec::new());
+            engine.poll(now_ns, queue, &mut completions);
+            let done = before - engine.unfinished();
+            assert!(done <= per_poll, "{left:?}: {done} jobs in a poll");
+            assert!(
+                engine.pending() == 0 || engine.deadline_ns() == Some(0),
+                "{left:?}: the caller has to poll again at once"
+            );
+            assert!(completions.iter().all(|done| done.result == expected), "{left:?}");
+            seen.extend(completions.iter().map(|done| done.job.0));
+        };
+        while engine.unfinished() > 0 {
+            poll(&mut engine, SubmissionQueueId(0));
+            poll(&mut engine, other);
+            polls += 2;
+            assert!(polls <= total, "{left:?}: {} jobs are left", engine.unfinished());
+        }
+        poll(&mut engine, SubmissionQueueId(0));
+        poll(&mut engine, other);
+        assert!(polls >= total / per_poll, "{left:?}: {polls} polls");
+        seen.sort_unstable();
+        assert_eq!(seen, (0..JOBS).collect::<Vec<_>>(), "{left:?}");
+    }
+}
+
+#[test]
+fn software_takes_the_jobs_in_order_and_new_jobs_do_not_starve_them() {
+    let device = Script { room: 3, jobs: Vec::new(), answer: Arc::default() };
+    let mut engine = Engine::with_device(Box::new(device));
+    let queue = SubmissionQueueId(0);
+    // Larger than the budget: one in each poll.
+    let large = coding(2 << 20);
+    for number in 0..6 {
+        engine.submit(0, queue, JobId(number), large.clone()).expect("room");
+    }
+    engine.abandon_device();
+    for (number, next) in (100..).zip(0..6) {
+        let sums = Job::Checksum { data: Bytes::from_static(b"x"), block_bytes: 1 };
+        engine.submit(0, queue, JobId(number), sums).expect("room");
+        assert_eq!(finished(&mut engine, 0), [number, next]);
+    }
+    assert_eq!((engine.unfinished(), engine.deadline_ns()), (0, None));
 }

@@ -162,6 +162,7 @@ impl StoreSpec for VolumeSpec {
             keys: self.keys,
             links,
             engine: self.engine,
+            polled_at: Nanos(0),
             events: Vec::new(),
             done: Vec::new(),
         };
@@ -186,6 +187,8 @@ struct VolumeStore {
     keys: SharedKeys,
     links: Vec<NodeLink>,
     engine: Engine,
+    /// The time of the core's round in which the engine was last polled.
+    polled_at: Nanos,
     /// Kept to reuse its memory.
     events: Vec<RemoteEvent>,
     /// Kept to reuse its memory.
@@ -227,8 +230,14 @@ impl VolumeStore {
         }
     }
 
-    /// Gives the engine's results to the volume. True if there were any.
+    /// Gives the engine's results to the volume. True if there were any. If the engine has left
+    /// work for a later poll, that poll comes in a later round of the core, so that other parts run
+    /// before it.
     fn finish_jobs(&mut self, now: Nanos) -> bool {
+        if self.engine.pending() > 0 && self.polled_at == now {
+            return false;
+        }
+        self.polled_at = now;
         self.engine.poll(now.0, QUEUE, &mut self.done);
         drop_elsewhere(self.engine.take_given_up());
         let any = !self.done.is_empty();
@@ -280,7 +289,7 @@ impl Backend for VolumeStore {
     }
     fn deadline(&self) -> Option<Nanos> {
         // A device has no event of its own: the store asks again in the next turn.
-        if self.engine.on_device() > 0 { Some(Nanos(0)) } else { self.volume.deadline() }
+        if self.engine.unfinished() > 0 { Some(Nanos(0)) } else { self.volume.deadline() }
     }
 }
 
