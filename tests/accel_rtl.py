@@ -19,6 +19,14 @@ from world import ONE_CASE, Skip, check, fieldstone, need, refused, run, wait_un
 SWAPS = 100
 # Of the files: stripes, and bytes of a unit.
 STRIPES, UNIT = 6, 32768
+# Seconds. A turn begins no round after 2 ms (TURN_NS in host/src/worker.rs). A round has at most 16
+# rounds of a device (ROUNDS_MAX in host/src/device.rs), and each asks the model once, which waits
+# up to 0.2 ms for news (RELAX in fpga/src/verilated/mod.rs) and reads a register or two, of about
+# 0.5 ms each. Software verifies for about 1 ms (POLL_SOFTWARE_BYTES in accel/src/engine.rs). That
+# is 25 ms. Each wait may end in the queue for one of two CPUs, behind the model, fio and other
+# scenarios, for some 10 ms: half a second, and again as much for inline writes to a busy disk. A
+# core that waited for jobs had turns of several seconds.
+LONGEST_TURN = 1.0
 
 
 def device_or_skip():
@@ -120,6 +128,7 @@ def load_during_swaps(world):
     check(f"{SWAPS} swaps" in said[0] and "0 failed, 0 wrong" in said[0], said[0])
     check(during_swaps(said) > 1.0, f"the codes stood still during swaps: {said[1]}")
 
+    check_turns(pool)
     engine = {did["kind"]: did for did in pool.volume_status("v")["engine"]["kinds"]}
     print(json.dumps(engine))
     for kind in ("code", "place"):
@@ -130,6 +139,15 @@ def load_during_swaps(world):
     # At rest the clock rests, too.
     wait_until("nothing moves", lambda: idle(server), seconds=60, step=0.2)
     server.stop()
+
+
+def check_turns(pool):
+    """The core does not wait for the device, which takes up to seconds for a job."""
+    for core in pool.status()["server"]["cores"]:
+        longest = core["turn_max_ns"] / 1e9
+        print(f"core {core['core']}: longest turn {longest * 1e3:.1f} ms of {core['turns']}")
+        check(0 < longest <= LONGEST_TURN, f"a turn of {longest} s: {core}")
+        check(core["turns"] > 1000, f"few turns: {core}")
 
 
 def during_swaps(said):

@@ -7,14 +7,16 @@
 //! reaches the other core together.
 //!
 //! A store has at most one branch on a core. The core gives the branch its events and mail, then
-//! calls [`Branch::act`] until it does nothing, and [`Branch::flush`] once. The branch ends when
-//! the store ends it, and at the latest when the store is [released](crate::Store::release).
+//! calls [`Branch::act`] until it does nothing, and [`Branch::flush`] once. A branch that does not
+//! come to an end goes on after the other parts of the core. The branch ends when the store ends
+//! it, and at the latest when the store is [released](crate::Store::release).
 
 use std::fmt::Debug;
 
 use fieldstone_block::Nanos;
 use fieldstone_uring::{Event, Reactor, Token};
 
+use crate::device::ROUNDS_MAX;
 use crate::message::{Core, DeviceId, Message, Router};
 use crate::store::{Mail, StoreIo};
 
@@ -123,16 +125,18 @@ impl Slot {
         self.with(now, router, reactor, |branch, io| branch.mail(mail, io));
     }
 
-    /// Runs the branch until it has no more work. True if it had to run.
+    /// Runs the branch until it has no more work, in at most `ROUNDS_MAX` rounds. True if it had
+    /// to run; the caller then calls again.
     pub(crate) fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
         if !self.dirty {
             return false;
         }
+        let mut is_busy = false;
         self.with(now, router, reactor, |branch, io| {
-            while branch.act(io) {}
+            is_busy = (0..ROUNDS_MAX).all(|_| branch.act(io));
             branch.flush(io);
         });
-        self.dirty = false;
+        self.dirty = is_busy;
         true
     }
 

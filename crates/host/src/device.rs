@@ -79,6 +79,11 @@ fn queue_of(origin: Origin) -> QueueId {
 /// How long a device that closes tries to give the store what layers have, if the store refuses it.
 const LAST_TRIES: Nanos = Nanos::from_ms(10_000);
 
+/// The most rounds of a device or a branch before the other parts of the core run. A round makes
+/// the next one necessary if it has completions, which may let the layers or the store go on: two
+/// to four rounds are usual.
+pub(crate) const ROUNDS_MAX: u32 = 16;
+
 /// A device is being closed.
 struct Closing {
     reply: mpsc::Sender<Result<(), String>>,
@@ -287,12 +292,13 @@ impl Device {
         layer.change(&mut settings).map_err(|error| error.to_string())
     }
 
-    /// Runs the layers and the store until they have no more work. True if the device had to run.
+    /// Runs the layers and the store until they have no more work, in at most `ROUNDS_MAX`
+    /// rounds. True if the device had to run; the caller then calls again.
     pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
         if !std::mem::replace(&mut self.dirty, false) {
             return false;
         }
-        loop {
+        for round in 1.. {
             self.stack.refresh_info();
             let mut busy = self.poll(now);
             if self.opening.is_some() {
@@ -308,6 +314,10 @@ impl Device {
             let mut io = StoreIo { device: self.id, now, reactor, router };
             busy |= self.stack.store_mut().act(&mut io);
             if !busy {
+                break;
+            }
+            if round >= ROUNDS_MAX {
+                self.dirty = true;
                 break;
             }
         }

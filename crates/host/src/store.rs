@@ -15,7 +15,8 @@
 //!
 //! The host gives a store the events of the turn ([`Store::event`], [`Store::mail`], requests).
 //! Then it calls [`Store::act`] and [`Backend::poll`] until neither does anything, and
-//! [`Store::flush`] once. So everything that a turn causes leaves together.
+//! [`Store::flush`] once. So everything that a turn causes leaves together. A store that does not
+//! come to an end goes on in a later round, after the other parts of the core.
 //!
 //! A store that is too much for one core may have [branches](crate::branch) on others.
 

@@ -16,6 +16,15 @@
 //! send for its answers. No request waits for a batch to fill. Disk operations do not wait for the
 //! end of the turn if there are several: the disk works while the core makes its answers.
 //!
+//! # Bounds of a turn
+//!
+//! A turn begins no further round after a time (`TURN_NS`) or a number of rounds (`ROUNDS_MAX`). It
+//! then sends what is ready, and the next turn does not wait: it takes the events that have come,
+//! and goes on. So a part that always has work keeps no socket, timer or message of another part
+//! waiting. Within a round, a device and a branch have a bound of their own
+//! (`device::ROUNDS_MAX`), and so has an engine for the work of software
+//! ([`fieldstone_accel::POLL_SOFTWARE_BYTES`]). [`turn_times`](crate::turn_times) measures turns.
+//!
 //! # Order of destruction
 //!
 //! The reactor is the first field, so it is dropped first. It waits until the kernel has released
@@ -79,6 +88,8 @@ pub struct Worker {
     turn_times: TurnTimes,
     wall_clock: WallClock,
     draining: Option<mpsc::Sender<()>>,
+    /// The turn has ended at a bound, and parts have more work.
+    has_more: bool,
     /// The core takes no more connections and requests.
     refusing: bool,
     stopping: bool,
@@ -88,6 +99,13 @@ pub struct Worker {
 pub const FINISH_TIMEOUT_MS: u64 = 5_000;
 /// A core that ends reports a look at a folder that has taken this long.
 const SLOW_CALL_MS: u64 = 1_000;
+
+/// A turn begins no further round after this time. Turns with a full batch take a few hundred
+/// microseconds, so this bound does not divide their batches.
+const TURN_NS: Nanos = Nanos(2_000_000);
+/// A turn has at most this many rounds. A request needs about six, for its way through a front-end,
+/// a device and a node and back.
+const ROUNDS_MAX: u32 = 64;
 
 /// A timer this late shows that the process was stopped or lacked CPU time.
 const LATE_MS: u64 = 500;
@@ -128,6 +146,7 @@ impl Worker {
             turn_times: TurnTimes::default(),
             wall_clock,
             draining: None,
+            has_more: false,
             refusing: false,
             stopping: false,
         }
@@ -140,15 +159,20 @@ impl Worker {
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Vec::new();
         self.set_housekeeping();
-        self.pump();
+        let begin = self.reactor.fresh_now();
+        self.pump(begin);
         while !self.stopping {
-            self.reactor.turn(&mut events)?;
+            if self.has_more {
+                self.reactor.turn_nowait(&mut events)?;
+            } else {
+                self.reactor.turn(&mut events)?;
+            }
             let begin = self.reactor.now();
             self.tell_wall_clock(begin);
             for event in events.drain(..) {
                 self.dispatch(event, begin);
             }
-            self.pump();
+            self.pump(begin);
             let end = self.reactor.fresh_now();
             self.turn_times.note(begin, end);
         }
@@ -370,10 +394,13 @@ impl Worker {
         }
     }
 
-    /// Runs all parts on this core until no part has more work in this turn.
-    fn pump(&mut self) {
-        loop {
+    /// Runs all parts on this core until no part has more work in this turn, or the turn that began
+    /// at `begin` has reached a bound. Then `has_more` is set.
+    fn pump(&mut self, begin: Nanos) {
+        self.has_more = false;
+        for round in 1.. {
             let now = self.reactor.fresh_now();
+            let is_last = round >= ROUNDS_MAX || now.since(begin) >= TURN_NS;
             let mut busy = self.pump_frontends(now, |frontend, io| frontend.submit(io));
             while let Some(message) = self.router.next_local() {
                 self.deliver(message, now);
@@ -388,14 +415,16 @@ impl Worker {
             for node in self.nodes.values_mut() {
                 busy |= node.pump(now, &mut self.router, &mut self.reactor);
             }
-            if busy {
+            if busy && !is_last {
                 self.reactor.submit_early();
                 continue;
             }
             self.peers.pump(&mut self.router, &mut self.reactor, now, &mut self.notices);
             self.links.pump(&mut self.reactor);
             let again = self.pump_frontends(now, |frontend, io| frontend.flush(io));
-            if !again && self.router.is_quiet() {
+            let has_more = busy || again || !self.router.is_quiet();
+            if !has_more || is_last {
+                self.has_more = has_more;
                 break;
             }
         }

@@ -3,6 +3,7 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -107,6 +108,13 @@ impl Frontend for Probe {
 }
 
 fn start(cores: usize) -> Host {
+    start_with(cores, &[])
+}
+
+/// Starts a host with NBD, the probe, and `more` front-ends.
+pub fn start_with(cores: usize, more: &[&'static FrontendKind]) -> Host {
+    let mut frontends = vec![&fieldstone_host::frontends::nbd::KIND, &KIND];
+    frontends.extend_from_slice(more);
     Host::start(HostConfig {
         cores,
         pin: false,
@@ -115,14 +123,14 @@ fn start(cores: usize) -> Host {
         payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
         parity_memory_bytes: PARITY_MEMORY_BYTES,
         // The probe is not the only front-end, and not the first.
-        frontends: vec![&fieldstone_host::frontends::nbd::KIND, &KIND],
+        frontends,
         nodes: Vec::new(),
     })
     .expect("started")
 }
 
 /// Opens a device in memory.
-fn open(host: &Host) -> DeviceId {
+pub fn open(host: &Host) -> DeviceId {
     let store = Box::new(RamSpec { size_bytes: 1 << 20 });
     let spec = DeviceSpec { name: "ram".to_owned(), store, layers: LayerOptions::default() };
     let (device, opened) = host.handle().open_device(spec);
@@ -130,7 +138,7 @@ fn open(host: &Host) -> DeviceId {
     device
 }
 
-fn request(op: Op, id: u64, data: &'static [u8]) -> Request {
+pub fn request(op: Op, id: u64, data: &'static [u8]) -> Request {
     Request {
         id: RequestId(id),
         op,
@@ -145,7 +153,7 @@ fn request(op: Op, id: u64, data: &'static [u8]) -> Request {
 }
 
 /// Sends a request from every core, and returns the channel for the answers.
-fn ask(
+pub fn ask(
     host: &Host,
     probe: FrontendId,
     device: DeviceId,
@@ -181,6 +189,15 @@ fn requests_of_every_core_come_back_to_who_asked() {
     host.stop().expect("no core failed");
 }
 
+/// Connects to the probe at `path`, and takes its byte.
+pub fn check_greeting(path: &Path) {
+    let mut stream = UnixStream::connect(path).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    let mut greeting = Vec::new();
+    stream.read_to_end(&mut greeting).expect("closed in order");
+    assert_eq!(greeting, b"!");
+}
+
 #[test]
 fn sockets_and_wakeups_reach_the_front_end_that_they_are_for() {
     let folder = tempfile::tempdir().expect("temp");
@@ -192,11 +209,7 @@ fn sockets_and_wakeups_reach_the_front_end_that_they_are_for() {
     assert!(handle.frontend("smoke signals").is_err());
     let listener = Listener::bind(&Address::Unix(path.clone())).expect("free");
     handle.listen(listener, Destination::Frontend(probe));
-    let mut stream = UnixStream::connect(&path).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
-    let mut greeting = Vec::new();
-    stream.read_to_end(&mut greeting).expect("closed in order");
-    assert_eq!(greeting, b"!");
+    check_greeting(&path);
     for index in [40, 2] {
         handle.frontend_mailer(probe, device).wake(index).expect("it runs");
     }
