@@ -179,7 +179,9 @@ int fieldstone_block_open(const char *target, const fieldstone_block_options *op
  */
 int fieldstone_block_close(fieldstone_block *device, fieldstone_block_error *error);
 
-/* The size in bytes; 0 for NULL. */
+/* The present size in bytes; 0 for NULL. It may change while the device is open, for example when
+ * another program resizes an image or makes a volume larger: ask again instead of keeping it. Each
+ * request is checked against the size at the time when the device takes it. Works in a callback. */
 uint64_t fieldstone_block_size(const fieldstone_block *device);
 
 /* Calls that wait. */

@@ -149,7 +149,7 @@ pub unsafe extern "C" fn fieldstone_block_close(device: *mut Block, error: *mut 
     unsafe { guarded(error, body) }
 }
 
-/// The size in bytes; 0 for null.
+/// The present size in bytes; 0 for null.
 ///
 /// # Safety
 /// Null, or a device.

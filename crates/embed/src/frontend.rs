@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fieldstone_block::{BlockError, Completion, Request};
+use fieldstone_block::{BlockError, Completion, Info, Request};
 use fieldstone_host::{
-    Frontend, FrontendCounts, FrontendIo, FrontendKind, FrontendSetup, Submitter, store,
+    DeviceId, Frontend, FrontendCounts, FrontendIo, FrontendKind, FrontendSetup, Submitter, store,
 };
 
 use crate::queue::Attached;
@@ -60,10 +60,14 @@ impl Frontend for EmbedFrontend {
         self.in_flight
     }
 
-    fn mail(&mut self, mail: store::Mail, _: &mut FrontendIo<'_>) {
+    fn mail(&mut self, mail: store::Mail, io: &mut FrontendIo<'_>) {
         match mail.downcast::<Mail>().map(|mail| *mail) {
             Ok(Mail::Attach(queue)) => {
                 self.attached += 1;
+                // The device may have changed since the caller asked for its properties.
+                if let Some(info) = io.device_info(queue.0.device) {
+                    queue.0.set_info(info);
+                }
                 self.queues.insert(queue.0.submitter.place, queue);
             }
             Ok(Mail::Detach(place)) => drop(self.queues.remove(&place)),
@@ -73,6 +77,12 @@ impl Frontend for EmbedFrontend {
 
     fn wake(&mut self, index: u32, _: &mut FrontendIo<'_>) {
         self.woken.push(index);
+    }
+
+    fn device_changed(&mut self, device: DeviceId, info: &Info, _: &mut FrontendIo<'_>) {
+        for Attached(queue) in self.queues.values().filter(|queue| queue.0.device == device) {
+            queue.set_info(info);
+        }
     }
 
     fn complete(&mut self, to: Submitter, completion: Completion) {

@@ -206,6 +206,8 @@ pub(crate) struct Shared {
     pub(crate) device: DeviceId,
     pub(crate) submitter: Submitter,
     read_only: bool,
+    /// The properties of the device. Only the core changes them.
+    info: Mutex<Info>,
     bounds: Bounds,
     mailer: FrontendMailer,
     state: Mutex<State>,
@@ -219,7 +221,6 @@ pub struct Queue {
     shared: Arc<Shared>,
     handle: Handle,
     frontend: FrontendId,
-    info: Info,
 }
 
 impl Queue {
@@ -240,6 +241,7 @@ impl Queue {
             device,
             submitter: Submitter { place, generation: 0 },
             read_only: info.read_only,
+            info: Mutex::new(info),
             bounds,
             mailer: handle.frontend_mailer(frontend, device),
             state: Mutex::new(State {
@@ -257,19 +259,22 @@ impl Queue {
         if !handle.mail_frontend_of(frontend, device, Box::new(mail)) {
             return Err(AttachError::Silent);
         }
-        Ok(Self { shared, handle: handle.clone(), frontend, info })
+        Ok(Self { shared, handle: handle.clone(), frontend })
     }
 
-    /// The properties of the device at the time when the queue was attached.
+    /// The present properties of the device. They may change, for example when another client or
+    /// `fieldstone volume grow` changes the size. After the core has dropped the queue, these are
+    /// the last ones that it knew.
     #[must_use]
-    pub fn info(&self) -> &Info {
-        &self.info
+    pub fn info(&self) -> Info {
+        self.shared.info.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The size of the device in bytes at the time when the queue was attached.
+    /// The present size of the device in bytes: see [`Queue::info`]. The device checks each request
+    /// against its size at that time.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.info.size_bytes
+        self.info().size_bytes
     }
 
     /// Submits a request, and returns at once. If the request is accepted, `on_complete` gets
@@ -433,6 +438,13 @@ impl Shared {
         if state.waiting > 0 {
             self.changed.notify_all();
         }
+    }
+
+    /// The core knows the present properties of the device.
+    pub(crate) fn set_info(&self, info: &Info) {
+        let read_only = info.read_only || self.read_only;
+        let mut present = self.info.lock().unwrap_or_else(PoisonError::into_inner);
+        *present = Info { read_only, ..info.clone() };
     }
 
     /// The core takes the pending requests.

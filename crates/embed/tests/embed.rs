@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fieldstone_block::layers::LayerOptions;
+use fieldstone_block::{Backend, Completion, Info, Nanos, Ram, Request};
 use fieldstone_buf::AlignedBuf;
 use fieldstone_embed::{
     Answer, AttachError, BlockError, Bounds, CallerBuffer, CompletionQueue, DISCARD_BYTES_MAX,
@@ -18,7 +19,7 @@ use fieldstone_embed::{
 };
 use fieldstone_host::{
     DeviceSpec, FrontendCounts, FrontendKind, Host, HostConfig, PARITY_MEMORY_BYTES,
-    PAYLOAD_MEMORY_BYTES, RamSpec, frontends,
+    PAYLOAD_MEMORY_BYTES, Phase, RamSpec, Store, StoreIo, StoreSpec, frontends,
 };
 use fieldstone_uring::Caching;
 
@@ -445,6 +446,77 @@ fn queues_of_a_running_host_stand_beside_its_other_front_ends() {
     assert!(host.handle().drain(TIMEOUT), "nothing is in flight");
     assert_eq!(queues[0].flush(), Err(Error::Device(BlockError::ShuttingDown)));
     drop(queues);
+    host.stop().expect("no core failed");
+}
+
+/// A store in memory whose size is in the shared number.
+#[derive(Clone, Debug)]
+struct Growing(Arc<AtomicU64>);
+
+struct GrowingStore(Ram, Growing);
+
+impl StoreSpec for Growing {
+    fn open(self: Box<Self>, _: &mut StoreIo<'_>) -> Box<dyn Store> {
+        Box::new(GrowingStore(Ram::new(4 << 20), *self))
+    }
+}
+
+impl Backend for GrowingStore {
+    fn info(&self) -> Info {
+        Info { size_bytes: self.1.0.load(Ordering::Relaxed), ..self.0.info() }
+    }
+    fn submit(&mut self, request: Request, now: Nanos) {
+        self.0.submit(request, now);
+    }
+    fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
+        self.0.poll(now, out);
+    }
+    fn deadline(&self) -> Option<Nanos> {
+        self.0.deadline()
+    }
+}
+
+impl Store for GrowingStore {
+    fn kind(&self) -> &'static str {
+        "growing"
+    }
+    fn phase(&self) -> Phase {
+        Phase::Serving
+    }
+    fn close(&mut self) {}
+}
+
+#[test]
+fn a_queue_tells_the_present_size_of_its_device() {
+    let host = host(vec![&KIND]);
+    let size = Arc::new(AtomicU64::new(1 << 20));
+    let store = Box::new(Growing(Arc::clone(&size)));
+    let layers = LayerOptions::default();
+    let spec = DeviceSpec { name: "growing".to_owned(), store, layers };
+    let (device, opened) = host.handle().open_device(spec);
+    let old = opened.recv_timeout(TIMEOUT).expect("answered").expect("opened");
+    let attach = |info: &Info| {
+        let mut info = info.clone();
+        info.read_only = true;
+        Queue::attach(host.handle(), device, info, Bounds::default()).expect("attached")
+    };
+    let queue = attach(&old);
+    assert_eq!(queue.size_bytes(), 1 << 20);
+    let mut byte = [0];
+    let past_the_end = queue.read(1 << 20, &mut byte);
+    assert!(matches!(past_the_end, Err(Error::Device(_))), "{past_the_end:?}");
+    size.store(2 << 20, Ordering::Relaxed);
+    // The device looks at its size whenever it runs.
+    let start = Instant::now();
+    while queue.size_bytes() != 2 << 20 {
+        assert!(start.elapsed() < TIMEOUT, "the size stays {}", queue.size_bytes());
+        queue.read(0, &mut byte).expect("read");
+    }
+    queue.read(1 << 20, &mut byte).expect("read");
+    assert!(queue.info().read_only, "the caller has opened it so");
+    // A queue whose caller asked before the change.
+    assert_eq!(attach(&old).size_bytes(), 2 << 20);
+    drop(queue);
     host.stop().expect("no core failed");
 }
 

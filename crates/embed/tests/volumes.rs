@@ -96,6 +96,13 @@ fn commands_reach_the_pool_while_a_program_has_it() {
     let size_bytes = 2 * SIZE_BYTES;
     let grow = Request::VolumeGrow { name: "v".to_owned(), size_bytes, thin: true };
     assert!(matches!(client.ask(&grow).expect("it grows"), Response::Volumes { .. }));
+    let start = Instant::now();
+    while device.size_bytes() != size_bytes {
+        assert!(start.elapsed() < Duration::from_secs(30), "the program does not hear of it");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    device.write(size_bytes - 5, b"field").expect("it has these bytes now");
+    assert_eq!(&read(&device, size_bytes - 5), b"field");
     let refused = client.ask(&Request::Stop).map(|_| ()).expect_err("only the program's user can");
     assert!(refused.to_string().contains("end that program"), "{refused}");
     device.close().expect("stable");

@@ -114,6 +114,8 @@ pub struct Device {
     has_given_up: bool,
     closing: Option<Closing>,
     timer: Option<Nanos>,
+    /// The properties that the front-ends of all cores know. `None` before the device serves.
+    announced: Option<Info>,
     dirty: bool,
 }
 
@@ -139,6 +141,7 @@ impl Device {
             has_given_up: false,
             closing: None,
             timer: None,
+            announced: None,
             dirty: true,
         }
     }
@@ -322,9 +325,23 @@ impl Device {
             }
         }
         self.stack.store_mut().flush(&mut StoreIo { device: self.id, now, reactor, router });
+        self.announce(router);
         self.answer_calls();
         self.set_timer(reactor);
         true
+    }
+
+    /// Tells the front-ends of all cores the properties of a device that serves, if they do not
+    /// know them. A caller that waits for the opening hears of it later than the front-ends.
+    fn announce(&mut self, router: &mut Router) {
+        let info = self.stack.info();
+        let knows = self.announced.as_ref() == Some(info);
+        if knows || self.announced.is_none() && self.phase() != Phase::Serving {
+            return;
+        }
+        let device = self.id;
+        self.announced = Some(info.clone());
+        router.send_all(|| Message::DeviceInfo { device, info: Some(Box::new(info.clone())) });
     }
 
     /// Polls the store and its layers; only the store, while it opens. A store may have a size
@@ -485,6 +502,8 @@ impl Device {
         let now = reactor.now();
         let mut io = StoreIo { device: self.id, now, reactor, router };
         self.stack.store_mut().release(&mut io);
+        let device = self.id;
+        router.send_all(|| Message::DeviceInfo { device, info: None });
         reactor.cancel_timer(token(Kind::DeviceTimer, self.id.0, 0));
     }
 

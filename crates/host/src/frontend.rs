@@ -23,16 +23,24 @@
 //! devices together, and the answers of a turn leave together. A flush may take output, and so make
 //! room for requests that were held back. Then another round begins.
 //!
+//! # Devices change
+//!
+//! The size of a device may change while it is open. The host tells every front-end on every core
+//! ([`Frontend::device_changed`]), in the turn in which the device changes on the device's core.
+//! [`FrontendIo::device_info`] tells the present properties at any time. So a front-end that learns
+//! of a device later than a change of it misses nothing.
+//!
 //! # Drain and end
 //!
 //! [`Frontend::drain`] ends the taking of requests. The front-end refuses later requests, and still
 //! answers the requests that it has handed over. The drain is over when [`Frontend::in_flight`] is
 //! zero on every core. [`Frontend::close`] is the last call, when the core ends.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use fieldstone_block::{Completion, Nanos, Request};
+use fieldstone_block::{Completion, Info, Nanos, Request};
 use fieldstone_buf::Budget;
 use fieldstone_uring::{Event, Reactor, SendError, Sender, Socket, Token};
 
@@ -134,6 +142,12 @@ pub trait Frontend {
     /// Another thread asks the front-end to look at its place `index`.
     fn wake(&mut self, _index: u32, _io: &mut FrontendIo<'_>) {}
 
+    /// A device has begun to serve, or its properties have changed, for example its size. `info`
+    /// has the present ones. The front-end ignores devices that it does not know. There is no
+    /// default: a front-end that tells its clients a size must tell them of a change, or must say
+    /// in its documentation that clients learn it only when they come again.
+    fn device_changed(&mut self, device: DeviceId, info: &Info, io: &mut FrontendIo<'_>);
+
     /// Takes the answer of a device.
     fn complete(&mut self, to: Submitter, completion: Completion);
 
@@ -178,9 +192,17 @@ pub struct FrontendIo<'a> {
     pub reactor: &'a mut Reactor,
     pub(crate) router: &'a mut Router,
     pub(crate) notices: &'a mut Notices,
+    pub(crate) infos: &'a BTreeMap<DeviceId, Info>,
 }
 
 impl FrontendIo<'_> {
+    /// The properties of a device that serves, of any core, as this core knows them. `None` if it
+    /// does not serve yet or is forgotten.
+    #[must_use]
+    pub fn device_info(&self, device: DeviceId) -> Option<&Info> {
+        self.infos.get(&device)
+    }
+
     /// The core.
     #[must_use]
     pub fn core(&self) -> Core {

@@ -8,8 +8,8 @@
 //! Bounds: most messages belong to a front-end's request in flight (the front-end bounds these; see
 //! `fieldstone_nbd::Limits` for one connection), to a node request in flight (the volume bounds
 //! these), to a request in flight of a store with branches (the store bounds these), or to a
-//! control call. The other messages are few: connections, links, blocking calls and wake-ups. When
-//! a mailbox is full, the rest of its batch waits for a later turn.
+//! control call. The other messages are few: connections, links, blocking calls, changes of
+//! devices and wake-ups. When a mailbox is full, the rest of its batch waits for a later turn.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -256,6 +256,13 @@ pub enum Message {
         /// The index of the place.
         index: u32,
     },
+    /// A device has begun to serve, its properties have changed, or it is forgotten.
+    DeviceInfo {
+        /// The device, of any core.
+        device: DeviceId,
+        /// Its present properties; `None` if it is forgotten.
+        info: Option<Box<block::Info>>,
+    },
     /// A listener has accepted a connection, which will live on this core.
     Accepted(Accepted),
     /// A node's thread for blocking calls has finished a call.
@@ -307,6 +314,13 @@ impl Router {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.local.is_empty()
+    }
+
+    /// Queues a message for every core.
+    pub fn send_all(&mut self, message: impl Fn() -> Message) {
+        for core in 0..self.cores() {
+            self.send(Core(core), message());
+        }
     }
 
     /// A sender to this core's mailbox, for other threads.

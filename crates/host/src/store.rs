@@ -18,6 +18,9 @@
 //! [`Store::flush`] once. So everything that a turn causes leaves together. A store that does not
 //! come to an end goes on in a later round, after the other parts of the core.
 //!
+//! The host reads [`Backend::info`] in each round. If a property has changed, it tells the
+//! front-ends ([`Frontend::device_changed`](crate::Frontend::device_changed)).
+//!
 //! A store that is too much for one core may have [branches](crate::branch) on others.
 
 use std::any::Any;

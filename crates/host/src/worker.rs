@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc;
 
-use fieldstone_block::Nanos;
+use fieldstone_block::{Info, Nanos};
 
 use crate::branch;
 use crate::control::{Control, CoreSnapshot, FrontendSnapshot};
@@ -76,6 +76,8 @@ pub struct Worker {
     frontends: Vec<(&'static FrontendKind, Box<dyn Frontend>)>,
     peers: NodeServer,
     devices: BTreeMap<DeviceId, Device>,
+    /// The properties of all devices that serve, of every core, for front-ends.
+    infos: BTreeMap<DeviceId, Info>,
     /// Parts of stores that live on other cores.
     branches: BTreeMap<DeviceId, branch::Slot>,
     nodes: BTreeMap<u32, LocalNode>,
@@ -136,6 +138,7 @@ impl Worker {
             frontends,
             peers: NodeServer::new(setup.bounds, setup.budget.total_bytes()),
             devices: BTreeMap::new(),
+            infos: BTreeMap::new(),
             branches: BTreeMap::new(),
             nodes,
             links,
@@ -384,6 +387,11 @@ impl Worker {
                 }
             }
             Message::LinkKnown { link, .. } => self.peers.link_known(link),
+            Message::DeviceInfo { device, info: Some(info) } => {
+                self.infos.insert(device, (*info).clone());
+                self.each_frontend(now, |frontend, io| frontend.device_changed(device, &info, io));
+            }
+            Message::DeviceInfo { device, info: None } => drop(self.infos.remove(&device)),
             Message::Accepted(accepted) => self.take_over(accepted, now),
             Message::Blocking(done) => {
                 if let Some(node) = self.nodes.get_mut(&done.node.number) {
@@ -484,8 +492,9 @@ impl Worker {
     ) {
         if let Some((_, frontend)) = self.frontends.get_mut(usize::from(id.0)) {
             let (reactor, router) = (&mut self.reactor, &mut self.router);
-            let notices = &mut self.notices;
-            call(&mut **frontend, &mut FrontendIo { frontend: id, now, reactor, router, notices });
+            let (notices, infos) = (&mut self.notices, &self.infos);
+            let mut io = FrontendIo { frontend: id, now, reactor, router, notices, infos };
+            call(&mut **frontend, &mut io);
         }
     }
 
@@ -497,8 +506,9 @@ impl Worker {
     ) {
         for ((_, frontend), id) in self.frontends.iter_mut().zip((0..).map(FrontendId)) {
             let (reactor, router) = (&mut self.reactor, &mut self.router);
-            let notices = &mut self.notices;
-            call(&mut **frontend, &mut FrontendIo { frontend: id, now, reactor, router, notices });
+            let (notices, infos) = (&mut self.notices, &self.infos);
+            let mut io = FrontendIo { frontend: id, now, reactor, router, notices, infos };
+            call(&mut **frontend, &mut io);
         }
     }
 

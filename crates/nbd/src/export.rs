@@ -125,6 +125,19 @@ impl ExportList {
         Self { has_default: false, ..self }
     }
 
+    /// The same list with another size of the export at `index`.
+    ///
+    /// # Errors
+    /// The protocol cannot express the size.
+    pub fn resized(&self, index: ExportIndex, size_bytes: u64) -> Result<Self, ExportError> {
+        let mut list = self.clone();
+        if let Some(export) = list.exports.get_mut(index.0 as usize) {
+            export.size_bytes = size_bytes;
+            export.check()?;
+        }
+        Ok(list)
+    }
+
     /// The exports in order.
     #[must_use]
     pub fn as_slice(&self) -> &[Export] {

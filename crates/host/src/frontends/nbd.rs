@@ -33,9 +33,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fieldstone_block::{Completion, Nanos};
+use fieldstone_block::{Completion, Info, Nanos};
 use fieldstone_buf::Budget;
-use fieldstone_nbd::{ExportList, Limits, Session, SessionPhase};
+use fieldstone_nbd::{ExportIndex, ExportList, Limits, Session, SessionPhase};
 use slab::Slab;
 
 use crate::connection_table::{
@@ -68,6 +68,32 @@ pub struct Exports {
     pub list: Arc<ExportList>,
     /// Their devices, in the same order.
     pub devices: Vec<DeviceId>,
+}
+
+impl Exports {
+    /// Sets the size of a device's exports. Copies the list if that is a change: connections that
+    /// are open keep their list.
+    fn set_size(self: &mut Arc<Self>, device: DeviceId, size_bytes: u64) {
+        let of_device = |exports: &Self| {
+            let sized = exports.list.as_slice().iter().zip(&exports.devices);
+            let index = sized
+                .into_iter()
+                .position(|(export, of)| *of == device && export.size_bytes != size_bytes);
+            index.and_then(|index| u32::try_from(index).ok()).map(ExportIndex)
+        };
+        while let Some(index) = of_device(self) {
+            match self.list.resized(index, size_bytes) {
+                Ok(list) => {
+                    let (list, devices) = (Arc::new(list), self.devices.clone());
+                    *self = Arc::new(Self { list, devices });
+                }
+                Err(error) => {
+                    tracing::warn!("clients do not get the new size of an export: {error}");
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// Offers exports to connections that come after the return. At the return every core has taken the
@@ -274,10 +300,24 @@ impl Frontend for NbdServer {
         self.mark(place);
     }
 
-    /// Takes the exports for connections that come from now on.
-    fn mail(&mut self, mail: Mail, _: &mut FrontendIo<'_>) {
-        if let Ok(exports) = mail.downcast::<Arc<Exports>>() {
-            self.exports = Some(*exports);
+    /// Takes the exports for connections that come from now on. A device may have changed since the
+    /// list was made.
+    fn mail(&mut self, mail: Mail, io: &mut FrontendIo<'_>) {
+        let Ok(exports) = mail.downcast::<Arc<Exports>>() else { return };
+        let mut exports = *exports;
+        for device in exports.devices.clone() {
+            if let Some(info) = io.device_info(device) {
+                exports.set_size(device, info.size_bytes);
+            }
+        }
+        self.exports = Some(exports);
+    }
+
+    /// Offers the new size to connections that come from now on. The protocol has no message for a
+    /// connection that is open: it keeps its size.
+    fn device_changed(&mut self, device: DeviceId, info: &Info, _: &mut FrontendIo<'_>) {
+        if let Some(exports) = &mut self.exports {
+            exports.set_size(device, info.size_bytes);
         }
     }
 

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use fieldstone_block::{Completion, Nanos, Op};
+use fieldstone_block::{Completion, Info, Nanos, Op};
 use fieldstone_host::store::Mail;
 use fieldstone_host::{
-    Destination, Frontend, FrontendCounts, FrontendIo, FrontendKind, Host, Submitter,
+    Destination, DeviceId, Frontend, FrontendCounts, FrontendIo, FrontendKind, Host, Submitter,
 };
 use fieldstone_uring::{Address, Listener};
 
@@ -31,6 +31,7 @@ impl Frontend for Insatiable {
         0
     }
     fn mail(&mut self, _: Mail, _: &mut FrontendIo<'_>) {}
+    fn device_changed(&mut self, _: DeviceId, _: &Info, _: &mut FrontendIo<'_>) {}
     fn complete(&mut self, _: Submitter, _: Completion) {}
     fn submit(&mut self, _: &mut FrontendIo<'_>) -> bool {
         false

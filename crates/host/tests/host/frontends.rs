@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fieldstone_block::layers::LayerOptions;
-use fieldstone_block::{BlockError, Completion, Op, Payload, Request, RequestId};
+use fieldstone_block::{BlockError, Completion, Info, Op, Payload, Request, RequestId};
 use fieldstone_host::{
     Destination, DeviceId, DeviceSpec, Frontend, FrontendCounts, FrontendId, FrontendIo,
     FrontendKind, Host, HostConfig, PARITY_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES, RamSpec, Submitter,
@@ -69,6 +69,8 @@ impl Frontend for Probe {
     fn wake(&mut self, index: u32, _: &mut FrontendIo<'_>) {
         self.woken += u64::from(index);
     }
+
+    fn device_changed(&mut self, _: DeviceId, _: &Info, _: &mut FrontendIo<'_>) {}
 
     fn complete(&mut self, to: Submitter, completion: Completion) {
         assert_eq!(to.generation, 7 + to.place);

@@ -7,5 +7,6 @@ mod folders;
 mod frontends;
 mod keys;
 mod links;
+mod resize;
 mod scripted;
 mod sessions;

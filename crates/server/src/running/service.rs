@@ -203,8 +203,8 @@ impl Served {
     fn grow(&self, name: &str, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
         let runtime = self.running.runtime();
         let open = runtime.find_open(&self.running.device_name(name))?;
-        self.running.grow(&open, size_bytes, thin)?;
-        runtime.offer_exports(self.server.read_only)
+        // The front-ends hear of the new size from the device.
+        self.running.grow(&open, size_bytes, thin)
     }
 
     fn act(&self, request: Request) -> anyhow::Result<Response> {

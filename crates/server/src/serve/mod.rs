@@ -6,14 +6,12 @@
 
 mod opening;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::bail;
 use fieldstone_console::signals::Signals;
-use fieldstone_host::DeviceId;
 use fieldstone_uring::Listener;
 
 pub use opening::ExportSpec;
@@ -98,7 +96,6 @@ impl Server {
     pub fn wait(&self, signals: &Signals) -> anyhow::Result<()> {
         const STEP: Duration = Duration::from_secs(3);
         const STEP_WHILE_OPENING: Duration = Duration::from_millis(50);
-        let mut sizes = BTreeMap::new();
         loop {
             let opening = self.openings.is_any_new();
             if signals.wait(if opening { STEP_WHILE_OPENING } else { STEP }) {
@@ -116,24 +113,7 @@ impl Server {
             if let Some(reason) = self.runtime.all_failed() {
                 bail!("{reason}");
             }
-            self.offer_resized(&mut sizes)?;
         }
-    }
-
-    /// Offers devices again whose size another program has changed: NBD clients that connect from
-    /// now on get the new size. `sizes` has the sizes of the last look.
-    fn offer_resized(&self, sizes: &mut BTreeMap<DeviceId, u64>) -> anyhow::Result<()> {
-        let snapshot = self.runtime.snapshot();
-        let devices = snapshot.iter().flat_map(|core| &core.devices);
-        let now = devices.map(|found| (found.device, found.info.size_bytes)).collect();
-        let before = std::mem::replace(sizes, now);
-        let resized = |(device, size): (&DeviceId, &u64)| {
-            before.get(device).is_some_and(|before| before != size)
-        };
-        if sizes.iter().any(resized) {
-            self.runtime.offer_exports(self.read_only)?;
-        }
-        Ok(())
     }
 
     /// Stops opening devices and answering clients, and waits for requests in flight.
