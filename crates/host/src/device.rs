@@ -5,9 +5,7 @@
 
 use std::sync::mpsc;
 
-use fieldstone_block::layers::{
-    Cache, CacheStats, Counts, LayerOptions, Meter, Scheduler, SchedulerStats,
-};
+use fieldstone_block::layers::{Counts, LayerOptions, Meter};
 use fieldstone_block::{
     Completion, Counter, Info, Interval, Nanos, Op, OpenFailure, QueueId, Readiness, Request,
     Settings, Stack, Summary, Unanswered, WorkResult,
@@ -32,12 +30,18 @@ pub struct DeviceStats {
     pub oldest_ns: u64,
     /// The latencies of all intervals between stages that were seen.
     pub stages: Vec<(Op, Interval, Summary)>,
-    /// Requests that the scheduler merged and delayed.
-    pub scheduler: SchedulerStats,
-    /// Hits, misses and fill level of the cache.
-    pub cache: CacheStats,
     /// The device's layers. The first is next to the front-ends.
     pub layers: Vec<LayerStatus>,
+}
+
+impl DeviceStats {
+    /// A counter of the first layer with this name; 0 if there is no such layer or counter.
+    #[must_use]
+    pub fn counter(&self, layer: &str, counter: &str) -> u64 {
+        let layer = self.layers.iter().find(|found| found.name == layer);
+        let counters = layer.into_iter().flat_map(|layer| &layer.counters);
+        counters.into_iter().find(|found| found.name == counter).map_or(0, |found| found.value)
+    }
 }
 
 /// A layer of a device.
@@ -273,8 +277,6 @@ impl Device {
             in_flight: self.stack.in_flight(),
             oldest_ns: oldest.map_or(0, |oldest| now.since(oldest.since).0),
             stages: meter.map(|meter| meter.stages().rows().collect()).unwrap_or_default(),
-            scheduler: self.stack.layer().map(Scheduler::stats).unwrap_or_default(),
-            cache: self.stack.layer().map(Cache::stats).unwrap_or_default(),
             layers: layers.collect(),
         }
     }

@@ -60,8 +60,8 @@ pub const OPEN_FILES: u64 = 65_536;
 const OPEN_FILES_ASSUMED: u64 = 1024;
 /// The default size of the memory for payloads.
 pub const PAYLOAD_MEMORY_BYTES: usize = 256 << 20;
-/// The smallest size of the memory for payloads that users may choose: twice the largest NBD
-/// request.
+/// The smallest size of the memory for payloads that users may choose: twice the largest request
+/// that a front-end of this crate takes.
 pub const PAYLOAD_MEMORY_BYTES_MIN: usize = 64 << 20;
 
 /// How long a core may take to end: the time for disk operations under way, the time that the
@@ -101,7 +101,8 @@ pub struct HostConfig {
     pub verify_payload: bool,
     /// Memory for payloads that clients announce and send, and for answers that they have not
     /// taken. All clients of front-ends share it, and the clients of nodes share as much again on
-    /// each core. Each NBD connection has half a MiB in addition.
+    /// each core. A front-end may have some memory for each connection in addition: its
+    /// documentation says how much.
     pub payload_memory_bytes: usize,
     /// Memory for parity that the nodes make ([`ParityMemory`]). All nodes share it.
     pub parity_memory_bytes: usize,

@@ -92,14 +92,14 @@ pub use handle::{
     PAYLOAD_MEMORY_BYTES_MIN,
 };
 pub use keys::SharedKeys;
-pub use message::{Core, Destination, DeviceId, LocalNodeId};
+pub use message::{Core, Destination, DeviceId, LocalNodeId, NodePlace};
 pub use node_local::LocalNodeStatus;
 pub use node_session::{NodeSession, SessionError};
 pub use remote_session::connect_unix;
 pub use store::{Phase, Store, StoreIo, StoreSpec};
 pub use stores::{
-    FileSpec, FileStatus, NodePlace, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall,
-    VolumeSpec, VolumeStatus,
+    FileSpec, FileStatus, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall, VolumeSpec,
+    VolumeStatus,
 };
 pub use turn_times::TurnSummary;
 pub use wall_clock::wall_offset_ns;

@@ -5,27 +5,27 @@
 //! and a message for another core into the batch for that core's mailbox. So there is one code
 //! path, and with one core the parts use no mailbox among themselves.
 //!
-//! Bounds: most messages belong to a front-end's request in flight (the front-end bounds these; see
-//! `fieldstone_nbd::Limits` for one connection), to a node request in flight (the volume bounds
-//! these), to a request in flight of a store with branches (the store bounds these), or to a
-//! control call. The other messages are few: connections, links, blocking calls, changes of
-//! devices and wake-ups. When a mailbox is full, the rest of its batch waits for a later turn.
+//! Bounds: most messages belong to a front-end's request in flight (the front-end bounds these), to
+//! a node request in flight or a request in flight of a store with branches (the store bounds
+//! these), or to a control call. The other messages are few: connections, links, blocking calls,
+//! changes of devices and wake-ups. When a mailbox is full, the rest of its batch waits for a later
+//! turn.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::mpsc;
 
 use fieldstone_block as block;
 use fieldstone_node::{LinkTarget, NodeEvent, PeerId};
-use fieldstone_proto::{NodeIndex, Request};
+use fieldstone_proto::{NodeIndex, Reply, Request};
 
 use crate::branch::BranchSpec;
 use crate::control::Control;
 use crate::disk::BlockingDone;
 use crate::frontend::{FrontendId, Submitter};
 use crate::store::Mail;
-use crate::stores::volume::NodeMail;
-use fieldstone_uring::{SendError, Sender, Socket};
+use fieldstone_uring::{Endpoint, SendError, Sender, Socket};
 
 /// A core of the host, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +67,17 @@ impl fmt::Display for LocalNodeId {
     }
 }
 
+/// The place of a node, as seen from this process.
+#[derive(Clone, Debug)]
+pub enum NodePlace {
+    /// In this process.
+    Here(LocalNodeId),
+    /// At this address.
+    At(Box<Endpoint>),
+    /// At the address that the node's process has written into this folder.
+    Announced(PathBuf),
+}
+
 /// One connection of a client to an in-process node. Each reconnection of a device has a larger
 /// number, which distinguishes late messages of earlier connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,6 +109,19 @@ impl Link {
         let high = u32::try_from(peer.0 >> 32).expect("shifted to 32 bits");
         Self { device: high, attempt: low }
     }
+}
+
+/// A message from an in-process node to its client: a store, the connection of another process, or
+/// another node.
+#[derive(Debug)]
+pub enum NodeMail {
+    /// The link is open: the node runs.
+    Up(NodeIndex, Link),
+    /// The link is down, and its unanswered requests are lost. The node reports [`NodeMail::Up`] on
+    /// the same link when it is back.
+    Down(NodeIndex, Link),
+    /// The node's answer.
+    Reply(NodeIndex, Link, Reply),
 }
 
 /// The origin of a block request: the place where its completion goes.

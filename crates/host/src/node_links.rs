@@ -42,8 +42,7 @@ use fieldstone_proto::{
     Capability, NodeIndex, PoolId, Reply, ReplyBody, Request, RequestBody, Tag,
 };
 
-use crate::message::{Link, LocalNodeId, Message, Router};
-use crate::stores::volume::NodeMail;
+use crate::message::{Link, LocalNodeId, Message, NodeMail, Router};
 use crate::token::{Kind, token};
 use crate::wire_socket::{Broken, QUEUED_BYTES_MAX, WireSocket};
 use fieldstone_uring::{Address, Endpoint, Event, Payload, Reactor};
@@ -325,7 +324,6 @@ impl NodeLinks {
                     tell(found.from, event, router);
                 }
             }
-            NodeMail::Found(..) => {}
         }
     }
 

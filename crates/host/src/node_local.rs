@@ -30,8 +30,7 @@ use fieldstone_proto::{NodeIndex, PoolId, Reply, Request};
 use crate::disk::{BlockingCall, BlockingDone, BlockingOutput, Disk};
 use crate::folder::{NodeFolder, Opening};
 use crate::handle::LocalNodeConfig;
-use crate::message::{Core, DeviceId, Link, LocalNodeId, Message, Router};
-use crate::stores::volume::NodeMail;
+use crate::message::{Core, DeviceId, Link, LocalNodeId, Message, NodeMail, Router};
 use fieldstone_uring::{Event, Reactor};
 
 /// A client of the node: a device, a connection of another process, or a control call.

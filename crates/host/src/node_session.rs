@@ -11,9 +11,8 @@ use fieldstone_proto::{
 use crate::control::Control;
 use crate::folder::{self, FolderError};
 use crate::handle::Handle;
-use crate::message::{Link, LocalNodeId};
+use crate::message::{Link, LocalNodeId, NodePlace};
 use crate::remote_session::RemoteSession;
-use crate::stores::NodePlace;
 use crate::timed_call::within;
 use fieldstone_uring::Address;
 

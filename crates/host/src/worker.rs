@@ -40,12 +40,11 @@ use crate::branch;
 use crate::control::{Control, CoreSnapshot, FrontendSnapshot};
 use crate::device::Device;
 use crate::frontend::{Frontend, FrontendId, FrontendIo, FrontendKind, FrontendSetup, Pressure};
-use crate::message::{Accepted, Core, Destination, DeviceId, Message, Router};
+use crate::message::{Accepted, Core, Destination, DeviceId, Message, NodeMail, Router};
 use crate::node_links::{LocalNodes, NodeLinks};
 use crate::node_local::LocalNode;
 use crate::node_server::NodeServer;
 use crate::notices::{Cause, Notices};
-use crate::stores::volume::NodeMail;
 use crate::token::{Kind, split, token};
 use crate::turn_times::TurnTimes;
 use crate::wall_clock::{WallClock, wall_offset_ns};
@@ -337,7 +336,6 @@ impl Worker {
             }
             Message::ToPeer(NodeMail::Up(_, link)) => self.peers.link_up(link, now),
             Message::ToPeer(NodeMail::Down(_, link)) => self.peers.link_down(link),
-            Message::ToPeer(NodeMail::Found(..)) => {}
             Message::ToNodeLink(mail) => {
                 self.links.mail(mail, &mut self.router, &mut self.reactor);
             }

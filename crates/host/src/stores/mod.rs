@@ -19,7 +19,7 @@ use crate::store::StoreSpec;
 pub use file::{FileSpec, FileStatus};
 pub use ram::RamSpec;
 pub use rbd::{HandedOver, RbdSpec, RbdStatus};
-pub use volume::{NodePlace, VolumeCall, VolumeSpec, VolumeStatus};
+pub use volume::{VolumeCall, VolumeSpec, VolumeStatus};
 
 /// All kinds of stores that a target can name.
 pub const KINDS: &[&StoreKind] = &[&ram::KIND, &file::KIND, &rbd::KIND];

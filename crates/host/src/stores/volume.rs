@@ -10,21 +10,19 @@
 
 mod remote;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use fieldstone_accel::{Counters, Engine, Job, JobCompletion, JobId, SubmissionQueueId, execute};
 use fieldstone_block::{Backend, Completion, Info, Nanos, Request, Settings};
-use fieldstone_proto::{NodeIndex, Reply};
-use fieldstone_uring::Endpoint;
+use fieldstone_proto::NodeIndex;
 use fieldstone_volume::{
     Reach, Status, Volume, VolumeAction, VolumeConfig, VolumeEvent, VolumePhase,
 };
 
 use crate::keys::SharedKeys;
-use crate::message::{Link, LocalNodeId, Message};
+use crate::message::{Link, LocalNodeId, Message, NodeMail, NodePlace};
 use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
-use remote::{RemoteEvent, RemoteNode};
+use remote::{FoundAddress, RemoteEvent, RemoteNode};
 
 /// A volume on nodes.
 #[derive(Debug)]
@@ -52,17 +50,6 @@ pub struct VolumeStatus {
 
 /// The queue of the engine. Each volume has its own engine, so one queue is enough.
 const QUEUE: SubmissionQueueId = SubmissionQueueId(0);
-
-/// The place of a node, as seen from this process.
-#[derive(Clone, Debug)]
-pub enum NodePlace {
-    /// In this process.
-    Here(LocalNodeId),
-    /// At this address.
-    At(Box<Endpoint>),
-    /// At the address that the node's process has written into this folder.
-    Announced(PathBuf),
-}
 
 /// A call to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,21 +114,6 @@ impl VolumeCall {
         settings.finish().map_err(|error| error.to_string())?;
         Ok(call)
     }
-}
-
-/// A message from an in-process node to its client (the store of a volume, or the connection of
-/// another process), or from a thread to the store of a volume.
-#[derive(Debug)]
-pub enum NodeMail {
-    /// The link is open: the node runs.
-    Up(NodeIndex, Link),
-    /// The link is down, and its unanswered requests are lost. The node reports [`NodeMail::Up`] on
-    /// the same link when it is back.
-    Down(NodeIndex, Link),
-    /// The node's answer.
-    Reply(NodeIndex, Link, Reply),
-    /// A thread has read the address of a node's process, for this attempt to connect.
-    Found(NodeIndex, u16, std::io::Result<Box<Endpoint>>),
 }
 
 impl StoreSpec for VolumeSpec {
@@ -213,6 +185,15 @@ impl VolumeStore {
             }
             Some(NodeLink::Remote(remote)) => remote.reconnect(io),
             None => tracing::error!("{} is not of this pool", node),
+        }
+    }
+
+    /// Takes mail of a thread that has read the address of a node.
+    fn found_address(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
+        let Ok(found) = mail.downcast::<FoundAddress>() else { return };
+        let FoundAddress { node, attempt, endpoint } = *found;
+        if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(node.0)) {
+            remote.found(attempt, endpoint, io);
         }
     }
 
@@ -337,7 +318,10 @@ impl Store for VolumeStore {
     }
 
     fn mail(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
-        let Ok(mail) = mail.downcast::<NodeMail>() else { return };
+        let mail = match mail.downcast::<NodeMail>() {
+            Ok(mail) => mail,
+            Err(mail) => return self.found_address(mail, io),
+        };
         match *mail {
             NodeMail::Up(node, link) if self.is_current(node, link) => {
                 self.volume.handle(VolumeEvent::NodeAt(node, Reach::Here), io.now);
@@ -350,11 +334,6 @@ impl Store for VolumeStore {
                 self.volume.handle(VolumeEvent::Reply { node, reply }, io.now);
             }
             NodeMail::Up(..) | NodeMail::Down(..) | NodeMail::Reply(..) => {}
-            NodeMail::Found(node, attempt, endpoint) => {
-                if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(node.0)) {
-                    remote.found(attempt, endpoint, io);
-                }
-            }
         }
     }
 

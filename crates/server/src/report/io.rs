@@ -54,10 +54,10 @@ pub fn io_report(stats: &DeviceStats) -> IoReport {
         oldest_ns: stats.oldest_ns,
         requests: requests.collect(),
         stages,
-        cache_hits: stats.cache.hits,
-        cache_misses: stats.cache.misses,
-        cache_bytes: stats.cache.held_bytes,
-        merged: stats.scheduler.merged,
+        cache_hits: stats.counter("cache", "hits"),
+        cache_misses: stats.counter("cache", "misses"),
+        cache_bytes: stats.counter("cache", "held_bytes"),
+        merged: stats.counter("scheduler", "merged"),
         layers: stats.layers.iter().map(layer_report).collect(),
     }
 }
@@ -72,5 +72,49 @@ fn layer_report(layer: &LayerStatus) -> LayerReport {
             .iter()
             .map(|counter| CounterReport { name: counter.name.to_owned(), value: counter.value })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_block::layers::LayerOptions;
+
+    use super::*;
+
+    /// The names in [`io_report`] are those of the layers: a wrong name would show 0 for ever.
+    #[test]
+    fn the_default_layers_have_the_counters_of_the_report() {
+        let layers = LayerOptions::default().make().expect("defaults are valid");
+        let cache = ["hits", "misses", "held_bytes"].map(|counter| ("cache", counter));
+        for (layer, counter) in cache.into_iter().chain([("scheduler", "merged")]) {
+            let found = layers.iter().find(|found| found.name() == layer).expect(layer);
+            let counters = found.counters();
+            assert!(counters.iter().any(|found| found.name == counter), "{layer}: {counters:?}");
+        }
+    }
+
+    #[test]
+    fn cache_and_scheduler_are_reported_from_their_counters() {
+        let layer = |name, counters: &[(&'static str, u64)]| LayerStatus {
+            name,
+            options: Vec::new(),
+            counters: counters
+                .iter()
+                .map(|(name, value)| fieldstone_block::Counter { name, value: *value })
+                .collect(),
+        };
+        let stats = DeviceStats {
+            layers: vec![
+                layer("read-ahead", &[("hits", 9)]),
+                layer("scheduler", &[("requests", 8), ("merged", 4)]),
+                layer("cache", &[("hits", 1), ("misses", 2), ("held_bytes", 3)]),
+            ],
+            ..DeviceStats::default()
+        };
+        let report = io_report(&stats);
+        let shown = [report.cache_hits, report.cache_misses, report.cache_bytes, report.merged];
+        assert_eq!(shown, [1, 2, 3, 4]);
+        let report = io_report(&DeviceStats::default());
+        assert_eq!((report.cache_hits, report.merged), (0, 0));
     }
 }

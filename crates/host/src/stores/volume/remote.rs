@@ -23,7 +23,7 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::wire::encode_request;
 use fieldstone_proto::{NodeError, NodeIndex, Reply, Request};
 
-use super::{NodeMail, NodePlace};
+use crate::message::NodePlace;
 use crate::store::{Mailer, StoreIo};
 use crate::wire_socket::{Broken, WireSocket};
 use crate::{folder, timed_call};
@@ -45,6 +45,17 @@ pub enum RemoteEvent {
     Down,
     /// The node's answer.
     Reply(Reply),
+}
+
+/// Mail from a thread to the store: the thread has read the address of a node's process, or has
+/// failed.
+pub struct FoundAddress {
+    /// The node.
+    pub node: NodeIndex,
+    /// The attempt to connect that needs the address.
+    pub attempt: u16,
+    /// The address.
+    pub endpoint: std::io::Result<Box<Endpoint>>,
 }
 
 enum State {
@@ -199,7 +210,7 @@ impl RemoteNode {
         // If the core does not take the mail, the time limit of connecting passes, and a new
         // attempt begins.
         let answered = move |endpoint| {
-            mailer.send(Box::new(NodeMail::Found(node, attempt, endpoint)));
+            mailer.send(Box::new(FoundAddress { node, attempt, endpoint }));
         };
         timed_call::begin(&path.to_string_lossy(), read, answered)
     }
