@@ -281,8 +281,8 @@ impl Running {
         .map_err(fail)?;
         let pools = started.into_iter().map(Arc::new).collect();
         let mut running = Self { runtime, pools, control: Vec::new() };
-        let (runtime, read_only) = (Arc::clone(&running.runtime), options.read_only);
-        let info = Arc::new(ServerInfo::new(runtime, Vec::new(), read_only, None));
+        let runtime = Arc::clone(&running.runtime);
+        let info = Arc::new(ServerInfo::new(runtime, Vec::new(), None));
         for pool in &running.pools {
             let served = Served::new(Arc::clone(pool), Arc::clone(&info));
             let control = ControlServer::start(&pool.folder(), Arc::new(served));

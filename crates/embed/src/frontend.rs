@@ -10,8 +10,12 @@ use fieldstone_host::{
 use crate::queue::Attached;
 
 /// Front-end for callers inside the process.
-pub const KIND: FrontendKind =
-    FrontendKind { name: "embed", make: |setup| Box::new(EmbedFrontend::new(setup)) };
+pub const KIND: FrontendKind = FrontendKind {
+    name: "embed",
+    about: "this program, through queues",
+    make: |setup| Box::new(EmbedFrontend::new(setup)),
+    offer: None,
+};
 
 /// Messages to the front-end of a core.
 pub(crate) enum Mail {

@@ -45,6 +45,7 @@ use fieldstone_buf::Budget;
 use fieldstone_uring::{Event, Reactor, SendError, Sender, Socket, Token};
 
 use crate::connection_table::Bounds;
+use crate::handle::Handle;
 use crate::message::{Core, DeviceId, Message, Origin, Router};
 use crate::notices::{Cause, Notices};
 use crate::store::Mail;
@@ -61,10 +62,51 @@ pub struct FrontendId(pub u8);
 /// kind from outside this crate through [`HostConfig::frontends`](crate::HostConfig::frontends).
 #[derive(Clone, Copy)]
 pub struct FrontendKind {
-    /// The name, one word, for `status` and for [`Handle::frontend`](crate::Handle::frontend).
+    /// The name, one word: for `status`, for [`Handle::frontend`](crate::Handle::frontend), and for
+    /// the addresses of `fieldstone serve --listen NAME:ADDR`.
     pub name: &'static str,
+    /// The clients, in a few words, for the help.
+    pub about: &'static str,
     /// Makes a front-end on a core. The call must not block.
     pub make: fn(FrontendSetup) -> Box<dyn Frontend>,
+    /// Offers devices to clients that connect. `None` if clients do not connect: those of a program
+    /// attach to a device by a call.
+    pub offer: Option<Offer>,
+}
+
+/// Offers these devices to clients that connect after the return, instead of those of the call
+/// before.
+pub type Offer = fn(&Handle, &[OfferedDevice]) -> Result<(), OfferError>;
+
+/// An open device, as clients find it.
+#[derive(Clone, Debug)]
+pub struct OfferedDevice {
+    /// The device.
+    pub device: DeviceId,
+    /// The name by which clients ask for it; unique among the devices that are offered.
+    pub name: String,
+    /// Its present properties.
+    pub info: Info,
+    /// Clients may not write, whatever the device can do.
+    pub read_only: bool,
+    /// Clients that ask for no name get this device. That is the first one or none.
+    pub is_default: bool,
+}
+
+/// Why devices were not offered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OfferError {
+    /// The host has no such front-end.
+    #[error(transparent)]
+    NoFrontend(#[from] NoFrontend),
+    /// The front-end's protocol cannot express a device.
+    #[error("{frontend} cannot offer a device: {reason}")]
+    Refused {
+        /// The name of the front-end's kind.
+        frontend: &'static str,
+        /// What the protocol does not allow.
+        reason: String,
+    },
 }
 
 impl fmt::Debug for FrontendKind {

@@ -437,6 +437,12 @@ impl Handle {
         id.map(FrontendId).ok_or_else(|| NoFrontend(kind.to_owned()))
     }
 
+    /// The kinds of front-ends that every core has.
+    #[must_use]
+    pub fn frontends(&self) -> &[&'static FrontendKind] {
+        &self.frontends
+    }
+
     /// Sends a message to a front-end on every core. Both sides agree on the type. At the return
     /// every core has taken the message or has ended. False if a core hangs.
     pub fn mail_frontend(&self, frontend: FrontendId, mail: impl Fn() -> Mail) -> bool {

@@ -85,7 +85,7 @@ pub use folder::{
 };
 pub use frontend::{
     Frontend, FrontendCounts, FrontendId, FrontendIo, FrontendKind, FrontendMailer, FrontendSetup,
-    NoFrontend, Pressure, Submitter, WakeError,
+    NoFrontend, Offer, OfferError, OfferedDevice, Pressure, Submitter, WakeError,
 };
 pub use handle::{
     Handle, Host, HostConfig, LocalNodeConfig, OPEN_FILES, PAYLOAD_MEMORY_BYTES,

@@ -47,7 +47,7 @@ pub enum Command {
     /// Make, list, grow and remove volumes.
     #[command(subcommand)]
     Volume(volume::Command),
-    /// Serve volumes as block devices over NBD.
+    /// Serve volumes and other stores as block devices over NBD.
     Serve(serve::Args),
     /// Run one storage node as its own process.
     Node(node::Args),

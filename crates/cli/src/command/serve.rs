@@ -1,9 +1,10 @@
-//! `fieldstone serve`: volumes, or memory, as block devices over NBD.
+//! `fieldstone serve`: volumes and other stores as block devices for clients.
 //!
 //! This file has the options. The server itself is in `fieldstone_server::serve`.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,15 +18,15 @@ use fieldstone_block::{SettingError, Settings};
 use fieldstone_console::signals::{self, Signals};
 use fieldstone_fpga::{FpgaDevice, reconfigure_stress};
 use fieldstone_host::{
-    PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError, frontends,
+    PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError, frontends, stores,
 };
-use fieldstone_server::listen;
+use fieldstone_server::listen::{self, ClientAddress, ClientListener};
 use fieldstone_server::paths::{check_name, volume_path};
 use fieldstone_server::pool::Pool;
 use fieldstone_server::running::{ReadPolicy, RunningPool, VolumeOptions};
 use fieldstone_server::runtime::{DeviceName, Runtime, RuntimeOptions};
 use fieldstone_server::serve::{ExportSpec, ServeOptions, Server};
-use fieldstone_uring::{Address, Caching, Holder, Listener};
+use fieldstone_uring::{Address, Caching, Holder};
 
 use super::accelerator::Accel;
 use super::nodes::NodeOptions;
@@ -34,16 +35,14 @@ use fieldstone_units as units;
 /// Options of `serve`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The targets to serve: DIR/VOLUME, file:PATH for a file or block device, ram:SIZE for a
-    /// device in memory, or ceph:POOL/IMAGE[@SNAP][:id=NAME:conf=FILE:…] for an image of a Ceph
-    /// cluster. The NBD export has the name of the volume, file or image, or `ram` and the target's
-    /// place (ram2 for the third target, `ram` for the first). NAME=TARGET gives it another name:
-    /// two volumes of the same name need that. The first target is also the default export.
-    #[arg(value_name = "[NAME=]DIR/VOLUME|file:PATH|ram:SIZE|ceph:POOL/IMAGE", required = true)]
+    // The help names the kinds of stores that are registered.
+    #[arg(value_name = targets_form(), help = targets_help(), required = true)]
     targets: Vec<ServeTarget>,
-    /// Where to listen: unix:PATH or tcp:HOST:PORT. May be repeated.
-    #[arg(long, value_name = "ADDR", required = true)]
+    /// Where to listen for NBD clients: unix:PATH or tcp:HOST:PORT. May be repeated.
+    #[arg(long, value_name = "ADDR", required_unless_present = "listen")]
     nbd: Vec<Address>,
+    #[arg(long, value_name = "[KIND:]ADDR", help = listen_help())]
+    listen: Vec<ClientAddress>,
     /// Cores to use, one reactor each.
     #[arg(
         long,
@@ -203,7 +202,7 @@ pub fn parity_memory(text: &str) -> Result<usize, String> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install_for_server()?;
     // An address that is in use fails here, before anything is opened.
-    let listeners = bind(&args.nbd)?;
+    let listeners = bind(args)?;
     let (pools, volumes) = volumes_of(&args.targets)?;
     let exports = export_names(&args.targets, &volumes)?;
     let devices = devices(args, volumes, exports)?;
@@ -215,11 +214,50 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     served.and(finished)
 }
 
-fn bind(addresses: &[Address]) -> anyhow::Result<Vec<Listener>> {
-    if let Some(address) = given_twice(addresses) {
-        bail!("--nbd {address} is given twice");
+fn bind(args: &Args) -> anyhow::Result<Vec<ClientListener>> {
+    let nbd = args.nbd.iter().cloned();
+    let nbd = nbd.map(|address| ClientAddress { frontend: &frontends::nbd::KIND, address });
+    let all: Vec<ClientAddress> = nbd.chain(args.listen.iter().cloned()).collect();
+    let addresses: Vec<Address> = all.iter().map(|listen| listen.address.clone()).collect();
+    if let Some(address) = given_twice(&addresses) {
+        bail!("the address {address} is given twice");
     }
-    addresses.iter().map(|address| Ok(listen::bind(address)?)).collect()
+    let listener = |ClientAddress { frontend, address }: ClientAddress| {
+        Ok(ClientListener { frontend, listener: listen::bind(&address)? })
+    };
+    all.into_iter().map(listener).collect()
+}
+
+/// The forms of targets.
+fn targets_form() -> &'static str {
+    let mut text = "[NAME=]DIR/VOLUME".to_owned();
+    for kind in stores::KINDS {
+        let _ = write!(text, "|{}:{}", kind.scheme, kind.argument);
+    }
+    text.leak()
+}
+
+fn targets_help() -> String {
+    let mut text = "The targets to serve: DIR/VOLUME for a volume of the pool in DIR".to_owned();
+    for kind in stores::KINDS {
+        let _ = write!(text, ", {}:{} for {}", kind.scheme, kind.argument, kind.about);
+    }
+    text.push_str(
+        ". The export has the name of the volume, file or image, or `ram` and the target's place \
+         (ram2 for the third target, `ram` for the first). NAME=TARGET gives it another name: two \
+         volumes of the same name need that. The first target is also the default export",
+    );
+    text
+}
+
+fn listen_help() -> String {
+    let mut text =
+        "Where to listen: unix:PATH or tcp:HOST:PORT, after the kind of clients".to_owned();
+    for kind in listen::listening() {
+        let _ = write!(text, "; {}: {}", kind.name, kind.about);
+    }
+    let _ = write!(text, ". Without a kind: {}. May be repeated", frontends::DEFAULT.name);
+    text
 }
 
 /// An address that is in the list twice. Port 0 is a different port each time.
@@ -412,7 +450,7 @@ fn serve(
     runtime: &Arc<Runtime>,
     running_pools: Vec<RunningPool>,
     devices: Vec<ExportSpec>,
-    listeners: Vec<Listener>,
+    listeners: Vec<ClientListener>,
     signals: &Signals,
 ) -> anyhow::Result<()> {
     let options = ServeOptions {

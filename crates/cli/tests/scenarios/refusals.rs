@@ -113,6 +113,8 @@ fn an_address_in_use_is_named_before_anything_is_opened() {
     assert!(error.contains(&metrics), "{error}");
     let error = fails(&["serve", "ram:1M", "--nbd", &nbd, "--nbd", &nbd]);
     assert!(error.contains(&nbd) && error.contains("is given twice"), "{error}");
+    let error = fails(&["serve", "ram:1M", "--nbd", &nbd, "--listen", &format!("nbd:{nbd}")]);
+    assert!(error.contains(&nbd) && error.contains("is given twice"), "{error}");
     let file = pool.temp.path().join("precious");
     std::fs::write(&file, "data").expect("writable");
     let address = format!("unix:{}", file.display());
@@ -155,6 +157,7 @@ fn a_command_line_without_sense_is_exit_code_two() {
         vec!["serve"],
         vec!["serve", "ram:1M"],
         vec!["serve", "ram:1M", "--nbd", "carrier-pigeon:7"],
+        vec!["serve", "ram:1M", "--listen", "ublk:unix:/tmp/x"],
         vec!["serve", "ram:lots", "--nbd", "unix:/tmp/x"],
         vec!["pool", "create", "/tmp/x", "--code", "rs:4"],
         vec!["sim"],

@@ -35,15 +35,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fieldstone_block::{Completion, Info, Nanos};
 use fieldstone_buf::Budget;
-use fieldstone_nbd::{ExportIndex, ExportList, Limits, Session, SessionPhase};
+use fieldstone_nbd::{Export, ExportError, ExportIndex, ExportList, Limits, Session, SessionPhase};
 use slab::Slab;
 
 use crate::connection_table::{
     Admission, ConnectionTable, PENDING_AGE_MS, SEND_BYTES_MAX, StallLimit,
 };
 use crate::frontend::{
-    Frontend, FrontendCounts, FrontendIo, FrontendKind, FrontendSetup, NoFrontend, Pressure,
-    Submitter,
+    Frontend, FrontendCounts, FrontendIo, FrontendKind, FrontendSetup, NoFrontend, OfferError,
+    OfferedDevice, Pressure, Submitter,
 };
 use crate::handle::Handle;
 use crate::message::DeviceId;
@@ -53,8 +53,12 @@ use crate::wire_socket::cut;
 use fieldstone_uring::{Event, Reactor, Socket, Want};
 
 /// The kind for block devices over NBD.
-pub const KIND: FrontendKind =
-    FrontendKind { name: "nbd", make: |setup| Box::new(NbdServer::new(setup)) };
+pub const KIND: FrontendKind = FrontendKind {
+    name: "nbd",
+    about: "clients of the protocol NBD: nbd-client, qemu, libnbd",
+    make: |setup| Box::new(NbdServer::new(setup)),
+    offer: Some(offer_devices),
+};
 
 /// The most NBD connections of one core. Each has a receive buffer and
 /// [`fieldstone_nbd::OWN_BYTES`] for requests, half a MiB together. All other memory is from the
@@ -94,6 +98,24 @@ impl Exports {
             }
         }
     }
+}
+
+/// Makes an export of each device, and offers them.
+fn offer_devices(handle: &Handle, devices: &[OfferedDevice]) -> Result<(), OfferError> {
+    let export = |offered: &OfferedDevice| {
+        let mut export = Export::new(offered.name.as_str(), &offered.info);
+        export.can_multi_conn = true;
+        export.read_only |= offered.read_only;
+        export
+    };
+    let refused =
+        |error: ExportError| OfferError::Refused { frontend: KIND.name, reason: error.to_string() };
+    let mut list = ExportList::new(devices.iter().map(export).collect()).map_err(refused)?;
+    if !devices.first().is_some_and(|first| first.is_default) {
+        list = list.without_default();
+    }
+    let devices = devices.iter().map(|offered| offered.device).collect();
+    Ok(offer(handle, Exports { list: Arc::new(list), devices })?)
 }
 
 /// Offers exports to connections that come after the return. At the return every core has taken the

@@ -56,7 +56,7 @@ use crate::timed_call;
 pub const KIND: StoreKind = StoreKind {
     scheme: "ceph",
     argument: "POOL/IMAGE[@SNAP]",
-    about: "an RBD image of a Ceph cluster",
+    about: "an RBD image of a Ceph cluster (options as in docs/ceph.md)",
     layers: |argument, _| {
         let spec = RbdSpec::parse(argument)?;
         // If ceph.conf cannot be read, the opening says so.

@@ -18,8 +18,12 @@ use crate::scripted::{self, Script};
 /// Says after each flush that there is more to do, while this is set.
 static IS_INSATIABLE: AtomicBool = AtomicBool::new(false);
 
-const INSATIABLE: FrontendKind =
-    FrontendKind { name: "insatiable", make: |_| Box::new(Insatiable) };
+const INSATIABLE: FrontendKind = FrontendKind {
+    name: "insatiable",
+    about: "a test",
+    make: |_| Box::new(Insatiable),
+    offer: None,
+};
 
 struct Insatiable;
 

@@ -19,7 +19,12 @@ use fieldstone_uring::{Address, Caching, Event, Listener, Socket};
 use crate::common::TIMEOUT;
 
 /// Answers requests that come as mail, and sends one byte to each socket.
-const KIND: FrontendKind = FrontendKind { name: "probe", make: |_| Box::new(Probe::default()) };
+const KIND: FrontendKind = FrontendKind {
+    name: "probe",
+    about: "nobody",
+    make: |_| Box::new(Probe::default()),
+    offer: None,
+};
 
 /// A request for a device, and the channel for its answer.
 struct Ask {

@@ -18,7 +18,12 @@ static HEARD: Mutex<Vec<(usize, DeviceId, u64)>> = Mutex::new(Vec::new());
 /// The answers to mail with the name of a device.
 static ASKED: Mutex<Vec<(usize, Option<u64>)>> = Mutex::new(Vec::new());
 
-const LISTENER: FrontendKind = FrontendKind { name: "listener", make: |_| Box::new(ListenerEnd) };
+const LISTENER: FrontendKind = FrontendKind {
+    name: "listener",
+    about: "a test",
+    make: |_| Box::new(ListenerEnd),
+    offer: None,
+};
 
 struct ListenerEnd;
 

@@ -1,6 +1,5 @@
 //! Makes reports from the snapshots of the host.
 
-use fieldstone_host::frontends::nbd;
 use fieldstone_host::{CoreSnapshot, DeviceSnapshot, ParityMemoryUse, VolumeStatus};
 use fieldstone_proto::PoolId;
 use fieldstone_volume::{NodeHealth, Progress, Status, VolumePhase};
@@ -9,6 +8,7 @@ use super::{
     CoreReport, EngineKindReport, EngineReport, NodeReport, ParityMemoryReport, PoolReport,
     ProgressReport, ServerReport, VolumeNodeReport, VolumeReport,
 };
+use crate::listen::listening;
 use crate::pool::Provision;
 use crate::running::{Known, NodeAnswer, PoolStatus, RunningPool, STATUS_TIMEOUT};
 use crate::runtime::Runtime;
@@ -104,14 +104,20 @@ impl ServerReport {
                 turn_max_recent_ns: core.turns.longest_recent.0,
             })
             .collect();
-        let nbd =
-            || cores.iter().filter_map(|core| core.frontend(nbd::KIND.name)).map(|nbd| nbd.counts);
+        // Front-ends whose clients connect. Those inside a program are the program itself.
+        let counts = || {
+            let of = |core: &CoreSnapshot| {
+                let found = listening().filter_map(|kind| core.frontend(kind.name));
+                found.map(|frontend| frontend.counts).collect::<Vec<_>>()
+            };
+            cores.iter().flat_map(of)
+        };
         Self {
             pid: std::process::id(),
             uptime_ns,
             listen,
-            connections: nbd().map(|nbd| nbd.connections as u64).sum(),
-            connections_total: nbd().map(|nbd| nbd.accepted).sum(),
+            connections: counts().map(|counts| counts.connections as u64).sum(),
+            connections_total: counts().map(|counts| counts.accepted).sum(),
             cpu_ns: reports.iter().map(|core| core.user_ns + core.system_ns).sum(),
             cores: reports,
             parity_memory: parity_memory.into(),

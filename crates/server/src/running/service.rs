@@ -28,20 +28,14 @@ pub struct ServerInfo {
     listen: Vec<String>,
     started: Instant,
     stop: Option<Mutex<Sender<()>>>,
-    read_only: bool,
 }
 
 impl ServerInfo {
     /// A server that listens at `listen`. A request to stop is passed to `stop`; without it, such a
     /// request is refused.
-    pub fn new(
-        runtime: Arc<Runtime>,
-        listen: Vec<String>,
-        read_only: bool,
-        stop: Option<Sender<()>>,
-    ) -> Self {
+    pub fn new(runtime: Arc<Runtime>, listen: Vec<String>, stop: Option<Sender<()>>) -> Self {
         let stop = stop.map(Mutex::new);
-        Self { runtime, listen, started: Instant::now(), stop, read_only }
+        Self { runtime, listen, started: Instant::now(), stop }
     }
 
     /// The report of the server and of the stores that need no pool.

@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use anyhow::bail;
 use fieldstone_console::signals::Signals;
-use fieldstone_uring::Listener;
-
 pub use opening::ExportSpec;
 
 use crate::control::ControlServer;
+use crate::listen::ClientListener;
 use crate::metrics::{Collect, MetricsServer};
 use crate::report::{PoolReport, StoreFilter};
 use crate::running::{METRICS_TIMEOUT, RunningPool, Served, ServerInfo};
@@ -30,8 +29,8 @@ pub type Announce = fn(&str);
 pub struct ServeOptions {
     /// The devices, in the order of the exports.
     pub devices: Vec<ExportSpec>,
-    /// The listeners for NBD clients.
-    pub listeners: Vec<Listener>,
+    /// The listeners for clients.
+    pub listeners: Vec<ClientListener>,
     /// The address of the metrics, `HOST:PORT`.
     pub metrics: Option<String>,
     /// Refuse writes.
@@ -48,7 +47,6 @@ pub struct Server {
     /// They answer clients until the server ends.
     control: Vec<ControlServer>,
     metrics: Option<MetricsServer>,
-    read_only: bool,
 }
 
 impl Server {
@@ -66,8 +64,8 @@ impl Server {
         let ServeOptions { devices, listeners, read_only, .. } = options;
         let served = devices.iter().map(|device| (device.name(), device.export().to_owned()));
         runtime.set_served(served);
-        let addresses = listeners.iter().map(|listener| listener.address().to_string());
-        let info = ServerInfo::new(Arc::clone(runtime), addresses.collect(), read_only, Some(stop));
+        let addresses = listeners.iter().map(ClientListener::to_string).collect();
+        let info = ServerInfo::new(Arc::clone(runtime), addresses, Some(stop));
         let info = Arc::new(info);
         let serve = |running: &Arc<RunningPool>| {
             Arc::new(Served::new(Arc::clone(running), Arc::clone(&info)))
@@ -85,7 +83,7 @@ impl Server {
             Exporter::new(runtime, listeners, read_only, metrics.as_ref(), options.announce);
         // Looks up all volumes before it opens any. So a wrong name has no effect.
         let openings = Openings::start(runtime, running_pools, devices, exporter)?;
-        Ok(Self { runtime: Arc::clone(runtime), openings, control, metrics, read_only })
+        Ok(Self { runtime: Arc::clone(runtime), openings, control, metrics })
     }
 
     /// Waits for the end: a signal, a request to stop, or a failure.
@@ -120,7 +118,7 @@ impl Server {
     pub fn end(self) {
         /// How long the server waits for requests in flight.
         const DRAIN: Duration = Duration::from_secs(20);
-        let Self { runtime, openings, control, metrics, read_only: _ } = self;
+        let Self { runtime, openings, control, metrics } = self;
         drop(openings);
         drop((control, metrics));
         if !runtime.handle().drain(DRAIN) {

@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use fieldstone_block::OpenFailure;
 use fieldstone_block::layers::LayerOptions;
-use fieldstone_host::frontends::nbd;
 use fieldstone_host::{Destination, StoreOptions, StoreTarget};
 use fieldstone_proto::PoolId;
-use fieldstone_uring::Listener;
 
 use super::Announce;
+use crate::listen::ClientListener;
 use crate::metrics::MetricsServer;
 use crate::running::{Known, Listing, RunningPool, VolumeOptions};
 use crate::runtime::{DeviceName, DeviceState, OpenDevice, OpenWait, Runtime};
@@ -62,7 +61,7 @@ impl ExportSpec {
     }
 }
 
-/// Exports devices to NBD clients. The listeners start when the first device is open.
+/// Exports devices to clients that connect. The listeners start when the first device is open.
 pub struct Exporter {
     runtime: Arc<Runtime>,
     read_only: bool,
@@ -73,7 +72,7 @@ pub struct Exporter {
 }
 
 struct Unstarted {
-    listeners: Vec<Listener>,
+    listeners: Vec<ClientListener>,
     metrics_url: Option<String>,
 }
 
@@ -81,16 +80,15 @@ impl Exporter {
     /// An exporter whose listeners have not started.
     pub fn new(
         runtime: &Arc<Runtime>,
-        listeners: Vec<Listener>,
+        listeners: Vec<ClientListener>,
         read_only: bool,
         metrics: Option<&MetricsServer>,
         announce: Announce,
     ) -> Self {
-        let address = |listener: &Listener| listener.address().to_string();
         Self {
             runtime: Arc::clone(runtime),
             read_only,
-            addresses: listeners.iter().map(address).collect(),
+            addresses: listeners.iter().map(ClientListener::to_string).collect(),
             announce,
             unstarted: Mutex::new(Some(Unstarted {
                 listeners,
@@ -108,9 +106,9 @@ impl Exporter {
         let (size, addresses) = (units::size(open.info.size_bytes), self.addresses.join(" "));
         let mut text = format!("serving {} ({size}) on {addresses}\n", open.export);
         if let Some(Unstarted { listeners, metrics_url }) = unstarted.take() {
-            let nbd = Destination::Frontend(self.runtime.handle().frontend(nbd::KIND.name)?);
-            for listener in listeners {
-                self.runtime.handle().listen(listener, nbd);
+            for ClientListener { frontend, listener } in listeners {
+                let frontend = self.runtime.handle().frontend(frontend.name)?;
+                self.runtime.handle().listen(listener, Destination::Frontend(frontend));
             }
             if let Some(url) = metrics_url {
                 text.push_str(&format!("metrics on {url}\n"));
