@@ -5,8 +5,8 @@
 //! add an *offset* to the monotonic clock, and get the time of day.
 //!
 //! The offset is not constant. The monotonic clock stands still while the machine is suspended, and
-//! a time server or an operator may set the time of day. So each core looks at both clocks again
-//! every [`LOOK_EVERY`], and tells its nodes and devices. A core looks at the beginning of a turn,
+//! a time server or an operator may set the time of day. So each core reads both clocks again every
+//! [`READ_INTERVAL`], and tells its nodes and devices. A core does so at the beginning of a turn,
 //! before it handles an event, and needs no timer: a core without events checks and issues nothing.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fieldstone_block::Nanos;
 use fieldstone_uring::monotonic_now;
 
-/// How often a core looks at the clocks, by the monotonic clock. Until then a jump is unknown.
-const LOOK_EVERY: Nanos = Nanos::from_ms(1000);
+/// How often a core reads the clocks, by the monotonic clock. Until then a jump is unknown.
+const READ_INTERVAL: Nanos = Nanos::from_ms(1000);
 
 /// The nanoseconds to add to the monotonic clock to get the time since 1970, at present.
 /// Capabilities expire by this time.
@@ -29,23 +29,23 @@ pub fn wall_offset_ns() -> u64 {
 #[derive(Debug)]
 pub struct WallClock {
     read: fn() -> u64,
-    /// When to look again.
-    next_look: Nanos,
+    /// When to read again.
+    next_read: Nanos,
 }
 
 impl WallClock {
     /// A clock that gets the offset from `read`, first at `now`.
     #[must_use]
     pub fn new(read: fn() -> u64, now: Nanos) -> Self {
-        Self { read, next_look: now }
+        Self { read, next_read: now }
     }
 
-    /// The present offset, if it is time to look.
-    pub fn look(&mut self, now: Nanos) -> Option<u64> {
-        if now < self.next_look {
+    /// The present offset, if it is time to read it.
+    pub fn poll(&mut self, now: Nanos) -> Option<u64> {
+        if now < self.next_read {
             return None;
         }
-        self.next_look = now.plus(LOOK_EVERY);
+        self.next_read = now.plus(READ_INTERVAL);
         Some((self.read)())
     }
 }
@@ -57,16 +57,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_jump_is_seen_at_the_next_look() {
+    fn a_jump_is_seen_when_the_clocks_are_read_next() {
         thread_local!(static OFFSET_NS: Cell<u64> = const { Cell::new(5) });
         let mut clock = WallClock::new(|| OFFSET_NS.get(), Nanos(77));
-        assert_eq!(clock.look(Nanos(77)), Some(5));
+        assert_eq!(clock.poll(Nanos(77)), Some(5));
         OFFSET_NS.set(1 << 60);
-        assert_eq!(clock.look(Nanos(76).plus(LOOK_EVERY)), None);
-        assert_eq!(clock.look(Nanos(77).plus(LOOK_EVERY)), Some(1 << 60));
+        assert_eq!(clock.poll(Nanos(76).plus(READ_INTERVAL)), None);
+        assert_eq!(clock.poll(Nanos(77).plus(READ_INTERVAL)), Some(1 << 60));
         OFFSET_NS.set(3);
-        assert_eq!(clock.look(Nanos(78).plus(LOOK_EVERY)), None);
-        assert_eq!(clock.look(Nanos(1 << 50)), Some(3));
+        assert_eq!(clock.poll(Nanos(78).plus(READ_INTERVAL)), None);
+        assert_eq!(clock.poll(Nanos(1 << 50)), Some(3));
     }
 
     #[test]

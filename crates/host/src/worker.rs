@@ -221,13 +221,13 @@ impl Worker {
             Kind::LinkConnect => {
                 self.links.connected(index, event, &mut self.router, &mut self.reactor);
             }
-            Kind::Housekeeping => self.keep_house(),
+            Kind::Housekeeping => self.do_housekeeping(),
             Kind::Watch => self.watch(now),
         }
     }
 
     fn tell_wall_clock(&mut self, now: Nanos) {
-        let Some(offset_ns) = self.wall_clock.look(now) else { return };
+        let Some(offset_ns) = self.wall_clock.poll(now) else { return };
         self.nodes.values_mut().for_each(|node| node.set_wall_clock(offset_ns, now));
         self.devices.values_mut().for_each(|device| device.set_wall_clock(offset_ns, now));
     }
@@ -242,7 +242,7 @@ impl Worker {
         self.reactor.timer(deadline, token(Kind::Housekeeping, 0, 0));
     }
 
-    fn keep_house(&mut self) {
+    fn do_housekeeping(&mut self) {
         if !self.router.blocked() {
             let now = self.reactor.now();
             for node in self.nodes.values_mut() {

@@ -1,6 +1,6 @@
 //! Notices that the secrets of a pool have changed.
 //!
-//! Every process that has a pool open looks at the pool's `pool.key` once a second: servers, node
+//! Every process that has a pool open checks the pool's `pool.key` once a second: servers, node
 //! processes, programs that embed a volume. A process on another machine has its own copy of the
 //! pool's folder, and notices when the copy is replaced. So secrets are never sent over a
 //! connection, and no peer can give a process a secret.
@@ -19,16 +19,16 @@ use fieldstone_host::{Handle, SharedKeys};
 
 use crate::pool::key_file::{self, KEY_FILE};
 
-/// How often a process looks at the file.
+/// How often a process checks the file.
 pub const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// Stack of the thread that looks.
+/// Stack of the thread that checks.
 const STACK_BYTES: usize = 128 << 10;
 
 /// What tells a file from its successor, or from the same file with other rights: device, inode,
 /// length, and the times of its content and of its rights.
 type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
-/// Threads that look at the secrets of pools, one for each pool: a file system that hangs keeps no
+/// Threads that check the secrets of pools, one for each pool: a file system that hangs keeps no
 /// other pool's secrets back. They end when this is dropped.
 #[derive(Debug)]
 pub struct KeyWatch {
@@ -36,7 +36,7 @@ pub struct KeyWatch {
 }
 
 impl KeyWatch {
-    /// Starts to look. `pools` has the folders of the pools, and their secrets in this process.
+    /// Starts to check. `pools` has the folders of the pools, and their secrets in this process.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -45,12 +45,12 @@ impl KeyWatch {
         for (folder, keys) in pools {
             let (stop, stopped) = mpsc::channel::<()>();
             let handle = handle.clone();
-            // The file may have changed since the process read it, so the first look reads it
+            // The file may have changed since the process read it, so the first check reads it
             // again.
             let mut pool = Watched { seen: None, failed: None, folder, keys };
             let work = move || {
                 loop {
-                    pool.look(&handle);
+                    pool.check(&handle);
                     if stopped.recv_timeout(WATCH_PERIOD) != Err(RecvTimeoutError::Timeout) {
                         return;
                     }
@@ -60,24 +60,24 @@ impl KeyWatch {
                 .name("keys".to_owned())
                 .stack_size(STACK_BYTES)
                 .spawn(work)
-                .context("cannot start the thread that looks at the pool's secrets")?;
+                .context("cannot start the thread that checks the pool's secrets")?;
             stops.push(stop);
         }
         Ok(Self { _stop: stops })
     }
 }
 
-/// A pool whose secrets a thread looks at.
+/// A pool whose secrets a thread checks.
 struct Watched {
     folder: PathBuf,
     keys: SharedKeys,
     seen: Option<Stamp>,
-    /// The error of the last look. The next look reads the file again.
+    /// The error of the last check. The next check reads the file again.
     failed: Option<String>,
 }
 
 impl Watched {
-    fn look(&mut self, handle: &Handle) {
+    fn check(&mut self, handle: &Handle) {
         let now = stamp(&self.folder);
         // While the file is away (its disk, say), the present secrets stay.
         if now.is_none() || now == self.seen {
@@ -91,7 +91,7 @@ impl Watched {
             Ok(()) => self.failed = None,
             Err(error) => self.report(&format!("{error:#}")),
         }
-        // A file that could not be read may be readable at the next look.
+        // A file that could not be read may be readable at the next check.
         self.seen = now.filter(|_| self.failed.is_none());
     }
 
@@ -117,7 +117,7 @@ fn stamp(folder: &Path) -> Option<Stamp> {
 /// The file cannot be used, or a core hangs.
 pub fn refresh(folder: &Path, keys: &SharedKeys, handle: &Handle) -> anyhow::Result<()> {
     advance(folder, keys)?;
-    // Also if nothing has changed: the thread that looks at the file may have read it a moment ago,
+    // Also if nothing has changed: the thread that checks the file may have read it a moment ago,
     // and not have told the cores yet.
     tell(handle)
 }
