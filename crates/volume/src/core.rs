@@ -18,6 +18,7 @@ use fieldstone_proto::{BLOCK_BYTES, Capability, Epoch, NodeIndex, Rights, Segmen
 
 use crate::calls::Calls;
 use crate::damage::Damage;
+use crate::failure::VolumeFailure;
 use crate::gc::{Collection, SinceCheckpoint};
 use crate::interface::{Geometry, VolumeAction, VolumeConfig};
 use crate::jobs::Jobs;
@@ -334,7 +335,7 @@ impl VolumeCore {
     }
 
     /// The volume cannot go on.
-    pub fn fail(&mut self, why: String) {
+    pub fn fail(&mut self, why: VolumeFailure) {
         if matches!(self.phase, VolumePhase::Failed(_) | VolumePhase::Closed) {
             return;
         }
@@ -345,8 +346,7 @@ impl VolumeCore {
 
     /// A node has a newer writer, of epoch `current`. This writer ends.
     pub fn fence_out(&mut self, current: Epoch) {
-        self.attempts.fenced_out = true;
-        self.fail(format!("another writer took the volume over (epoch {current})"));
+        self.fail(VolumeFailure::FencedOut { current });
     }
 }
 

@@ -11,15 +11,13 @@ use fieldstone_proto::{JournalGen, Lsn, NodeError, NodeIndex, RequestBody};
 
 use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
+use crate::failure::JournalRefusal;
 use crate::node::Node;
 use crate::root::Root;
 use crate::status::{NodeHealth, VolumePhase};
 
 /// Pause before the mover checks again whether enough nodes are up.
 const WAIT_MS: u64 = 50;
-
-/// The words of a volume that ends and could not make its journal stable.
-pub const NOT_STABLE: &str = "its journal is not stable on all of its nodes";
 
 /// How long the volume leaves a node alone that has no room for a journal.
 const REFUSED_MS: u64 = 30_000;
@@ -170,14 +168,9 @@ impl VolumeCore {
         self.nodes.iter().filter(|node| node.refuses_journals).count()
     }
 
-    /// Why the volume could not make a journal, as text for people.
-    pub fn why_no_journal(&self) -> String {
-        let full = self.nodes_that(|node| node.refuses_journals);
-        let full: Vec<String> = full.iter().map(ToString::to_string).collect();
-        match full.is_empty() {
-            true => "a journal could not be made".to_owned(),
-            false => format!("a journal could not be made: no space on {}", full.join(", ")),
-        }
+    /// Why the volume could not make a journal.
+    pub fn why_no_journal(&self) -> JournalRefusal {
+        JournalRefusal { full: self.nodes_that(|node| node.refuses_journals) }
     }
 
     /// Nodes have no room for the new journal, so the volume can write nothing. Some time after
@@ -418,6 +411,7 @@ pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::VolumeFailure;
     use crate::script::{JOURNAL, Script};
     use crate::segment::State;
 
@@ -467,7 +461,6 @@ mod tests {
             script.wait_ms(1_000);
         }
         let phase = script.core(|core| core.phase.clone());
-        let VolumePhase::Failed(why) = phase else { panic!("{phase:?}") };
-        assert!(why.contains(NOT_STABLE), "{why}");
+        assert_eq!(phase, VolumePhase::Failed(VolumeFailure::JournalNotStable));
     }
 }

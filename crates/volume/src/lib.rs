@@ -33,6 +33,7 @@ mod coding;
 mod core;
 mod damage;
 mod decode;
+mod failure;
 mod footer;
 mod gc;
 pub mod interface;
@@ -72,6 +73,7 @@ mod watch;
 mod width;
 
 pub use codec::FormatError;
+pub use failure::{AttemptFailure, JournalRefusal, ReservationRefusal, TooLarge, VolumeFailure};
 pub use interface::{
     Geometry, OpenMode, Provisioning, ReadPolicy, VolumeAction, VolumeConfig, VolumeEvent,
 };

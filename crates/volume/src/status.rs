@@ -2,6 +2,7 @@
 
 use fieldstone_proto::{Encode, Epoch, KeyGeneration, NodeIndex, Strategy, VolumeId};
 
+use crate::failure::VolumeFailure;
 use crate::interface::Provisioning;
 
 /// The phases of a volume's life.
@@ -18,7 +19,7 @@ pub enum VolumePhase {
     /// Closed: everything is stable, and the volume writes to no node any more.
     Closed,
     /// The volume cannot go on, for this reason. Requests fail.
-    Failed(String),
+    Failed(VolumeFailure),
 }
 
 /// The state of a node for this volume.

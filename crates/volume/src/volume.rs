@@ -11,9 +11,9 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::{BLOCK_BYTES, NodeIndex, PoolKeys};
 
 use crate::core::{Ctx, VolumeCore};
+use crate::failure::VolumeFailure;
 use crate::gc::write_checkpoint;
 use crate::interface::{Geometry, OpenMode, Provisioning, VolumeAction, VolumeConfig, VolumeEvent};
-use crate::journal::NOT_STABLE;
 use crate::map::Location;
 use crate::record::EntryKind;
 use crate::reserve::{begin_change, release_garbage, release_spare, reserve_for_size};
@@ -255,10 +255,10 @@ impl Backend for Volume {
 fn check(core: &VolumeCore, request: &Request) -> Result<(), BlockError> {
     match &core.phase {
         VolumePhase::Serving if !core.closing => {}
-        VolumePhase::Failed(why) if core.attempts.fenced_out => {
-            return Err(BlockError::Fenced(why.clone()));
+        VolumePhase::Failed(why @ VolumeFailure::FencedOut { .. }) => {
+            return Err(BlockError::Fenced(why.to_string()));
         }
-        VolumePhase::Failed(why) => return Err(BlockError::Io(why.clone())),
+        VolumePhase::Failed(why) => return Err(BlockError::Io(why.to_string())),
         VolumePhase::Opening => return Err(BlockError::Io("the volume is still opening".into())),
         _ => return Err(BlockError::ShuttingDown),
     }
@@ -323,7 +323,7 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     if let Some(why) = ctx.with(|core| core.too_large(size_bytes)) {
         return ctx.with(|core| {
             tracing::warn!(volume = %core.name, "not made larger: {why}");
-            core.grow_refused = Some(why);
+            core.grow_refused = Some(why.to_string());
         });
     }
     begin_change(&ctx).await;
@@ -335,8 +335,8 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     };
     if let Err(refused) = reserved {
         return ctx.with(|core| {
-            tracing::warn!(volume = %core.name, "not made larger: {}", refused.why);
-            core.grow_refused = Some(refused.why);
+            tracing::warn!(volume = %core.name, "not made larger: {refused}");
+            core.grow_refused = Some(refused.to_string());
         });
     }
     let placed = place_size(&ctx, size_bytes, provisioning).await;
@@ -389,13 +389,7 @@ async fn close(ctx: Ctx) {
         let stable = write_checkpoint(&ctx, true).await || crate::journal::sync_at_end(&ctx).await;
         release_spare(&ctx).await;
         if !stable {
-            ctx.with(|core| {
-                core.fail(format!(
-                    "the volume ends, but {NOT_STABLE}: if these nodes lose power now, writes that \
-                     no flush has covered may be lost. Open the volume again, and close it when \
-                     its nodes answer"
-                ));
-            });
+            ctx.with(|core| core.fail(VolumeFailure::JournalNotStable));
         }
     }
     ctx.with(|core| {
@@ -482,5 +476,28 @@ fn status(core: &VolumeCore) -> Status {
         gc_pause_max_ns: core.counters.gc_pause_max_ns,
         rebuild: core.rebuild.progress,
         scrub: core.scrub.progress,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Script;
+
+    /// Users of a volume that another writer has taken over get an error of their own.
+    #[test]
+    fn a_fenced_volume_says_so_to_its_users() {
+        let answer = |fail: fn(&mut VolumeCore)| {
+            let mut script = Script::serving(6);
+            script.core(fail);
+            script.submit(Op::Read, 0, 1);
+            script.sent();
+            script.completions.remove(0).result.expect_err("the volume has failed")
+        };
+        let text = "another writer took the volume over (epoch 9)";
+        let fenced = answer(|core| core.fence_out(fieldstone_proto::Epoch(9)));
+        assert_eq!(fenced, BlockError::Fenced(text.into()));
+        let failed = answer(|core| core.fail(VolumeFailure::NewCheckpointGone));
+        assert_eq!(failed, BlockError::Io("a segment of the new checkpoint is gone".into()));
     }
 }

@@ -285,7 +285,7 @@ impl Store for VolumeStore {
             VolumePhase::Serving | VolumePhase::Inspected => Phase::Serving,
             VolumePhase::Closing => Phase::Closing,
             VolumePhase::Closed => Phase::Closed,
-            VolumePhase::Failed(reason) => Phase::Failed(reason),
+            VolumePhase::Failed(reason) => Phase::Failed(reason.to_string()),
         }
     }
 

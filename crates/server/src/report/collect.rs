@@ -226,7 +226,7 @@ fn volume_report(store: &VolumeStatus) -> VolumeReport {
         VolumePhase::Serving => ("serving", String::new()),
         VolumePhase::Closing => ("closing", String::new()),
         VolumePhase::Inspected | VolumePhase::Closed => ("closed", String::new()),
-        VolumePhase::Failed(reason) => ("failed", reason.clone()),
+        VolumePhase::Failed(reason) => ("failed", reason.to_string()),
     };
     VolumeReport {
         name: status.name.clone(),

@@ -13,8 +13,7 @@ use fieldstone_proto::{
     Capability, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Reply, ReplyBody,
     Request as NodeRequest, RequestBody, Tag, VolumeId,
 };
-use fieldstone_volume::VolumePhase;
-use fieldstone_volume::{VolumeAction, VolumeConfig, VolumeEvent};
+use fieldstone_volume::{VolumeAction, VolumeConfig, VolumeEvent, VolumeFailure, VolumePhase};
 use smallvec::smallvec;
 
 use super::{Bug, Sizes};
@@ -218,8 +217,10 @@ impl MirrorVolume {
             // Its journal is made. The volume asked it for nothing else.
             return self.joined(node);
         }
-        if fenced && self.bug != Bug::IgnoresFence {
-            self.phase = VolumePhase::Failed("fenced".to_owned());
+        if let Err(NodeError::Fenced { current, .. }) = reply.result
+            && self.bug != Bug::IgnoresFence
+        {
+            self.phase = VolumePhase::Failed(VolumeFailure::FencedOut { current });
             for (_, in_flight) in std::mem::take(&mut self.requests) {
                 if let Some(request) = in_flight.request.filter(|_| !in_flight.answered) {
                     self.complete(&request, Err(BlockError::Fenced("by another".to_owned())));

@@ -4,8 +4,9 @@ use fieldstone_accel::{Engine, Job, JobCompletion, JobId, SubmissionQueueId, exe
 use fieldstone_block::{Completion, Nanos, Request, Stack};
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, PoolKeys, Reply};
-use fieldstone_volume::VolumePhase;
-use fieldstone_volume::{OpenMode, VolumeAction, VolumeConfig, VolumeEvent};
+use fieldstone_volume::{
+    OpenMode, VolumeAction, VolumeConfig, VolumeEvent, VolumeFailure, VolumePhase,
+};
 
 use super::describe::brief_request;
 use super::wall_clock::Side;
@@ -21,13 +22,9 @@ use crate::trace::Who;
 const ROUNDS_MAX: u32 = 10_000;
 /// Pause before the next attempt to open while nodes are away.
 const OPEN_AGAIN_NS: u64 = 5_000_000;
-/// A part of the error of an opening that fails because nodes still count the dead writer as
-/// holder.
-const HELD: &str = "in use";
-/// How often this may happen in a row. The opening after that takes the volume over.
+/// How often an opening may fail in a row because nodes still count the dead writer as holder. The
+/// opening after that takes the volume over.
 const HELD_MAX: u32 = 3;
-/// The words of a volume that ends without a stable journal.
-const NOT_STABLE: &str = "journal is not stable";
 /// A volume that ends takes less time than this, in nanoseconds.
 const CLOSING_NS: u64 = 45_000_000_000;
 /// How often an opening may fail in a row while nodes are impaired.
@@ -447,7 +444,7 @@ impl<C: Cast> World<'_, C> {
         }
     }
 
-    fn active_failed(&mut self, client: ClientId, before: &VolumePhase, reason: &str) {
+    fn active_failed(&mut self, client: ClientId, before: &VolumePhase, reason: &VolumeFailure) {
         let volume_number = self.volume_number_of(client);
         if *before == VolumePhase::Opening {
             let started = self.volumes[&client].started;
@@ -455,7 +452,8 @@ impl<C: Cast> World<'_, C> {
                 && !self.were_disks_full_since(started);
             let sim_volume = &mut self.sim_volumes[volume_number];
             sim_volume.opening_failures += 1;
-            let held = sim_volume.opening_failures <= HELD_MAX && reason.contains(HELD);
+            let held = sim_volume.opening_failures <= HELD_MAX
+                && matches!(reason, VolumeFailure::InUse { .. });
             if sound && !held {
                 let text =
                     format!("volume {volume_number} does not open though all nodes are sound");
@@ -465,7 +463,7 @@ impl<C: Cast> World<'_, C> {
             if !created || sim_volume.opening_failures > OPENING_FAILURES_MAX {
                 return self.fail(format!("volume {volume_number} does not open: {reason}"));
             }
-        } else if *before == VolumePhase::Closing && reason.contains(NOT_STABLE) {
+        } else if *before == VolumePhase::Closing && *reason == VolumeFailure::JournalNotStable {
             let since = Nanos(self.now().0.saturating_sub(CLOSING_NS));
             let sound =
                 !self.fault_model.was_impaired_since(since) && !self.were_disks_full_since(since);

@@ -90,7 +90,7 @@ fn becomes_whole(bench: &mut Bench) {
 
 fn failure(bench: &mut Bench) -> String {
     match opens(bench) {
-        VolumePhase::Failed(why) => why,
+        VolumePhase::Failed(why) => why.to_string(),
         other => panic!("the volume is {other:?}"),
     }
 }

@@ -14,6 +14,7 @@ use super::free::free_segments;
 use super::worth::SinceCheckpoint;
 use crate::coding::{Coding, ShardBuilder};
 use crate::core::{Ctx, VolumeCore};
+use crate::failure::VolumeFailure;
 use crate::seal::store;
 use crate::segment::{Segment, SegmentIndex, State, segment_id};
 use crate::status::VolumePhase;
@@ -188,7 +189,7 @@ async fn name_checkpoint(
         let (ids, old) = ctx.with(|core| {
             let ids = core.segments.names(handles);
             if ids.is_none() {
-                core.fail("a segment of the new checkpoint is gone".into());
+                core.fail(VolumeFailure::NewCheckpointGone);
             }
             let old = core.root.as_ref().map(|root| root.checkpoint_segments.clone());
             Some((ids?, old.unwrap_or_default()))

@@ -185,7 +185,7 @@ impl VolumeCore {
     /// The volume has failed or closed: answers every waiting request with an error.
     pub fn fail_everything(&mut self) {
         let why = match &self.phase {
-            VolumePhase::Failed(why) => why.clone(),
+            VolumePhase::Failed(why) => why.to_string(),
             _ => "the volume is closed".into(),
         };
         self.fail_user_changes(&BlockError::Io(why.clone()));

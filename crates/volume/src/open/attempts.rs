@@ -14,8 +14,6 @@ pub struct OpeningAttempts {
     pub epoch_tried: Epoch,
     /// An attempt to create the volume began, so this volume itself wrote the roots on the nodes.
     pub creating: bool,
-    /// The opening failed because another writer took the volume over.
-    pub fenced_out: bool,
     /// How often the time that a node has to answer was doubled.
     pub doublings: u32,
     /// The reason why the opening, or a closing, waits, as text for people; empty if it makes
@@ -32,7 +30,6 @@ impl OpeningAttempts {
             attempt_began: now,
             epoch_tried: Epoch(0),
             creating: false,
-            fenced_out: false,
             doublings: 0,
             waits_for: String::new(),
         }
@@ -44,8 +41,10 @@ mod tests {
     use super::*;
     use fieldstone_proto::{CapabilityError, NodeError, NodeIndex, ReplyBody, RequestBody};
 
+    use crate::failure::VolumeFailure;
     use crate::interface::{OpenMode, VolumeEvent};
     use crate::script::Script;
+    use crate::status::VolumePhase;
 
     #[test]
     fn a_later_attempt_to_open_takes_a_higher_epoch() {
@@ -99,5 +98,27 @@ mod tests {
         assert!(refused > 4, "{refused}");
         let left_out = script.core(|core| core.node(late).attempt.left_out.clone());
         assert_eq!(left_out, None);
+    }
+
+    /// The world tells by the variant that another writer lives, and that this is no fault.
+    #[test]
+    fn an_opening_that_finds_a_living_writer_says_which() {
+        let mut script = Script::opening(4, OpenMode::Open { takeover: false });
+        for node in 0..4 {
+            script.volume.handle(VolumeEvent::NodeUp(NodeIndex(node)), Nanos(0));
+        }
+        for _ in 0..20 {
+            for sent in script.sent() {
+                let answer = match sent.request.body {
+                    RequestBody::ListVolumes => Ok(ReplyBody::Volumes(Vec::new())),
+                    RequestBody::Fence { .. } => Err(NodeError::InUse { current: Epoch(5) }),
+                    _ => Err(NodeError::NotFound),
+                };
+                script.answer(&sent, answer);
+            }
+            script.wait_ms(100);
+        }
+        let in_use = VolumeFailure::InUse { current: Epoch(5) };
+        assert_eq!(script.volume.phase(), VolumePhase::Failed(in_use));
     }
 }

@@ -10,6 +10,7 @@ use super::Failure;
 use super::rings::{Records, reach};
 use super::validate::{Listed, verify_copies};
 use crate::core::Ctx;
+use crate::failure::AttemptFailure;
 use crate::footer::Footer;
 use crate::gc::read_footer;
 use crate::root::Root;
@@ -97,10 +98,7 @@ pub(super) fn check_nothing_lost(
 ) -> Result<(), Failure> {
     let end = reach(start, records, root.geometry.ring_bytes);
     if end < trimmed {
-        return Err(Failure::Again(format!(
-            "the log is readable up to position {end}, but was stored up to {trimmed}: too many \
-             nodes are missing or damaged; bring them back"
-        )));
+        return Err(AttemptFailure::LogCutShort { end, trimmed }.into());
     }
     Ok(())
 }
@@ -115,8 +113,7 @@ pub(super) async fn replay_footers(
     for links in replayed.chunks(FOOTERS_MAX) {
         let footers = links.iter().map(|link| start_footer(ctx, link.handle)).collect();
         for (link, footer) in links.iter().zip(all(footers).await) {
-            let footer =
-                footer.map_err(|error| Failure::Again(format!("replaying segments: {error}")))?;
+            let footer = footer.map_err(AttemptFailure::Footer)?;
             ctx.with(|core| {
                 for entry in &footer.entries {
                     core.apply(link.handle, entry);

@@ -7,6 +7,7 @@ use super::Failure;
 use super::chain::ChainSegment;
 use super::validate::{Listed, verify_copies};
 use crate::core::{Ctx, VolumeCore};
+use crate::failure::{AttemptFailure, VolumeFailure};
 use crate::map::Location;
 use crate::read::read_segment;
 use crate::record::{Entry, EntryKind};
@@ -35,20 +36,17 @@ pub(super) async fn load_checkpoint(
         });
         verify_copies(ctx, &unproven).await?;
         let blocks = ctx.with(|core| shard_bytes / BLOCK_BYTES as u32 * core.layout.k);
-        let data = read_segment(ctx, handle, 0, blocks).await.map_err(|error| {
-            Failure::Again(format!("the checkpoint (segment {id}) cannot be read: {error}"))
-        })?;
+        let data = read_segment(ctx, handle, 0, blocks)
+            .await
+            .map_err(|error| AttemptFailure::CheckpointUnreadable { segment: *id, error })?;
         bytes.extend_from_slice(&join(&data));
     }
     if root.checkpoint_bytes == 0 {
         return Ok(());
     }
     let length = usize::try_from(root.checkpoint_bytes).unwrap_or(usize::MAX);
-    let bytes = bytes
-        .get(..length)
-        .ok_or_else(|| Failure::Again("the checkpoint is shorter than the root says".into()))?;
-    let checkpoint = crate::checkpoint::decode(bytes)
-        .map_err(|error| Failure::Final(format!("checkpoint: {error}")))?;
+    let bytes = bytes.get(..length).ok_or(AttemptFailure::CheckpointCutShort)?;
+    let checkpoint = crate::checkpoint::decode(bytes).map_err(VolumeFailure::Checkpoint)?;
     let unproven = ctx.with(|core| {
         let mut handles = Vec::with_capacity(checkpoint.segments.len());
         let mut unproven = Vec::new();

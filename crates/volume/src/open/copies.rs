@@ -24,6 +24,7 @@ use super::chain::ChainSegment;
 use super::recover::Inventory;
 use super::{Blame, Failure};
 use crate::core::{Ctx, VolumeCore};
+use crate::failure::AttemptFailure;
 use crate::rebuild::{Rebuilt, rebuild_segment};
 use crate::segment::{Segment, SegmentIndex};
 
@@ -201,7 +202,7 @@ async fn rebuild_after_sync(
 }
 
 fn not_whole() -> Failure {
-    Failure::Again("a segment that was being written is not whole".into())
+    AttemptFailure::SegmentNotWhole.into()
 }
 
 impl VolumeCore {

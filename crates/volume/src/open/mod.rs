@@ -61,6 +61,7 @@ use fieldstone_proto::{
 };
 
 use crate::core::{Ctx, VolumeCore};
+use crate::failure::{AttemptFailure, VolumeFailure};
 use crate::interface::{OpenMode, Provisioning};
 use crate::journal::{put_root_on, write_generation};
 use crate::keys::refusal;
@@ -101,9 +102,9 @@ const PAUSE_MS_MAX: u64 = 1_000;
 /// Why an opening failed.
 enum Failure {
     /// The state of the nodes changed on the way: start over.
-    Again(String),
+    Again(AttemptFailure),
     /// No opening can work.
-    Final(String),
+    Final(VolumeFailure),
     /// A node answered with an error: start over, without the node if the fault is its own.
     Node(NodeIndex, NodeError),
 }
@@ -111,6 +112,18 @@ enum Failure {
 impl From<(NodeIndex, NodeError)> for Failure {
     fn from((node, error): (NodeIndex, NodeError)) -> Self {
         Failure::Node(node, error)
+    }
+}
+
+impl From<AttemptFailure> for Failure {
+    fn from(failure: AttemptFailure) -> Self {
+        Failure::Again(failure)
+    }
+}
+
+impl From<VolumeFailure> for Failure {
+    fn from(failure: VolumeFailure) -> Self {
+        Failure::Final(failure)
     }
 }
 
@@ -128,27 +141,26 @@ impl<T> Blame<T> for Result<T, NodeError> {
 
 /// Opens (or creates) the volume.
 pub async fn open(ctx: Ctx) {
-    let mut why = String::new();
     let began = ctx.with(|core| core.attempts.began);
     let attempts = match ctx.with(|core| core.config.opening == OpenMode::Inspect) {
         true => INSPECTION_ATTEMPTS_MAX,
         false => ATTEMPTS_MAX,
     };
     let mut failed = 0;
-    while failed < attempts {
+    let last = loop {
         let failure = match wait_for_nodes(&ctx, GRACE_MS).await {
             Ok(nodes) => attempt(&ctx, &nodes, began).await.err(),
-            Err(error) => Some(Failure::Final(error)),
+            Err(failure) => Some(Failure::Final(failure)),
         };
-        match failure {
+        let why = match failure {
             None => return ctx.with(VolumeCore::begin_serving),
-            Some(Failure::Final(error)) => return give_up(&ctx, error).await,
-            Some(Failure::Again(error)) => why = error,
-            Some(Failure::Node(node, error)) => match ctx.with(|core| core.blame(node, &error)) {
-                Ok(error) => why = error,
-                Err(error) => return give_up(&ctx, error).await,
+            Some(Failure::Final(failure)) => return give_up(&ctx, failure).await,
+            Some(Failure::Again(failure)) => failure,
+            Some(Failure::Node(node, error)) => match ctx.with(|core| core.blame(node, error)) {
+                Ok(failure) => failure,
+                Err(failure) => return give_up(&ctx, failure).await,
             },
-        }
+        };
         if ctx.with(|core| matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)) {
             return;
         }
@@ -159,16 +171,19 @@ pub async fn open(ctx: Ctx) {
         failed += 1;
         let spent = ctx.with(|core| core.now.since(core.attempts.began));
         if failed >= ATTEMPTS_MIN && spent >= Nanos::from_ms(ATTEMPTS_MS_MAX) {
-            break;
+            break why;
         }
         ctx.sleep_ms((20 * u64::from(failed)).min(PAUSE_MS_MAX)).await;
-    }
-    let reasons = ctx.with(|core| core.reasons_text());
-    give_up(&ctx, format!("opening failed {failed} times, at last: {why}{reasons}")).await;
+        if failed >= attempts {
+            break why;
+        }
+    };
+    let left_out = ctx.with(|core| core.nodes_left_out());
+    give_up(&ctx, VolumeFailure::AttemptsFailed { attempts: failed, last, left_out }).await;
 }
 
 /// The opening has failed. If it was creating the volume, it removes what it made.
-async fn give_up(ctx: &Ctx, why: String) {
+async fn give_up(ctx: &Ctx, why: VolumeFailure) {
     if ctx.with(|core| core.attempts.creating) {
         let nodes = ctx.with(|core| core.nodes_that(|node| node.link.connected));
         // A node that an earlier attempt fenced must take the removal too.
@@ -181,17 +196,18 @@ async fn give_up(ctx: &Ctx, why: String) {
 
 impl VolumeCore {
     /// A node answered with an error on the way. If the fault is the node's own, the opening goes
-    /// on without the node. The text gives the reason, for the case that another attempt may help.
+    /// on without the node. Returns why the attempt failed, if another one may help.
     ///
     /// # Errors
     /// No further attempt can help.
-    fn blame(&mut self, node: NodeIndex, error: &NodeError) -> Result<String, String> {
-        let why = format!("{node}: {error}");
-        match error {
-            NodeError::InUse { .. } => {
-                return Err(format!(
-                    "{error}: stop that server, or open with takeover if it is gone for good"
-                ));
+    fn blame(
+        &mut self,
+        node: NodeIndex,
+        error: NodeError,
+    ) -> Result<AttemptFailure, VolumeFailure> {
+        match &error {
+            NodeError::InUse { current } => {
+                return Err(VolumeFailure::InUse { current: *current });
             }
             // The node is gone, or another opening fenced it.
             NodeError::Unreachable | NodeError::Fenced { .. } => {}
@@ -205,7 +221,7 @@ impl VolumeCore {
             }
             error => self.leave_out(node, error.to_string()),
         }
-        Ok(why)
+        Ok(AttemptFailure::Node { node, error })
     }
 
     /// The connection to a node was lost during the opening. A process that dies at each request,
@@ -249,12 +265,10 @@ impl VolumeCore {
         state.attempt.left_out = Some(reason);
     }
 
-    /// The nodes that this opening has left out, to append to an error.
-    fn reasons_text(&self) -> String {
+    /// The nodes that this opening has left out, each with its last reason.
+    fn nodes_left_out(&self) -> Vec<(NodeIndex, String)> {
         let nodes = (0u16..).map(NodeIndex).zip(&self.nodes);
-        let reasons =
-            nodes.filter_map(|(index, node)| Some((index, node.attempt.last_reason.as_ref()?)));
-        reasons.map(|(index, reason)| format!("; {index}: {reason}")).collect()
+        nodes.filter_map(|(index, node)| Some((index, node.attempt.last_reason.clone()?))).collect()
     }
 
     fn forget_attempt(&mut self) {
@@ -313,7 +327,7 @@ async fn attempt(ctx: &Ctx, connected: &[NodeIndex], began: Nanos) -> Result<(),
     if let OpenMode::Create { .. } = opening {
         let exists = summaries.iter().any(|summary| summary.root_version > 0);
         if exists && !ctx.with(|core| core.attempts.creating) {
-            return Err(Failure::Final("the volume exists already".into()));
+            return Err(VolumeFailure::Exists.into());
         }
         // From here on, an attempt of this opening made whatever the nodes have of the volume.
         ctx.with(|core| core.attempts.creating = true);
@@ -451,10 +465,11 @@ async fn create(
 ) -> Result<(), Failure> {
     let slot = states.iter().map(|(_, state)| state.stat.slot_bytes).min().unwrap_or(0);
     if geometry.shard_bytes > slot {
-        return Err(Failure::Final(format!(
-            "shards of {} bytes do not fit in the nodes' slots of {slot} bytes",
-            geometry.shard_bytes
-        )));
+        return Err(VolumeFailure::ShardsTooLarge {
+            shard_bytes: geometry.shard_bytes,
+            slot_bytes: slot,
+        }
+        .into());
     }
     let elements = ctx.with(|core| core.code.elements());
     let blocks = |bytes: u32| bytes / BLOCK_BYTES as u32;
@@ -466,16 +481,17 @@ async fn create(
     };
     let divides = |blocks: u32, parts: u32| parts > 0 && blocks > 0 && blocks.is_multiple_of(parts);
     if !divides(chunk_blocks, step_blocks) || !divides(shard_blocks, chunk_blocks) {
-        return Err(Failure::Final(format!(
-            "{profile} cuts chunks of shards into {elements} elements of whole blocks, and shards \
-             of {} bytes in chunks of {} bytes and units of {} bytes do not divide into those",
-            geometry.shard_bytes,
-            chunk_blocks * BLOCK_BYTES as u32,
-            geometry.unit_bytes
-        )));
+        return Err(VolumeFailure::ShardsDoNotDivide {
+            profile,
+            elements,
+            shard_bytes: geometry.shard_bytes,
+            chunk_bytes: chunk_blocks as usize * BLOCK_BYTES,
+            unit_bytes: geometry.unit_bytes,
+        }
+        .into());
     }
     if let Some(why) = ctx.with(|core| core.too_large(geometry.size_bytes)) {
-        return Err(Failure::Final(why));
+        return Err(VolumeFailure::TooLarge(why).into());
     }
     let root = ctx.with(|core| Root {
         version: 0,
@@ -496,9 +512,9 @@ async fn create(
     });
     let thin = ctx.with(|core| core.reservation.provisioning == Provisioning::Thin);
     if let Err(refused) = reserve_for_size(ctx, geometry.size_bytes, thin).await {
-        return Err(match refused.nodes_lost {
-            true => Failure::Again(refused.why),
-            false => Failure::Final(refused.why),
+        return Err(match refused.is_passing() {
+            true => AttemptFailure::Reservation(refused).into(),
+            false => VolumeFailure::NoRoom(refused).into(),
         });
     }
     // Earlier attempts may have left journals. No root names these.
@@ -542,7 +558,7 @@ async fn commit(
         core.up_nodes()
     });
     if !put_root_on(ctx, &root, &up).await {
-        return Err(Failure::Again("too few nodes took the root".into()));
+        return Err(AttemptFailure::RootNotTaken.into());
     }
     if ctx.with(|core| core.log.moving) {
         // The root is committed. The journal moves as soon as the volume serves.
@@ -573,7 +589,7 @@ async fn make_journal(
             break;
         }
     }
-    Err(Failure::Again(ctx.with(|core| core.why_no_journal())))
+    Err(AttemptFailure::Journal(ctx.with(|core| core.why_no_journal())).into())
 }
 
 /// Appends the replayed changes to the log, a bounded part at a time.
@@ -594,7 +610,7 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
             (core.log.idle(), core.log.moving || !core.writable(), over)
         });
         if broken || over {
-            return Err(Failure::Again("a node was lost".into()));
+            return Err(AttemptFailure::NodeLost.into());
         }
         if idle {
             return Ok(());
@@ -620,7 +636,7 @@ async fn store_replayed(ctx: &Ctx) -> Result<(), Failure> {
     let stored = ctx.with(|core| closed.iter().all(|handle| core.is_durable(*handle)));
     match stored {
         true => Ok(()),
-        false => Err(Failure::Again("what was replayed could not be stored".into())),
+        false => Err(AttemptFailure::ReplayNotStored.into()),
     }
 }
 

@@ -7,6 +7,7 @@ use fieldstone_block::Nanos;
 use fieldstone_proto::NodeIndex;
 
 use crate::core::{Ctx, VolumeCore};
+use crate::failure::{VolumeFailure, reasons_in_brackets};
 
 /// Waits until enough nodes are connected to open the volume, besides those that the opening leaves
 /// out. If too few nodes remain without these, each of them gets another chance. If too few are
@@ -14,7 +15,7 @@ use crate::core::{Ctx, VolumeCore};
 ///
 /// # Errors
 /// Too few nodes are connected after `node_timeout_ms`.
-pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, String> {
+pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, VolumeFailure> {
     loop {
         let (usable, left_out, all, needed, waited, limit) = ctx.with(|core| {
             let usable =
@@ -35,10 +36,11 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
             // A connected node among these answered badly; that is its reason.
             let mut down = core.nodes_that(|_| true);
             down.retain(|node| !usable.contains(node));
-            let text = |node: &NodeIndex| format!("{node} ({})", core.node(*node).reason);
-            let missing = down.iter().map(text).collect::<Vec<_>>().join(", ");
+            let reason = |node: NodeIndex| (node, core.node(node).reason.clone());
+            let missing: Vec<_> = down.into_iter().map(reason).collect();
+            let reasons = reasons_in_brackets(&missing);
             core.attempts.waits_for =
-                format!("nodes: {needed} of {all} are needed; missing: {missing}");
+                format!("nodes: {needed} of {all} are needed; missing: {reasons}");
             missing
         });
         if waited >= limit && ctx.with(|core| core.may_give_more_time()) {
@@ -47,10 +49,8 @@ pub async fn wait_for_nodes(ctx: &Ctx, grace_ms: u64) -> Result<Vec<NodeIndex>, 
                 core.attempts.attempt_began = core.now;
             });
         } else if waited >= limit {
-            return Err(format!(
-                "only {} of {all} nodes are reachable, {needed} are needed; missing: {missing}",
-                usable.len(),
-            ));
+            let reachable = usable.len();
+            return Err(VolumeFailure::TooFewNodes { reachable, all, needed, missing });
         }
         ctx.sleep_ms(20).await;
     }

@@ -23,6 +23,7 @@ use super::rings::{
 use super::validate::Listed;
 use super::{Blame, Failure, commit};
 use crate::core::Ctx;
+use crate::failure::{AttemptFailure, VolumeFailure};
 use crate::gc::{free_segments, store_checkpoint};
 use crate::journal::put_root_on;
 use crate::rebuild::list_shards;
@@ -67,7 +68,7 @@ pub(super) async fn find(
     let profile: fieldstone_codes::Profile = root
         .profile
         .parse()
-        .map_err(|error| Failure::Final(format!("profile {}: {error}", root.profile)))?;
+        .map_err(|error| VolumeFailure::Profile { profile: root.profile.clone(), error })?;
     ctx.with(|core| {
         core.adopt(root.name.clone(), profile, root.geometry);
         core.reservation.provisioning = root.provisioning;
@@ -148,8 +149,7 @@ pub(super) async fn recover(
     root.checkpoint_lsn = base;
     root.checkpoint_bytes = bytes;
     let names = ctx.with(|core| core.segments.names(&handles));
-    root.checkpoint_segments =
-        names.ok_or_else(|| Failure::Again("a segment of the new checkpoint is gone".into()))?;
+    root.checkpoint_segments = names.ok_or(AttemptFailure::NewCheckpointGone)?;
     commit(ctx, root, base, Some(replay)).await?;
     let old = ctx.with(|core| {
         old_checkpoint.iter().filter_map(|id| core.segments.find(*id)).collect::<Vec<_>>()
@@ -222,7 +222,7 @@ async fn agree_on_root(
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     match put_root_on(ctx, root, &nodes).await {
         true => Ok(()),
-        false => Err(Failure::Again("too few nodes took the root that was found".into())),
+        false => Err(AttemptFailure::FoundRootNotTaken.into()),
     }
 }
 
@@ -240,9 +240,8 @@ async fn write_checkpoint(
         crate::checkpoint::encode(&core.map, &core.segments, blocks)
     });
     sync_shards(ctx, nodes).await?;
-    let handles = store_checkpoint(ctx, &bytes).await;
     let handles =
-        handles.ok_or_else(|| Failure::Again("the checkpoint could not be written".into()))?;
+        store_checkpoint(ctx, &bytes).await.ok_or(AttemptFailure::CheckpointNotWritten)?;
     Ok((bytes.len() as u64, handles))
 }
 
@@ -251,7 +250,7 @@ async fn write_checkpoint(
 async fn sync_shards(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(), Failure> {
     let up = ctx.with(|core| core.up_nodes());
     if nodes.iter().any(|node| !up.contains(node)) {
-        return Err(Failure::Again("a node was lost".into()));
+        return Err(AttemptFailure::NodeLost.into());
     }
     for (node, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
         result.blame(node)?;
@@ -277,14 +276,12 @@ fn newest_root(ctx: &Ctx, states: &[(NodeIndex, VolumeState)]) -> Result<Root, F
         }
     }
     let Some((_, root)) = newest else {
-        return Err(Failure::Final("no node has a root of the volume: it does not exist".into()));
+        return Err(VolumeFailure::DoesNotExist.into());
     };
     let knowing = states.iter().filter(|(_, state)| state.root_version > 0).count();
     let needed = ctx.with(|core| core.nodes_needed());
     if knowing < needed {
-        return Err(Failure::Again(format!(
-            "only {knowing} of the nodes know the volume, {needed} are needed: the others are empty"
-        )));
+        return Err(AttemptFailure::TooFewKnow { knowing, needed }.into());
     }
     Ok(root)
 }

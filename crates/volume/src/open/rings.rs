@@ -14,6 +14,7 @@ use super::chain::ChainSegment;
 use super::detached::{ShardLocations, read_detached};
 use super::{Blame, Failure};
 use crate::core::Ctx;
+use crate::failure::AttemptFailure;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
 use crate::root::Root;
 use crate::status::VolumePhase;
@@ -64,7 +65,7 @@ pub(super) async fn wait_for_journal(
             (came, closed || core.now >= patient_until)
         });
         if let Some(node) = came {
-            return Err(Failure::Again(format!("{node} came while the volume was opened")));
+            return Err(AttemptFailure::NodeCame(node).into());
         }
         if over {
             return Ok(());
@@ -229,9 +230,7 @@ pub(super) fn check_not_cut_short(
     let ring_start = Lsn(end.0.next_multiple_of(ring));
     let next = records.get(&end).or_else(|| records.get(&ring_start));
     if next.is_some_and(|record| record.header.previous_end == end && record.payload.is_none()) {
-        return Err(Failure::Again(format!(
-            "blocks of the record at position {end} cannot be read while nodes are missing"
-        )));
+        return Err(AttemptFailure::RecordCutShort { end }.into());
     }
     Ok(())
 }

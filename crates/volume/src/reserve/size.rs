@@ -4,6 +4,7 @@ use fieldstone_proto::{NodeError, NodeIndex};
 
 use super::request::{ask_all, others_have_it, refresh_stat, reserve_on};
 use crate::core::{Ctx, VolumeCore};
+use crate::failure::ReservationRefusal;
 use crate::node::Node;
 use crate::status::{NodeHealth, VolumePhase};
 
@@ -12,14 +13,6 @@ use crate::status::{NodeHealth, VolumePhase};
 const RELEASE_WAIT_MS_MAX: u64 = 20_000;
 /// How often it asks meanwhile.
 const RELEASE_POLL_MS: u64 = 500;
-
-/// Why the volume cannot reserve a size.
-pub struct Refused {
-    /// The reason, for people.
-    pub why: String,
-    /// Nodes were lost on the way. The reservation may succeed without them, or when they are back.
-    pub nodes_lost: bool,
-}
 
 /// Reserves the slots of a thick volume of `size_bytes`, or of a thin one that is being created.
 /// Waits for other volumes if they can spare the lacking slots. The caller has begun a change.
@@ -31,7 +24,11 @@ pub struct Refused {
 /// # Errors
 /// A node does not have that many: which one, and how many it has. A serving volume then has its
 /// old reservation.
-pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<(), Refused> {
+pub async fn reserve_for_size(
+    ctx: &Ctx,
+    size_bytes: u64,
+    thin: bool,
+) -> Result<(), ReservationRefusal> {
     let (nodes, before, wanted) = ctx.with(|core| {
         let wanted = match thin {
             true => core.slots_at_creation(),
@@ -56,10 +53,10 @@ pub async fn reserve_for_size(ctx: &Ctx, size_bytes: u64, thin: bool) -> Result<
 
 /// Asks nodes for `wanted` slots until they grant them. The volume needs all of these slots. It
 /// keeps those that a node has granted beyond.
-async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Refused> {
+async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), ReservationRefusal> {
     let mut asked = nodes;
     let mut granted = 0;
-    let mut reason = String::new();
+    let mut last = None;
     let (mut later, mut nodes_lost) = (false, false);
     let mut lacking_min = u32::MAX;
     let mut vain_ms = 0;
@@ -78,7 +75,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
         for (node, answer) in &answers {
             match answer {
                 Ok(_) => granted += 1,
-                Err(error) if !others_have_it(answer) => reason = format!("{node}: {error}"),
+                Err(error) if !others_have_it(answer) => last = Some((*node, error.clone())),
                 Err(_) => {}
             }
         }
@@ -90,8 +87,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
             refresh_stat(ctx, *node).await;
         }
         if !later || vain_ms >= RELEASE_WAIT_MS_MAX || ctx.with(|core| core.closing) {
-            let why = ctx.with(|core| core.why_refused(first, wanted, later));
-            return Err(Refused { why, nodes_lost: false });
+            return Err(ctx.with(|core| core.why_refused(first, wanted, later)));
         }
         ctx.with(|core| core.reservation.waits_for_others = true);
         ctx.sleep_ms(RELEASE_POLL_MS).await;
@@ -104,10 +100,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
     }
     match ctx.with(|core| core.is_enough(granted)) {
         true => Ok(()),
-        false => {
-            let why = format!("{granted} nodes have room for it, which is too few; {reason}");
-            Err(Refused { why, nodes_lost })
-        }
+        false => Err(ReservationRefusal::TooFewNodes { granted, last, nodes_lost }),
     }
 }
 
@@ -129,22 +122,11 @@ async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex], wanted: u32) {
 impl VolumeCore {
     /// The reason why a node refused `wanted` slots. `later`: other volumes should have given some
     /// back.
-    fn why_refused(&self, node: NodeIndex, wanted: u32, later: bool) -> String {
+    fn why_refused(&self, node: NodeIndex, wanted: u32, later: bool) -> ReservationRefusal {
         let state = self.node(node);
         let bytes = |slots: u32| u64::from(slots) * u64::from(state.stat.slot_bytes);
         let free_bytes = bytes(state.stat.slots_free);
         let wanted_bytes = bytes(wanted.saturating_sub(state.slots.reserved));
-        let advice = match later {
-            true => "other volumes can give back more, but have not done so yet: try again later",
-            false => {
-                "make it smaller or thin, remove other volumes, or serve the others for some \
-                 seconds: a volume that was not closed, or closed with much garbage, gives back \
-                 what it does not need"
-            }
-        };
-        format!(
-            "{node} has {free_bytes} bytes that no volume has reserved, and {wanted_bytes} more \
-             are wanted on each node; {advice}"
-        )
+        ReservationRefusal::NodeLacksRoom { node, free_bytes, wanted_bytes, later }
     }
 }

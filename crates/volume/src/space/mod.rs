@@ -69,6 +69,7 @@ use fieldstone_proto::{BLOCK_BYTES, NodeIndex, SegmentKind};
 use smallvec::SmallVec;
 
 use crate::core::VolumeCore;
+use crate::failure::TooLarge;
 use crate::node::Node;
 use crate::record::RECORD_ENTRIES_MAX;
 use crate::root::CHECKPOINT_SEGMENTS_MAX;
@@ -214,7 +215,7 @@ impl VolumeCore {
 
     /// Why the root could not name the checkpoint of a volume of this size, if so.
     #[must_use]
-    pub fn too_large(&self, size_bytes: u64) -> Option<String> {
+    pub fn too_large(&self, size_bytes: u64) -> Option<TooLarge> {
         let params = self.capacity_params();
         let segments = |bytes: u64| params.segments_for(bytes / BLOCK_BYTES as u64).1;
         if segments(size_bytes) <= CHECKPOINT_SEGMENTS_MAX {
@@ -226,11 +227,7 @@ impl VolumeCore {
             .rev()
             .map(|bit| 1 << bit)
             .find(|most| *most <= size_bytes && segments(*most) <= CHECKPOINT_SEGMENTS_MAX);
-        Some(format!(
-            "a volume of {size_bytes} bytes is too large for segments of {bytes} bytes: its \
-             checkpoint could have more segments than its root can name; {} bytes fit",
-            most.unwrap_or(0)
-        ))
+        Some(TooLarge { size_bytes, segment_bytes: bytes, fit_bytes: most.unwrap_or(0) })
     }
 
     /// The same when users have reserved `more` blocks, and all segments are sealed that have begun

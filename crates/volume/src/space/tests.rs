@@ -52,8 +52,7 @@ fn a_root_names_the_checkpoint_of_every_size_that_is_taken() {
     Script::serving(8).core(|core| {
         assert_eq!(core.too_large(1 << 30), None);
         let why = core.too_large(1 << 50).expect("a checkpoint of millions of segments");
-        let most = why.rsplit("; ").next().and_then(|rest| rest.split(' ').next());
-        let most: u64 = most.and_then(|most| most.parse().ok()).expect("a number of bytes");
+        let most = why.fit_bytes;
         assert!(most > 1 << 30 && core.too_large(most).is_none(), "{why}");
     });
 }
