@@ -4,6 +4,9 @@
 //! [`CheckResult`]. If a request has several faults, the order of the checks decides which error
 //! it gets: unknown command, flag, read-only export, reserved fields, length, range.
 //!
+//! A range is checked here only against the size that this client was told, which no one else
+//! knows: the device may have grown since. The device's stack checks the range against the device.
+//!
 //! | fault | error |
 //! |---|---|
 //! | unknown command; unknown flag, or one that does not belong to the command | `EINVAL` |
@@ -133,7 +136,8 @@ fn check(command: &Command, export: &Export, agreed: Agreed) -> Result<(Op, Kind
             return fail(Errno::Inval, "a block status of no bytes has no extent");
         }
     }
-    check_range(command, kind, export, agreed)?;
+    check_length(command, kind, agreed)?;
+    check_agreed_size(command, kind, export)?;
     Ok((op, kind))
 }
 
@@ -153,12 +157,8 @@ fn classify(command: &Command) -> Result<(Op, Kind), Failure> {
     })
 }
 
-fn check_range(
-    command: &Command,
-    kind: Kind,
-    export: &Export,
-    agreed: Agreed,
-) -> Result<(), Failure> {
+/// The bound on payloads that the server announced.
+fn check_length(command: &Command, kind: Kind, agreed: Agreed) -> Result<(), Failure> {
     if command.len_bytes > MAX_PAYLOAD_BYTES {
         match kind {
             Kind::Read { .. } if !agreed.structured => {
@@ -171,6 +171,13 @@ fn check_range(
             Kind::Flush | Kind::Trim | Kind::WriteZeroes { .. } | Kind::BlockStatus { .. } => {}
         }
     }
+    Ok(())
+}
+
+/// The size that this client was told. A client must not reach what it does not know of, so that
+/// its errors do not depend on when the device grows. A write that is refused here needs no memory
+/// for its payload.
+fn check_agreed_size(command: &Command, kind: Kind, export: &Export) -> Result<(), Failure> {
     let end = command.offset_bytes.checked_add(u64::from(command.len_bytes));
     if end.is_some_and(|end| end <= export.size_bytes) {
         return Ok(());

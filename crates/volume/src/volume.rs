@@ -203,24 +203,20 @@ impl Volume {
 
 impl Backend for Volume {
     fn info(&self) -> Info {
-        let core = self.core.borrow();
-        Info {
-            size_bytes: core.geometry.size_bytes,
-            block_bytes: BLOCK_BYTES as u32,
-            preferred_bytes: BLOCK_BYTES as u32,
-            read_ahead_bytes: core.layout.k.clamp(4, 8) * READ_AHEAD_PER_NODE_BYTES,
-            read_only: false,
-        }
+        info(&self.core.borrow())
     }
 
     fn submit(&mut self, mut request: Request, now: Nanos) {
         let mut core = self.core.borrow_mut();
         core.now = core.now.max(now);
         let now = core.now;
-        if let Err(error) = check(&core, &request) {
+        if let Err(error) = admit(&core, &request) {
             core.completions.push(Completion::of(&request, Err(error)));
             return;
         }
+        // The stack above has checked the range. The device may have grown since, and never
+        // shrinks.
+        debug_assert_eq!(request.validate(&info(&core)), Ok(()));
         request.stamps.stamp(Stage::Sent, now);
         if request.op != Op::Flush && request.len_bytes == 0 {
             core.completions.push(Completion::of(&request, Ok(Payload::None)));
@@ -252,7 +248,18 @@ impl Backend for Volume {
     }
 }
 
-fn check(core: &VolumeCore, request: &Request) -> Result<(), BlockError> {
+fn info(core: &VolumeCore) -> Info {
+    Info {
+        size_bytes: core.geometry.size_bytes,
+        block_bytes: BLOCK_BYTES as u32,
+        preferred_bytes: BLOCK_BYTES as u32,
+        read_ahead_bytes: core.layout.k.clamp(4, 8) * READ_AHEAD_PER_NODE_BYTES,
+        read_only: false,
+    }
+}
+
+/// Whether the volume takes requests of this kind now.
+fn admit(core: &VolumeCore, request: &Request) -> Result<(), BlockError> {
     match &core.phase {
         VolumePhase::Serving if !core.closing => {}
         VolumePhase::Failed(why @ VolumeFailure::FencedOut { .. }) => {
@@ -262,21 +269,7 @@ fn check(core: &VolumeCore, request: &Request) -> Result<(), BlockError> {
         VolumePhase::Opening => return Err(BlockError::Io("the volume is still opening".into())),
         _ => return Err(BlockError::ShuttingDown),
     }
-    let (offset_bytes, len_bytes) = (request.offset_bytes, request.len_bytes);
-    let size_bytes = core.geometry.size_bytes;
-    let end = offset_bytes.checked_add(u64::from(len_bytes));
-    if end.is_none_or(|end| end > size_bytes) {
-        return Err(BlockError::OutOfRange { offset_bytes, len_bytes, size_bytes });
-    }
-    let block = BLOCK_BYTES as u64;
-    if !offset_bytes.is_multiple_of(block) || !u64::from(len_bytes).is_multiple_of(block) {
-        return Err(BlockError::NotSupported("requests that are not whole blocks"));
-    }
-    if request.op == Op::Write && request.data.len() != len_bytes as usize {
-        return Err(BlockError::NotSupported("a write without its data"));
-    }
-    let changes = matches!(request.op, Op::Write | Op::Trim | Op::WriteZeroes);
-    if changes && !core.writable() {
+    if request.op.changes_data() && !core.writable() {
         return Err(BlockError::Io(format!(
             "only {} of {} nodes are reachable, {} are needed to write",
             core.nodes_up(),
@@ -481,8 +474,50 @@ fn status(core: &VolumeCore) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use fieldstone_block::Stack;
+
     use super::*;
-    use crate::script::Script;
+    use crate::script::{Script, request};
+
+    /// A read past the end, a write that is no whole block, and a write without its data.
+    fn invalid(size_bytes: u64) -> [Request; 3] {
+        let end = size_bytes / BLOCK_BYTES as u64;
+        let mut part = request(Op::Write, 1, 1);
+        (part.len_bytes, part.data) = (512, part.data.slice(..512));
+        let mut empty = request(Op::Write, 2, 1);
+        empty.data.clear();
+        [request(Op::Read, end, 1), part, empty]
+    }
+
+    #[test]
+    fn a_stack_refuses_what_the_volume_relies_on_not_to_get() {
+        let volume = Script::serving(6).volume;
+        let size_bytes = volume.info().size_bytes;
+        let mut stack: Stack<Volume> = Stack::new(volume, Vec::new());
+        let errors = invalid(size_bytes).map(|request| {
+            stack.submit(request, Nanos(1));
+            let mut completions = Vec::new();
+            stack.poll(Nanos(1), &mut completions);
+            completions.remove(0).result.expect_err("the range is not valid")
+        });
+        assert!(matches!(errors[0], BlockError::OutOfRange { .. }), "{errors:?}");
+        assert!(matches!(errors[1], BlockError::NotSupported(_)), "{errors:?}");
+        assert!(matches!(errors[2], BlockError::NotSupported(_)), "{errors:?}");
+    }
+
+    /// The stack checks each range once. The volume does not check it again: a request that comes
+    /// by another way, and that no one has checked, is a fault of the program.
+    #[cfg(debug_assertions)]
+    #[test]
+    fn the_volume_does_not_check_a_range_again() {
+        let size_bytes = Script::serving(6).volume.info().size_bytes;
+        for request in invalid(size_bytes) {
+            let submits = std::panic::AssertUnwindSafe(|| {
+                Script::serving(6).volume.submit(request, Nanos(1));
+            });
+            std::panic::catch_unwind(submits).expect_err("the assertion sees it");
+        }
+    }
 
     /// Users of a volume that another writer has taken over get an error of their own.
     #[test]
