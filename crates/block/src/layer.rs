@@ -22,8 +22,10 @@
 //! The stack names a request once, where the request enters. Every layer and the store see that
 //! name. A layer may need its own request (a merged request, the read of an edge block). It names
 //! that request by an index into its own table ([`Flow::pass_own`]). The completion of such a
-//! request comes back only to this layer ([`Layer::complete_own`]). So a layer that only observes
-//! keeps no table of requests in flight.
+//! request comes back only to this layer ([`Layer::complete_own`]). A request whose range and
+//! operation stay the same keeps its name. If the layer needs a note about it (the lines that a
+//! change touches), it finds the note by that name. So a layer that only observes keeps no table of
+//! requests in flight.
 
 use std::any::Any;
 use std::collections::VecDeque;

@@ -35,6 +35,7 @@
 use bytes::Bytes;
 use slab::Slab;
 
+use super::flights::Flights;
 use super::lru::Lru;
 use super::versions::{Moment, Versions};
 use crate::layer::{Counter, Flow, Layer};
@@ -133,25 +134,24 @@ impl CacheStats {
     }
 }
 
-/// A request of the cache's own, in place of one from above.
-enum Flight {
-    Read(ReadFlight),
-    Change(ChangeFlight),
-}
-
+/// A read of whole lines, which the cache may keep.
 #[derive(Clone, Copy)]
 struct ReadFlight {
-    id: RequestId,
-    asked_bytes: u32,
-    /// The widened range.
     offset: u64,
-    /// Bytes to cut off the front.
-    skip: u32,
     began: Moment,
 }
 
-struct ChangeFlight {
+/// A read of the cache's own, in place of one that starts or ends within a line.
+#[derive(Clone, Copy)]
+struct WidenedRead {
     id: RequestId,
+    asked_bytes: u32,
+    /// Bytes to cut off the front.
+    skip: u32,
+    lines: ReadFlight,
+}
+
+struct ChangeFlight {
     offset: u64,
     len: u32,
     began: Moment,
@@ -177,7 +177,9 @@ pub struct Cache {
     options: CacheOptions,
     lines: Lru,
     versions: Versions,
-    flights: Slab<Flight>,
+    reads: Flights<ReadFlight>,
+    changes: Flights<ChangeFlight>,
+    widened: Slab<WidenedRead>,
     /// Others may change the store's data.
     shared: bool,
     /// Lines of requests that were sent before are not kept.
@@ -195,7 +197,9 @@ impl Cache {
             options,
             lines: Lru::new(capacity),
             versions: Versions::new(),
-            flights: Slab::new(),
+            reads: Flights::default(),
+            changes: Flights::default(),
+            widened: Slab::new(),
             shared: false,
             dropped: Moment::default(),
             stats: CacheStats::default(),
@@ -258,13 +262,17 @@ impl Cache {
         let start = offset - offset % LINE;
         let end = (offset + u64::from(len)).next_multiple_of(LINE).min(flow.size_bytes());
         let skip = u32::try_from(offset - start).expect("less than a line");
-        request.offset_bytes = start;
-        request.len_bytes = u32::try_from(end - start).expect("at most two lines more than asked");
         // The cache keeps the bytes, so they must not be in the front-end's memory.
         request.destination.clear();
-        let began = self.versions.begin_read();
-        let read = ReadFlight { id: request.id, asked_bytes: len, offset: start, skip, began };
-        flow.pass_own(self.flights.insert(Flight::Read(read)), request);
+        let lines = ReadFlight { offset: start, began: self.versions.begin_read() };
+        if (start, end) == (offset, request.end_bytes()) {
+            self.reads.insert(request.id, lines);
+            return flow.pass(request);
+        }
+        request.offset_bytes = start;
+        request.len_bytes = u32::try_from(end - start).expect("at most two lines more than asked");
+        let widened = WidenedRead { id: request.id, asked_bytes: len, skip, lines };
+        flow.pass_own(self.widened.insert(widened), request);
     }
 
     fn change_lines(&mut self, request: Request, flow: &mut Flow<'_>) {
@@ -283,8 +291,8 @@ impl Cache {
         self.stats.invalidated += self.lines.remove_range(lines.clone()) as u64;
         let began = self.versions.begin_change(&lines);
         let data = if keep != 0 { request.data.clone() } else { Bytes::new() };
-        let change = ChangeFlight { id: request.id, offset, len, began, data, keep };
-        flow.pass_own(self.flights.insert(Flight::Change(change)), request);
+        self.changes.insert(request.id, ChangeFlight { offset, len, began, data, keep });
+        flow.pass(request);
     }
 
     fn insert(&mut self, line: u64, data: Bytes) {
@@ -340,19 +348,7 @@ impl Cache {
         }
     }
 
-    fn read_done(&mut self, read: &ReadFlight, completion: &mut Completion) {
-        (completion.id, completion.len_bytes) = (read.id, read.asked_bytes);
-        if let Ok(Payload::Data(pieces)) = &mut completion.result {
-            self.fill(read, pieces);
-            let total: u32 = pieces.iter().map(Piece::len_bytes).sum();
-            if total != read.asked_bytes {
-                cut_pieces(pieces, read.skip, read.asked_bytes);
-            }
-        }
-    }
-
-    fn change_done(&mut self, change: &ChangeFlight, completion: &mut Completion) {
-        completion.id = change.id;
+    fn change_done(&mut self, change: &ChangeFlight, completion: &Completion) {
         if completion.result.is_ok() && change.keep != 0 && change.began >= self.dropped {
             self.update(change);
         }
@@ -378,10 +374,25 @@ impl Layer for Cache {
         }
     }
 
+    fn complete(&mut self, completion: Completion, flow: &mut Flow<'_>) {
+        if completion.op.changes_data() {
+            if let Some(change) = self.changes.remove(completion.id) {
+                self.change_done(&change, &completion);
+            }
+        } else if let Some(read) = self.reads.remove(completion.id)
+            && let Ok(Payload::Data(pieces)) = &completion.result
+        {
+            self.fill(&read, pieces);
+        }
+        flow.answer(completion);
+    }
+
     fn complete_own(&mut self, index: usize, mut completion: Completion, flow: &mut Flow<'_>) {
-        match self.flights.remove(index) {
-            Flight::Read(read) => self.read_done(&read, &mut completion),
-            Flight::Change(change) => self.change_done(&change, &mut completion),
+        let read = self.widened.remove(index);
+        (completion.id, completion.len_bytes) = (read.id, read.asked_bytes);
+        if let Ok(Payload::Data(pieces)) = &mut completion.result {
+            self.fill(&read.lines, pieces);
+            cut_pieces(pieces, read.skip, read.asked_bytes);
         }
         flow.answer(completion);
     }

@@ -4,37 +4,19 @@
 //! insertion and an eviction each cost one look-up and a few stores, and allocate nothing once the
 //! map is full.
 //!
-//! The hash is one folded multiplication. The client chooses line numbers and could make them
-//! collide. It would slow down only its own volume.
+//! The hash is one folded multiplication ([`NumberHasher`]). The client chooses line numbers and
+//! could make them collide. It would slow down only its own volume.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 use bytes::Bytes;
 use slab::Slab;
 
+use super::flights::NumberHasher;
+
 /// Ends a list.
 const NONE: usize = usize::MAX;
-
-/// Hashes one 64-bit number.
-#[derive(Default)]
-struct LineHasher(u64);
-
-impl Hasher for LineHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(self.0 ^ u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let product = u128::from(value ^ 0x243f_6a88_85a3_08d3) * 0x9e37_79b9_7f4a_7c15;
-        // The fold keeps the high half, where every input bit arrives.
-        self.0 = (product >> 64) as u64 ^ product as u64;
-    }
-}
 
 struct Entry {
     line: u64,
@@ -45,7 +27,7 @@ struct Entry {
 
 /// The lines, at most `capacity` of them.
 pub(crate) struct Lru {
-    slots: HashMap<u64, usize, BuildHasherDefault<LineHasher>>,
+    slots: HashMap<u64, usize, BuildHasherDefault<NumberHasher>>,
     entries: Slab<Entry>,
     newest: usize,
     oldest: usize,

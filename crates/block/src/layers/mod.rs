@@ -24,6 +24,7 @@ mod align;
 mod cache;
 mod delay;
 mod error;
+mod flights;
 mod latency;
 mod limit;
 mod lru;

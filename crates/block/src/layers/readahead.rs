@@ -41,6 +41,7 @@ use bytes::Bytes;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::flights::Flights;
 use super::streams::{STREAMS, Streams};
 use crate::layer::{Counter, Flow, Layer};
 use crate::pieces::{Pieces, push_window, to_bytes};
@@ -217,21 +218,6 @@ struct Joined {
     failed: bool,
 }
 
-/// A request of the layer's own.
-enum Flight {
-    /// The read of a window, by its key.
-    Window(usize),
-    /// A change, in place of one from above.
-    Change { id: RequestId, range: Range<u64> },
-}
-
-impl Flight {
-    /// This is a change that overlaps `range`.
-    fn changes(&self, range: &Range<u64>) -> bool {
-        matches!(self, Flight::Change { range: changed, .. } if overlap(changed, range))
-    }
-}
-
 /// Reads ahead; see the module's text.
 pub struct ReadAhead {
     options: ReadAheadOptions,
@@ -242,7 +228,8 @@ pub struct ReadAhead {
     streams: Streams<Ahead>,
     windows: Slab<Window>,
     joined: Slab<Joined>,
-    flights: Slab<Flight>,
+    /// The ranges of the changes in flight.
+    changes: Flights<Range<u64>>,
     stats: ReadAheadStats,
 }
 
@@ -258,7 +245,7 @@ impl ReadAhead {
             streams: Streams::with_slack(LINE_BYTES - 1),
             windows: Slab::new(),
             joined: Slab::new(),
-            flights: Slab::new(),
+            changes: Flights::default(),
             stats: ReadAheadStats::default(),
         }
     }
@@ -371,8 +358,7 @@ impl ReadAhead {
         };
         let len = len.next_multiple_of(LINE_BYTES).min(longest.next_multiple_of(LINE_BYTES));
         let range = next..(next + len).min(flow.size_bytes());
-        let changed = |(_, flight): (usize, &Flight)| flight.changes(&range);
-        if range.is_empty() || self.flights.iter().any(changed) {
+        if range.is_empty() || self.changes.values().any(|change| overlap(change, &range)) {
             return;
         }
         // Without room for the window, the requests that it would have answered pass.
@@ -398,8 +384,9 @@ impl ReadAhead {
             queue: QueueId::default(),
             stamps: Stamps::default(),
         };
+        // A window is read once and stays until it is loaded, so its key can name the read.
         let window = self.windows.insert(Window::new(range, flow.now()));
-        flow.pass_own(self.flights.insert(Flight::Window(window)), request);
+        flow.pass_own(window, request);
     }
 
     /// Drops the windows that were idle for the longest time, until there is room for one of
@@ -480,8 +467,8 @@ impl ReadAhead {
         if !self.windows.is_empty() {
             self.cut_windows(&range);
         }
-        let flight = Flight::Change { id: request.id, range };
-        flow.pass_own(self.flights.insert(flight), request);
+        self.changes.insert(request.id, range);
+        flow.pass(request);
     }
 
     fn cut_windows(&mut self, change: &Range<u64>) {
@@ -538,14 +525,15 @@ impl Layer for ReadAhead {
         }
     }
 
-    fn complete_own(&mut self, index: usize, mut completion: Completion, flow: &mut Flow<'_>) {
-        match self.flights.remove(index) {
-            Flight::Window(key) => self.window_loaded(key, completion, flow),
-            Flight::Change { id, .. } => {
-                completion.id = id;
-                flow.answer(completion);
-            }
+    fn complete(&mut self, completion: Completion, flow: &mut Flow<'_>) {
+        if completion.op.changes_data() {
+            self.changes.remove(completion.id);
         }
+        flow.answer(completion);
+    }
+
+    fn complete_own(&mut self, index: usize, completion: Completion, flow: &mut Flow<'_>) {
+        self.window_loaded(index, completion, flow);
     }
 
     fn turn(&mut self, flow: &mut Flow<'_>) {

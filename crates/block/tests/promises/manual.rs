@@ -30,6 +30,11 @@ impl Hand {
         desk.pending.iter().map(|r| (r.op, r.offset_bytes, r.len_bytes)).collect()
     }
 
+    /// The names of the requests without an answer.
+    pub fn names(&self) -> Vec<u64> {
+        self.0.borrow().pending.iter().map(|request| request.id.0).collect()
+    }
+
     /// The data of the waiting request at `index`.
     pub fn data(&self, index: usize) -> Bytes {
         self.0.borrow().pending[index].data.clone()

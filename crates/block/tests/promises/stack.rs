@@ -50,3 +50,28 @@ fn every_id_comes_back_whatever_it_is() {
     seen.sort_unstable();
     assert_eq!(seen, [0, 7, 1 << 63, u64::MAX]);
 }
+
+/// The stack names a request once. Each layer passes on under that name what it changes neither in
+/// its range nor in its operation, so the store sees the index of the stack's own table.
+#[test]
+fn a_request_keeps_its_name_down_to_the_store() {
+    for layers in ["", "write-cache:policy=through"] {
+        let mut options = LayerOptions::default();
+        if !layers.is_empty() {
+            options.add(layers).unwrap();
+        }
+        let (manual, hand) = Manual::new(4096);
+        let mut stack = Stack::new(manual, options.make().unwrap());
+        let ops = [Op::Write, Op::Read, Op::Trim, Op::WriteZeroes, Op::Extents, Op::Flush];
+        for (at, op) in (1..).zip(ops) {
+            let len_bytes = if op == Op::Flush { 0 } else { 4096 };
+            stack.submit(request(1000 + at, op, at * 65536, len_bytes, 1), Nanos(at));
+        }
+        assert_eq!(hand.pending().len(), ops.len(), "{layers}");
+        assert_eq!(hand.names(), [0, 1, 2, 3, 4, 5], "{layers}");
+        // A read that starts within a line is widened, which makes another request of it.
+        stack.submit(request(1, Op::Read, 1 << 20 | 512, 512, 0), Nanos(7));
+        assert_eq!(hand.pending()[6], (Op::Read, 1 << 20, 4096), "{layers}");
+        assert!(hand.names()[6] > u64::from(u32::MAX), "{layers}");
+    }
+}

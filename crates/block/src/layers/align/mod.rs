@@ -29,12 +29,12 @@
 //!
 //! # Cost
 //!
-//! With one-byte blocks below, requests pass unchanged. Otherwise an aligned change costs an entry
-//! in the table of requests in flight. The layer keeps the [`order`] of changes only from a
-//! read-modify-write on, until [`ORDER_LAPSE_MIN`] aligned changes have come without another. A
-//! place in the order costs some searches in a tree. This does not grow with the square of the
-//! queue: a client must not stop a core, which other devices share, with a deep queue of small
-//! writes.
+//! With one-byte blocks below, requests pass unchanged. Otherwise an aligned change keeps its name
+//! and costs an entry in the table of changes in flight. The layer keeps the [`order`] of changes
+//! only from a read-modify-write on, until [`ORDER_LAPSE_MIN`] aligned changes have come without
+//! another. A place in the order costs some searches in a tree. This does not grow with the square
+//! of the queue: a client must not stop a core, which other devices share, with a deep queue of
+//! small writes.
 
 mod order;
 
@@ -43,6 +43,7 @@ use fieldstone_buf::AlignedBuf;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::flights::Flights;
 use crate::extents::cut_extents;
 use crate::layer::{Counter, Flow, Layer};
 use crate::pieces::{cut_pieces, to_bytes};
@@ -53,7 +54,7 @@ use order::{Order, Use};
 
 /// The layer stops to keep the order after this many aligned changes without a read-modify-write.
 /// It begins again with an entry for each change in flight, so it does not stop earlier than after
-/// as many changes as the table of requests in flight has entries.
+/// as many changes as the table of changes in flight has entries.
 const ORDER_LAPSE_MIN: usize = 1024;
 
 /// Whole blocks, as `start..end` in bytes.
@@ -75,13 +76,17 @@ impl Span {
 
 /// A request of this layer's own, and the purpose of its completion.
 enum Flight {
-    /// An aligned request that changes `span`, in place of `id`, and its place in the order if it
-    /// has one.
-    Change { id: RequestId, span: Span, place: Option<usize> },
     /// A widened read or extent query in place of `id`: drop `skip` bytes, keep `len`.
     Cut { id: RequestId, skip: u32, len: u32 },
     /// A step of the read-modify-write `rmw`.
     Step { rmw: usize, step: Step },
+}
+
+/// An aligned change in flight.
+struct RunningChange {
+    span: Span,
+    /// Its place in the order, if it has one.
+    place: Option<usize>,
 }
 
 #[derive(Clone, Copy)]
@@ -122,6 +127,7 @@ pub struct Align {
     /// Bytes per block below; 0 until the layer knows the store.
     block: u64,
     flights: Slab<Flight>,
+    changes: Flights<RunningChange>,
     rmws: Slab<ReadModifyWrite>,
     /// Which changes wait for which, and those that wait.
     order: Order<Waiting>,
@@ -191,7 +197,7 @@ impl Align {
             self.send_change(request, span, Some(place), flow);
         }
         self.changes_since += 1;
-        let lapse = ORDER_LAPSE_MIN.max(self.flights.capacity());
+        let lapse = ORDER_LAPSE_MIN.max(self.changes.capacity());
         self.keeps_order = !self.rmws.is_empty() || self.changes_since < lapse;
     }
 
@@ -202,8 +208,8 @@ impl Align {
         place: Option<usize>,
         flow: &mut Flow<'_>,
     ) {
-        let flight = Flight::Change { id: request.id, span, place };
-        self.send(request, flight, flow);
+        self.changes.insert(request.id, RunningChange { span, place });
+        flow.pass(request);
     }
 
     /// A read-modify-write has come: from now on the layer keeps the order.
@@ -212,10 +218,8 @@ impl Align {
         if std::mem::replace(&mut self.keeps_order, true) {
             return;
         }
-        for (_, flight) in &mut self.flights {
-            if let Flight::Change { span, place: place @ None, .. } = flight {
-                *place = Some(self.order.enter_running(*span));
-            }
+        for change in self.changes.values_mut().filter(|change| change.place.is_none()) {
+            change.place = Some(self.order.enter_running(change.span));
         }
     }
 
@@ -413,7 +417,7 @@ impl Layer for Align {
         let block = u64::from(below.block_bytes.max(1));
         debug_assert!(block.is_power_of_two());
         // A store that opens learns its block size; one that serves keeps it.
-        let idle = self.flights.is_empty() && self.rmws.is_empty();
+        let idle = self.flights.is_empty() && self.changes.is_empty() && self.rmws.is_empty();
         debug_assert!(self.block == block || idle, "blocks keep their size");
         self.block = block;
         below.size_bytes -= below.size_bytes % block;
@@ -434,15 +438,17 @@ impl Layer for Align {
         }
     }
 
+    fn complete(&mut self, completion: Completion, flow: &mut Flow<'_>) {
+        let changes = completion.op.changes_data();
+        let change = changes.then(|| self.changes.remove(completion.id)).flatten();
+        flow.answer(completion);
+        if let Some(place) = change.and_then(|change| change.place) {
+            self.end_change(place, flow);
+        }
+    }
+
     fn complete_own(&mut self, index: usize, mut completion: Completion, flow: &mut Flow<'_>) {
         match self.flights.remove(index) {
-            Flight::Change { id, place, .. } => {
-                completion.id = id;
-                flow.answer(completion);
-                if let Some(place) = place {
-                    self.end_change(place, flow);
-                }
-            }
             Flight::Cut { id, skip, len } => {
                 (completion.id, completion.len_bytes) = (id, len);
                 match &mut completion.result {

@@ -65,6 +65,7 @@ use bytes::Bytes;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::flights::Flights;
 use crate::layer::{Counter, Flow, Layer, Unwritten};
 use crate::settings::{SettingError, Settings};
 use crate::{
@@ -82,16 +83,22 @@ const EXTENTS_MAX: usize = 1 << 16;
 /// When bytes that the store has refused are tried again.
 const RETRY_PAUSE: Nanos = Nanos::from_ms(1000);
 
-/// A request of the layer's own.
-enum Flight {
-    /// Kept bytes, from this offset on.
-    Out(u64),
-    /// A change that goes through, in place of one from above.
-    Through { id: RequestId, range: Range<u64>, seq: u64 },
-    /// A read in place of one from above, and the bytes to lay over its answer.
-    Read { id: RequestId, offset: u64, over: SmallVec<[(u64, Bytes); 2]> },
-    /// A list of extents in place of one from above, and the ranges that hold data in any case.
-    List { id: RequestId, offset: u64, data: SmallVec<[Range<u64>; 2]> },
+/// A change that goes through.
+struct Through {
+    range: Range<u64>,
+    seq: u64,
+}
+
+/// A read from `offset` on, and the bytes to lay over its answer.
+struct OverlaidRead {
+    offset: u64,
+    over: SmallVec<[(u64, Bytes); 2]>,
+}
+
+/// A list of extents from `offset` on, and the ranges that hold data in any case.
+struct OverlaidList {
+    offset: u64,
+    data: SmallVec<[Range<u64>; 2]>,
 }
 
 /// A change that waits for the requests on their way.
@@ -110,9 +117,11 @@ struct FlushWait {
 pub struct WriteCache {
     options: WriteCacheOptions,
     dirty: Dirty,
-    flights: Slab<Flight>,
-    /// The slots of the changes that go through.
-    through: Vec<usize>,
+    /// The first bytes of the layer's own writes that are on their way.
+    outs: Slab<u64>,
+    through: Flights<Through>,
+    reads: Flights<OverlaidRead>,
+    lists: Flights<OverlaidList>,
     held: Vec<Held>,
     /// Writes that wait for room.
     waiting: VecDeque<Request>,
@@ -146,8 +155,10 @@ impl WriteCache {
         WriteCache {
             options,
             dirty: Dirty::default(),
-            flights: Slab::new(),
-            through: Vec::new(),
+            outs: Slab::new(),
+            through: Flights::default(),
+            reads: Flights::default(),
+            lists: Flights::default(),
             held: Vec::new(),
             waiting: VecDeque::new(),
             flushes: VecDeque::new(),
@@ -255,10 +266,8 @@ impl WriteCache {
     }
 
     fn send_through(&mut self, request: Request, seq: u64, flow: &mut Flow<'_>) {
-        let flight = Flight::Through { id: request.id, range: range_of(&request), seq };
-        let slot = self.flights.insert(flight);
-        self.through.push(slot);
-        flow.pass_own(slot, request);
+        self.through.insert(request.id, Through { range: range_of(&request), seq });
+        flow.pass(request);
     }
 
     fn read(&mut self, mut request: Request, flow: &mut Flow<'_>) {
@@ -278,8 +287,8 @@ impl WriteCache {
         }
         self.stats.read_overlays += 1;
         request.destination.clear();
-        let flight = Flight::Read { id: request.id, offset: range.start, over };
-        flow.pass_own(self.flights.insert(flight), request);
+        self.reads.insert(request.id, OverlaidRead { offset: range.start, over });
+        flow.pass(request);
     }
 
     fn list(&mut self, request: Request, flow: &mut Flow<'_>) {
@@ -289,8 +298,8 @@ impl WriteCache {
         if data.is_empty() {
             return flow.pass(request);
         }
-        let flight = Flight::List { id: request.id, offset: range.start, data };
-        flow.pass_own(self.flights.insert(flight), request);
+        self.lists.insert(request.id, OverlaidList { offset: range.start, data });
+        flow.pass(request);
     }
 
     fn flush(&mut self, request: Request, flow: &mut Flow<'_>) {
@@ -338,21 +347,17 @@ impl WriteCache {
     fn send_out(&mut self, start: u64, flow: &mut Flow<'_>) {
         let longest = self.options.max_merge_bytes;
         let window = start - start % longest..(start - start % longest).saturating_add(longest);
-        let (through, held, flights) = (&self.through, &self.held, &self.flights);
+        let (through, held) = (&self.through, &self.held);
         let may_go = |range: &Range<u64>| {
-            let meets = |slot: &usize| match &flights[*slot] {
-                Flight::Through { range: other, .. } => overlap(range, other),
-                _ => false,
-            };
-            !through.iter().any(meets)
+            !through.values().any(|other| overlap(range, &other.range))
                 && !held.iter().any(|held| overlap(range, &range_of(&held.request)))
         };
-        let slot = self.flights.vacant_key();
+        let slot = self.outs.vacant_key();
         let Some(run) = self.dirty.send(start, &window, slot, flow.now(), may_go) else { return };
         let Run { start, data } = run;
         self.stats.write_outs += 1;
         self.stats.write_out_bytes += data.len() as u64;
-        self.flights.insert(Flight::Out(start));
+        self.outs.insert(start);
         let request = Request {
             id: RequestId(0),
             op: Op::Write,
@@ -472,35 +477,45 @@ impl Layer for WriteCache {
         }
     }
 
-    fn complete_own(&mut self, index: usize, mut completion: Completion, flow: &mut Flow<'_>) {
-        match self.flights.remove(index) {
-            Flight::Out(start) => {
-                return self.out_done(index, start, completion.result, flow);
-            }
-            Flight::Through { id, range, seq } => {
-                completion.id = id;
-                self.through.retain(|slot| *slot != index);
-                if completion.result.is_ok() {
-                    let (_, _, dropped) = self.dirty.drop_older(&range, seq);
+    fn complete(&mut self, mut completion: Completion, flow: &mut Flow<'_>) {
+        let id = completion.id;
+        match completion.op {
+            Op::Write | Op::Trim | Op::WriteZeroes => {
+                let through = self.through.remove(id);
+                if let Some(Through { range, seq }) = &through
+                    && completion.result.is_ok()
+                {
+                    let (_, _, dropped) = self.dirty.drop_older(range, *seq);
                     self.stats.overwritten_bytes += dropped;
                 }
                 flow.answer(completion);
-                return self.go_on(flow);
+                if through.is_some() {
+                    self.go_on(flow);
+                }
+                return;
             }
-            Flight::Read { id, offset, over } => {
-                completion.id = id;
-                if let Ok(Payload::Data(pieces)) = &mut completion.result {
+            Op::Read => {
+                if let Some(OverlaidRead { offset, over }) = self.reads.remove(id)
+                    && let Ok(Payload::Data(pieces)) = &mut completion.result
+                {
                     *pieces = lay_over(std::mem::take(pieces), offset, over);
                 }
             }
-            Flight::List { id, offset, data } => {
-                completion.id = id;
-                if let Ok(Payload::Extents(extents)) = &mut completion.result {
+            Op::Extents => {
+                if let Some(OverlaidList { offset, data }) = self.lists.remove(id)
+                    && let Ok(Payload::Extents(extents)) = &mut completion.result
+                {
                     *extents = with_data(extents, offset, &data);
                 }
             }
+            Op::Flush => {}
         }
         flow.answer(completion);
+    }
+
+    fn complete_own(&mut self, index: usize, completion: Completion, flow: &mut Flow<'_>) {
+        let start = self.outs.remove(index);
+        self.out_done(index, start, completion.result, flow);
     }
 
     fn turn(&mut self, flow: &mut Flow<'_>) {
