@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fieldstone_block::{Completion, Info, Nanos, Op};
 use fieldstone_host::store::Mail;
 use fieldstone_host::{
-    Destination, DeviceId, Frontend, FrontendCounts, FrontendIo, FrontendKind, Host, Submitter,
+    CoreSnapshot, Destination, DeviceId, Frontend, FrontendCounts, FrontendIo, FrontendKind, Host,
+    Submitter,
 };
 use fieldstone_uring::{Address, Listener};
 
@@ -81,10 +82,9 @@ fn a_store_and_a_branch_that_always_have_work_starve_nobody() {
     let host = start_with(2, &[]);
     scripted::open(&host, &script);
     check_served(&host, &script);
+    let takes_turns = |core: &CoreSnapshot| core.turns.turns > 100;
+    wait_until("each core takes turns", || host.handle().snapshot(true).iter().all(takes_turns));
     let cores = host.handle().snapshot(true);
-    for core in &cores {
-        assert!(core.turns.turns > 100, "{:?}", core.turns);
-    }
     let (acts, turns) = (script.acts.load(Ordering::Relaxed), cores[0].turns.turns);
     assert!(acts > 2 * turns, "{acts} rounds of the store in {turns} turns");
     script.is_busy.store(false, Ordering::Relaxed);
