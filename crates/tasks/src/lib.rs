@@ -153,7 +153,26 @@ impl<T> Future for Awaited<T> {
     }
 }
 
-/// Awaits all futures of a list and gives their results in the list's order.
+/// Runs all futures of a list at once, and gives their results in the list's order.
+pub async fn concurrently<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.into_iter().map(|one| (Some(Box::pin(one)), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut waits = false;
+        for (future, result) in &mut running {
+            let Some(pending) = future else { continue };
+            match pending.as_mut().poll(context) {
+                Poll::Ready(value) => (*future, *result) = (None, Some(value)),
+                Poll::Pending => waits = true,
+            }
+        }
+        if waits { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    running.into_iter().map(|(_, result)| result.expect("all have ended")).collect()
+}
+
+/// Awaits all futures of a list and gives their results in the list's order. A future that has work
+/// to do starts only when those before it have ended; see [`concurrently`].
 pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     // Every request is already on its way, so it costs nothing to await the replies one after
     // another.
@@ -232,6 +251,34 @@ mod tests {
         executor.run();
         assert_eq!(*log.borrow(), [1, 2, 3]);
         assert_eq!(executor.len(), 0);
+    }
+
+    #[test]
+    fn futures_of_a_list_run_at_once_and_keep_their_order() {
+        let mut executor = Executor::default();
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let (fillers, waits): (Vec<_>, Vec<_>) = (0..3).map(|_| oneshot::<u32>()).unzip();
+        let seen = Rc::clone(&log);
+        executor.spawn(Box::pin(async move {
+            let one = |(at, wait): (u32, Awaited<u32>)| {
+                let seen = Rc::clone(&seen);
+                async move {
+                    seen.borrow_mut().push(at);
+                    wait.await
+                }
+            };
+            let results = concurrently((0..).zip(waits).map(one).collect()).await;
+            seen.borrow_mut().extend(results);
+        }));
+        executor.run();
+        assert_eq!(*log.borrow(), [0, 1, 2], "all have begun");
+        for (at, filler) in (10..).zip(fillers).collect::<Vec<_>>().into_iter().rev() {
+            assert_eq!(log.borrow().len(), 3);
+            filler.fill(at);
+            executor.run();
+        }
+        assert_eq!(*log.borrow(), [0, 1, 2, 10, 11, 12]);
+        assert!(executor.is_empty());
     }
 
     #[test]

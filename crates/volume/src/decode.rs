@@ -26,7 +26,7 @@ use crate::coding::join_chunks;
 use crate::core::{Ctx, VolumeCore};
 use crate::layout::ShardRange;
 use crate::status::NodeHealth;
-use fieldstone_tasks::{Awaited, all};
+use fieldstone_tasks::{Awaited, all, concurrently};
 
 /// The result of decoding.
 pub struct Decoded {
@@ -213,7 +213,7 @@ impl DecodeAttempt {
     }
 }
 
-/// Makes a range of a shard from other shards.
+/// Makes a range of a shard from other shards. Reads and computes all parts of the range at once.
 ///
 /// # Errors
 /// Too few shards are readable.
@@ -224,10 +224,11 @@ pub async fn decode_range(
 ) -> Result<Bytes, BlockError> {
     let end = range.offset_bytes + range.count * BLOCK_BYTES as u32;
     let parts = ctx.with(|core| core.parts(id, &(range.offset_bytes..end)))?;
+    let lost = [range.shard as usize];
+    let decoded = parts.iter().map(|part| decode_part(ctx, id, &lost, part, None)).collect();
     let mut pieces = Vec::with_capacity(parts.len());
-    for part in &parts {
-        let decoded = decode_part(ctx, id, &[range.shard as usize], part, None).await?;
-        pieces.extend(decoded.shards.into_iter().map(|shard| shard.data));
+    for decoded in concurrently(decoded).await {
+        pieces.extend(decoded?.shards.into_iter().map(|shard| shard.data));
     }
     Ok(join(&pieces))
 }
@@ -325,4 +326,33 @@ pub fn wrong_length() -> NodeError {
 /// The error for a segment that was freed while a read of it was under way.
 pub fn gone() -> BlockError {
     BlockError::Io("the segment is gone".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Script;
+
+    /// The engine of the world gets a job for each part before any is done.
+    #[test]
+    fn the_parts_of_a_range_are_decoded_at_once() {
+        let mut script = Script::serving_in_chunks(8, "zigzag:2+2", 2 * BLOCK_BYTES as u32);
+        let handle = script.add_segment(&[None, Some(1), Some(2), Some(3)]);
+        let id = script.core(|core| core.segments.get(handle).expect("it was added").id);
+        let range = ShardRange { shard: 0, offset_bytes: 0, count: 8 };
+        script.start(move |ctx| async move {
+            let bytes = decode_range(&ctx, id, range).await.expect("two shards are enough");
+            assert_eq!(bytes.len(), 8 * BLOCK_BYTES);
+        });
+        for sent in script.sent() {
+            let RequestBody::ShardRead { len_bytes, .. } = sent.request.body else {
+                panic!("{:?}", sent.request.body)
+            };
+            script.answer(&sent, Ok(ReplyBody::Data(vec![7; len_bytes as usize].into())));
+        }
+        assert!(script.sent().is_empty());
+        assert_eq!(script.jobs.len(), 4, "one for each chunk of the range");
+        script.do_jobs();
+        script.sent();
+    }
 }

@@ -5,8 +5,15 @@
 //! shard of the segment and has room beyond the needs of users and collection (`space`), preferably
 //! the node that placement names. It ends when a pass makes no progress, so it always ends. It
 //! starts again when a node joins, when a shard turns out bad, and when nodes may have more room.
+//!
+//! Rebuild works on up to [`SEGMENTS_MAX`] segments at once, so that the engine gets several jobs
+//! at a time. Each segment is a task; one task starts them and awaits the oldest. Two segments do
+//! not get the same slot of a node: a write under way counts as a slot that is taken
+//! (`slots.claimed`). With a rate limit, rebuild works on one segment at a time: it sleeps after
+//! each, and a burst of several would exceed the rate. Before a sync, rebuild waits until no
+//! segment is under way: a shard that is written during a sync may not be stable after it.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use fieldstone_accel::Shard;
 use fieldstone_block::Nanos;
@@ -21,6 +28,7 @@ use crate::node::Node;
 use crate::reserve::{begin_change, reserve_for_rebuild, reserve_missing, reserve_on_low};
 use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::{NodeHealth, Progress, VolumePhase};
+use fieldstone_tasks::{Awaited, concurrently, oneshot};
 
 /// How long a node may be away before the volume rebuilds its shards on other nodes.
 const OUT_AFTER_MS: u64 = 30_000;
@@ -35,6 +43,10 @@ const RETRY_MS: u64 = 2_000;
 /// Shards that rebuild writes before it makes them stable. If a node comes back before that, its
 /// own shards are the valid ones, and the rebuilt ones go.
 const UNSYNCED_MAX: usize = 64;
+/// Segments that rebuild works on at once.
+const SEGMENTS_MAX: u64 = 4;
+/// Bytes of the shards of these segments, unless one segment has more.
+const SEGMENTS_BYTES_MAX: u64 = 64 << 20;
 /// How long a rebuild waits for the reservations on nodes that have just joined.
 const RESERVATION_MS_MAX: u64 = 2_000;
 /// How often it checks meanwhile.
@@ -48,8 +60,9 @@ pub struct Rebuild {
     pub progress: Progress,
     /// The last rebuild left shards missing because no node has room for them.
     pub lacks_room: bool,
-    /// Shards that rebuild has written to these nodes, and that a power loss may take. Bound: a few
-    /// more than [`UNSYNCED_MAX`], and those on nodes that are away since.
+    /// Shards that rebuild has written to these nodes, and that a power loss may take. Bound: those
+    /// of [`SEGMENTS_MAX`] segments more than [`UNSYNCED_MAX`], and those on nodes that are away
+    /// since.
     unsynced: HashSet<(SegmentId, NodeIndex)>,
 }
 
@@ -166,6 +179,16 @@ impl VolumeCore {
     fn unsynced(&self) -> usize {
         let up = |(_, node): &&(SegmentId, NodeIndex)| self.node(*node).health == NodeHealth::Up;
         self.rebuild.unsynced.iter().filter(up).count()
+    }
+
+    /// How many segments rebuild works on at once.
+    fn rebuild_window(&self) -> usize {
+        if self.config.rebuild_limit_bytes_per_second > 0 {
+            return 1;
+        }
+        let segment_bytes = self.layout.width() as u64 * u64::from(self.geometry.shard_bytes);
+        let fit = SEGMENTS_BYTES_MAX / segment_bytes.max(1);
+        usize::try_from(fit.clamp(1, SEGMENTS_MAX)).expect("a few")
     }
 
     /// Rebuild leaves the segment alone until it is durable; see `damage`.
@@ -290,18 +313,7 @@ async fn rebuild(ctx: Ctx) {
             progress.shards_failed = 0;
             work
         });
-        let mut progress = false;
-        for handle in work {
-            if ctx.with(|core| !matches!(core.phase, VolumePhase::Serving)) {
-                break;
-            }
-            let targets = ctx.with(|core| core.rebuild_targets(handle));
-            progress |= rebuild_segment(&ctx, handle, targets).await.made > 0;
-            if ctx.with(|core| core.unsynced()) >= UNSYNCED_MAX {
-                sync_rebuilt(&ctx).await;
-            }
-            ctx.with(|core| core.rebuild.progress.elapsed_ns = core.now.since(began).0);
-        }
+        let progress = rebuild_all(&ctx, work, began).await;
         let again = ctx.with(|core| core.rebuild.take_change());
         if !(progress || again) || ctx.with(|core| core.phase != VolumePhase::Serving) {
             break;
@@ -337,6 +349,48 @@ async fn rebuild(ctx: Ctx) {
         }
         core.consider_gc();
     });
+}
+
+/// Makes missing shards of these segments, of several at once. True if it made any.
+async fn rebuild_all(ctx: &Ctx, work: Vec<SegmentIndex>, began: Nanos) -> bool {
+    let mut running = VecDeque::new();
+    let mut made = 0;
+    for handle in work {
+        while running.len() >= ctx.with(|core| core.rebuild_window()) {
+            made += finish_oldest(ctx, &mut running, began).await;
+        }
+        if ctx.with(|core| core.unsynced()) >= UNSYNCED_MAX {
+            while !running.is_empty() {
+                made += finish_oldest(ctx, &mut running, began).await;
+            }
+            sync_rebuilt(ctx).await;
+        }
+        if ctx.with(|core| !matches!(core.phase, VolumePhase::Serving)) {
+            break;
+        }
+        let (filler, rebuilt) = oneshot();
+        ctx.with(|core| {
+            core.spawn_with(move |ctx| async move {
+                let targets = ctx.with(|core| core.rebuild_targets(handle));
+                filler.fill(rebuild_segment(&ctx, handle, targets).await);
+            });
+        });
+        running.push_back(rebuilt);
+    }
+    while !running.is_empty() {
+        made += finish_oldest(ctx, &mut running, began).await;
+    }
+    made > 0
+}
+
+/// Waits for the segment that has been under way for the longest time. Returns how many shards of
+/// it were made.
+async fn finish_oldest(ctx: &Ctx, running: &mut VecDeque<Awaited<Rebuilt>>, began: Nanos) -> usize {
+    let Some(oldest) = running.pop_front() else { return 0 };
+    let rebuilt = oldest.await;
+    throttle(ctx, rebuilt.read_bytes).await;
+    ctx.with(|core| core.rebuild.progress.elapsed_ns = core.now.since(began).0);
+    rebuilt.made
 }
 
 /// Makes the shards that rebuild has written stable, and deletions too.
@@ -379,11 +433,13 @@ async fn wait_for_reservations(ctx: &Ctx) {
 pub struct Rebuilt {
     /// The number of shards that it made.
     pub made: usize,
+    /// Bytes that it read for them.
+    pub read_bytes: u64,
     /// The shards for which their nodes had no room.
     pub refused: Vec<(usize, NodeIndex)>,
 }
 
-/// Makes missing shards of a segment, each on its own node.
+/// Makes missing shards of a segment, each on its own node, and writes them at once.
 pub async fn rebuild_segment(
     ctx: &Ctx,
     handle: SegmentIndex,
@@ -408,7 +464,8 @@ pub async fn rebuild_segment(
         core.rebuild.progress.reed_solomon_bytes +=
             core.code.k() as u64 * u64::from(meta.shard_bytes);
     });
-    for ((shard, node), made) in targets.into_iter().zip(decoded.shards) {
+    rebuilt.read_bytes = decoded.read_bytes;
+    let write = |((shard, node), made): ((usize, NodeIndex), Shard)| async move {
         // The segment may have been sealed again meanwhile, with other shards on these nodes. Or
         // other shards have taken the room that rebuild leaves to users.
         let takes = ctx.with(|core| {
@@ -418,15 +475,19 @@ pub async fn rebuild_segment(
                 && has_room
         });
         if !takes {
-            continue;
+            return None;
         }
-        match write_shard(ctx, handle, (id, shard), node, made, meta).await {
+        let result = write_shard(ctx, handle, (id, shard), node, made, meta).await;
+        Some(((shard, node), result))
+    };
+    let writes = targets.into_iter().zip(decoded.shards).map(write).collect();
+    for (place, result) in concurrently(writes).await.into_iter().flatten() {
+        match result {
             Ok(()) => rebuilt.made += 1,
-            Err(NodeError::NoSpace) => rebuilt.refused.push((shard, node)),
+            Err(NodeError::NoSpace) => rebuilt.refused.push(place),
             Err(_) => {}
         }
     }
-    throttle(ctx, decoded.read_bytes).await;
     rebuilt
 }
 
@@ -547,7 +608,140 @@ pub async fn list_shards(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::script::Script;
+    use crate::script::{Script, Sent};
+
+    /// A volume rs:4+2 on six nodes with so many segments that all lack the shard of node 5.
+    fn lacking(segments: usize) -> Script {
+        let mut script = Script::serving(6);
+        for _ in 0..segments {
+            script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+        }
+        script
+    }
+
+    /// The node answers, if the request is a read of a shard.
+    fn answer_read(script: &mut Script, sent: &Sent) -> bool {
+        let RequestBody::ShardRead { len_bytes, .. } = sent.request.body else { return false };
+        script.answer(sent, Ok(ReplyBody::Data(vec![7; len_bytes as usize].into())));
+        true
+    }
+
+    /// The nodes answer reads of shards, and the world does the jobs that follow. Returns the other
+    /// requests.
+    fn answer_reads(script: &mut Script) -> Vec<Sent> {
+        let mut others = Vec::new();
+        loop {
+            let sent = script.sent();
+            if sent.is_empty() && script.jobs.is_empty() {
+                return others;
+            }
+            others.extend(sent.into_iter().filter(|sent| !answer_read(script, sent)));
+            script.do_jobs();
+        }
+    }
+
+    fn writes(sent: &[Sent]) -> usize {
+        let is_write = |sent: &&Sent| matches!(sent.request.body, RequestBody::ShardWrite { .. });
+        sent.iter().filter(is_write).count()
+    }
+
+    #[test]
+    fn several_segments_are_under_way_at_once() {
+        let mut script = lacking(6);
+        script.core(VolumeCore::begin_rebuild);
+        let reads = script.sent();
+        assert_eq!(reads.len(), 4 * 4, "four shards of each of four segments");
+        assert!(reads.iter().all(|sent| answer_read(&mut script, sent)));
+        assert!(script.sent().is_empty());
+        assert_eq!(script.jobs.len(), 4, "an engine has four jobs to work on");
+        script.do_jobs();
+        let first = script.sent();
+        assert_eq!(writes(&first), 4);
+        // The oldest is done: the next one begins.
+        script.done(&first[0]);
+        let reads = script.sent();
+        assert_eq!(reads.len(), 4);
+        assert!(reads.iter().all(|sent| answer_read(&mut script, sent)));
+        first[1..].iter().for_each(|sent| script.done(sent));
+        let others = answer_reads(&mut script);
+        assert_eq!((writes(&others), others.len()), (2, 2));
+        others.iter().for_each(|sent| script.done(sent));
+        let syncs = answer_reads(&mut script);
+        assert!(syncs.iter().all(|sent| sent.request.body == RequestBody::ShardSync));
+        assert_eq!(syncs.len(), 6);
+        syncs.iter().for_each(|sent| script.done(sent));
+        script.sent();
+        let progress = script.volume.status().rebuild;
+        assert_eq!((progress.shards_done, progress.shards_total, progress.running), (6, 6, false));
+        script.core(|core| assert!(core.degraded().is_empty() && core.rebuild.unsynced.is_empty()));
+    }
+
+    /// A burst of several segments would exceed the rate.
+    #[test]
+    fn with_a_rate_limit_one_segment_is_under_way() {
+        let mut script = lacking(2);
+        script.core(|core| core.config.rebuild_limit_bytes_per_second = 4 * 65536);
+        script.core(VolumeCore::begin_rebuild);
+        let others = answer_reads(&mut script);
+        assert_eq!(writes(&others), 1);
+        others.iter().for_each(|sent| script.done(sent));
+        assert!(script.sent().is_empty(), "it has read for a second");
+        script.wait_ms(900);
+        assert!(script.sent().is_empty());
+        let mut began = 0;
+        for _ in 0..10 {
+            script.wait_ms(100);
+            began += script.sent().len();
+        }
+        assert_eq!(began, 4, "the reads of the second segment");
+    }
+
+    /// A shard that is written while a node syncs may not be stable afterwards.
+    #[test]
+    fn no_segment_is_under_way_during_a_sync() {
+        let mut script = lacking(8);
+        script.core(|core| {
+            for id in 1000..1000 + UNSYNCED_MAX as u64 - 1 {
+                core.rebuild.note_written(SegmentId(id), NodeIndex(0));
+            }
+        });
+        script.core(VolumeCore::begin_rebuild);
+        let others = answer_reads(&mut script);
+        assert_eq!((writes(&others), others.len()), (4, 4));
+        for sent in &others {
+            assert!(script.sent().is_empty(), "neither a sync nor another segment");
+            script.done(sent);
+        }
+        let syncs = script.sent();
+        assert_eq!(syncs.len(), 6);
+        assert!(syncs.iter().all(|sent| sent.request.body == RequestBody::ShardSync));
+        syncs.iter().for_each(|sent| script.done(sent));
+        assert_eq!(writes(&answer_reads(&mut script)), 4, "the others follow");
+    }
+
+    #[test]
+    fn the_shards_of_a_segment_are_written_at_once() {
+        let mut script = Script::serving(6);
+        script.add_segment(&[Some(0), Some(1), Some(2), Some(3), None, None]);
+        script.core(VolumeCore::begin_rebuild);
+        assert_eq!(writes(&answer_reads(&mut script)), 2);
+    }
+
+    /// Two segments want the last slot of a node. One gets it.
+    #[test]
+    fn segments_under_way_leave_the_room_of_users() {
+        let mut script = lacking(2);
+        let node = NodeIndex(5);
+        let free = script.core(|core| {
+            (1..100).find(|free| {
+                core.node_mut(node).slots.free = *free;
+                core.has_room_for_rebuild(node)
+            })
+        });
+        assert!(free.is_some_and(|free| free > 1), "{free:?}");
+        script.core(VolumeCore::begin_rebuild);
+        assert_eq!(writes(&answer_reads(&mut script)), 1);
+    }
 
     /// Two slots are free on a node: those for two checkpoints, of which it holds none.
     #[test]
