@@ -122,9 +122,10 @@ def beside_a_neighbour(world):
     taken = before - unreserved_bytes(pool)
     check(taken > 0, "the volume took no more than it needs: this case shows nothing")
     left = report["provisionable_bytes"] - report["provisioned_bytes"]
-    # Nearly all that the pool can still promise. Not to the last slot: where placement is uneven, a
-    # node holds a slot or two more than its share.
-    part = 0.78 if world.case.code.startswith("rs") else 0.74
+    # Most of what the pool can still promise. Placement is uneven: of 52 segments with three copies
+    # on four nodes, one node held 44 shards, five more than its share. A volume does not move shards
+    # to even that out, so the others get less than the sum of the free slots.
+    part = 0.78 if world.case.code.startswith("rs") else 0.64
     size = int(left / world.case.overhead * part) // MIB
     create_beside_others(pool, "b", f"{size}M")
     handle.pwrite(noise(16 * MIB, "after"), 0)
