@@ -23,7 +23,7 @@ impl VolumeCore {
 
     /// Lays blocks of each data shard of a closed segment out.
     pub fn lay_out(&self, handle: SegmentIndex, blocks: Range<u32>) -> Option<Vec<Shard>> {
-        let layout = self.layout;
+        let layout = *self.shape.layout();
         let segment = self.segments.get(handle)?;
         let contents = segment.contents.as_ref()?;
         let (begin, end) = (blocks.start * layout.k, blocks.end * layout.k);
@@ -66,8 +66,8 @@ impl VolumeCore {
     /// Bytes that the code makes at a time of a shard, or a run of chunks, of `len_bytes`: all, or
     /// one chunk.
     pub fn coded_bytes(&self, len_bytes: usize) -> usize {
-        let chunk_bytes = self.layout.chunk_blocks as usize * BLOCK_BYTES;
-        match self.code.elements() {
+        let chunk_bytes = self.shape.layout().chunk_blocks as usize * BLOCK_BYTES;
+        match self.shape.code().elements() {
             1 => len_bytes.max(1),
             _ => chunk_bytes.min(len_bytes).max(1),
         }
@@ -76,7 +76,7 @@ impl VolumeCore {
     /// Gives the world the job that makes parity for `inputs`, one for each data shard, and the
     /// checksums of the parity.
     pub fn start_encoding(&mut self, inputs: Vec<Bytes>) -> Awaited<JobResult> {
-        let map = std::sync::Arc::clone(self.code.encode());
+        let map = std::sync::Arc::clone(self.shape.code().encode());
         self.start_job(Job::Code { map, inputs, checksum_block_bytes: Some(BLOCK_BYTES) })
     }
 }

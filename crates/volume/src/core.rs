@@ -9,21 +9,18 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 
 use fieldstone_block::{Completion, Nanos};
-use fieldstone_codes::{Code, Profile};
 use fieldstone_crush::{NodeWeight, PoolMap};
-use fieldstone_proto::{BLOCK_BYTES, Capability, Epoch, NodeIndex, Rights, SegmentId};
+use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights, SegmentId};
 
 use crate::calls::Calls;
 use crate::damage::Damage;
 use crate::failure::VolumeFailure;
 use crate::gc::{Collection, SinceCheckpoint};
-use crate::interface::{Geometry, VolumeAction, VolumeConfig};
+use crate::interface::{VolumeAction, VolumeConfig};
 use crate::jobs::Jobs;
 use crate::keys::Reissue;
-use crate::layout::{Layout, step_blocks};
 use crate::log::Log;
 use crate::map::Map;
 use crate::node::Node;
@@ -34,6 +31,7 @@ use crate::read::Reads;
 use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
 use crate::segment::SegmentTable;
+use crate::shape::Shape;
 use crate::status::{NodeHealth, VolumePhase};
 use crate::timers::Timers;
 use crate::wall_clock::WallClock;
@@ -74,11 +72,7 @@ pub struct Counters {
 /// The state of a volume.
 pub struct VolumeCore {
     pub config: VolumeConfig,
-    pub name: String,
-    pub profile: Profile,
-    pub code: Arc<dyn Code>,
-    pub geometry: Geometry,
-    pub layout: Layout,
+    pub shape: Shape,
     pub pool: PoolMap,
     pub now: Nanos,
     pub phase: VolumePhase,
@@ -132,24 +126,12 @@ pub struct VolumeCore {
 }
 
 impl VolumeCore {
-    /// The state of a volume that starts to open. Profile and geometry are placeholders until the
-    /// volume reads the root, unless it creates the volume.
-    pub fn new(
-        config: VolumeConfig,
-        name: String,
-        profile: Profile,
-        geometry: Geometry,
-        now: Nanos,
-    ) -> Self {
+    /// The state of a volume that starts to open. The shape is a placeholder until the volume reads
+    /// the root, unless it creates the volume.
+    pub fn new(config: VolumeConfig, shape: Shape, now: Nanos) -> Self {
         let weights = vec![NodeWeight::ONE; usize::from(config.nodes)];
         let nodes = (0..config.nodes).map(|_| Node::default()).collect();
-        let code = profile.code();
         let mut core = Self {
-            name,
-            layout: layout_of(&*code, &geometry),
-            code,
-            profile,
-            geometry,
             pool: PoolMap::new(&weights).expect("a pool of at least one node"),
             now,
             phase: VolumePhase::Opening,
@@ -168,12 +150,12 @@ impl VolumeCore {
             completions: Vec::new(),
             spawned: Vec::new(),
             timers: Timers::default(),
-            map: Map::new(geometry.size_bytes / 4096),
+            map: Map::new(shape.size_blocks()),
             segments: SegmentTable::default(),
             segments_made: 0,
             next_draw: None,
             journals_made: 0,
-            log: Log::new(geometry.ring_bytes),
+            log: Log::new(shape.geometry().ring_bytes),
             reads: Reads::default(),
             root_version: 0,
             root: None,
@@ -191,20 +173,17 @@ impl VolumeCore {
             relief_rests_until: now,
             sync_running: false,
             config,
+            shape,
         };
         core.set_epoch(Epoch(0));
         core
     }
 
-    /// Takes over profile and geometry from the root.
-    pub fn adopt(&mut self, name: String, profile: Profile, geometry: Geometry) {
-        self.name = name;
-        self.code = profile.code();
-        self.layout = layout_of(&*self.code, &geometry);
-        self.profile = profile;
-        self.geometry = geometry;
-        self.map = Map::new(geometry.size_bytes / 4096);
-        self.log = Log::new(geometry.ring_bytes);
+    /// Takes over the shape that the root says.
+    pub fn adopt(&mut self, shape: Shape) {
+        self.map = Map::new(shape.size_blocks());
+        self.log = Log::new(shape.geometry().ring_bytes);
+        self.shape = shape;
     }
 
     /// Issues capabilities for this epoch from now on.
@@ -339,7 +318,7 @@ impl VolumeCore {
         if matches!(self.phase, VolumePhase::Failed(_) | VolumePhase::Closed) {
             return;
         }
-        tracing::error!(volume = %self.name, "{why}");
+        tracing::error!(volume = %self.shape.name(), "{why}");
         self.phase = VolumePhase::Failed(why);
         self.fail_everything();
     }
@@ -347,28 +326,6 @@ impl VolumeCore {
     /// A node has a newer writer, of epoch `current`. This writer ends.
     pub fn fence_out(&mut self, current: Epoch) {
         self.fail(VolumeFailure::FencedOut { current });
-    }
-}
-
-/// The layout that a code and geometry make.
-#[must_use]
-pub fn layout_of(code: &dyn Code, geometry: &Geometry) -> Layout {
-    let blocks = |bytes: u32| bytes / BLOCK_BYTES as u32;
-    let (unit_blocks, shard_blocks) = (blocks(geometry.unit_bytes), blocks(geometry.shard_bytes));
-    let step = step_blocks(unit_blocks, code.elements()).max(1);
-    let (chunk_blocks, step_blocks) = match blocks(geometry.chunk_bytes) {
-        // Blocks at the same position in all shards are coded by themselves.
-        _ if code.elements() == 1 => (unit_blocks, step),
-        0 => (shard_blocks, step),
-        chunk => (chunk, chunk),
-    };
-    Layout {
-        k: u32::try_from(code.k()).expect("codes are small"),
-        m: u32::try_from(code.m()).expect("codes are small"),
-        unit_blocks,
-        chunk_blocks,
-        step_blocks,
-        shard_blocks,
     }
 }
 

@@ -81,12 +81,12 @@ impl VolumeCore {
         part: &Part,
     ) -> Result<DecodeAttempt, BlockError> {
         let (_, chunk_bytes) = self.lengths(id)?;
-        let element_bytes = chunk_bytes / self.code.elements();
+        let element_bytes = chunk_bytes / self.shape.code().elements();
         let available = self.available(id, lost);
         let shards: Vec<usize> = available.iter().map(|(shard, _)| *shard).collect();
-        let plan = self.code.repair_elements(lost, &shards, part.elements.clone());
+        let plan = self.shape.code().repair_elements(lost, &shards, part.elements.clone());
         let plan = plan.map_err(|error| {
-            let (k, there) = (self.code.k(), shards.len());
+            let (k, there) = (self.shape.code().k(), shards.len());
             BlockError::Io(format!("{there} of the {k} shards needed are there ({error})"))
         })?;
         let (chunks, columns) = (part.chunks.clone(), part.columns.clone());
@@ -115,14 +115,14 @@ impl VolumeCore {
     }
 
     fn whole_chunks(&self, chunks: Range<u32>, chunk_bytes: u32) -> Part {
-        let elements = self.code.elements();
+        let elements = self.shape.code().elements();
         Part { chunks, elements: 0..elements, columns: 0..chunk_bytes / elements }
     }
 
     /// The parts of a shard of the segment that make up its bytes `bytes`.
     fn parts(&self, id: SegmentId, bytes: &Range<u32>) -> Result<Vec<Part>, BlockError> {
         let (_, chunk_bytes) = self.lengths(id)?;
-        let element_bytes = chunk_bytes / self.code.elements();
+        let element_bytes = chunk_bytes / self.shape.code().elements();
         let mut parts = Vec::new();
         for chunk in bytes.start / chunk_bytes..bytes.end.div_ceil(chunk_bytes) {
             let at = chunk * chunk_bytes;

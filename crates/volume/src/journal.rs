@@ -106,7 +106,7 @@ impl VolumeCore {
 
     /// The journal is on as many nodes as it should be, and does not have to move.
     pub fn journal_whole(&self) -> bool {
-        let wanted = (self.code.m() + 1).min(self.nodes.len());
+        let wanted = (self.shape.code().m() + 1).min(self.nodes.len());
         !self.log.moving && self.log.nodes.len() >= wanted
     }
 
@@ -148,7 +148,7 @@ impl VolumeCore {
         let weights: Vec<u32> =
             self.nodes.iter().map(|node| if takes(node) { 0x1_0000 } else { 0 }).collect();
         let key = (self.config.volume.0 as u64) ^ generation.0.rotate_left(32);
-        let placed = self.pool.place_journal(key, self.code.m() + 1, &weights);
+        let placed = self.pool.place_journal(key, self.shape.code().m() + 1, &weights);
         placed.into_iter().filter_map(|n| Some(NodeIndex(u16::try_from(n).ok()?))).collect()
     }
 
@@ -156,7 +156,7 @@ impl VolumeCore {
     /// losses that it must survive.
     fn too_few_take_journals(&self) -> bool {
         let willing = |node: &&Node| node.health == NodeHealth::Up && !node.refuses_journals;
-        let m = self.code.m();
+        let m = self.shape.code().m();
         let taking = self.nodes.iter().filter(willing).count();
         let (lost, missing) = (self.nodes.len() - self.nodes_up(), self.nodes.len() - taking);
         let excused = if missing <= m { missing } else { lost.min(m) };
@@ -221,7 +221,7 @@ async fn move_journal(ctx: Ctx) {
                     if refuses && !std::mem::replace(&mut reported, true) {
                         ctx.with(|core| {
                             let why = core.why_no_journal();
-                            tracing::warn!(volume = %core.name, "{why}: writes are refused");
+                            tracing::warn!(volume = %core.shape.name(), "{why}: writes are refused");
                         });
                     }
                 }

@@ -61,6 +61,7 @@ mod script;
 mod scrub;
 mod seal;
 mod segment;
+mod shape;
 mod space;
 mod status;
 mod stream;

@@ -56,7 +56,7 @@ impl VolumeCore {
         let input = self.placement_input(
             self.placement_key(next, 0),
             &[],
-            self.layout.width(),
+            self.shape.layout().width(),
             |core, n| core.has_room_for_data(n),
         );
         let result = self.start_job(Job::Place {
@@ -188,7 +188,7 @@ impl VolumeCore {
         for (_, node) in usable {
             weights[usize::from(node.0)] = 0x1_0000;
         }
-        PlacementInput { key, width: self.layout.width(), in_weights: weights.into() }
+        PlacementInput { key, width: self.shape.layout().width(), in_weights: weights.into() }
     }
 
     /// The key for the placement of a segment. Each attempt places it elsewhere.

@@ -139,12 +139,12 @@ impl VolumeCore {
         let mut at = run.block;
         let state = &mut self.reads.reads[read];
         let first = state.pieces.len();
-        for range in self.layout.ranges(block, run.count) {
+        for range in self.shape.layout().ranges(block, run.count) {
             state.pieces.push(PieceState::Waiting { block: at, count: range.count });
             state.waiting += 1;
             at += u64::from(range.count);
         }
-        for run in self.layout.runs(block, run.count, RUN_BLOCKS_MAX) {
+        for run in self.shape.layout().runs(block, run.count, RUN_BLOCKS_MAX) {
             self.start_pieces(read, first, handle, run);
         }
     }
@@ -223,7 +223,7 @@ impl VolumeCore {
 
     /// The numbers of the pieces of a run: `pieces` numbers from `piece` on, k apart.
     fn numbers(&self, (piece, pieces): (usize, u32)) -> impl Iterator<Item = usize> + use<> {
-        (piece..).step_by(self.layout.k as usize).take(pieces as usize)
+        (piece..).step_by(self.shape.layout().k as usize).take(pieces as usize)
     }
 
     fn retry_pieces(&mut self, read: usize, run: (usize, u32)) {
@@ -435,7 +435,8 @@ pub async fn read_segment(
     // While one part is being read, the segment may go, and its handle may pass to another segment.
     let id =
         ctx.with(|core| core.segments.get(handle).map(|segment| segment.id)).ok_or_else(gone)?;
-    let ranges: Vec<ShardRange> = ctx.with(|core| core.layout.ranges(block, count).collect());
+    let ranges: Vec<ShardRange> =
+        ctx.with(|core| core.shape.layout().ranges(block, count).collect());
     for range in ranges {
         parts.push(read_range(ctx, id, range).await?);
     }

@@ -186,7 +186,8 @@ impl VolumeCore {
         if self.config.rebuild_limit_bytes_per_second > 0 {
             return 1;
         }
-        let segment_bytes = self.layout.width() as u64 * u64::from(self.geometry.shard_bytes);
+        let segment_bytes =
+            self.shape.layout().width() as u64 * u64::from(self.shape.geometry().shard_bytes);
         let fit = SEGMENTS_BYTES_MAX / segment_bytes.max(1);
         usize::try_from(fit.clamp(1, SEGMENTS_MAX)).expect("a few")
     }
@@ -240,7 +241,7 @@ impl VolumeCore {
 
     /// Shards on nodes that are down count as missing if there are other nodes to take them.
     pub fn declare_out(&mut self, node: NodeIndex) {
-        let spare = self.nodes_up() > 0 && self.nodes.len() > self.layout.width();
+        let spare = self.nodes_up() > 0 && self.nodes.len() > self.shape.layout().width();
         if self.node(node).health == NodeHealth::Up || !spare {
             return;
         }
@@ -462,7 +463,7 @@ pub async fn rebuild_segment(
     ctx.with(|core| {
         core.rebuild.progress.read_bytes += decoded.read_bytes;
         core.rebuild.progress.reed_solomon_bytes +=
-            core.code.k() as u64 * u64::from(meta.shard_bytes);
+            core.shape.code().k() as u64 * u64::from(meta.shard_bytes);
     });
     rebuilt.read_bytes = decoded.read_bytes;
     let write = |((shard, node), made): ((usize, NodeIndex), Shard)| async move {

@@ -82,7 +82,7 @@ impl CopiesWrite {
 impl VolumeCore {
     /// The shards of this volume hold the same bytes.
     pub fn has_copies(&self) -> bool {
-        matches!(self.profile, Profile::Copies { .. })
+        matches!(self.shape.profile(), Profile::Copies { .. })
     }
 
     /// Sends a write along a route through the nodes of its targets. False if there is no such

@@ -19,6 +19,7 @@ use crate::interface::{
 };
 use crate::root::Root;
 use crate::segment::{Segment, SegmentIndex, State};
+use crate::shape::Shape;
 use crate::status::{NodeHealth, VolumePhase};
 use crate::volume::Volume;
 
@@ -93,7 +94,7 @@ impl Script {
         script.volume = Volume::without_tasks(&script.volume);
         script.core(|core| {
             core.config.opening = OpenMode::Open { takeover: false };
-            core.adopt("v".into(), profile, geometry);
+            core.adopt(Shape::new("v".into(), profile, geometry));
             core.set_epoch(Epoch(1));
             core.phase = VolumePhase::Serving;
             core.root_version = 1;
@@ -266,7 +267,7 @@ fn root(core: &VolumeCore) -> Root {
         checkpoint_segments: Vec::new(),
         clean: false,
         provisioning: Provisioning::Thin,
-        name: core.name.clone(),
-        profile: core.profile.to_string(),
+        name: core.shape.name().to_owned(),
+        profile: core.shape.profile().to_string(),
     }
 }

@@ -142,7 +142,7 @@ async fn seal_stored(ctx: &Ctx) -> u64 {
             let unsealed: Vec<_> = segments.filter(|s| s.state < State::Sealed).collect();
             // A segment that lacks room may have nothing on nodes. The journal has its blocks.
             let on_nodes = |s: &&&Segment| s.rows.is_some() || s.shards.iter().any(Option::is_some);
-            let shards = unsealed.iter().filter(on_nodes).count() * core.layout.width();
+            let shards = unsealed.iter().filter(on_nodes).count() * core.shape.layout().width();
             let over = core.phase != VolumePhase::Serving || core.now >= until;
             (unsealed.len(), shards as u64, over)
         });

@@ -120,7 +120,7 @@ impl VolumeCore {
     /// Who makes the parity of this volume.
     pub fn encodes(&self) -> Encode {
         match self.config.encode {
-            Encode::Stream if can_stream(self.profile) => Encode::Stream,
+            Encode::Stream if can_stream(self.shape.profile()) => Encode::Stream,
             _ => Encode::Client,
         }
     }
@@ -131,7 +131,7 @@ impl VolumeCore {
         if self.config.encode != Encode::Stream || self.phase != VolumePhase::Serving {
             return None;
         }
-        let matrix = self.code.encode().to_matrix()?;
+        let matrix = self.shape.code().encode().to_matrix()?;
         let (k, m) = (matrix.columns(), matrix.rows());
         let fits = nodes.len() == k + m && (1..REPLICAS_MAX).contains(&m);
         if !fits || !nodes.iter().all(|node| self.may_relay(*node)) {
@@ -314,7 +314,7 @@ impl VolumeCore {
         if self.config.encode != Encode::Stream {
             return None;
         }
-        let width = self.layout.width();
+        let width = self.shape.layout().width();
         let segment = self.segments.get(handle)?;
         if segment.missing() < width || segment.rows.is_some() {
             return None;

@@ -83,7 +83,7 @@ impl VolumeCore {
                 self.give_up_node(node, &format!("sync: {error}"));
             }
         }
-        let (k, writable, up) = (self.code.k(), self.writable(), self.up_nodes());
+        let (k, writable, up) = (self.shape.code().k(), self.writable(), self.up_nodes());
         let mut progress = false;
         for (handle, id, before) in sealed {
             let handle = *handle;

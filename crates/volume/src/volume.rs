@@ -18,6 +18,7 @@ use crate::map::Location;
 use crate::record::EntryKind;
 use crate::reserve::{begin_change, release_garbage, release_spare, reserve_for_size};
 use crate::segment::State;
+use crate::shape::Shape;
 use crate::status::{NodeHealth, NodeStatus, Status, VolumePhase};
 use fieldstone_tasks::Executor;
 
@@ -41,10 +42,12 @@ impl Volume {
     /// Starts to open a volume. The opening goes on when [`VolumeEvent::NodeUp`] reports the nodes.
     #[must_use]
     pub fn new(config: VolumeConfig, now: Nanos) -> Self {
-        let (name, profile, geometry) = match &config.opening {
-            OpenMode::Create { name, profile, geometry, .. } => (name.clone(), *profile, *geometry),
-            // Placeholders until the root is read.
-            OpenMode::Open { .. } | OpenMode::Inspect => (
+        let shape = match &config.opening {
+            OpenMode::Create { name, profile, geometry, .. } => {
+                Shape::new(name.clone(), *profile, *geometry)
+            }
+            // A placeholder until the root is read.
+            OpenMode::Open { .. } | OpenMode::Inspect => Shape::new(
                 config.volume.to_string(),
                 Profile::copies(1).expect("one copy is allowed"),
                 Geometry {
@@ -56,7 +59,7 @@ impl Volume {
                 },
             ),
         };
-        let core = Rc::new(RefCell::new(VolumeCore::new(config, name, profile, geometry, now)));
+        let core = Rc::new(RefCell::new(VolumeCore::new(config, shape, now)));
         core.borrow_mut().ctx = Rc::downgrade(&core);
         let mut volume = Self { core, executor: Executor::default() };
         let ctx = Ctx(Rc::clone(&volume.core));
@@ -147,7 +150,7 @@ impl Volume {
         let mut core = self.core.borrow_mut();
         let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);
         core.grow_refused = None;
-        if size_bytes > core.geometry.size_bytes && core.phase == VolumePhase::Serving {
+        if size_bytes > core.shape.size_bytes() && core.phase == VolumePhase::Serving {
             core.spawn_with(move |ctx| grow(ctx, size_bytes, thin));
         }
     }
@@ -250,10 +253,10 @@ impl Backend for Volume {
 
 fn info(core: &VolumeCore) -> Info {
     Info {
-        size_bytes: core.geometry.size_bytes,
+        size_bytes: core.shape.size_bytes(),
         block_bytes: BLOCK_BYTES as u32,
         preferred_bytes: BLOCK_BYTES as u32,
-        read_ahead_bytes: core.layout.k.clamp(4, 8) * READ_AHEAD_PER_NODE_BYTES,
+        read_ahead_bytes: core.shape.layout().k.clamp(4, 8) * READ_AHEAD_PER_NODE_BYTES,
         read_only: false,
     }
 }
@@ -315,7 +318,7 @@ fn extents(core: &VolumeCore, request: &Request) -> Vec<Extent> {
 async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     if let Some(why) = ctx.with(|core| core.too_large(size_bytes)) {
         return ctx.with(|core| {
-            tracing::warn!(volume = %core.name, "not made larger: {why}");
+            tracing::warn!(volume = %core.shape.name(), "not made larger: {why}");
             core.grow_refused = Some(why.to_string());
         });
     }
@@ -328,7 +331,7 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     };
     if let Err(refused) = reserved {
         return ctx.with(|core| {
-            tracing::warn!(volume = %core.name, "not made larger: {refused}");
+            tracing::warn!(volume = %core.shape.name(), "not made larger: {refused}");
             core.grow_refused = Some(refused.to_string());
         });
     }
@@ -336,8 +339,8 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     ctx.with(|core| {
         if placed {
             core.reservation.provisioning = provisioning;
-            core.geometry.size_bytes = core.geometry.size_bytes.max(size_bytes);
-            core.map.grow(core.geometry.size_bytes / BLOCK_BYTES as u64);
+            core.shape.grow(size_bytes);
+            core.map.grow(core.shape.size_blocks());
         }
         // Tells the nodes which reserved slots the volume can spare.
         core.set_reservation(core.reservation.slots);
@@ -394,7 +397,7 @@ async fn close(ctx: Ctx) {
 }
 
 fn status(core: &VolumeCore) -> Status {
-    let k = core.code.k();
+    let k = core.shape.code().k();
     let serves = matches!(core.phase, VolumePhase::Serving | VolumePhase::Closing);
     let health = |index: NodeIndex| match core.node(index).health {
         // An opening would not count it yet.
@@ -425,9 +428,9 @@ fn status(core: &VolumeCore) -> Status {
         })
         .collect();
     Status {
-        name: core.name.clone(),
+        name: core.shape.name().to_owned(),
         volume: core.config.volume,
-        profile: core.profile.to_string(),
+        profile: core.shape.profile().to_string(),
         phase: core.phase.clone(),
         waits_for: core.what_is_waited_for(core.now),
         grow_refused: core.grow_refused.clone(),
@@ -435,7 +438,7 @@ fn status(core: &VolumeCore) -> Status {
         provisioning: core.reservation.provisioning,
         epoch: core.epoch,
         key_generation: core.oldest_generation(),
-        size_bytes: core.geometry.size_bytes,
+        size_bytes: core.shape.size_bytes(),
         live_bytes: core.map.used_blocks() * BLOCK_BYTES as u64,
         capacity_bytes: core.capacity_blocks() * BLOCK_BYTES as u64,
         map_bytes: core.map.memory_bytes(),

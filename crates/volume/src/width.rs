@@ -58,7 +58,7 @@ impl VolumeCore {
     /// So many shards of the segment are written that the volume can rely on it. With fewer nodes
     /// than an opening needs, it relies on no segment.
     pub fn stored(&self, handle: SegmentIndex) -> bool {
-        let written = |s: &Segment| s.shards.len() - s.missing() >= self.code.k();
+        let written = |s: &Segment| s.shards.len() - s.missing() >= self.shape.code().k();
         self.segments.get(handle).is_some_and(written) && self.writable()
     }
 
@@ -85,7 +85,7 @@ impl VolumeCore {
         let Places { holding, roomy, lost, late, .. } = self.places(segment, refusing);
         // A pool may have fewer nodes than a segment has shards.
         let width = segment.shards.len().min(self.nodes.len());
-        let wanted = |lost: usize| width.saturating_sub(lost.min(self.code.m()));
+        let wanted = |lost: usize| width.saturating_sub(lost.min(self.shape.code().m()));
         let possible = (holding + roomy).max(wanted(lost + late));
         wanted(lost).min(possible).saturating_sub(holding)
     }
@@ -98,7 +98,7 @@ impl VolumeCore {
         let places = self.places(segment, &[]);
         let lacking = match segment.kind {
             SegmentKind::Data => self.shards_lacking(handle, &[]),
-            SegmentKind::Checkpoint => self.code.k().saturating_sub(places.holding),
+            SegmentKind::Checkpoint => self.shape.code().k().saturating_sub(places.holding),
         };
         if lacking > places.roomy { places.full } else { Vec::new() }
     }

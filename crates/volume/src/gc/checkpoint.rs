@@ -32,7 +32,7 @@ pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
             .filter(|(_, s)| s.kind == SegmentKind::Data && s.live_blocks == 0)
             .map(|(handle, _)| handle)
             .collect();
-        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        let blocks = core.shape.size_blocks();
         (core.log.next, crate::checkpoint::encode(&core.map, &core.segments, blocks), dead)
     });
     if !wait_durable(ctx, lsn).await {
@@ -94,7 +94,7 @@ impl VolumeCore {
             let nodes = self.lacks_room_on(segments[0]);
             let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
             tracing::warn!(
-                volume = %self.name,
+                volume = %self.shape.name(),
                 "closes without a checkpoint: no room on {}; the journal keeps what lies in no \
                  checkpoint",
                 nodes.join(", ")
@@ -106,7 +106,7 @@ impl VolumeCore {
 
 /// Makes a new segment with a part of a checkpoint, and starts to code it.
 fn checkpoint_segment(core: &mut VolumeCore, part: &[u8]) -> (SegmentIndex, Coding, SealMeta) {
-    let layout = core.layout;
+    let layout = *core.shape.layout();
     let mut data = AlignedBuf::zeroed(part.len().next_multiple_of(BLOCK_BYTES));
     data[..part.len()].copy_from_slice(part);
     let blocks = u32::try_from(data.len() / BLOCK_BYTES).expect("bounded by a segment");
@@ -127,7 +127,7 @@ fn checkpoint_segment(core: &mut VolumeCore, part: &[u8]) -> (SegmentIndex, Codi
 /// Writes a checkpoint's bytes to new segments and makes them stable. `None` if the volume failed
 /// meanwhile.
 pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<SegmentIndex>> {
-    let capacity = ctx.with(|core| core.layout.segment_blocks() as usize * BLOCK_BYTES);
+    let capacity = ctx.with(|core| core.shape.layout().segment_blocks() as usize * BLOCK_BYTES);
     let mut handles = Vec::new();
     let mut written = Vec::new();
     for chunk in bytes.chunks(capacity) {
@@ -147,7 +147,7 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<SegmentInde
         // No journal has these blocks: if a sync loses them, they are written again from here.
         for (handle, shards, meta) in &written {
             let short = ctx.with(|core| {
-                let k = core.code.k();
+                let k = core.shape.code().k();
                 core.segments.get(*handle).is_some_and(|s| s.shards.len() - s.missing() < k)
             });
             if short && !store(ctx, *handle, shards, *meta).await {

@@ -89,7 +89,7 @@ pub async fn read_footer(ctx: &Ctx, handle: SegmentIndex) -> Result<Footer, Bloc
     let (id, total) = ctx
         .with(|core| {
             let segment = core.segments.get(handle)?;
-            Some((segment.id, segment.shard_bytes / BLOCK_BYTES as u32 * core.layout.k))
+            Some((segment.id, segment.shard_bytes / BLOCK_BYTES as u32 * core.shape.layout().k))
         })
         .ok_or_else(gone)?;
     let bad = |error: crate::codec::FormatError| {

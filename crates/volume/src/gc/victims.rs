@@ -34,7 +34,7 @@ impl VolumeCore {
         tried: &[SegmentId],
         test: impl Fn(&Segment) -> bool,
     ) -> Option<SegmentIndex> {
-        let full = self.layout.segment_blocks();
+        let full = self.shape.layout().segment_blocks();
         self.segments
             .iter()
             .filter(|(_, s)| s.kind == SegmentKind::Data && s.state == State::Durable)
@@ -101,7 +101,7 @@ mod tests {
     fn a_segment_that_is_nearly_full_stays() {
         let (mut script, [handle]) = with_segments([60]);
         script.core(|core| {
-            assert_eq!(core.layout.segment_blocks(), 64);
+            assert_eq!(core.shape.layout().segment_blocks(), 64);
             assert_eq!(core.victim(&[]), None);
         });
         segment(&mut script, handle, |segment| segment.live_blocks = 59);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     fn listed(script: &mut Script, id: SegmentId, shard: u8) -> ShardInfo {
-        let shard_bytes = script.core(|core| core.geometry.shard_bytes);
+        let shard_bytes = script.core(|core| core.shape.geometry().shard_bytes);
         let meta = SealMeta { shard_bytes, kind: SegmentKind::Data, ..SealMeta::default() };
         ShardInfo { segment: id, shard: ShardIndex(shard), meta }
     }

@@ -73,7 +73,7 @@ impl VolumeCore {
                 state.fenced = false;
                 state.refuses_journals = false;
                 self.collection.note_change();
-                if self.log.nodes.len() <= self.code.m() {
+                if self.log.nodes.len() <= self.shape.code().m() {
                     // The journal lacked a copy. It moves to have one again.
                     self.log.moving = true;
                     self.log.moving_again = true; // the move under way does not know the node

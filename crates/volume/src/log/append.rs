@@ -129,7 +129,7 @@ impl VolumeCore {
             lsn_first: self.log.next,
             lsn_end: self.log.next,
             contents: Some(Contents::new(draw)),
-            ..Segment::new(id, SegmentKind::Data, State::Open, self.layout.width())
+            ..Segment::new(id, SegmentKind::Data, State::Open, self.shape.layout().width())
         });
         self.log.open = Some(handle);
         handle
@@ -138,7 +138,7 @@ impl VolumeCore {
     /// Ends the open segment, if any, and starts sealing it.
     pub fn close_open_segment(&mut self) {
         let Some(handle) = self.log.open.take() else { return };
-        let layout = self.layout;
+        let layout = *self.shape.layout();
         let segment = self.segments.get_mut(handle).expect("the open segment exists");
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
         if contents.entries.is_empty() {
@@ -180,7 +180,7 @@ impl VolumeCore {
         let segment = self.segments.get(handle).expect("the open segment exists");
         let contents = segment.contents.as_ref().expect("an open segment is in memory");
         let footer = footer_blocks(contents.entries.len() + entries);
-        self.layout.segment_blocks().saturating_sub(contents.blocks() + footer)
+        self.shape.layout().segment_blocks().saturating_sub(contents.blocks() + footer)
     }
 
     /// Builds and sends one record. The record holds the volume's own changes if there are any,
@@ -471,7 +471,7 @@ impl VolumeCore {
         contents.checksums.extend_from_slice(&checksums);
         let segment_block = contents.blocks() - record.blocks;
         // Space may have run out in the middle of a row.
-        let row = self.layout.row_blocks();
+        let row = self.shape.layout().row_blocks();
         let detached = record.detached && record.blocks > 0 && record.blocks.is_multiple_of(row);
         let header = Header {
             volume: self.config.volume,

@@ -66,7 +66,7 @@ pub(super) async fn find_chain(
         at = meta.lsn_end;
     }
     let good = verify_copies(ctx, &unproven).await?;
-    let k = ctx.with(|core| core.code.k());
+    let k = ctx.with(|core| core.shape.code().k());
     let lacks = |link: &ChainSegment| good.get(&link.handle).is_none_or(|good| *good < k);
     let broken = chain.iter().position(|link| lacks(link) && link.end > trimmed);
     for link in chain.drain(broken.unwrap_or(chain.len())..) {

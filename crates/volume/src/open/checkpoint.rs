@@ -35,7 +35,7 @@ pub(super) async fn load_checkpoint(
             core.unproven(handle, shards, &found)
         });
         verify_copies(ctx, &unproven).await?;
-        let blocks = ctx.with(|core| shard_bytes / BLOCK_BYTES as u32 * core.layout.k);
+        let blocks = ctx.with(|core| shard_bytes / BLOCK_BYTES as u32 * core.shape.layout().k);
         let data = read_segment(ctx, handle, 0, blocks)
             .await
             .map_err(|error| AttemptFailure::CheckpointUnreadable { segment: *id, error })?;
@@ -93,7 +93,7 @@ impl VolumeCore {
             lsn_first: lsn.0,
             lsn_end: lsn.1,
             shard_bytes,
-            ..Segment::new(id, kind, State::Durable, self.layout.width())
+            ..Segment::new(id, kind, State::Durable, self.shape.layout().width())
         };
         for (node, info) in listed {
             let index = usize::from(info.shard.0);
@@ -113,7 +113,7 @@ impl VolumeCore {
     }
 
     pub(super) fn apply(&mut self, handle: SegmentIndex, entry: &Entry) {
-        let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
+        let blocks = self.shape.size_blocks();
         let end = (entry.block + u64::from(entry.count)).min(blocks);
         match entry.kind {
             EntryKind::Data => {

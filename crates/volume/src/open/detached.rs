@@ -38,7 +38,7 @@ pub async fn read_detached(
     places: &ShardLocations,
 ) -> Result<Option<Bytes>, (NodeIndex, NodeError)> {
     let Some(places) = places.get(&header.segment) else { return Ok(None) };
-    let layout = ctx.with(|core| core.layout);
+    let layout = ctx.with(|core| *core.shape.layout());
     let k = layout.k as usize;
     let blocks = u32::try_from(header.checksums.len()).expect("a record is small");
     let row = layout.row_blocks();
@@ -145,7 +145,7 @@ async fn repair_pieces(
             parity.iter().enumerate().filter(|(i, _)| choice >> i & 1 == 1).map(|(_, p)| *p);
         let sources: Vec<usize> =
             (0..k).filter(|shard| pieces[*shard].is_some()).chain(chosen).collect();
-        let plan = ctx.with(|core| core.code.repair(bad, &sources));
+        let plan = ctx.with(|core| core.shape.code().repair(bad, &sources));
         let Ok(plan) = plan else { continue };
         let Some(made) = repair_chunks(ctx, &plan, pieces).await else { continue };
         let right = bad.iter().zip(&made).all(|(shard, made)| {
@@ -170,7 +170,7 @@ async fn repair_chunks(
 ) -> Option<Vec<Shard>> {
     let len_bytes = pieces.iter().flatten().map(Bytes::len).max()?;
     let (chunk_bytes, elements) =
-        ctx.with(|core| (core.coded_bytes(len_bytes), core.code.elements() as usize));
+        ctx.with(|core| (core.coded_bytes(len_bytes), core.shape.code().elements() as usize));
     let element_bytes = chunk_bytes / elements;
     let mut jobs = Vec::with_capacity(len_bytes / chunk_bytes);
     for chunk in (0..len_bytes).step_by(chunk_bytes) {

@@ -7,8 +7,7 @@
 //! their data: it is valid only after they have joined.
 
 use fieldstone_proto::{
-    BLOCK_BYTES, Epoch, JournalInfo, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState,
-    VolumeSummary,
+    Epoch, JournalInfo, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeState, VolumeSummary,
 };
 
 use super::chain::replay_footers;
@@ -113,7 +112,7 @@ fn take_records(ctx: &Ctx, found: &NodeContents) {
     let ring_bytes = found.root.geometry.ring_bytes;
     let replay = replay_records(ctx, found.start, &found.records, ring_bytes);
     ctx.with(|core| {
-        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        let blocks = core.shape.size_blocks();
         for (entry, _) in replay {
             let end = (entry.block + u64::from(entry.count)).min(blocks);
             let to = match entry.kind {

@@ -257,7 +257,7 @@ impl VolumeCore {
     /// Makes this opening go on without the node.
     pub fn leave_out(&mut self, node: NodeIndex, reason: String) {
         if self.node(node).attempt.left_out.is_none() {
-            tracing::warn!(volume = %self.name, "opening without {node}: {reason}");
+            tracing::warn!(volume = %self.shape.name(), "opening without {node}: {reason}");
         }
         let state = self.node_mut(node);
         state.reason.clone_from(&reason);
@@ -272,9 +272,9 @@ impl VolumeCore {
     }
 
     fn forget_attempt(&mut self) {
-        let ring_bytes = self.geometry.ring_bytes;
+        let ring_bytes = self.shape.geometry().ring_bytes;
         self.log = crate::log::Log::new(ring_bytes);
-        self.map = crate::map::Map::new(self.geometry.size_bytes / BLOCK_BYTES as u64);
+        self.map = crate::map::Map::new(self.shape.size_blocks());
         self.segments = crate::segment::SegmentTable::default();
         self.segments_made = 0;
         self.damage = crate::damage::Damage::default();
@@ -304,7 +304,7 @@ impl VolumeCore {
         for node in self.nodes_that(|node| node.health != NodeHealth::Up) {
             self.watch_absence(node);
         }
-        if self.log.nodes.len() <= self.code.m() && self.nodes_up() > self.log.nodes.len() {
+        if self.log.nodes.len() <= self.shape.code().m() && self.nodes_up() > self.log.nodes.len() {
             self.log.moving = true;
         }
         self.start_rebuild();
@@ -471,7 +471,7 @@ async fn create(
         }
         .into());
     }
-    let elements = ctx.with(|core| core.code.elements());
+    let elements = ctx.with(|core| core.shape.code().elements());
     let blocks = |bytes: u32| bytes / BLOCK_BYTES as u32;
     let step_blocks = step_blocks(blocks(geometry.unit_bytes), elements);
     let shard_blocks = blocks(geometry.shard_bytes);

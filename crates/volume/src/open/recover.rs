@@ -5,9 +5,7 @@
 use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
-use fieldstone_proto::{
-    BLOCK_BYTES, Lsn, NodeError, NodeIndex, RequestBody, SegmentId, ShardInfo, VolumeState,
-};
+use fieldstone_proto::{Lsn, NodeError, NodeIndex, RequestBody, SegmentId, ShardInfo, VolumeState};
 
 use super::chain::{ChainSegment, check_nothing_lost, choose_start, find_chain, replay_footers};
 use super::checkpoint::load_checkpoint;
@@ -30,6 +28,7 @@ use crate::rebuild::list_shards;
 use crate::reserve::reserve_for_checkpoint;
 use crate::root::Root;
 use crate::segment::SegmentIndex;
+use crate::shape::Shape;
 
 /// How long an opening after a crash waits for missing nodes, which may have data that no other
 /// node has.
@@ -70,7 +69,7 @@ pub(super) async fn find(
         .parse()
         .map_err(|error| VolumeFailure::Profile { profile: root.profile.clone(), error })?;
     ctx.with(|core| {
-        core.adopt(root.name.clone(), profile, root.geometry);
+        core.adopt(Shape::new(root.name.clone(), profile, root.geometry));
         core.reservation.provisioning = root.provisioning;
     });
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
@@ -104,7 +103,7 @@ pub(super) async fn recover(
         let (there, may_be_away) = (states.len(), usize::from(core.config.missing_max));
         if there <= may_be_away {
             tracing::warn!(
-                volume = %core.name,
+                volume = %core.shape.name(),
                 "opened with {there} of {} nodes: if the others served while these were away, \
                  what was written then is missing",
                 core.nodes.len()
@@ -236,7 +235,7 @@ async fn write_checkpoint(
 ) -> Result<(u64, Vec<SegmentIndex>), Failure> {
     let bytes = ctx.with(|core| {
         core.since_checkpoint.placement_changed = false;
-        let blocks = core.geometry.size_bytes / BLOCK_BYTES as u64;
+        let blocks = core.shape.size_blocks();
         crate::checkpoint::encode(&core.map, &core.segments, blocks)
     });
     sync_shards(ctx, nodes).await?;

@@ -242,7 +242,7 @@ pub(super) fn replay_records(
     records: &Records,
     ring: u64,
 ) -> Vec<(Entry, Bytes)> {
-    let blocks = ctx.with(|core| core.geometry.size_bytes / BLOCK_BYTES as u64);
+    let blocks = ctx.with(|core| core.shape.size_blocks());
     let mut changes = Vec::new();
     let mut at = start;
     while let Some(record) = next_record(at, records, ring) {

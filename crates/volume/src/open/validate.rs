@@ -67,7 +67,7 @@ impl VolumeCore {
 
     /// Takes the results on all unproven copies of one segment. Returns how many shards are good.
     fn apply_results(&mut self, results: &[(ShardCopy, bool)]) -> usize {
-        let k = self.code.k();
+        let k = self.shape.code().k();
         let Some((copy, _)) = results.first() else { return 0 };
         let Some(segment) = self.segments.get_mut(copy.handle) else { return 0 };
         let mut shards = segment.shards.clone();

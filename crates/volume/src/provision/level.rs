@@ -75,7 +75,7 @@ impl VolumeCore {
         let granted = self.granted_by_others(node);
         let Some(level) = granted.iter().min() else { return u32::MAX };
         let permitted = match self.reservation.provisioning {
-            Provisioning::Thick => self.slots_whole(self.geometry.size_bytes),
+            Provisioning::Thick => self.slots_whole(self.shape.size_bytes()),
             Provisioning::Thin => granted_by_most(&granted).unwrap_or(0).min(self.slots_needed()),
         };
         permitted.max(*level)

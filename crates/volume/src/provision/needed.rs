@@ -28,14 +28,14 @@ impl VolumeCore {
     /// Segments that the journal holds at most. This many are being written when users write as
     /// fast as they can.
     pub fn ring_segments(&self) -> u64 {
-        let segment_bytes = u64::from(self.layout.segment_blocks()) * BLOCK_BYTES as u64;
-        self.geometry.ring_bytes.div_ceil(segment_bytes.max(1))
+        let segment_bytes = u64::from(self.shape.layout().segment_blocks()) * BLOCK_BYTES as u64;
+        self.shape.geometry().ring_bytes.div_ceil(segment_bytes.max(1))
     }
 
     /// The largest number of slots on each node that the volume can use: its full size after the
     /// loss of the tolerated nodes, and the segments that it is writing.
     pub(super) fn slots_useful(&self) -> u32 {
-        let blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
+        let blocks = self.shape.size_blocks();
         let writing = self.capacity_params().slots(2 * self.ring_segments());
         let slots = self.capacity_params().slots_for_with_losses(blocks).saturating_add(writing);
         u32::try_from(slots).unwrap_or(u32::MAX)
@@ -68,7 +68,7 @@ impl VolumeCore {
     /// Blocks that the volume must have room for.
     fn blocks_provisioned(&self) -> u64 {
         match self.reservation.provisioning {
-            Provisioning::Thick => self.geometry.size_bytes / BLOCK_BYTES as u64,
+            Provisioning::Thick => self.shape.size_blocks(),
             Provisioning::Thin => self.map.used_blocks(),
         }
     }

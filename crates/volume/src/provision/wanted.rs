@@ -43,7 +43,7 @@ impl VolumeCore {
         let now = u32::try_from(now).unwrap_or(u32::MAX);
         let now = now.min(self.slots_max()).max(self.slots_min());
         match self.reservation.provisioning {
-            Provisioning::Thick => now.max(self.slots_whole(self.geometry.size_bytes)),
+            Provisioning::Thick => now.max(self.slots_whole(self.shape.size_bytes())),
             Provisioning::Thin => now,
         }
     }

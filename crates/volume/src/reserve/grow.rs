@@ -306,7 +306,7 @@ mod tests {
     fn growth_that_fails_does_not_end_the_wait_for_promised_slots() {
         let mut script = Script::serving(8);
         let whole = script.core(|core| {
-            let whole = core.slots_whole(core.geometry.size_bytes);
+            let whole = core.slots_whole(core.shape.size_bytes());
             core.reservation.provisioning = Provisioning::Thick;
             core.reservation.slots = whole;
             grants(core, &[whole; 8]);
@@ -365,7 +365,7 @@ mod tests {
     fn every_node_is_asked_for_the_whole_size_of_a_thick_volume() {
         let mut script = Script::serving(8);
         script.core(|core| {
-            let whole = core.slots_whole(core.geometry.size_bytes);
+            let whole = core.slots_whole(core.shape.size_bytes());
             core.reservation.provisioning = Provisioning::Thick;
             grants(core, &[whole, whole, whole, 0, whole, whole - 3, whole, whole]);
             assert!(core.lacks_promised_slots());

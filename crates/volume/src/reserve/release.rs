@@ -131,7 +131,7 @@ pub async fn release_spare(ctx: &Ctx) {
         let slots = core.slots_needed_without_losses().max(core.slots_min());
         let kept = slots - slots.min(core.slots_needed_without_losses());
         if kept > 0 {
-            let name = &core.name;
+            let name = core.shape.name();
             tracing::info!(volume = %name, "closes with {kept} slots of garbage on each node");
         }
         slots

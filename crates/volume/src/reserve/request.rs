@@ -205,7 +205,7 @@ impl VolumeCore {
         let full = little && (self.is_limited_by_disk(state) || lacks());
         let others = self.nodes_that(|n| n.health == NodeHealth::Up && !n.is_short());
         let others = others.iter().filter(|other| **other != node).count();
-        let wide = others >= self.layout.width();
+        let wide = others >= self.shape.layout().width();
         let shortage = match full {
             true => Shortage::DiskFull,
             false if little && state.slots.granted_less && wide => Shortage::OtherVolumes,
@@ -426,7 +426,7 @@ mod tests {
         let mut script = Script::serving(8);
         let whole = script.core(|core| {
             core.reservation.provisioning = Provisioning::Thick;
-            let whole = core.slots_whole(core.geometry.size_bytes);
+            let whole = core.slots_whole(core.shape.size_bytes());
             core.reservation.slots = whole;
             grants(core, &[whole; 8]);
             core.node_mut(NODE).slots.reserved = whole - 9;

@@ -17,7 +17,7 @@ impl VolumeCore {
     fn code_rest(&mut self, handle: SegmentIndex) -> Option<Vec<(u32, Coding)>> {
         let segment = self.segments.get(handle)?;
         let rows = segment.rows.as_ref()?;
-        let chunk = self.layout.chunk_blocks;
+        let chunk = self.shape.layout().chunk_blocks;
         let total = segment.shard_bytes / BLOCK_BYTES as u32 / chunk;
         let mut runs: Vec<Range<u32>> = Vec::new();
         for row in (0..total).filter(|row| !rows.written[*row as usize]) {
@@ -129,7 +129,7 @@ pub async fn complete_rows(ctx: &Ctx, handle: SegmentIndex, meta: SealMeta) {
         let over = matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed);
         let segment = core.segments.get(handle).filter(|_| !over);
         let Some(id) = segment.map(|segment| segment.id) else { return Vec::new() };
-        let chunk_bytes = core.layout.chunk_blocks * BLOCK_BYTES as u32;
+        let chunk_bytes = core.shape.layout().chunk_blocks * BLOCK_BYTES as u32;
         let last = runs.len().saturating_sub(1);
         let mut calls = Vec::new();
         for (shard, node, session) in core.shards_with_rows(handle) {

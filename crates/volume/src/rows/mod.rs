@@ -109,14 +109,14 @@ pub enum RecordForm {
 impl VolumeCore {
     /// True if it pays to put a write of `blocks` blocks into rows.
     pub fn is_large(&self, blocks: u32) -> bool {
-        blocks >= LARGE_BLOCKS.min(self.layout.row_blocks())
+        blocks >= LARGE_BLOCKS.min(self.shape.layout().row_blocks())
     }
 
     /// The form of the next record of the open segment. `queued` blocks of large writes are at the
     /// front of the queue, and the segment has room for `room` blocks.
     pub fn record_form(&mut self, handle: SegmentIndex, queued: u32, room: u32) -> RecordForm {
         let most = self.log.record_blocks();
-        let row = self.layout.row_blocks();
+        let row = self.shape.layout().row_blocks();
         if queued == 0 || row > most || !self.rows_possible() {
             return RecordForm::Whole(most);
         }
@@ -160,7 +160,7 @@ impl VolumeCore {
 
     fn rows_possible(&self) -> bool {
         // A row that is a whole segment would have no room for the segment's footer.
-        let layout = &self.layout;
+        let layout = self.shape.layout();
         let in_chunks = layout.chunk_blocks < layout.shard_blocks;
         self.phase == VolumePhase::Serving && in_chunks && !self.closing
     }
@@ -184,7 +184,7 @@ impl VolumeCore {
             self.start_sync();
             return false;
         }
-        let width = self.layout.width();
+        let width = self.shape.layout().width();
         let mut keepers = SmallVec::new();
         let placed = self.place_missing(handle, 0);
         for shard in 0..width {
@@ -197,7 +197,7 @@ impl VolumeCore {
                 lost: false,
             });
         }
-        let count = self.layout.shard_blocks / self.layout.chunk_blocks;
+        let count = self.shape.layout().shard_blocks / self.shape.layout().chunk_blocks;
         let rows =
             Rows { keepers, written: vec![false; count as usize], intact: true, in_coding: 0 };
         if let Some(segment) = self.segments.get_mut(handle) {

@@ -27,7 +27,7 @@ impl VolumeCore {
         checksums: &[u32],
         batch: u64,
     ) -> u32 {
-        let layout = self.layout;
+        let layout = *self.shape.layout();
         let (unit, row) = (layout.unit_blocks as usize, layout.row_blocks() as usize);
         let k = layout.k as usize;
         let segment = self.segments.get(handle).expect("the open segment exists");
@@ -96,7 +96,7 @@ impl VolumeCore {
 
     /// Where the rows of a record begin in each shard.
     fn row_offset_bytes(&self, record: RecordRows) -> u32 {
-        record.first_row * self.layout.chunk_blocks * BLOCK_BYTES as u32
+        record.first_row * self.shape.layout().chunk_blocks * BLOCK_BYTES as u32
     }
 
     /// Sends rows along a route, if the shards are copies and there is a route.

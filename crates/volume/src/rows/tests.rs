@@ -49,7 +49,7 @@ fn rows_of_a_code_with_elements_have_chunks() {
     // Two elements per chunk: chunks of two blocks, rows of four.
     let mut script = Script::serving_in_chunks(8, "zigzag:2+2", 2 * BLOCK_BYTES as u32);
     script.core(|core| {
-        assert_eq!((core.code.elements(), core.layout.row_blocks()), (2, 4));
+        assert_eq!((core.shape.code().elements(), core.shape.layout().row_blocks()), (2, 4));
     });
     script.write(0, 16);
     let sent = script.sent();
@@ -73,7 +73,7 @@ fn rows_of_a_code_with_elements_have_chunks() {
     settle(&mut script, parity);
     assert_eq!(script.completions.len(), 1);
     assert!(shards.iter().all(|shard| shard.len() == 8 * BLOCK_BYTES));
-    let code = script.core(|core| Arc::clone(core.code.encode()));
+    let code = script.core(|core| Arc::clone(core.shape.code().encode()));
     for chunk in (0..8 * BLOCK_BYTES).step_by(2 * BLOCK_BYTES) {
         let part = |shard: usize| &shards[shard][chunk..chunk + 2 * BLOCK_BYTES];
         let mut made = vec![vec![0; 2 * BLOCK_BYTES]; 2];

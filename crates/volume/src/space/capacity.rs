@@ -4,9 +4,9 @@ use fieldstone_codes::Profile;
 use fieldstone_proto::BLOCK_BYTES;
 use smallvec::SmallVec;
 
-use crate::core::layout_of;
 use crate::footer::footer_blocks;
 use crate::interface::Geometry;
+use crate::shape::layout_of;
 
 /// Free segments that users' writes do not take.
 pub(super) const RESERVE_SEGMENTS: u64 = 3;

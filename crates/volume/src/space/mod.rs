@@ -87,8 +87,8 @@ impl VolumeCore {
         CapacityParams {
             nodes: self.nodes.len() as u64,
             missing_max: u64::from(self.config.missing_max),
-            width: self.layout.width() as u64,
-            segment_blocks: self.layout.segment_blocks(),
+            width: self.shape.layout().width() as u64,
+            segment_blocks: self.shape.layout().segment_blocks(),
         }
     }
 
@@ -221,7 +221,7 @@ impl VolumeCore {
         if segments(size_bytes) <= CHECKPOINT_SEGMENTS_MAX {
             return None;
         }
-        let bytes = u64::from(self.layout.segment_blocks()) * BLOCK_BYTES as u64;
+        let bytes = u64::from(self.shape.layout().segment_blocks()) * BLOCK_BYTES as u64;
         // The largest power of two that fits.
         let most = (0..63)
             .rev()
@@ -234,8 +234,9 @@ impl VolumeCore {
     /// and that may begin now. A segment that begins must still find its slots when it is sealed.
     fn checkpoint_segments_to_come(&self, more: u64) -> u64 {
         let params = self.capacity_params();
-        let begun = (self.segments.unsealed() + 1) * u64::from(self.layout.segment_blocks());
-        let size_blocks = self.geometry.size_bytes / BLOCK_BYTES as u64;
+        let begun =
+            (self.segments.unsealed() + 1) * u64::from(self.shape.layout().segment_blocks());
+        let size_blocks = self.shape.size_blocks();
         let used = self.map.used_blocks() + more;
         let blocks = (used + begun).min(size_blocks).max(used);
         let len = self.segments.len() as u64;

@@ -83,7 +83,7 @@ fn rows_go_as_data_only_and_wait_for_their_parity() {
     let headers_bytes = 3 * BLOCK_BYTES as u64;
     assert_eq!(sent_bytes, 16 * BLOCK_BYTES as u64 + headers_bytes, "each byte once");
     // What the columns say makes the parity of the code.
-    let map = script.core(|core| std::sync::Arc::clone(core.code.encode()));
+    let map = script.core(|core| std::sync::Arc::clone(core.shape.code().encode()));
     let data: Vec<Vec<u8>> = shards.iter().map(|sent| sent.request.payload.concat()).collect();
     let mut wanted = vec![vec![0; 4 * BLOCK_BYTES]; 2];
     let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
