@@ -237,7 +237,7 @@ impl VolumeCore {
     /// opening that never served: `join` finds out.
     pub fn note_fenced(&mut self, node: NodeIndex, error: &NodeError) {
         if let NodeError::Fenced { current, .. } = error
-            && *current > self.epoch
+            && *current > self.writer.epoch()
             && self.node(node).health == NodeHealth::Up
             && matches!(self.phase, VolumePhase::Serving | VolumePhase::Closing)
         {

@@ -42,7 +42,7 @@ impl VolumeCore {
             None => {
                 let earlier = |handle: &&SegmentIndex| {
                     let segment = self.segments.get(**handle);
-                    segment.is_some_and(|segment| epoch_of(segment.id) != self.epoch)
+                    segment.is_some_and(|segment| epoch_of(segment.id) != self.writer.epoch())
                 };
                 self.segments.checkpoints().iter().filter(earlier).count() as u64
             }

@@ -12,7 +12,7 @@ use std::rc::{Rc, Weak};
 
 use fieldstone_block::{Completion, Nanos};
 use fieldstone_crush::{NodeWeight, PoolMap};
-use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights, SegmentId};
+use fieldstone_proto::{Epoch, NodeIndex, SegmentId};
 
 use crate::calls::Calls;
 use crate::damage::Damage;
@@ -20,7 +20,6 @@ use crate::failure::VolumeFailure;
 use crate::gc::{Collection, SinceCheckpoint};
 use crate::interface::{VolumeAction, VolumeConfig};
 use crate::jobs::Jobs;
-use crate::keys::Reissue;
 use crate::log::Log;
 use crate::map::Map;
 use crate::node::Node;
@@ -34,11 +33,8 @@ use crate::segment::SegmentTable;
 use crate::shape::Shape;
 use crate::status::{NodeHealth, VolumePhase};
 use crate::timers::Timers;
-use crate::wall_clock::WallClock;
+use crate::writer::Writer;
 use fieldstone_tasks::{Awaited, Lock, Task};
-
-/// How long an issued capability is valid. The volume renews it after half of this time.
-const CAPABILITY_NS: u64 = 3_600_000_000_000;
 
 /// Counters for [`crate::Status`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,10 +74,7 @@ pub struct VolumeCore {
     pub phase: VolumePhase,
     pub attempts: OpeningAttempts,
     pub closing: bool,
-    pub epoch: Epoch,
-    capability: Capability,
-    pub wall_clock: WallClock,
-    pub reissue: Reissue,
+    pub writer: Writer,
     pub nodes: Vec<Node>,
     pub calls: Calls,
     /// Data on its way to nodes that make its parity.
@@ -137,10 +130,7 @@ impl VolumeCore {
             phase: VolumePhase::Opening,
             attempts: OpeningAttempts::new(now),
             closing: false,
-            epoch: Epoch(0),
-            capability: Capability::default(),
-            wall_clock: WallClock::new(config.wall_offset_ns),
-            reissue: Reissue::default(),
+            writer: Writer::new(config.wall_offset_ns),
             nodes,
             calls: Calls::default(),
             streams: slab::Slab::new(),
@@ -184,44 +174,6 @@ impl VolumeCore {
         self.map = Map::new(shape.size_blocks());
         self.log = Log::new(shape.geometry().ring_bytes);
         self.shape = shape;
-    }
-
-    /// Issues capabilities for this epoch from now on.
-    pub fn set_epoch(&mut self, epoch: Epoch) {
-        self.epoch = epoch;
-        self.attempts.epoch_tried = self.attempts.epoch_tried.max(epoch);
-        self.nodes.iter_mut().for_each(|node| node.epoch = epoch);
-        self.renew_capability();
-    }
-
-    fn wall_ns(&self) -> u64 {
-        self.wall_clock.for_issue(self.now)
-    }
-
-    /// The capability for requests to a node, renewed in good time. It is also renewed if the time
-    /// of day is before its issue: the wall clock was set back, and the capability would outlive
-    /// its hour.
-    pub fn current_capability(&mut self, node: NodeIndex) -> Capability {
-        let epoch = self.node(node).epoch;
-        if epoch != self.epoch {
-            return self.issue_capability(epoch);
-        }
-        let rest_ns = self.capability.expires_ns.saturating_sub(self.wall_ns());
-        if !(CAPABILITY_NS / 2..=CAPABILITY_NS).contains(&rest_ns) {
-            self.renew_capability();
-        }
-        self.capability
-    }
-
-    /// Issues the capability for the requests of the present epoch anew.
-    pub fn renew_capability(&mut self) {
-        self.capability = self.issue_capability(self.epoch);
-    }
-
-    fn issue_capability(&self, epoch: Epoch) -> Capability {
-        let key = self.config.keys.derive(self.config.volume, epoch);
-        let expires_ns = self.wall_ns().saturating_add(CAPABILITY_NS);
-        Capability::issue(&key, self.config.volume, epoch, Rights::ALL, expires_ns)
     }
 
     /// Number of nodes that serve this volume now.
@@ -343,39 +295,5 @@ impl Ctx {
     pub async fn sleep_ms(&self, ms: u64) {
         let sleep = self.with(|core| core.sleep(Nanos::from_ms(ms)));
         sleep.await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::interface::VolumeEvent;
-    use crate::script::Script;
-
-    #[test]
-    fn capabilities_are_issued_by_the_present_time_of_day() {
-        const MINUTE_NS: u64 = CAPABILITY_NS / 60;
-        let mut script = Script::serving(6);
-        // What is left of the present capability, by the time of day, at a time of the volume's
-        // clock.
-        let mut left_ns = |at: Nanos, offset_ns: u64, told_ns: u64| {
-            script.volume.handle(VolumeEvent::WallClock { offset_ns: told_ns }, at);
-            let expires_ns = script.core(|core| core.current_capability(NodeIndex(0)).expires_ns);
-            expires_ns - (at.0 + offset_ns)
-        };
-        let at = Nanos::from_ms;
-        let wall_ns = 500_000 * CAPABILITY_NS;
-        assert_eq!(left_ns(at(1_000), wall_ns, wall_ns), CAPABILITY_NS);
-        let soon_ns = wall_ns + 29 * MINUTE_NS;
-        assert_eq!(left_ns(at(1_000), soon_ns, soon_ns), 31 * MINUTE_NS, "still good");
-        // The machine was suspended: the volume's own clock stood still.
-        let later_ns = wall_ns + 2 * CAPABILITY_NS;
-        assert_eq!(left_ns(at(1_000), later_ns, later_ns), CAPABILITY_NS);
-        // A time server sets a wrong clock back. Nodes may not know yet: for them nothing is over.
-        let back_ns = wall_ns - 5 * CAPABILITY_NS;
-        let left = left_ns(at(5_000), later_ns, back_ns);
-        assert!((CAPABILITY_NS / 2..=CAPABILITY_NS).contains(&left), "{left}");
-        // Then the next capability does not outlive its hour.
-        assert_eq!(left_ns(at(8_000), back_ns, back_ns), CAPABILITY_NS);
     }
 }

@@ -303,7 +303,7 @@ async fn try_write_generation(ctx: &Ctx, generation: JournalGen, nodes: &[NodeIn
         // Sending a few records at a time bounds the records in flight. The front of the log may be
         // trimmed meanwhile, so the loop remembers a position of the log, not a count of records.
         let calls: Vec<_> = ctx.with(|core| {
-            let (epoch, trimmed) = (core.epoch, core.log.trimmed);
+            let (epoch, trimmed) = (core.writer.epoch(), core.log.trimmed);
             let mut calls = Vec::new();
             let messages: Vec<_> = core
                 .log
@@ -365,7 +365,7 @@ pub async fn put_root(ctx: &Ctx, change: impl FnOnce(&mut Root)) -> bool {
         change(&mut root);
         core.root_version += 1;
         root.version = core.root_version;
-        (root.epoch, root.put_by) = (core.epoch, core.epoch);
+        (root.epoch, root.put_by) = (core.writer.epoch(), core.writer.epoch());
         root.trimmed = core.log.trimmed;
         (root, core.up_nodes())
     });

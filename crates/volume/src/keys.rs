@@ -23,7 +23,7 @@ impl VolumeCore {
         if signed != signs {
             // An older change may not be through yet.
             let oldest = self.oldest_generation().min(signed);
-            self.reissue.before = Some((oldest, self.calls.made()));
+            self.writer.reissue.before = Some((oldest, self.calls.made()));
         }
         self.config.keys = keys;
         self.renew_capability();
@@ -33,7 +33,7 @@ impl VolumeCore {
     /// that would sign the next one.
     #[must_use]
     pub fn oldest_generation(&self) -> KeyGeneration {
-        match self.reissue.before {
+        match self.writer.reissue.before {
             Some((generation, made)) if self.calls.wait_for_any_of_first(made) => generation,
             _ => self.config.keys.issuing().0,
         }

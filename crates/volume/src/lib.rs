@@ -72,6 +72,7 @@ mod waiting;
 mod wall_clock;
 mod watch;
 mod width;
+mod writer;
 
 pub use codec::FormatError;
 pub use failure::{AttemptFailure, JournalRefusal, ReservationRefusal, TooLarge, VolumeFailure};

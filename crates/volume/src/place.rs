@@ -52,7 +52,7 @@ impl VolumeCore {
     /// of the next one.
     pub fn take_draw(&mut self, id: SegmentId) -> Option<PrecomputedDraw> {
         let ready = self.next_draw.take().filter(|(of, _)| *of == id);
-        let next = segment_id(self.epoch, self.segments_made + 1);
+        let next = segment_id(self.writer.epoch(), self.segments_made + 1);
         let input = self.placement_input(
             self.placement_key(next, 0),
             &[],

@@ -571,7 +571,7 @@ mod tests {
         let mut script = admitted(Strategy::Ring);
         script.write(1, 1);
         let sent = script.sent_one();
-        let epoch = script.core(|core| core.epoch);
+        let epoch = script.core(|core| core.writer.epoch());
         let current = fieldstone_proto::Epoch(epoch.0 + 1);
         let fenced = Err(NodeError::Fenced { sent: epoch, current });
         script.answer(&sent, Ok(outcomes([Ok(()), Ok(()), fenced])));

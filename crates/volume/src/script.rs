@@ -256,8 +256,8 @@ fn root(core: &VolumeCore) -> Root {
     Root {
         version: 1,
         volume: core.config.volume,
-        epoch: core.epoch,
-        put_by: core.epoch,
+        epoch: core.writer.epoch(),
+        put_by: core.writer.epoch(),
         geometry: GEOMETRY,
         generation: JournalGen(1),
         journal_nodes: JOURNAL.to_vec(),

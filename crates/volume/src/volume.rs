@@ -91,10 +91,7 @@ impl Volume {
             }
             VolumeEvent::Reply { node, reply } => core.handle_reply(node, reply),
             VolumeEvent::JobDone { id, result } => core.job_done(id, result),
-            VolumeEvent::WallClock { offset_ns } => {
-                let now = core.now;
-                core.wall_clock.set(now, offset_ns);
-            }
+            VolumeEvent::WallClock { offset_ns } => core.set_wall_clock(offset_ns),
         }
     }
 
@@ -436,7 +433,7 @@ fn status(core: &VolumeCore) -> Status {
         grow_refused: core.grow_refused.clone(),
         slots_reserved: core.reservation.slots,
         provisioning: core.reservation.provisioning,
-        epoch: core.epoch,
+        epoch: core.writer.epoch(),
         key_generation: core.oldest_generation(),
         size_bytes: core.shape.size_bytes(),
         live_bytes: core.map.used_blocks() * BLOCK_BYTES as u64,

@@ -116,7 +116,7 @@ fn checkpoint_segment(core: &mut VolumeCore, part: &[u8]) -> (SegmentIndex, Codi
     let coding = core.start_coding(builder.finish());
     core.segments_made += 1;
     let shard_bytes = shard_blocks * BLOCK_BYTES as u32;
-    let id = segment_id(core.epoch, core.segments_made);
+    let id = segment_id(core.writer.epoch(), core.segments_made);
     let kind = SegmentKind::Checkpoint;
     let segment = Segment { shard_bytes, ..Segment::new(id, kind, State::Closed, layout.width()) };
     let handle = core.segments.insert(segment);

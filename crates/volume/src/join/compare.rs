@@ -408,7 +408,7 @@ mod tests {
         let mut script = Script::serving(8);
         let id = segment(&mut script, true);
         let list = [listed(&mut script, id, 5)];
-        let epoch = script.core(|core| core.epoch);
+        let epoch = script.core(|core| core.writer.epoch());
         script.reconnect(NODE);
         let mut synced = false;
         while !synced {

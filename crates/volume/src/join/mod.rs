@@ -102,7 +102,7 @@ impl VolumeCore {
 
 /// Brings the node's state for this volume up to date.
 async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError> {
-    let epoch = ctx.with(|core| core.epoch);
+    let epoch = ctx.with(|core| core.writer.epoch());
     match ctx.call(node, RequestBody::Fence { takeover: true }).await {
         Ok(ReplyBody::VolumeState(state)) => {
             check_place(node, &state.stat)?;
@@ -241,7 +241,7 @@ mod tests {
 
     /// The node joins, up to the moment when it takes part: it lists no shards.
     fn join_up(script: &mut Script) {
-        let epoch = script.core(|core| core.epoch);
+        let epoch = script.core(|core| core.writer.epoch());
         let fence = script.sent_one();
         assert_eq!(
             (fence.node, &fence.request.body),
@@ -300,7 +300,7 @@ mod tests {
         let mut sent = script.sent();
         let fence = sent.iter().position(|sent| sent.node == NODE).expect("the node joins");
         let fence = sent.remove(fence);
-        let epoch = script.core(|core| core.epoch);
+        let epoch = script.core(|core| core.writer.epoch());
         script.answer(&fence, Err(NodeError::Fenced { sent: epoch, current: epoch }));
         for _ in 0..4 {
             let asked = script.sent_one();

@@ -27,7 +27,7 @@ use crate::root::Root;
 /// # Errors
 /// A node has a newer epoch: the volume has failed.
 pub(super) async fn count_agreeing(ctx: &Ctx) -> Result<usize, NodeError> {
-    let (nodes, epoch) = ctx.with(|core| (core.up_nodes(), core.epoch));
+    let (nodes, epoch) = ctx.with(|core| (core.up_nodes(), core.writer.epoch()));
     // A node refuses a fence with an epoch that it has already.
     let answers = ctx.call_all(&nodes, &RequestBody::Fence { takeover: true }).await;
     let mut agreeing = 0;
@@ -54,7 +54,7 @@ pub(super) async fn count_agreeing(ctx: &Ctx) -> Result<usize, NodeError> {
 /// The node does not tell its root, or a node that is up has a later epoch: the volume has failed.
 pub(super) async fn may_have_successor(ctx: &Ctx, node: NodeIndex) -> Result<bool, NodeError> {
     count_agreeing(ctx).await?;
-    let epoch = ctx.with(|core| core.epoch);
+    let epoch = ctx.with(|core| core.writer.epoch());
     match summary_on(ctx, node).await? {
         None => Ok(true),
         Some(summary) if summary.root_version == 0 => Ok(false),
@@ -81,7 +81,7 @@ pub(super) async fn summary_on(
 pub(super) fn fenced_out(ctx: &Ctx, current: Epoch) -> NodeError {
     ctx.with(|core| {
         core.fence_out(current);
-        NodeError::Fenced { sent: core.epoch, current }
+        NodeError::Fenced { sent: core.writer.epoch(), current }
     })
 }
 

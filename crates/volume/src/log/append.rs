@@ -120,7 +120,7 @@ impl VolumeCore {
             return open;
         }
         self.segments_made += 1;
-        let id = segment_id(self.epoch, self.segments_made);
+        let id = segment_id(self.writer.epoch(), self.segments_made);
         // An opening does not store the segments that it replays.
         let draw = if self.phase == VolumePhase::Opening { None } else { self.take_draw(id) };
         let serves = self.phase != VolumePhase::Opening;
@@ -475,7 +475,7 @@ impl VolumeCore {
         let detached = record.detached && record.blocks > 0 && record.blocks.is_multiple_of(row);
         let header = Header {
             volume: self.config.volume,
-            epoch: self.epoch,
+            epoch: self.writer.epoch(),
             generation: self.log.generation,
             lsn,
             previous_end,

@@ -496,8 +496,8 @@ async fn create(
     let root = ctx.with(|core| Root {
         version: 0,
         volume: core.config.volume,
-        epoch: core.epoch,
-        put_by: core.epoch,
+        epoch: core.writer.epoch(),
+        put_by: core.writer.epoch(),
         geometry,
         generation: JournalGen(0),
         journal_nodes: Vec::new(),
@@ -550,7 +550,7 @@ async fn commit(
     let up = ctx.with(|core| {
         core.root_version = core.root_version.max(root.version) + 1;
         root.version = core.root_version;
-        (root.epoch, root.put_by) = (core.epoch, core.epoch);
+        (root.epoch, root.put_by) = (core.writer.epoch(), core.writer.epoch());
         root.generation = generation;
         root.journal_nodes.clone_from(&nodes);
         root.trimmed = core.log.trimmed;
