@@ -239,7 +239,7 @@ impl VolumeCore {
         if let NodeError::Fenced { current, .. } = error
             && *current > self.writer.epoch()
             && self.node(node).health == NodeHealth::Up
-            && matches!(self.phase, VolumePhase::Serving | VolumePhase::Closing)
+            && self.life.serves_or_closes()
         {
             self.fence_out(*current);
         }
@@ -306,9 +306,9 @@ impl VolumeCore {
         state.link.session += 1;
         state.relay.reset();
         let in_flight = std::mem::take(&mut state.in_flight);
-        match self.phase {
-            VolumePhase::Opening => self.note_loss(node, reason),
-            _ => self.watch_absence(node),
+        match self.life.is_opening() {
+            true => self.note_loss(node, reason),
+            false => self.watch_absence(node),
         }
         for (_, tag) in in_flight {
             self.finish_call(tag, Err(NodeError::Unreachable));
@@ -326,7 +326,7 @@ impl VolumeCore {
         if !self.node(node).link.connected {
             return;
         }
-        if self.phase == VolumePhase::Opening {
+        if self.life.is_opening() {
             self.leave_out(node, reason.to_owned());
         }
         let after = self.reconnect_after(node);
@@ -336,7 +336,8 @@ impl VolumeCore {
         self.spawn_with(move |ctx| async move {
             sleep.await;
             ctx.with(|core| {
-                if core.node(node).link.session == session && core.phase != VolumePhase::Closed {
+                let closed = *core.life.phase() == VolumePhase::Closed;
+                if core.node(node).link.session == session && !closed {
                     core.actions.push_back(VolumeAction::Reconnect { node });
                 }
             });
@@ -347,7 +348,7 @@ impl VolumeCore {
     fn reconnect_after(&mut self, node: NodeIndex) -> Nanos {
         let (min, max) =
             (Nanos::from_ms(RECONNECT_AFTER_MS), Nanos::from_ms(RECONNECT_AFTER_MS_MAX));
-        let (now, serves) = (self.now, self.phase != VolumePhase::Opening);
+        let (now, serves) = (self.now, !self.life.is_opening());
         let state = self.node_mut(node);
         let soon = now.since(state.link.connected_at) < Nanos::from_ms(STEADY_AFTER_MS);
         // An opening may depend on this very node, so the pause does not grow in an opening.

@@ -20,6 +20,7 @@ use crate::failure::VolumeFailure;
 use crate::gc::{Collection, SinceCheckpoint};
 use crate::interface::{VolumeAction, VolumeConfig};
 use crate::jobs::Jobs;
+use crate::life::Life;
 use crate::log::Log;
 use crate::map::Map;
 use crate::node::Node;
@@ -31,7 +32,7 @@ use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
 use crate::segment::SegmentTable;
 use crate::shape::Shape;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 use crate::timers::Timers;
 use crate::writer::Writer;
 use fieldstone_tasks::{Awaited, Lock, Task};
@@ -71,9 +72,8 @@ pub struct VolumeCore {
     pub shape: Shape,
     pub pool: PoolMap,
     pub now: Nanos,
-    pub phase: VolumePhase,
+    pub life: Life,
     pub attempts: OpeningAttempts,
-    pub closing: bool,
     pub writer: Writer,
     pub nodes: Vec<Node>,
     pub calls: Calls,
@@ -127,9 +127,8 @@ impl VolumeCore {
         let mut core = Self {
             pool: PoolMap::new(&weights).expect("a pool of at least one node"),
             now,
-            phase: VolumePhase::Opening,
+            life: Life::new(),
             attempts: OpeningAttempts::new(now),
-            closing: false,
             writer: Writer::new(config.wall_offset_ns),
             nodes,
             calls: Calls::default(),
@@ -225,10 +224,7 @@ impl VolumeCore {
     /// How long a node has to answer. An opening may give nodes more time.
     #[must_use]
     pub fn answer_limit(&self) -> Nanos {
-        let doublings = match self.phase {
-            VolumePhase::Opening => self.attempts.doublings,
-            _ => 0,
-        };
+        let doublings = if self.life.is_opening() { self.attempts.doublings } else { 0 };
         Nanos::from_ms(self.config.node_timeout_ms << doublings)
     }
 
@@ -267,11 +263,11 @@ impl VolumeCore {
 
     /// The volume cannot go on.
     pub fn fail(&mut self, why: VolumeFailure) {
-        if matches!(self.phase, VolumePhase::Failed(_) | VolumePhase::Closed) {
+        if self.life.is_over() {
             return;
         }
         tracing::error!(volume = %self.shape.name(), "{why}");
-        self.phase = VolumePhase::Failed(why);
+        self.life.fail(why);
         self.fail_everything();
     }
 

@@ -14,7 +14,7 @@ use crate::core::{Ctx, VolumeCore};
 use crate::failure::JournalRefusal;
 use crate::node::Node;
 use crate::root::Root;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// Pause before the mover checks again whether enough nodes are up.
 const WAIT_MS: u64 = 50;
@@ -26,17 +26,15 @@ const REFUSED_MS: u64 = 30_000;
 pub async fn sync_journal(ctx: Ctx) {
     loop {
         let (wanted, ready, target, generation, nodes) = ctx.with(|core| {
-            let ready = !core.log.moving
-                && matches!(core.phase, VolumePhase::Serving | VolumePhase::Opening);
+            let ready = !core.log.moving && (core.life.is_opening() || core.life.serves());
             let wanted = core.sync_wanted();
             (wanted, ready, core.log.acked, core.log.generation, core.log.nodes.clone())
         });
-        let over =
-            ctx.with(|core| matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed));
+        let over = ctx.with(|core| core.life.is_over());
         if !wanted || over {
             break;
         }
-        if !ready && ctx.with(|core| core.phase != VolumePhase::Closing) {
+        if !ready && ctx.with(|core| !core.life.is_closing()) {
             ctx.sleep_ms(WAIT_MS / 10).await;
             continue;
         }
@@ -80,7 +78,7 @@ async fn sync_once(ctx: &Ctx, target: Lsn, generation: JournalGen, nodes: &[Node
 /// would wait. False if it could not.
 pub async fn sync_at_end(ctx: &Ctx) -> bool {
     let begun = ctx.with(|core| core.now);
-    while ctx.with(|core| core.phase == VolumePhase::Closing && !core.is_too_long(Some(begun))) {
+    while ctx.with(|core| core.life.is_closing() && !core.is_too_long(Some(begun))) {
         let (moving, target, generation, nodes) = ctx.with(|core| {
             (core.log.moving, core.log.acked, core.log.generation, core.log.nodes.clone())
         });
@@ -95,9 +93,7 @@ pub async fn sync_at_end(ctx: &Ctx) -> bool {
 impl VolumeCore {
     /// Starts to move the journal, if no task moves it already.
     pub fn start_mover(&mut self) {
-        if self.log.mover_running
-            || !matches!(self.phase, VolumePhase::Serving | VolumePhase::Closing)
-        {
+        if self.log.mover_running || !self.life.serves_or_closes() {
             return;
         }
         self.log.mover_running = true;
@@ -127,7 +123,7 @@ impl VolumeCore {
             sleep.await;
             ctx.with(|core| {
                 core.node_mut(node).refuses_journals = false;
-                if core.phase == VolumePhase::Serving && !core.journal_whole() {
+                if core.life.serves() && !core.journal_whole() {
                     core.log.moving = true;
                     core.log.moving_again = true; // the move under way does not count with the node
                 }
@@ -188,7 +184,7 @@ async fn move_journal(ctx: Ctx) {
     let (mut refused_since, mut reported) = (None, false);
     loop {
         let state = ctx.with(|core| {
-            if matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed) {
+            if core.life.is_over() {
                 return None;
             }
             if !core.writable() {
@@ -414,6 +410,7 @@ mod tests {
     use crate::failure::VolumeFailure;
     use crate::script::{JOURNAL, Script};
     use crate::segment::State;
+    use crate::status::VolumePhase;
 
     /// A volume that begins to close, and has no room for the checkpoint of its last segment.
     fn closing() -> Script {
@@ -445,7 +442,7 @@ mod tests {
             script.wait_ms(1_000);
         }
         assert_eq!(synced, JOURNAL);
-        script.core(|core| assert_eq!(core.phase, VolumePhase::Closed));
+        script.core(|core| assert_eq!(*core.life.phase(), VolumePhase::Closed));
     }
 
     /// If that fails too, the volume must not say that everything is stable.
@@ -460,7 +457,7 @@ mod tests {
             }
             script.wait_ms(1_000);
         }
-        let phase = script.core(|core| core.phase.clone());
+        let phase = script.core(|core| core.life.phase().clone());
         assert_eq!(phase, VolumePhase::Failed(VolumeFailure::JournalNotStable));
     }
 }

@@ -42,6 +42,7 @@ mod join;
 mod journal;
 mod keys;
 mod layout;
+mod life;
 mod log;
 mod map;
 mod node;

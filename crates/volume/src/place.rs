@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::core::VolumeCore;
 use crate::node::Node;
 use crate::segment::{Segment, SegmentIndex, segment_id};
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// The inputs of a draw.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl VolumeCore {
     pub fn place_missing(&mut self, handle: SegmentIndex, attempt: u64) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
         let (id, kind) = (segment.id, segment.kind);
-        let counted = kind == SegmentKind::Data && self.phase != VolumePhase::Opening;
+        let counted = kind == SegmentKind::Data && !self.life.is_opening();
         let most = match counted && !self.all_fit_whole() {
             true => self.shards_lacking(handle, &[]),
             false => usize::MAX,

@@ -27,7 +27,7 @@ use crate::decode::decode;
 use crate::node::Node;
 use crate::reserve::{begin_change, reserve_for_rebuild, reserve_missing, reserve_on_low};
 use crate::segment::{Segment, SegmentIndex, State};
-use crate::status::{NodeHealth, Progress, VolumePhase};
+use crate::status::{NodeHealth, Progress};
 use fieldstone_tasks::{Awaited, concurrently, oneshot};
 
 /// How long a node may be away before the volume rebuilds its shards on other nodes.
@@ -126,7 +126,7 @@ impl Rebuild {
 impl VolumeCore {
     /// Starts rebuild if shards are missing, the configuration asks for it, and it does not run.
     pub fn start_rebuild(&mut self) {
-        let wanted = self.config.auto_rebuild && self.phase == VolumePhase::Serving;
+        let wanted = self.config.auto_rebuild && self.life.serves();
         if !wanted || self.rebuild.note_change() {
             return;
         }
@@ -137,7 +137,7 @@ impl VolumeCore {
 
     /// Starts rebuild even if the configuration does not ask for it.
     pub fn begin_rebuild(&mut self) {
-        if self.rebuild.is_running() || self.phase != VolumePhase::Serving {
+        if self.rebuild.is_running() || !self.life.serves() {
             return;
         }
         self.rebuild.begin();
@@ -209,7 +209,7 @@ impl VolumeCore {
     /// came back empty first reserves slots for the volume: before that, its free slots may be
     /// those of other volumes.
     fn may_rebuild_on(&self, id: SegmentId, node: NodeIndex) -> bool {
-        let reserved = self.node(node).slots.reserved > 0 || self.phase != VolumePhase::Serving;
+        let reserved = self.node(node).slots.reserved > 0 || !self.life.serves();
         let is_checkpoint = |segment: &Segment| segment.kind == SegmentKind::Checkpoint;
         let kept = self.segments.named(id).is_some_and(is_checkpoint)
             && self.checkpoint_slots_unused_on(node) > 0
@@ -262,7 +262,7 @@ impl VolumeCore {
     /// shards on other nodes, as far as there is room. A node that the volume can reach but not use
     /// is no better than an absent one.
     pub fn watch_absence(&mut self, node: NodeIndex) {
-        if self.phase != VolumePhase::Serving {
+        if !self.life.serves() {
             return;
         }
         let long = Nanos::from_ms(OUT_AFTER_MS);
@@ -280,7 +280,7 @@ impl VolumeCore {
         self.spawn_with(move |ctx| async move {
             sleep.await;
             ctx.with(|core| {
-                if core.node(node).down_since == Some(since) && core.phase == VolumePhase::Serving {
+                if core.node(node).down_since == Some(since) && core.life.serves() {
                     core.declare_out(node);
                     core.start_rebuild();
                 }
@@ -316,7 +316,7 @@ async fn rebuild(ctx: Ctx) {
         });
         let progress = rebuild_all(&ctx, work, began).await;
         let again = ctx.with(|core| core.rebuild.take_change());
-        if !(progress || again) || ctx.with(|core| core.phase != VolumePhase::Serving) {
+        if !(progress || again) || ctx.with(|core| !core.life.serves()) {
             break;
         }
     }
@@ -366,7 +366,7 @@ async fn rebuild_all(ctx: &Ctx, work: Vec<SegmentIndex>, began: Nanos) -> bool {
             }
             sync_rebuilt(ctx).await;
         }
-        if ctx.with(|core| !matches!(core.phase, VolumePhase::Serving)) {
+        if ctx.with(|core| !core.life.serves()) {
             break;
         }
         let (filler, rebuilt) = oneshot();
@@ -423,7 +423,7 @@ async fn wait_for_reservations(ctx: &Ctx) {
             node.health == NodeHealth::Up && node.slots.reserved == 0 && joins
         };
         let waits = core.now.since(began) < longest;
-        waits && core.phase == VolumePhase::Serving && core.nodes.iter().any(asks)
+        waits && core.life.serves() && core.nodes.iter().any(asks)
     }) {
         ctx.sleep_ms(RESERVATION_POLL_MS).await;
     }
@@ -470,7 +470,7 @@ pub async fn rebuild_segment(
         // The segment may have been sealed again meanwhile, with other shards on these nodes. Or
         // other shards have taken the room that rebuild leaves to users.
         let takes = ctx.with(|core| {
-            let has_room = core.phase == VolumePhase::Opening || core.may_rebuild_on(id, node);
+            let has_room = core.life.is_opening() || core.may_rebuild_on(id, node);
             core.node(node).health == NodeHealth::Up
                 && core.takes_shard((handle, id), shard, node)
                 && has_room
@@ -559,8 +559,7 @@ pub async fn throttle(ctx: &Ctx, bytes: u64) {
     let limit = ctx.with(limit_now);
     let mut rest_ns = (bytes * 1_000_000_000).checked_div(limit).unwrap_or(0);
     // A closing volume waits for its rebuild, and a new limit takes effect at once.
-    let goes_on =
-        |core: &mut VolumeCore| core.phase == VolumePhase::Serving && limit_now(core) == limit;
+    let goes_on = |core: &mut VolumeCore| core.life.serves() && limit_now(core) == limit;
     while rest_ns > 0 && ctx.with(goes_on) {
         let slice_ns = rest_ns.min(THROTTLE_SLICE_NS);
         let sleep = ctx.with(|core| core.sleep(Nanos(slice_ns)));

@@ -33,7 +33,7 @@ use fieldstone_proto::{
 
 use crate::calls::{CallResult, Waiter};
 use crate::core::VolumeCore;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// How long the volume uses no route through a node that was not reached. It doubles with each
 /// failure in a row, up to [`REST_MS_MAX`].
@@ -142,7 +142,7 @@ impl VolumeCore {
     pub fn route_through(&mut self, nodes: &[NodeIndex]) -> Option<Route> {
         let strategy = self.config.replicate;
         let possible = strategy != Strategy::Flat
-            && self.phase == VolumePhase::Serving
+            && self.life.serves()
             && (2..=REPLICAS_MAX).contains(&nodes.len());
         if !possible || !nodes.iter().all(|node| self.may_relay(*node)) {
             return None;
@@ -349,6 +349,7 @@ mod tests {
     use fieldstone_proto::CapabilityError;
 
     use crate::script::{JOURNAL, Script, Sent};
+    use crate::status::VolumePhase;
 
     /// A volume that replicates in this way, on eight nodes of its process.
     fn script(strategy: Strategy) -> Script {
@@ -576,7 +577,7 @@ mod tests {
         let fenced = Err(NodeError::Fenced { sent: epoch, current });
         script.answer(&sent, Ok(outcomes([Ok(()), Ok(()), fenced])));
         script.sent();
-        script.core(|core| assert!(matches!(core.phase, VolumePhase::Failed(_))));
+        script.core(|core| assert!(matches!(core.life.phase(), VolumePhase::Failed(_))));
     }
 
     #[test]

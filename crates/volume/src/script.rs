@@ -96,7 +96,7 @@ impl Script {
             core.config.opening = OpenMode::Open { takeover: false };
             core.adopt(Shape::new("v".into(), profile, geometry));
             core.set_epoch(Epoch(1));
-            core.phase = VolumePhase::Serving;
+            core.life.put_in(VolumePhase::Serving);
             core.root_version = 1;
             core.root = Some(root(core));
             core.log.start_at(JournalGen(1), JOURNAL.to_vec(), Lsn(0));

@@ -10,7 +10,7 @@ use fieldstone_proto::{NodeError, RequestBody, SegmentId, ShardIndex};
 use crate::core::{Ctx, VolumeCore};
 use crate::rebuild::throttle;
 use crate::segment::{Segment, State};
-use crate::status::{Progress, VolumePhase};
+use crate::status::Progress;
 
 /// How long a scrub waits until segments are sealed whose shards are being written.
 const SEAL_WAIT_MS: u64 = 10_000;
@@ -74,7 +74,7 @@ pub async fn scrub(ctx: Ctx) {
         shards
     });
     for (handle, id, shard, node, shard_bytes) in shards {
-        if ctx.with(|core| core.phase != VolumePhase::Serving) {
+        if ctx.with(|core| !core.life.serves()) {
             break;
         }
         let body = RequestBody::ShardVerify {
@@ -143,7 +143,7 @@ async fn seal_stored(ctx: &Ctx) -> u64 {
             // A segment that lacks room may have nothing on nodes. The journal has its blocks.
             let on_nodes = |s: &&&Segment| s.rows.is_some() || s.shards.iter().any(Option::is_some);
             let shards = unsealed.iter().filter(on_nodes).count() * core.shape.layout().width();
-            let over = core.phase != VolumePhase::Serving || core.now >= until;
+            let over = !core.life.serves() || core.now >= until;
             (unsealed.len(), shards as u64, over)
         });
         if unsealed == 0 || over {

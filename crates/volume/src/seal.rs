@@ -22,7 +22,7 @@ use crate::core::{Ctx, VolumeCore};
 use crate::relay_copies::{CopiesWaiter, CopiesWrite};
 use crate::rows::complete_rows;
 use crate::segment::{Segment, SegmentIndex, State};
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 use crate::stream::{Streamed, stream_segment};
 use fieldstone_tasks::oneshot;
 
@@ -104,9 +104,7 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
             }
             // A node that has made room since then refuses no more.
             refusing.retain(|node| core.node(*node).slots.full);
-            if core.segments.get(handle).is_none()
-                || matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)
-            {
+            if core.segments.get(handle).is_none() || core.life.is_over() {
                 return Some(false);
             }
             // A volume also closes without a checkpoint.
@@ -115,7 +113,7 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
                 return Some(false);
             }
             // Lost nodes come back only to a volume that serves. An opening starts over instead.
-            if core.phase == VolumePhase::Opening && attempt >= OPENING_ATTEMPTS {
+            if core.life.is_opening() && attempt >= OPENING_ATTEMPTS {
                 return Some(false);
             }
             let enough = core.stored(handle) && attempt >= WHOLE_ATTEMPTS;
@@ -240,7 +238,7 @@ impl VolumeCore {
     fn clear_leftovers(&mut self, handle: SegmentIndex) {
         let segment = self.segments.get(handle).filter(|segment| !segment.needs_rows());
         // An opening deletes the copies that it has left when it has committed.
-        let Some(segment) = segment.filter(|_| self.phase != VolumePhase::Opening) else { return };
+        let Some(segment) = segment.filter(|_| !self.life.is_opening()) else { return };
         let (id, mut nodes) = (segment.id, segment.left_on.clone());
         let up = |node: NodeIndex| self.node(node).health == NodeHealth::Up;
         nodes.retain(|node| up(*node) && !segment.has_shard_on(*node));

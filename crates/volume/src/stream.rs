@@ -45,7 +45,7 @@ use crate::core::{Ctx, VolumeCore};
 use crate::relay::Reach;
 use crate::rows::{RecordRows, ShardRows, shard_index};
 use crate::segment::SegmentIndex;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 use fieldstone_tasks::{Awaited, Filler, oneshot};
 
 /// Nodes can make the parity of this code: each byte of it comes from the bytes at the same place
@@ -128,7 +128,7 @@ impl VolumeCore {
     /// The routes of the data shards of a segment whose shards are on `nodes`, if the nodes can
     /// make the parity now. Announces passes that this needs.
     pub fn stream_routes(&mut self, nodes: &[NodeIndex]) -> Option<Vec<Route>> {
-        if self.config.encode != Encode::Stream || self.phase != VolumePhase::Serving {
+        if self.config.encode != Encode::Stream || !self.life.serves() {
             return None;
         }
         let matrix = self.shape.code().encode().to_matrix()?;
@@ -296,7 +296,7 @@ impl VolumeCore {
                 None => lacking.push(*shard),
             }
         }
-        let over = matches!(self.phase, VolumePhase::Failed(_) | VolumePhase::Closed);
+        let over = self.life.is_over();
         match lacking.is_empty() || over {
             true => self.rows_off_route(segment),
             false => self.code_rows(record, inputs, lacking),

@@ -12,7 +12,7 @@ use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
 use crate::seal::seal;
 use crate::segment::{SegmentIndex, State};
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// Pause before the volume syncs again when no segment became durable.
 const RETRY_MS: u64 = 50;
@@ -112,7 +112,7 @@ impl VolumeCore {
                 self.segments.set_state(handle, State::Durable);
                 self.drop_rows(handle);
                 progress = true;
-            } else if left < k && segment.contents.is_some() && self.phase != VolumePhase::Opening {
+            } else if left < k && segment.contents.is_some() && !self.life.is_opening() {
                 // An opening starts over instead, and gives the handle to another segment.
                 self.segments.set_state(handle, State::Closed);
                 self.spawn_with(move |ctx| seal(ctx, handle));

@@ -103,7 +103,7 @@ impl Volume {
     /// The phase of the volume's life.
     #[must_use]
     pub fn phase(&self) -> VolumePhase {
-        self.core.borrow().phase.clone()
+        self.core.borrow().life.phase().clone()
     }
 
     /// Closes the volume: it finishes queued requests, makes everything stable, and writes a
@@ -111,11 +111,9 @@ impl Volume {
     /// for: the next opening replays the journal then.
     pub fn request_close(&mut self) {
         let mut core = self.core.borrow_mut();
-        if core.closing {
-            return;
+        if core.life.ask_to_close() {
+            core.spawn_with(close);
         }
-        core.closing = true;
-        core.spawn_with(close);
     }
 
     /// Rebuilds missing shards now. If other nodes have room, this includes the shards of down
@@ -134,7 +132,7 @@ impl Volume {
     pub fn request_scrub(&mut self, limit_bytes_per_second: u64) {
         let mut core = self.core.borrow_mut();
         core.config.rebuild_limit_bytes_per_second = limit_bytes_per_second;
-        if !core.scrub.progress.running && core.phase == VolumePhase::Serving {
+        if !core.scrub.progress.running && core.life.serves() {
             core.scrub.progress.running = true;
             core.spawn_with(crate::scrub::scrub);
         }
@@ -147,7 +145,7 @@ impl Volume {
         let mut core = self.core.borrow_mut();
         let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);
         core.grow_refused = None;
-        if size_bytes > core.shape.size_bytes() && core.phase == VolumePhase::Serving {
+        if size_bytes > core.shape.size_bytes() && core.life.serves() {
             core.spawn_with(move |ctx| grow(ctx, size_bytes, thin));
         }
     }
@@ -260,8 +258,8 @@ fn info(core: &VolumeCore) -> Info {
 
 /// Whether the volume takes requests of this kind now.
 fn admit(core: &VolumeCore, request: &Request) -> Result<(), BlockError> {
-    match &core.phase {
-        VolumePhase::Serving if !core.closing => {}
+    match core.life.phase() {
+        VolumePhase::Serving if core.life.takes_requests() => {}
         VolumePhase::Failed(why @ VolumeFailure::FencedOut { .. }) => {
             return Err(BlockError::Fenced(why.to_string()));
         }
@@ -346,7 +344,7 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
 
 /// Writes the device's size into the root. False if the volume does not serve any more.
 async fn place_size(ctx: &Ctx, size_bytes: u64, provisioning: Provisioning) -> bool {
-    while ctx.with(|core| core.phase == VolumePhase::Serving) {
+    while ctx.with(|core| core.life.serves()) {
         let placed = crate::journal::put_root(ctx, |root| {
             root.geometry.size_bytes = root.geometry.size_bytes.max(size_bytes);
             root.provisioning = provisioning;
@@ -362,17 +360,16 @@ async fn place_size(ctx: &Ctx, size_bytes: u64, provisioning: Provisioning) -> b
 async fn close(ctx: Ctx) {
     // The volume finishes the requests that it took, and refuses new ones from now on.
     loop {
-        let (idle, phase) =
-            ctx.with(|core| (core.log.idle() && core.reads.idle(), core.phase.clone()));
-        if idle || phase != VolumePhase::Serving {
+        let idle = |core: &mut VolumeCore| core.log.idle() && core.reads.idle();
+        if ctx.with(|core| idle(core) || !core.life.serves()) {
             break;
         }
         ctx.sleep_ms(1).await;
     }
     release_garbage(&ctx).await;
-    if ctx.with(|core| core.phase == VolumePhase::Serving) {
+    if ctx.with(|core| core.life.serves()) {
         // In this phase rebuild and collection end by themselves. Wait for them.
-        ctx.with(|core| core.phase = VolumePhase::Closing);
+        ctx.with(|core| core.life.begin_closing());
         let lock = ctx.with(|core| core.maintenance_lock.clone());
         let _guard = lock.acquire().await;
         while ctx.with(|core| core.rebuild.is_running() || core.log.mover_running) {
@@ -386,16 +383,14 @@ async fn close(ctx: Ctx) {
         }
     }
     ctx.with(|core| {
-        if !matches!(core.phase, VolumePhase::Failed(_)) {
-            core.phase = VolumePhase::Closed;
-        }
+        core.life.close();
         core.fail_everything();
     });
 }
 
 fn status(core: &VolumeCore) -> Status {
     let k = core.shape.code().k();
-    let serves = matches!(core.phase, VolumePhase::Serving | VolumePhase::Closing);
+    let serves = core.life.serves_or_closes();
     let health = |index: NodeIndex| match core.node(index).health {
         // An opening would not count it yet.
         NodeHealth::Up if serves && !core.has_root(index) => NodeHealth::Joining,
@@ -428,7 +423,7 @@ fn status(core: &VolumeCore) -> Status {
         name: core.shape.name().to_owned(),
         volume: core.config.volume,
         profile: core.shape.profile().to_string(),
-        phase: core.phase.clone(),
+        phase: core.life.phase().clone(),
         waits_for: core.what_is_waited_for(core.now),
         grow_refused: core.grow_refused.clone(),
         slots_reserved: core.reservation.slots,

@@ -6,7 +6,6 @@ use fieldstone_proto::NodeIndex;
 
 use crate::core::VolumeCore;
 use crate::segment::State;
-use crate::status::VolumePhase;
 
 /// The text names a node that has not answered for this long.
 const SLOW_MS: u64 = 1_000;
@@ -16,7 +15,7 @@ impl VolumeCore {
     /// usual.
     #[must_use]
     pub fn what_is_waited_for(&self, now: Nanos) -> String {
-        if !self.attempts.waits_for.is_empty() || self.phase != VolumePhase::Serving {
+        if !self.attempts.waits_for.is_empty() || !self.life.serves() {
             return self.attempts.waits_for.clone();
         }
         let mut reasons = Vec::new();

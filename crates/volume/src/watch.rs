@@ -10,7 +10,6 @@
 use fieldstone_proto::{RequestBody, SegmentId};
 
 use crate::core::Ctx;
-use crate::status::VolumePhase;
 
 /// Pause between two questions. An idle volume wakes up as often.
 const WATCH_MS: u64 = 2_000;
@@ -23,7 +22,7 @@ pub async fn keep_watch(ctx: Ctx) {
     loop {
         ctx.sleep_ms(WATCH_MS).await;
         let serves = ctx.with(|core| {
-            let serves = core.phase == VolumePhase::Serving;
+            let serves = core.life.serves();
             for node in core.up_nodes().into_iter().filter(|_| serves) {
                 // A silent node must not delay the next question to the others.
                 drop(core.call(node, body.clone(), Vec::new()));
@@ -42,6 +41,7 @@ mod tests {
 
     use super::*;
     use crate::script::Script;
+    use crate::status::VolumePhase;
 
     #[test]
     fn an_idle_volume_notices_a_newer_writer() {
@@ -60,7 +60,7 @@ mod tests {
         let fenced = NodeError::Fenced { sent: Epoch(1), current: Epoch(2) };
         script.answer(&sent[7], Err(fenced));
         script.sent();
-        let phase = script.core(|core| core.phase.clone());
+        let phase = script.core(|core| core.life.phase().clone());
         assert!(matches!(phase, VolumePhase::Failed(_)), "{phase:?}");
     }
 
@@ -69,7 +69,7 @@ mod tests {
         let mut script = Script::serving(8);
         script.start(keep_watch);
         script.sent();
-        script.core(|core| core.phase = VolumePhase::Closing);
+        script.core(|core| core.life.put_in(VolumePhase::Closing));
         script.wait_ms(10 * WATCH_MS);
         assert!(script.sent().is_empty());
     }

@@ -36,7 +36,7 @@ use fieldstone_proto::{NodeIndex, SegmentKind};
 use crate::core::VolumeCore;
 use crate::node::Node;
 use crate::segment::{Segment, SegmentIndex, State};
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// How many nodes there are of each kind, for the shards of one segment.
 #[derive(Default)]
@@ -73,7 +73,7 @@ impl VolumeCore {
     pub fn is_narrow(&self, handle: SegmentIndex, refusing: &[NodeIndex]) -> bool {
         let data = |segment: &Segment| segment.kind == SegmentKind::Data;
         self.segments.get(handle).is_some_and(data)
-            && self.phase != VolumePhase::Opening
+            && !self.life.is_opening()
             && self.shards_lacking(handle, refusing) > 0
     }
 

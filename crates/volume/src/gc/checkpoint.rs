@@ -66,7 +66,7 @@ async fn wait_durable(ctx: &Ctx, lsn: Lsn) -> bool {
                 let young = s.state < State::Durable && !s.shelved;
                 s.kind == SegmentKind::Data && s.lsn_first < lsn && young
             });
-            (waiting, matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed))
+            (waiting, core.life.is_over())
         });
         if !waiting && !over {
             return true;
@@ -84,7 +84,7 @@ impl VolumeCore {
     /// checkpoint covers, and the next opening stores their segments.
     pub fn closes_without_room(&self, since: &mut Option<Nanos>) -> bool {
         let segments = self.segments_without_room();
-        if self.phase != VolumePhase::Closing || segments.is_empty() || !self.writable() {
+        if !self.life.is_closing() || segments.is_empty() || !self.writable() {
             return false;
         }
         // A node may report room for a moment. The time begins anew when that helped.
@@ -158,7 +158,7 @@ pub async fn store_checkpoint(ctx: &Ctx, bytes: &[u8]) -> Option<Vec<SegmentInde
             let durable = |handle: &SegmentIndex| {
                 core.segments.get(*handle).is_some_and(|s| s.state == State::Durable)
             };
-            let over = match core.phase {
+            let over = match core.life.phase() {
                 VolumePhase::Failed(_) | VolumePhase::Closed => true,
                 // Nodes come back only to a volume that serves.
                 VolumePhase::Opening => !core.writable(),
@@ -204,7 +204,7 @@ async fn name_checkpoint(
         if placed {
             return Some(old);
         }
-        if ctx.with(|core| matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)) {
+        if ctx.with(|core| core.life.is_over()) {
             return None;
         }
         ctx.sleep_ms(RETRY_MS).await;
@@ -256,7 +256,7 @@ mod tests {
             assert_eq!(old, None);
         });
         assert!(script.sent().is_empty());
-        script.core(|core| assert!(matches!(core.phase, VolumePhase::Failed(_))));
+        script.core(|core| assert!(matches!(core.life.phase(), VolumePhase::Failed(_))));
     }
 
     /// Whether a volume goes on waiting for a segment for whose shard the last node has no room.
@@ -264,7 +264,7 @@ mod tests {
         let mut script = Script::serving(6);
         let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), None]);
         script.core(|core| {
-            core.phase = phase;
+            core.life.put_in(phase);
             core.log.next = Lsn(4096);
             core.segments.set_state(handle, State::Closed);
             core.segments.get_mut(handle).expect("it was added").begun_at = Some(Nanos(1));

@@ -12,7 +12,6 @@ use super::moving::move_segment;
 use super::relieve::relieve;
 use crate::core::{Ctx, VolumeCore};
 use crate::segment::{Segment, State};
-use crate::status::VolumePhase;
 use crate::sync::sync_segments;
 
 /// Every round frees a segment, moves one, leaves one out, or ends. The bound is a safeguard
@@ -57,7 +56,7 @@ pub(super) async fn collect(ctx: &Ctx) -> Ended {
         let (free, marks, dead, serving, victim) = ctx.with(|core| {
             let dead = core.dead_segments().len() as u64;
             let victim = core.victim(&tried);
-            (core.segments_free(), core.marks(), dead, core.phase == VolumePhase::Serving, victim)
+            (core.segments_free(), core.marks(), dead, core.life.serves(), victim)
         });
         if !serving {
             return Ended::Disturbed;

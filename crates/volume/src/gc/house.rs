@@ -8,7 +8,6 @@
 use super::HOUSEKEEPING_MS;
 use crate::core::Ctx;
 use crate::reserve::{ask_full_nodes, release_if_needed};
-use crate::status::VolumePhase;
 
 /// The longest pause between two checks.
 const RESTING_MS: u64 = 16_000;
@@ -22,7 +21,7 @@ const IDLE_SLOTS_MS: u64 = 1_000;
 pub async fn keep_house(ctx: Ctx) {
     let mut pause_ms = HOUSEKEEPING_MS;
     let mut written = 0;
-    while ctx.with(|core| core.phase == VolumePhase::Serving) {
+    while ctx.with(|core| core.life.serves()) {
         release_if_needed(&ctx).await;
         let full = ask_full_nodes(&ctx).await;
         let rests = ctx.with(|core| {

@@ -12,7 +12,6 @@ use super::checkpoint::write_checkpoint;
 use super::moving::move_segment;
 use crate::core::{Ctx, VolumeCore};
 use crate::segment::{Segment, SegmentIndex};
-use crate::status::VolumePhase;
 
 /// Pause before the volume collects for other volumes again, after this gained nothing.
 const RELIEF_RESTS_MS: u64 = 10_000;
@@ -60,7 +59,7 @@ impl VolumeCore {
     /// The volume's own lack of room, or of a checkpoint, comes before other volumes' lack of room.
     fn may_relieve(&self) -> bool {
         let own = self.segments_free() < self.marks().low || self.checkpoint_pays();
-        self.phase == VolumePhase::Serving && !own && self.now >= self.relief_rests_until
+        self.life.serves() && !own && self.now >= self.relief_rests_until
     }
 }
 

@@ -11,7 +11,6 @@ use super::collect::{Ended, collect};
 use super::{Collection, HOUSEKEEPING_MS, RETRY_MS};
 use crate::core::VolumeCore;
 use crate::interface::Provisioning;
-use crate::status::VolumePhase;
 
 /// How long users wait at most for collection that is disturbed again and again, or for nodes
 /// without room. A request may have waited in a queue before that: together it is 14 s at most
@@ -24,7 +23,7 @@ const RUNS_PAUSE_MS: u64 = 1;
 impl VolumeCore {
     /// Starts collection if space is short, or a checkpoint if the log after the last one is long.
     pub fn consider_gc(&mut self) {
-        if self.phase != VolumePhase::Serving || self.collection.is_running() {
+        if !self.life.serves() || self.collection.is_running() {
             return;
         }
         // A thin volume would give the slots back with its next checkpoint.
@@ -42,7 +41,7 @@ impl VolumeCore {
 
     /// Starts collection, if it does not run already.
     pub fn start_gc(&mut self) {
-        if self.collection.is_running() || self.phase != VolumePhase::Serving {
+        if self.collection.is_running() || !self.life.serves() {
             return;
         }
         let rested = match self.collection {

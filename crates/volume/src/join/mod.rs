@@ -20,7 +20,7 @@ use crate::core::{Ctx, VolumeCore};
 use crate::keys::refusal;
 use crate::node::Shortage;
 use crate::rebuild::list_shards;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 use compare::{delete, verify_unproven};
 use successor::{
     check_place, count_agreeing, fenced_out, may_have_successor, summary_on, who_answers,
@@ -48,7 +48,7 @@ impl VolumeCore {
 
     /// Makes a connected node join, once the volume serves.
     pub fn start_join(&mut self, node: NodeIndex) {
-        let serving = matches!(self.phase, VolumePhase::Serving | VolumePhase::Closing);
+        let serving = self.life.serves_or_closes();
         let state = self.node_mut(node);
         if !serving || !state.link.connected || state.health != NodeHealth::Down {
             return;
@@ -206,7 +206,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
     let lacks_root = |core: &mut VolumeCore| {
         let state = core.node(node);
         let here = state.link.session == session && state.health == NodeHealth::Up;
-        let serves = matches!(core.phase, VolumePhase::Serving | VolumePhase::Closing);
+        let serves = core.life.serves_or_closes();
         here && serves && !core.has_root(node)
     };
     while ctx.with(lacks_root) {

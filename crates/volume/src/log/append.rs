@@ -33,10 +33,7 @@ impl VolumeCore {
     pub fn pump_log(&mut self) -> bool {
         let mut any = false;
         loop {
-            let over = matches!(
-                self.phase,
-                VolumePhase::Failed(_) | VolumePhase::Closed | VolumePhase::Inspected
-            );
+            let over = self.life.is_over() || *self.life.phase() == VolumePhase::Inspected;
             if over || self.log.nodes.is_empty() {
                 break;
             }
@@ -58,7 +55,7 @@ impl VolumeCore {
             if !self.ring_has_room() {
                 // With so few nodes no segment can be stored, so the ring stays full. The mover
                 // waits for nodes, and answers users.
-                self.log.moving |= self.phase == VolumePhase::Serving && !self.writable();
+                self.log.moving |= self.life.serves() && !self.writable();
                 if self.log.moving {
                     continue;
                 }
@@ -79,10 +76,8 @@ impl VolumeCore {
     /// because a ring has room for all records that a ring held.
     pub fn ring_has_room(&self) -> bool {
         let most = self.log.record_blocks();
-        let blocks = match self.phase {
-            VolumePhase::Opening => self.log.replay_blocks(most),
-            _ => most,
-        };
+        let opening = self.life.is_opening();
+        let blocks = if opening { self.log.replay_blocks(most) } else { most };
         let record = HEADER_BYTES as u64 + u64::from(blocks) * BLOCK_BYTES as u64;
         let turn_left = self.log.ring_bytes - self.log.next.0 % self.log.ring_bytes;
         let skipped = if record > turn_left { turn_left } else { 0 };
@@ -92,7 +87,7 @@ impl VolumeCore {
     /// Keeps the ring from filling up. Closes the open segment when that segment alone fills half
     /// of the ring. Makes closed segments durable, so that their records can go.
     fn relieve_ring(&mut self) {
-        if self.log.used_bytes() * 2 <= self.log.ring_bytes || self.phase == VolumePhase::Opening {
+        if self.log.used_bytes() * 2 <= self.log.ring_bytes || self.life.is_opening() {
             return;
         }
         if let Some(open) = self.log.open {
@@ -122,8 +117,8 @@ impl VolumeCore {
         self.segments_made += 1;
         let id = segment_id(self.writer.epoch(), self.segments_made);
         // An opening does not store the segments that it replays.
-        let draw = if self.phase == VolumePhase::Opening { None } else { self.take_draw(id) };
-        let serves = self.phase != VolumePhase::Opening;
+        let draw = if self.life.is_opening() { None } else { self.take_draw(id) };
+        let serves = !self.life.is_opening();
         let handle = self.segments.insert(Segment {
             begun_at: serves.then_some(self.now),
             lsn_first: self.log.next,
@@ -150,7 +145,7 @@ impl VolumeCore {
         let of_trims = contents.blocks() == 0;
         let blocks = contents.blocks() + footer_blocks(contents.entries.len());
         segment.shard_bytes = layout.shard_blocks_for(blocks) * BLOCK_BYTES as u32;
-        if of_trims && self.phase != VolumePhase::Opening && self.starved() {
+        if of_trims && !self.life.is_opening() && self.starved() {
             self.segments.shelve(handle);
             return self.start_gc();
         }
@@ -158,7 +153,7 @@ impl VolumeCore {
         self.since_checkpoint.segments += 1;
         // The journal has the blocks that an opening replays. They are stored when the volume
         // serves.
-        if self.phase != VolumePhase::Opening {
+        if !self.life.is_opening() {
             self.spawn_with(move |ctx| crate::seal::seal(ctx, handle));
         }
     }

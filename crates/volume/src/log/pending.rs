@@ -184,7 +184,7 @@ impl VolumeCore {
 
     /// The volume has failed or closed: answers every waiting request with an error.
     pub fn fail_everything(&mut self) {
-        let why = match &self.phase {
+        let why = match self.life.phase() {
             VolumePhase::Failed(why) => why.to_string(),
             _ => "the volume is closed".into(),
         };

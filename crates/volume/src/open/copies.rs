@@ -445,7 +445,7 @@ mod tests {
         let mut script = Script::serving(8);
         let handle = script.add_segment(&SHARDS);
         script.core(|core| {
-            core.phase = VolumePhase::Opening;
+            core.life.put_in(VolumePhase::Opening);
             let segment = core.segments.get_mut(handle).expect("it was added");
             segment.left_on.push(NodeIndex(4));
         });
@@ -512,7 +512,7 @@ mod tests {
         let mut script = Script::serving(8);
         let handle = script.add_segment(&SHARDS);
         script.core(|core| {
-            core.phase = VolumePhase::Opening;
+            core.life.put_in(VolumePhase::Opening);
             for node in lost {
                 core.node_mut(NodeIndex(*node)).health = NodeHealth::Down;
             }

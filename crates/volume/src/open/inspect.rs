@@ -18,7 +18,7 @@ use crate::core::{Ctx, VolumeCore};
 use crate::map::Location;
 use crate::record::EntryKind;
 use crate::root::Root;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// Finds out the state of the volume.
 pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Failure> {
@@ -51,7 +51,7 @@ pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Fa
         let up = |node: &NodeIndex| core.node(*node).health == NodeHealth::Up;
         core.log.nodes = found.root.journal_nodes.iter().copied().filter(up).collect();
         core.root = Some(found.root);
-        core.phase = VolumePhase::Inspected;
+        core.life.end_inspection();
         core.attempts.waits_for.clear();
     });
     Ok(())

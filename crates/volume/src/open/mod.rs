@@ -71,7 +71,7 @@ use crate::record::Entry;
 use crate::reserve::reserve_for_size;
 use crate::root::Root;
 use crate::seal::seal;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 use crate::sync::sync_segments;
 pub use attempts::OpeningAttempts;
 use fieldstone_tasks::oneshot;
@@ -161,7 +161,7 @@ pub async fn open(ctx: Ctx) {
                 Err(failure) => return give_up(&ctx, failure).await,
             },
         };
-        if ctx.with(|core| matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed)) {
+        if ctx.with(|core| core.life.is_over()) {
             return;
         }
         ctx.with(|core| {
@@ -285,10 +285,9 @@ impl VolumeCore {
     }
 
     fn begin_serving(&mut self) {
-        if self.phase != VolumePhase::Opening {
+        if !self.life.begin_serving() {
             return;
         }
-        self.phase = VolumePhase::Serving;
         self.attempts.waits_for.clear();
         // An opening may give nodes more time. What is in flight gets the usual time from now on.
         let now = self.now;
@@ -583,8 +582,7 @@ async fn make_journal(
         if !nodes.is_empty() && write_generation(ctx, generation, &nodes).await {
             return Ok((generation, nodes));
         }
-        let over = ctx
-            .with(|core| core.phase != VolumePhase::Opening || core.journals_refused() <= refusals);
+        let over = ctx.with(|core| !core.life.is_opening() || core.journals_refused() <= refusals);
         if over {
             break;
         }
@@ -604,7 +602,7 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
     // it.
     loop {
         let (idle, broken, over) = ctx.with(|core| {
-            let over = matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed);
+            let over = core.life.is_over();
             // With fewer nodes than needed, no segment becomes durable, and no room in the ring
             // becomes free.
             (core.log.idle(), core.log.moving || !core.writable(), over)

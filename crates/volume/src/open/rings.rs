@@ -17,7 +17,6 @@ use crate::core::Ctx;
 use crate::failure::AttemptFailure;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header};
 use crate::root::Root;
-use crate::status::VolumePhase;
 
 /// Bytes of the ring per read.
 const RING_READ_BYTES: u64 = 1 << 20;
@@ -61,7 +60,7 @@ pub(super) async fn wait_for_journal(
                 "nodes that have a copy of the journal: {}",
                 missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             );
-            let closed = matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed);
+            let closed = core.life.is_over();
             (came, closed || core.now >= patient_until)
         });
         if let Some(node) = came {

@@ -14,7 +14,7 @@ use crate::core::VolumeCore;
 use crate::interface::Provisioning;
 use crate::node::Node;
 use crate::reserve::reserve_on;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// How long a volume, after a release for other volumes, asks only for slots that it needs, and
 /// collects to release the rest.
@@ -25,7 +25,7 @@ impl VolumeCore {
     /// fewer. Collection frees those that hold garbage.
     pub fn release_slots(&mut self, less: u32) {
         let less = less.min(self.slots_surplus());
-        if less == 0 || self.reservation_changes() || self.phase != VolumePhase::Serving {
+        if less == 0 || self.reservation_changes() || !self.life.serves() {
             return;
         }
         self.reservation.released_at = Some(self.now);
@@ -85,7 +85,7 @@ impl VolumeCore {
         let min_slots = self.slots_min().saturating_add(writing.unwrap_or(u32::MAX));
         let slots = self.goal().max(min_slots);
         let gives = self.slots_to_release() > 0 && slots < self.reservation.slots;
-        if gives && !self.reservation_changes() && self.phase == VolumePhase::Serving {
+        if gives && !self.reservation_changes() && self.life.serves() {
             self.set_reservation(slots);
         }
     }
@@ -128,10 +128,7 @@ impl VolumeCore {
         let spare = self.reservation.slots.saturating_sub(wanted);
         let more = |node: &Node| node.slots.reserved > self.reservation.slots;
         let uneven = self.nodes.iter().any(|node| node.health == NodeHealth::Up && more(node));
-        if self.reservation_changes()
-            || (spare <= step && !uneven)
-            || self.phase != VolumePhase::Serving
-        {
+        if self.reservation_changes() || (spare <= step && !uneven) || !self.life.serves() {
             return;
         }
         let wanted = if spare <= step { self.reservation.slots } else { wanted };

@@ -12,7 +12,7 @@ use crate::core::VolumeCore;
 use crate::interface::Provisioning;
 use crate::node::Node;
 use crate::reserve::{reserve_at_start, reserve_missing, reserve_more, reserve_on_low};
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// How long a refusal counts before the volume asks nodes again.
 const ASK_AGAIN_MS: u64 = 200;
@@ -35,10 +35,7 @@ impl VolumeCore {
     /// asks single nodes that have granted less than the others, then these nodes together, then
     /// all.
     pub fn grow_reservation(&mut self) {
-        if self.reservation_changes()
-            || self.was_refused_lately()
-            || self.phase != VolumePhase::Serving
-        {
+        if self.reservation_changes() || self.was_refused_lately() || !self.life.serves() {
             return;
         }
         let missing =

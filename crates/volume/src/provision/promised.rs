@@ -10,7 +10,7 @@ use fieldstone_proto::NodeIndex;
 
 use crate::core::VolumeCore;
 use crate::reserve::{reserve_missing, reserve_on};
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 impl VolumeCore {
     /// A node keeps fewer slots for the volume than the volume needs there: it came back empty, and
@@ -55,7 +55,7 @@ impl VolumeCore {
     /// Asks the nodes for slots that they keep too few of, however much room is left: another
     /// volume may need tomorrow the slots that it can spare today.
     pub fn claim_promised_slots(&mut self) {
-        if self.reservation_changes() || self.phase != VolumePhase::Serving {
+        if self.reservation_changes() || !self.life.serves() {
             return;
         }
         let stale = self.stale_announcements();

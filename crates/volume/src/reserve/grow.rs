@@ -7,7 +7,7 @@ use fieldstone_proto::{NodeError, NodeIndex, RequestBody};
 use super::request::{TRIES_MAX, ask_all, begin_change, others_have_it, refresh_stat, reserve_on};
 use crate::core::{Ctx, VolumeCore};
 use crate::node::Node;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// Reserves the same number of slots on all nodes that have granted as much as the others:
 /// `wanted`, or as many of these as all nodes have. True if it is more than before.
@@ -143,7 +143,7 @@ pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
         0 => 0,
         slots => core.slots_to_ask(node, slots.max(core.slots_min())),
     });
-    if slots > 0 && ctx.with(|core| core.phase == VolumePhase::Serving) {
+    if slots > 0 && ctx.with(|core| core.life.serves()) {
         reserve_on(ctx, node, slots).await;
     }
     refresh_stat(ctx, node).await;
@@ -224,7 +224,7 @@ pub async fn ask_full_nodes(ctx: &Ctx) -> bool {
 /// answer reports that such a disk has room again.
 async fn ask_limited_nodes(ctx: &Ctx) {
     let nodes = ctx.with(|core| {
-        if core.reservation_changes() || core.phase != VolumePhase::Serving {
+        if core.reservation_changes() || !core.life.serves() {
             return Vec::new();
         }
         let limited = |n: &Node| n.health == NodeHealth::Up && core.is_limited_by_disk(n);

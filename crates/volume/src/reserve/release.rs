@@ -6,7 +6,7 @@ use fieldstone_proto::NodeIndex;
 use super::request::{CHANGE_POLL_MS, ask_all, begin_change, refresh_stat, reserve_on};
 use crate::core::{Ctx, VolumeCore};
 use crate::node::Node;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// How long a volume that closes collects to give slots back.
 const CLOSE_COLLECTS_MS_MAX: u64 = 3_000;
@@ -117,7 +117,7 @@ pub async fn release_garbage(ctx: &Ctx) {
             core.release_unneeded();
             asked = true;
         }
-        core.phase == VolumePhase::Serving && !late && (!asked || core.is_releasing())
+        core.life.serves() && !late && (!asked || core.is_releasing())
     }) {
         ctx.sleep_ms(CHANGE_POLL_MS).await;
     }

@@ -6,7 +6,7 @@ use super::request::{ask_all, others_have_it, refresh_stat, reserve_on};
 use crate::core::{Ctx, VolumeCore};
 use crate::failure::ReservationRefusal;
 use crate::node::Node;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// How long a volume that is created or grows waits while no other volume gives back spare slots.
 /// The others check every 2 s, and may have to collect before they can give back.
@@ -44,7 +44,7 @@ pub async fn reserve_for_size(
         match &result {
             Ok(()) => core.reservation.slots = wanted.max(before),
             // A volume whose creation fails is removed.
-            Err(_) if core.phase == VolumePhase::Opening => {}
+            Err(_) if core.life.is_opening() => {}
             Err(_) => core.set_reservation(before),
         }
     });
@@ -86,7 +86,10 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
         for node in &asked {
             refresh_stat(ctx, *node).await;
         }
-        if !later || vain_ms >= RELEASE_WAIT_MS_MAX || ctx.with(|core| core.closing) {
+        if !later
+            || vain_ms >= RELEASE_WAIT_MS_MAX
+            || ctx.with(|core| core.life.is_asked_to_close())
+        {
             return Err(ctx.with(|core| core.why_refused(first, wanted, later)));
         }
         ctx.with(|core| core.reservation.waits_for_others = true);
@@ -106,7 +109,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
 
 /// Reserves slots on the nodes that joined while the volume waits: rebuild waits for them.
 async fn reserve_joined_meanwhile(ctx: &Ctx, asked: &[NodeIndex], wanted: u32) {
-    if ctx.with(|core| core.phase != VolumePhase::Serving) {
+    if ctx.with(|core| !core.life.serves()) {
         return;
     }
     let joined = |node: &Node| node.health == NodeHealth::Up && node.slots.reserved == 0;

@@ -9,7 +9,7 @@ use super::{Keeper, shard_index};
 use crate::coding::Coding;
 use crate::core::{Ctx, VolumeCore};
 use crate::segment::{Segment, SegmentIndex, State};
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 impl VolumeCore {
     /// Starts to code the runs of rows of a closed segment that are not written yet. Gives the
@@ -126,7 +126,7 @@ pub async fn complete_rows(ctx: &Ctx, handle: SegmentIndex, meta: SealMeta) {
         ctx.sleep_ms(1).await;
     }
     let calls: Vec<_> = ctx.with(|core| {
-        let over = matches!(core.phase, VolumePhase::Failed(_) | VolumePhase::Closed);
+        let over = core.life.is_over();
         let segment = core.segments.get(handle).filter(|_| !over);
         let Some(id) = segment.map(|segment| segment.id) else { return Vec::new() };
         let chunk_bytes = core.shape.layout().chunk_blocks * BLOCK_BYTES as u32;

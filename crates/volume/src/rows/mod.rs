@@ -40,7 +40,7 @@ use smallvec::SmallVec;
 
 use crate::core::VolumeCore;
 use crate::segment::{Segment, SegmentIndex, State};
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 
 /// A write of at least this many blocks may go into rows. If a row is smaller, a write of a row may
 /// too.
@@ -162,7 +162,7 @@ impl VolumeCore {
         // A row that is a whole segment would have no room for the segment's footer.
         let layout = self.shape.layout();
         let in_chunks = layout.chunk_blocks < layout.shard_blocks;
-        self.phase == VolumePhase::Serving && in_chunks && !self.closing
+        self.life.takes_requests() && in_chunks
     }
 
     /// Rows borrow room until their segment is durable; see `space`.

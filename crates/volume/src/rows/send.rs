@@ -12,7 +12,6 @@ use crate::core::{Ctx, VolumeCore};
 use crate::jobs::JobResult;
 use crate::relay_copies::{CopiesWaiter, CopiesWrite};
 use crate::segment::SegmentIndex;
-use crate::status::VolumePhase;
 use fieldstone_tasks::Awaited;
 
 impl VolumeCore {
@@ -167,7 +166,7 @@ impl VolumeCore {
         let Some(rows) = rows else { return };
         rows.in_coding -= 1;
         let keepers = rows.keepers.clone();
-        if matches!(self.phase, VolumePhase::Failed(_) | VolumePhase::Closed) {
+        if self.life.is_over() {
             return;
         }
         let k = keepers.len() - parts_of_shards.len();

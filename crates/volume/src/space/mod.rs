@@ -73,7 +73,7 @@ use crate::failure::TooLarge;
 use crate::node::Node;
 use crate::record::RECORD_ENTRIES_MAX;
 use crate::root::CHECKPOINT_SEGMENTS_MAX;
-use crate::status::{NodeHealth, VolumePhase};
+use crate::status::NodeHealth;
 pub use capacity::{CapacityParams, Marks, slots_whole};
 use capacity::{RESERVE_SEGMENTS, segments_fitting};
 
@@ -177,7 +177,7 @@ impl VolumeCore {
     pub fn slots_for_data(&self, node: NodeIndex) -> u64 {
         // An opening that has written its checkpoint has used the slots for it. It gets the slots
         // of the old checkpoint.
-        let taken = self.phase == VolumePhase::Opening && !self.log.nodes.is_empty();
+        let taken = self.life.is_opening() && !self.log.nodes.is_empty();
         let kept = if taken { 0 } else { self.checkpoint_slots_kept_on(node) };
         self.slots_beyond(node).saturating_sub(kept)
     }
@@ -315,7 +315,7 @@ impl VolumeCore {
     #[must_use]
     pub fn room_for_blocks(&self) -> bool {
         let open = self.log.open.is_some() && !self.log_is_of_trims();
-        self.phase == VolumePhase::Opening || open || self.segments_not_borrowed() > 0
+        self.life.is_opening() || open || self.segments_not_borrowed() > 0
     }
 
     /// Collection may move a segment with `live_blocks` live blocks. The blocks take at most one
