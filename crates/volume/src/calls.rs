@@ -186,7 +186,7 @@ impl VolumeCore {
         self.node_mut(node).in_flight.push_back((now, tag));
         let capability = self.current_capability(node);
         let request = Request { tag, capability, body, route, payload };
-        self.actions.push_back(VolumeAction::Send { node, request });
+        self.outbox.act(VolumeAction::Send { node, request });
     }
 
     /// Answers the calls that the volume could not send.
@@ -338,7 +338,7 @@ impl VolumeCore {
             ctx.with(|core| {
                 let closed = *core.life.phase() == VolumePhase::Closed;
                 if core.node(node).link.session == session && !closed {
-                    core.actions.push_back(VolumeAction::Reconnect { node });
+                    core.outbox.act(VolumeAction::Reconnect { node });
                 }
             });
         });

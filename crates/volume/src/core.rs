@@ -6,11 +6,9 @@
 //! appending, acknowledging) are plain methods. Procedures that wait are tasks over a [`Ctx`].
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::future::Future;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
-use fieldstone_block::{Completion, Nanos};
+use fieldstone_block::Nanos;
 use fieldstone_crush::{NodeWeight, PoolMap};
 use fieldstone_proto::{Epoch, NodeIndex, SegmentId};
 
@@ -18,13 +16,14 @@ use crate::calls::Calls;
 use crate::damage::Damage;
 use crate::failure::VolumeFailure;
 use crate::gc::{Collection, SinceCheckpoint};
-use crate::interface::{VolumeAction, VolumeConfig};
+use crate::interface::VolumeConfig;
 use crate::jobs::Jobs;
 use crate::life::Life;
 use crate::log::Log;
 use crate::map::Map;
 use crate::node::Node;
 use crate::open::OpeningAttempts;
+use crate::outbox::Outbox;
 use crate::place::PrecomputedDraw;
 use crate::provision::Reservation;
 use crate::read::Reads;
@@ -33,9 +32,8 @@ use crate::scrub::Scrub;
 use crate::segment::SegmentTable;
 use crate::shape::Shape;
 use crate::status::NodeHealth;
-use crate::timers::Timers;
 use crate::writer::Writer;
-use fieldstone_tasks::{Awaited, Lock, Task};
+use fieldstone_tasks::Lock;
 
 /// Counters for [`crate::Status`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,11 +78,7 @@ pub struct VolumeCore {
     /// Data on its way to nodes that make its parity.
     pub streams: slab::Slab<crate::stream::Stream>,
     pub jobs: Jobs,
-    pub ctx: Weak<RefCell<VolumeCore>>,
-    pub actions: VecDeque<VolumeAction>,
-    pub completions: Vec<Completion>,
-    pub spawned: Vec<Task>,
-    timers: Timers,
+    pub outbox: Outbox,
     pub map: Map,
     pub segments: SegmentTable,
     pub segments_made: u64,
@@ -134,11 +128,7 @@ impl VolumeCore {
             calls: Calls::default(),
             streams: slab::Slab::new(),
             jobs: Jobs::default(),
-            ctx: Weak::new(),
-            actions: VecDeque::new(),
-            completions: Vec::new(),
-            spawned: Vec::new(),
-            timers: Timers::default(),
+            outbox: Outbox::default(),
             map: Map::new(shape.size_blocks()),
             segments: SegmentTable::default(),
             segments_made: 0,
@@ -232,33 +222,13 @@ impl VolumeCore {
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         let limit = self.answer_limit();
-        let timer = self.timers.next();
+        let timer = self.outbox.next_timer();
         let call = self.nodes.iter().filter_map(|n| n.in_flight.front()).map(|(t, _)| *t).min();
         let call = call.map(|sent| sent.plus(limit));
         match (timer, call) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
-    }
-
-    /// Completes after `duration`.
-    pub fn sleep(&mut self, duration: Nanos) -> Awaited<()> {
-        self.timers.sleep_until(self.now.plus(duration))
-    }
-
-    /// Wakes the sleepers whose time has come.
-    pub fn fire_timers(&mut self) {
-        self.timers.fire(self.now);
-    }
-
-    /// Starts a task; it gets its [`Ctx`] when it first runs.
-    pub fn spawn_with<F, T>(&mut self, make: F)
-    where
-        F: FnOnce(Ctx) -> T + 'static,
-        T: Future<Output = ()> + 'static,
-    {
-        let Some(ctx) = self.ctx.upgrade() else { return };
-        self.spawned.push(Box::pin(make(Ctx(ctx))));
     }
 
     /// The volume cannot go on.

@@ -31,7 +31,7 @@ impl VolumeCore {
         let id = JobId(self.jobs.made);
         let (filler, awaited) = oneshot();
         self.jobs.waiting.insert(id, filler);
-        self.actions.push_back(VolumeAction::Job { id, job });
+        self.outbox.act(VolumeAction::Job { id, job });
         awaited
     }
 

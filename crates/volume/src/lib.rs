@@ -47,6 +47,7 @@ mod log;
 mod map;
 mod node;
 mod open;
+mod outbox;
 mod place;
 mod provision;
 mod read;

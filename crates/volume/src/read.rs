@@ -332,14 +332,14 @@ impl VolumeCore {
             )),
         };
         let completion = Completion { stamps, ..Completion::of(&read.request, result) };
-        self.completions.push(completion);
+        self.outbox.complete(completion);
     }
 
     /// The volume has failed: answers every waiting read with an error.
     pub fn fail_reads(&mut self, why: &str) {
         for read in self.reads.reads.drain() {
             let result = Err(BlockError::Io(why.to_owned()));
-            self.completions.push(Completion::of(&read.request, result));
+            self.outbox.complete(Completion::of(&read.request, result));
         }
     }
 }

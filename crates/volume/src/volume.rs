@@ -60,7 +60,7 @@ impl Volume {
             ),
         };
         let core = Rc::new(RefCell::new(VolumeCore::new(config, shape, now)));
-        core.borrow_mut().ctx = Rc::downgrade(&core);
+        core.borrow_mut().outbox.connect(Rc::downgrade(&core));
         let mut volume = Self { core, executor: Executor::default() };
         let ctx = Ctx(Rc::clone(&volume.core));
         volume.executor.spawn(Box::pin(crate::open::open(ctx)));
@@ -87,7 +87,7 @@ impl Volume {
             VolumeEvent::NodeUp(node) => core.node_connected(node),
             VolumeEvent::NodeDown(node) => {
                 core.node_lost(node, "the connection is gone");
-                core.actions.push_back(VolumeAction::Reconnect { node });
+                core.outbox.act(VolumeAction::Reconnect { node });
             }
             VolumeEvent::Reply { node, reply } => core.handle_reply(node, reply),
             VolumeEvent::JobDone { id, result } => core.job_done(id, result),
@@ -97,7 +97,7 @@ impl Volume {
 
     /// The next action for the world to carry out. After each `poll`, ask until there is none.
     pub fn next_action(&mut self) -> Option<VolumeAction> {
-        self.core.borrow_mut().actions.pop_front()
+        self.core.borrow_mut().outbox.next_action()
     }
 
     /// The phase of the volume's life.
@@ -186,7 +186,7 @@ impl Volume {
                 let mut core = self.core.borrow_mut();
                 busy |= core.pump_log();
                 busy |= core.fail_unsendable();
-                for task in std::mem::take(&mut core.spawned) {
+                for task in core.outbox.take_spawned() {
                     self.executor.spawn(task);
                     busy = true;
                 }
@@ -209,7 +209,7 @@ impl Backend for Volume {
         core.now = core.now.max(now);
         let now = core.now;
         if let Err(error) = admit(&core, &request) {
-            core.completions.push(Completion::of(&request, Err(error)));
+            core.outbox.complete(Completion::of(&request, Err(error)));
             return;
         }
         // The stack above has checked the range. The device may have grown since, and never
@@ -217,7 +217,7 @@ impl Backend for Volume {
         debug_assert_eq!(request.validate(&info(&core)), Ok(()));
         request.stamps.stamp(Stage::Sent, now);
         if request.op != Op::Flush && request.len_bytes == 0 {
-            core.completions.push(Completion::of(&request, Ok(Payload::None)));
+            core.outbox.complete(Completion::of(&request, Ok(Payload::None)));
             return;
         }
         match request.op {
@@ -231,14 +231,14 @@ impl Backend for Volume {
             Op::Flush => core.queue_flush(request),
             Op::Extents => {
                 let result = Ok(Payload::Extents(extents(&core, &request)));
-                core.completions.push(Completion::of(&request, result));
+                core.outbox.complete(Completion::of(&request, result));
             }
         }
     }
 
     fn poll(&mut self, now: Nanos, out: &mut Vec<Completion>) {
         self.advance(now);
-        out.append(&mut self.core.borrow_mut().completions);
+        self.core.borrow_mut().outbox.take_completions(out);
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -232,7 +232,8 @@ mod tests {
                     core.log.stored_at = core.now;
                 }
             }
-            let refused = core.completions.iter().map(|c| c.result == Err(BlockError::NoSpace));
+            let refused =
+                core.outbox.completions().iter().map(|c| c.result == Err(BlockError::NoSpace));
             let refused: Vec<bool> = refused.collect();
             assert!(refused.is_empty() || refused == [true, true], "{refused:?}");
             assert_eq!(core.log.internal.is_empty(), !refused.is_empty(), "the move");

@@ -122,7 +122,7 @@ impl VolumeCore {
             Origin::User(mut request) => {
                 request.stamps.stamp(Stage::Replied, self.now);
                 let result = result.map(|()| Payload::None);
-                self.completions.push(Completion::of(&request, result));
+                self.outbox.complete(Completion::of(&request, result));
             }
         }
     }
@@ -178,7 +178,7 @@ impl VolumeCore {
         pending.error = Some(error.clone());
         let origin = std::mem::replace(&mut pending.origin, Origin::Internal(nobody));
         if let Origin::User(request) = origin {
-            self.completions.push(Completion::of(&request, Err(error)));
+            self.outbox.complete(Completion::of(&request, Err(error)));
         }
     }
 
