@@ -36,7 +36,7 @@ impl VolumeCore {
     /// Segments of the present checkpoint.
     #[must_use]
     pub fn checkpoint_named(&self) -> u64 {
-        match &self.root {
+        match self.committed.root() {
             Some(root) => root.checkpoint_segments.len() as u64,
             // An opening keeps the earlier writer's checkpoint until it has written its own.
             None => {
@@ -62,7 +62,7 @@ mod tests {
         let present = script.add_checkpoint(&[0, 1, 2, 3, 4, 5].map(Some));
         script.core(|core| {
             let id = core.segments.get(present).expect("it was added").id;
-            core.root.as_mut().expect("it serves").checkpoint_segments = vec![id];
+            core.committed.root_mut().checkpoint_segments = vec![id];
             let next = core.checkpoint_segments();
             assert_eq!(next, 1);
             core.nodes.iter_mut().for_each(|node| node.slots.free = 9);
@@ -81,7 +81,7 @@ mod tests {
             taken(core, &[1, 2, 3, 4, 5, 6], 8);
             assert_eq!(room(core), [8, 8, 7], "no room for data is lost");
             let id = core.segments.get(next).expect("it was added").id;
-            core.root.as_mut().expect("it serves").checkpoint_segments = vec![id];
+            core.committed.root_mut().checkpoint_segments = vec![id];
             assert_eq!(room(core), [8, 8, 7]);
             core.segments.remove(present);
             taken(core, &[0], 10);

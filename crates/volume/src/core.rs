@@ -13,6 +13,7 @@ use fieldstone_crush::{NodeWeight, PoolMap};
 use fieldstone_proto::{Epoch, NodeIndex, SegmentId};
 
 use crate::calls::Calls;
+use crate::committed::Committed;
 use crate::damage::Damage;
 use crate::failure::VolumeFailure;
 use crate::gc::{Collection, SinceCheckpoint};
@@ -84,14 +85,9 @@ pub struct VolumeCore {
     pub segments_made: u64,
     /// The nodes for the segment that begins next.
     pub next_draw: Option<(SegmentId, PrecomputedDraw)>,
-    /// Highest generation of a journal that the volume ever began.
-    pub journals_made: u64,
     pub log: Log,
     pub reads: Reads,
-    pub root_version: u64,
-    pub root: Option<crate::root::Root>,
-    /// The holder replaces the root or moves the journal. There is one at a time.
-    pub root_lock: Lock,
+    pub committed: Committed,
     /// The holder collects or writes a checkpoint. There is one at a time.
     pub maintenance_lock: Lock,
     pub counters: Counters,
@@ -133,12 +129,9 @@ impl VolumeCore {
             segments: SegmentTable::default(),
             segments_made: 0,
             next_draw: None,
-            journals_made: 0,
             log: Log::new(shape.geometry().ring_bytes),
             reads: Reads::default(),
-            root_version: 0,
-            root: None,
-            root_lock: Lock::default(),
+            committed: Committed::default(),
             maintenance_lock: Lock::default(),
             counters: Counters::default(),
             rebuild: Rebuild::default(),

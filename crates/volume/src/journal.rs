@@ -108,7 +108,7 @@ impl VolumeCore {
 
     /// The node has the volume's root, or a later version that too few nodes took.
     pub fn has_root(&self, node: NodeIndex) -> bool {
-        let counts = self.root.as_ref().map_or(0, |root| root.version);
+        let counts = self.committed.root().map_or(0, |root| root.version);
         counts > 0 && self.node(node).root_version >= counts
     }
 
@@ -229,11 +229,10 @@ async fn move_journal(ctx: Ctx) {
 }
 
 async fn try_move(ctx: &Ctx) -> bool {
-    let root_lock = ctx.with(|core| core.root_lock.clone());
-    let guard = root_lock.acquire().await;
+    let lock = ctx.with(|core| core.committed.lock());
+    let guard = lock.acquire().await;
     let (generation, nodes) = ctx.with(|core| {
-        core.journals_made = core.journals_made.max(core.log.generation.0) + 1;
-        let generation = JournalGen(core.journals_made);
+        let generation = core.committed.next_generation(core.log.generation);
         let nodes = core.choose_journal_nodes(generation);
         core.log.generation = generation; // answers of the old generation no longer count
         core.log.nodes.clone_from(&nodes);
@@ -354,13 +353,12 @@ fn all_good(ctx: &Ctx, results: Vec<(NodeIndex, CallResult)>) -> bool {
 
 /// Replaces the root on all nodes that are up. True once enough of them have it.
 pub async fn put_root(ctx: &Ctx, change: impl FnOnce(&mut Root)) -> bool {
-    let lock = ctx.with(|core| core.root_lock.clone());
+    let lock = ctx.with(|core| core.committed.lock());
     let _guard = lock.acquire().await;
     let (root, nodes) = ctx.with(|core| {
-        let mut root = core.root.clone().expect("a root exists from opening on");
+        let mut root = core.committed.root().cloned().expect("a root exists from opening on");
         change(&mut root);
-        core.root_version += 1;
-        root.version = core.root_version;
+        root.version = core.committed.next_version();
         (root.epoch, root.put_by) = (core.writer.epoch(), core.writer.epoch());
         root.trimmed = core.log.trimmed;
         (root, core.up_nodes())
@@ -398,7 +396,7 @@ pub async fn put_root_on(ctx: &Ctx, root: &Root, nodes: &[NodeIndex]) -> bool {
             }
         }
         if taken >= core.nodes_needed() {
-            core.root = Some(root.clone());
+            core.committed.set_root(root.clone());
         }
         taken >= core.nodes_needed()
     })

@@ -30,6 +30,7 @@ mod checkpoint;
 mod checkpoint_slots;
 mod codec;
 mod coding;
+mod committed;
 mod core;
 mod damage;
 mod decode;

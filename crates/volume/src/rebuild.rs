@@ -754,7 +754,7 @@ mod tests {
         script.core(|core| {
             let ids = [data, checkpoint].map(|handle| core.segments.get(handle).map(|s| s.id));
             let [data, present] = ids.map(|id| id.expect("it was added"));
-            core.root.as_mut().expect("it serves").checkpoint_segments = vec![present];
+            core.committed.root_mut().checkpoint_segments = vec![present];
             core.node_mut(node).slots.free = 2;
             assert!(core.may_rebuild_on(present, node) && !core.may_rebuild_on(data, node));
             core.node_mut(node).slots.free = 1;

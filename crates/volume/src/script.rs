@@ -97,8 +97,8 @@ impl Script {
             core.adopt(Shape::new("v".into(), profile, geometry));
             core.set_epoch(Epoch(1));
             core.life.put_in(VolumePhase::Serving);
-            core.root_version = 1;
-            core.root = Some(root(core));
+            core.committed.start_after(1);
+            core.committed.set_root(root(core));
             core.log.start_at(JournalGen(1), JOURNAL.to_vec(), Lsn(0));
             core.reservation.slots = SLOTS;
             core.reservation.agreed = true;

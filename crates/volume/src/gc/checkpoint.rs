@@ -191,7 +191,7 @@ async fn name_checkpoint(
             if ids.is_none() {
                 core.fail(VolumeFailure::NewCheckpointGone);
             }
-            let old = core.root.as_ref().map(|root| root.checkpoint_segments.clone());
+            let old = core.committed.root().map(|root| root.checkpoint_segments.clone());
             Some((ids?, old.unwrap_or_default()))
         })?;
         let placed = crate::journal::put_root(ctx, |root| {
@@ -225,7 +225,7 @@ mod tests {
         let mut script = Script::serving(8);
         let handles = [script.add_segment(&WHOLE), script.add_segment(&WHOLE)];
         script.core(|core| {
-            core.root.as_mut().expect("it serves").checkpoint_segments = vec![SegmentId(9)];
+            core.committed.root_mut().checkpoint_segments = vec![SegmentId(9)];
         });
         script.start(move |ctx| async move {
             let old = name_checkpoint(&ctx, Lsn(4096), 7, &handles, true).await;
@@ -239,7 +239,7 @@ mod tests {
         }
         assert!(script.sent().is_empty());
         script.core(|core| {
-            let root = core.root.as_ref().expect("it serves");
+            let root = core.committed.root().expect("it serves");
             assert_eq!(root.checkpoint_segments, [SegmentId(1), SegmentId(2)]);
             assert_eq!((root.checkpoint_lsn, root.checkpoint_bytes), (Lsn(4096), 7));
             assert!(root.clean);

@@ -110,7 +110,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
                 core.node_mut(node).stat = state.stat;
                 // The node may have a root of an earlier writer that was never committed. The node
                 // takes only higher versions.
-                core.root_version = core.root_version.max(state.root_version);
+                core.committed.note_version(state.root_version);
             });
         }
         Ok(_) => return Err(NodeError::Invalid("not a volume state".into())),
@@ -127,7 +127,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
             if let Ok(Some(summary)) = summary_on(ctx, node).await
                 && summary.is_usable()
             {
-                ctx.with(|core| core.root_version = core.root_version.max(summary.root_version));
+                ctx.with(|core| core.committed.note_version(summary.root_version));
             }
         }
         Err(NodeError::Capability(error)) => {
@@ -215,7 +215,7 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         }
     }
     // While the journal moves, the generation that the root names is still in use.
-    let committed = ctx.with(|core| core.root.as_ref().map(|root| root.generation));
+    let committed = ctx.with(|core| core.committed.root().map(|root| root.generation));
     if let Some(below) = committed {
         let first = JournalGen(0);
         ctx.call(node, RequestBody::JournalDelete { first, below }).await?;

@@ -50,7 +50,7 @@ pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Fa
     ctx.with(|core| {
         let up = |node: &NodeIndex| core.node(*node).health == NodeHealth::Up;
         core.log.nodes = found.root.journal_nodes.iter().copied().filter(up).collect();
-        core.root = Some(found.root);
+        core.committed.set_root(found.root);
         core.life.end_inspection();
         core.attempts.waits_for.clear();
     });

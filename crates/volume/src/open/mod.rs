@@ -447,9 +447,10 @@ async fn fence(
             node.reason.clear();
         }
         let highest = states.iter().flat_map(|(_, s)| &s.journals).map(|j| j.generation.0).max();
-        core.journals_made = core.journals_made.max(highest.unwrap_or(0));
+        core.committed.note_generation(JournalGen(highest.unwrap_or(0)));
         // Nodes take only higher versions, and may have versions that were never committed.
-        core.root_version = states.iter().map(|(_, s)| s.root_version).max().unwrap_or(0);
+        let version = states.iter().map(|(_, s)| s.root_version).max();
+        core.committed.start_after(version.unwrap_or(0));
         Ok(())
     })?;
     Ok(states)
@@ -547,8 +548,8 @@ async fn commit(
         });
     }
     let up = ctx.with(|core| {
-        core.root_version = core.root_version.max(root.version) + 1;
-        root.version = core.root_version;
+        core.committed.note_version(root.version);
+        root.version = core.committed.next_version();
         (root.epoch, root.put_by) = (core.writer.epoch(), core.writer.epoch());
         root.generation = generation;
         root.journal_nodes.clone_from(&nodes);
@@ -575,8 +576,7 @@ async fn make_journal(
     let tries = ctx.with(|core| core.nodes.len());
     for _ in 0..tries {
         let (generation, nodes, refusals) = ctx.with(|core| {
-            core.journals_made = core.journals_made.max(after.0) + 1;
-            let generation = JournalGen(core.journals_made);
+            let generation = core.committed.next_generation(after);
             (generation, core.choose_journal_nodes(generation), core.journals_refused())
         });
         if !nodes.is_empty() && write_generation(ctx, generation, &nodes).await {

@@ -215,8 +215,7 @@ async fn agree_on_root(
     }
     ctx.with(|core| {
         // Nodes take only higher versions.
-        core.root_version += 1;
-        (root.put_by, root.version) = (core.writer.epoch(), core.root_version);
+        (root.put_by, root.version) = (core.writer.epoch(), core.committed.next_version());
     });
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     match put_root_on(ctx, root, &nodes).await {
