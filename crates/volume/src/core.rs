@@ -16,7 +16,7 @@ use crate::calls::Calls;
 use crate::committed::Committed;
 use crate::damage::Damage;
 use crate::failure::VolumeFailure;
-use crate::gc::{Collection, SinceCheckpoint};
+use crate::gc::Gc;
 use crate::interface::VolumeConfig;
 use crate::jobs::Jobs;
 use crate::life::Life;
@@ -34,7 +34,6 @@ use crate::segment::SegmentTable;
 use crate::shape::Shape;
 use crate::status::NodeHealth;
 use crate::writer::Writer;
-use fieldstone_tasks::Lock;
 
 /// Counters for [`crate::Status`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,23 +87,16 @@ pub struct VolumeCore {
     pub log: Log,
     pub reads: Reads,
     pub committed: Committed,
-    /// The holder collects or writes a checkpoint. There is one at a time.
-    pub maintenance_lock: Lock,
+    pub gc: Gc,
     pub counters: Counters,
     pub rebuild: Rebuild,
     pub scrub: Scrub,
     /// Where damaged shards still lie.
     pub damage: Damage,
-    pub since_checkpoint: SinceCheckpoint,
-    /// Segments that the table no longer has, but that the nodes may still have.
-    pub segments_freeing: u64,
     /// What the volume has reserved on the nodes.
     pub reservation: Reservation,
     /// Why the volume last refused to grow the device.
     pub grow_refused: Option<String>,
-    pub collection: Collection,
-    /// The volume does not collect for other volumes before this time.
-    pub relief_rests_until: Nanos,
     pub sync_running: bool,
 }
 
@@ -132,17 +124,13 @@ impl VolumeCore {
             log: Log::new(shape.geometry().ring_bytes),
             reads: Reads::default(),
             committed: Committed::default(),
-            maintenance_lock: Lock::default(),
+            gc: Gc::new(now),
             counters: Counters::default(),
             rebuild: Rebuild::default(),
             scrub: Scrub::default(),
             damage: Damage::default(),
-            since_checkpoint: SinceCheckpoint::default(),
-            segments_freeing: 0,
             reservation: Reservation::default(),
             grow_refused: None,
-            collection: Collection::default(),
-            relief_rests_until: now,
             sync_running: false,
             config,
             shape,

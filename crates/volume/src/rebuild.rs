@@ -543,7 +543,7 @@ async fn write_shard(
         }
         if good {
             core.rebuild.note_written(id, node);
-            core.since_checkpoint.placement_changed = true;
+            core.gc.since_checkpoint.placement_changed = true;
             core.rebuild.progress.shards_done += 1;
             core.rebuild.progress.written_bytes += bytes;
         } else {

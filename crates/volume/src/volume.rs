@@ -370,7 +370,7 @@ async fn close(ctx: Ctx) {
     if ctx.with(|core| core.life.serves()) {
         // In this phase rebuild and collection end by themselves. Wait for them.
         ctx.with(|core| core.life.begin_closing());
-        let lock = ctx.with(|core| core.maintenance_lock.clone());
+        let lock = ctx.with(|core| core.gc.lock());
         let _guard = lock.acquire().await;
         while ctx.with(|core| core.rebuild.is_running() || core.log.mover_running) {
             ctx.sleep_ms(1).await;

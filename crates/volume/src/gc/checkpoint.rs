@@ -25,7 +25,7 @@ use crate::sync::sync_segments;
 pub async fn write_checkpoint(ctx: &Ctx, clean: bool) -> bool {
     let (lsn, bytes, dead) = ctx.with(|core| {
         core.close_for_checkpoint();
-        core.since_checkpoint = SinceCheckpoint::default();
+        core.gc.since_checkpoint = SinceCheckpoint::default();
         let dead: Vec<SegmentIndex> = core
             .segments
             .iter()

@@ -45,7 +45,7 @@ impl VolumeCore {
 
 /// Frees space until there is enough, or until nothing more can be gained.
 pub(super) async fn collect(ctx: &Ctx) -> Ended {
-    let lock = ctx.with(|core| core.maintenance_lock.clone());
+    let lock = ctx.with(|core| core.gc.lock());
     let _guard = lock.acquire().await;
     let mut tried = Vec::new();
     relieve(ctx).await;

@@ -1,7 +1,7 @@
 //! The deletion of segments.
 //!
 //! A segment leaves the table first, and then the nodes. Until the nodes have answered, its slots
-//! count as taken (`segments_freeing`).
+//! count as taken ([`Gc::segments_freeing`](super::Gc::segments_freeing)).
 
 use fieldstone_proto::{NodeError, NodeIndex, RequestBody, SegmentId};
 
@@ -67,15 +67,15 @@ pub async fn free_segments(ctx: &Ctx, handles: &[SegmentIndex]) {
     let (ids, nodes) = ctx.with(|core| {
         let ids: Vec<SegmentId> =
             handles.iter().filter_map(|h| Some(core.segments.remove(*h)?.id)).collect();
-        core.segments_freeing += ids.len() as u64;
+        core.gc.segments_freeing += ids.len() as u64;
         (ids, core.up_nodes())
     });
     for chunk in ids.chunks(SEGMENTS_PER_DELETE) {
         delete_segments(ctx, nodes.clone(), chunk).await;
     }
     ctx.with(|core| {
-        core.segments_freeing -= ids.len() as u64;
-        core.collection.note_change();
+        core.gc.segments_freeing -= ids.len() as u64;
+        core.gc.note_change();
         core.start_rebuild(); // a missing shard may have waited for this room
     });
 }
@@ -155,10 +155,11 @@ mod tests {
             script.wait_ms(RETRY_MS);
             let again = deletions(&mut script);
             assert_eq!(again.iter().map(|sent| sent.node).collect::<Vec<_>>(), [sent[3].node]);
-            script.core(|core| assert_eq!(core.segments_freeing, 1, "its slots count as taken"));
+            script
+                .core(|core| assert_eq!(core.gc.segments_freeing(), 1, "its slots count as taken"));
             script.done(&again[0]);
             assert!(deletions(&mut script).is_empty());
-            script.core(|core| assert_eq!(core.segments_freeing, 0));
+            script.core(|core| assert_eq!(core.gc.segments_freeing(), 0));
         }
     }
 }

@@ -28,7 +28,7 @@ pub async fn keep_house(ctx: Ctx) {
             core.consider_gc();
             let before = std::mem::replace(&mut written, core.counters.user_written_bytes);
             core.shrink_reservation(before == written);
-            let rests = !core.collection.is_running() && !core.reservation_changes();
+            let rests = !core.gc.is_collecting() && !core.reservation_changes();
             core.claim_promised_slots();
             rests
         });

@@ -24,6 +24,14 @@
 //! | `checkpoint` | the steps of a checkpoint |
 //! | `free`       | the deletion of segments |
 //! | `worth`      | when a checkpoint is worth its cost |
+//!
+//! # Invariants
+//! - Collection and the checkpoint of a volume that closes hold one lock, so at most one of them
+//!   runs, and one checkpoint is written at a time.
+//! - At most one run of collection is under way or rests. Only a run that gained nothing rests.
+//! - Collection is *stuck* only while it rests, and until anything changes that may free space
+//!   ([`Gc::note_change`]). Only then do users get the error that there is no space.
+//! - Slots of segments that left the table count as taken until the nodes have deleted them.
 
 mod checkpoint;
 mod collect;
@@ -36,6 +44,7 @@ mod victims;
 mod worth;
 
 use fieldstone_block::Nanos;
+use fieldstone_tasks::Lock;
 
 pub use checkpoint::{store_checkpoint, write_checkpoint};
 pub use free::{SEGMENTS_PER_DELETE, free_segments, request_deletion};
@@ -50,9 +59,80 @@ pub const RETRY_MS: u64 = 20;
 /// last check found something. The pause doubles after each check that found nothing.
 const HOUSEKEEPING_MS: u64 = 1_000;
 
+/// The state of collection and checkpoints.
+pub struct Gc {
+    collection: Collection,
+    relief_rests_until: Nanos,
+    /// What has changed since the last checkpoint.
+    pub since_checkpoint: SinceCheckpoint,
+    segments_freeing: u64,
+    lock: Lock,
+}
+
+impl Gc {
+    /// The state of a volume that starts at `now`.
+    #[must_use]
+    pub fn new(now: Nanos) -> Self {
+        Self {
+            collection: Collection::default(),
+            relief_rests_until: now,
+            since_checkpoint: SinceCheckpoint::default(),
+            segments_freeing: 0,
+            lock: Lock::default(),
+        }
+    }
+
+    /// The lock of those who collect or write a checkpoint.
+    #[must_use]
+    pub fn lock(&self) -> Lock {
+        self.lock.clone()
+    }
+
+    /// Collection runs.
+    #[must_use]
+    pub fn is_collecting(&self) -> bool {
+        self.collection == Collection::Running
+    }
+
+    /// Collection has found nothing more to free although users wait for space.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        matches!(self.collection, Collection::Resting { in_vain: true, .. })
+    }
+
+    /// There may be segments to free again.
+    pub fn note_change(&mut self) {
+        if let Collection::Resting { in_vain, .. } = &mut self.collection {
+            *in_vain = false;
+        }
+    }
+
+    /// Segments that the table no longer has, but that the nodes may still have.
+    #[must_use]
+    pub fn segments_freeing(&self) -> u64 {
+        self.segments_freeing
+    }
+
+    /// A test sets this number.
+    #[cfg(test)]
+    pub fn put_segments_freeing(&mut self, segments: u64) {
+        self.segments_freeing = segments;
+    }
+
+    /// The volume does not collect for other volumes at present.
+    fn relief_rests(&self, now: Nanos) -> bool {
+        now < self.relief_rests_until
+    }
+
+    /// The volume does not collect for other volumes before this time.
+    pub fn rest_relief_until(&mut self, until: Nanos) {
+        self.relief_rests_until = until;
+    }
+}
+
 /// The volume's collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Collection {
+enum Collection {
     /// Collection can start.
     #[default]
     Idle,
@@ -70,23 +150,6 @@ pub enum Collection {
 }
 
 impl Collection {
-    /// Returns whether collection runs.
-    pub fn is_running(self) -> bool {
-        self == Self::Running
-    }
-
-    /// Collection has found nothing more to free although users wait for space.
-    pub fn is_stuck(self) -> bool {
-        matches!(self, Self::Resting { in_vain: true, .. })
-    }
-
-    /// Notes that there may be segments to free again.
-    pub fn note_change(&mut self) {
-        if let Self::Resting { in_vain, .. } = self {
-            *in_vain = false;
-        }
-    }
-
     fn rests(self, now: Nanos) -> bool {
         matches!(self, Self::Resting { until, .. } if now < until)
     }

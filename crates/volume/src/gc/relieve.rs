@@ -59,7 +59,7 @@ impl VolumeCore {
     /// The volume's own lack of room, or of a checkpoint, comes before other volumes' lack of room.
     fn may_relieve(&self) -> bool {
         let own = self.segments_free() < self.marks().low || self.checkpoint_pays();
-        self.life.serves() && !own && self.now >= self.relief_rests_until
+        self.life.serves() && !own && !self.gc.relief_rests(self.now)
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn relieve(ctx: &Ctx) {
         };
         if !done {
             let rest = Nanos::from_ms(RELIEF_RESTS_MS);
-            return ctx.with(|core| core.relief_rests_until = core.now.plus(rest));
+            return ctx.with(|core| core.gc.rest_relief_until(core.now.plus(rest)));
         }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(relief(&mut script, &[id]), next, "the dead segment is on no crowded node");
         segment_on(&mut script, A, 0);
         assert_eq!(relief(&mut script, &[id]), Relief { frees: true, ..next });
-        script.core(|core| core.relief_rests_until = Nanos(1));
+        script.core(|core| core.gc.rest_relief_until(Nanos(1)));
         assert_eq!(relief(&mut script, &[]).slots, 0, "it gained nothing a moment ago");
     }
 }

@@ -23,7 +23,7 @@ const RUNS_PAUSE_MS: u64 = 1;
 impl VolumeCore {
     /// Starts collection if space is short, or a checkpoint if the log after the last one is long.
     pub fn consider_gc(&mut self) {
-        if !self.life.serves() || self.collection.is_running() {
+        if !self.life.serves() || self.gc.is_collecting() {
             return;
         }
         // A thin volume would give the slots back with its next checkpoint.
@@ -32,7 +32,7 @@ impl VolumeCore {
         if self.segments_free() < few {
             self.grow_reservation();
         }
-        let rests = self.collection.rests(self.now);
+        let rests = self.gc.collection.rests(self.now);
         let short = self.segments_free() < self.marks().low && !rests;
         if short || self.checkpoint_pays() {
             self.start_gc();
@@ -41,14 +41,14 @@ impl VolumeCore {
 
     /// Starts collection, if it does not run already.
     pub fn start_gc(&mut self) {
-        if self.collection.is_running() || !self.life.serves() {
+        if self.gc.is_collecting() || !self.life.serves() {
             return;
         }
-        let rested = match self.collection {
+        let rested = match self.gc.collection {
             Collection::Resting { until, .. } => until,
             _ => self.now,
         };
-        self.collection = Collection::Running;
+        self.gc.collection = Collection::Running;
         let written = self.counters.user_written_bytes;
         self.spawn_with(move |ctx| async move {
             let ended = collect(&ctx).await;
@@ -70,14 +70,14 @@ impl VolumeCore {
                 let vain = (core.starved() || waits) && idle;
                 let in_vain = vain && (ended == Ended::NothingLeft || core.starved_too_long());
                 let until = core.now.plus(Nanos::from_ms(rest_ms)).max(rested);
-                core.collection = Collection::Resting { until, in_vain };
+                core.gc.collection = Collection::Resting { until, in_vain };
             });
         });
     }
 
     /// Collects if other volumes lack slots that this one could give back, if they held no garbage.
     pub fn relieve_crowded_nodes(&mut self) {
-        if self.now >= self.relief_rests_until && !self.crowded_nodes().is_empty() {
+        if !self.gc.relief_rests(self.now) && !self.crowded_nodes().is_empty() {
             self.start_gc();
         }
     }

@@ -38,10 +38,10 @@ impl VolumeCore {
     pub(super) fn checkpoint_pays(&self) -> bool {
         let paid = SEGMENTS_PER_CHECKPOINT_SEGMENT * self.checkpoint_segments();
         let long = CHECKPOINT_EVERY_SEGMENTS.max(paid);
-        let settled = self.since_checkpoint.placement_changed && !self.rebuild.is_running();
+        let settled = self.gc.since_checkpoint.placement_changed && !self.rebuild.is_running();
         self.segments.any_shelved()
             || self.many_have_died()
-            || self.since_checkpoint.segments >= long
+            || self.gc.since_checkpoint.segments >= long
             || (settled && self.segments_free() >= self.marks().low)
     }
 
@@ -52,7 +52,7 @@ impl VolumeCore {
         let many = DEAD_BATCH.max(self.segments.len() as u64 / DEAD_FRACTION);
         let thin = self.reservation.provisioning == Provisioning::Thin;
         let soon = || self.segments_free() < self.segments_ample();
-        self.since_checkpoint.segments_died >= many && (thin || soon())
+        self.gc.since_checkpoint.segments_died >= many && (thin || soon())
     }
 
     /// Free segments with which users can write for as long as a checkpoint takes, and large writes
@@ -115,7 +115,7 @@ mod tests {
     fn checkpoints_that_only_shorten_recovery_are_far_apart() {
         Script::serving(8).core(|core| {
             let pays = |core: &mut VolumeCore, segments: u64| {
-                core.since_checkpoint.segments = segments;
+                core.gc.since_checkpoint.segments = segments;
                 core.checkpoint_pays()
             };
             assert!(!pays(core, 63) && pays(core, 64));

@@ -117,7 +117,8 @@ impl VolumeCore {
             match other {
                 Some(other) => displacing.push((info.segment, index, other)),
                 None => {
-                    self.since_checkpoint.placement_changed |= segment.shards[index] != Some(node);
+                    self.gc.since_checkpoint.placement_changed |=
+                        segment.shards[index] != Some(node);
                     segment.shards[index] = Some(node);
                 }
             }
@@ -177,7 +178,7 @@ impl VolumeCore {
     fn displace(&mut self, id: SegmentId, index: usize, (old, new): (NodeIndex, NodeIndex)) {
         let Some(segment) = self.segments.named_mut(id) else { return };
         segment.shards[index] = Some(new);
-        self.since_checkpoint.placement_changed = true;
+        self.gc.since_checkpoint.placement_changed = true;
         if self.node(old).health == NodeHealth::Up {
             self.delete_leftover(old, id);
         }

@@ -72,7 +72,7 @@ impl VolumeCore {
                 (state.attempt.left_out, state.down_since) = (None, None);
                 state.fenced = false;
                 state.refuses_journals = false;
-                self.collection.note_change();
+                self.gc.note_change();
                 if self.log.nodes.len() <= self.shape.code().m() {
                     // The journal lacked a copy. It moves to have one again.
                     self.log.moving = true;

@@ -102,7 +102,7 @@ impl VolumeCore {
     pub(super) fn hold_line(&mut self, line: Line) {
         // Refuses a move of collection at once: its blocks stay where they are.
         let since = *self.log.held_since.get_or_insert(self.now);
-        let tried = self.collection.is_stuck() && !self.is_asking_nodes();
+        let tried = self.gc.is_stuck() && !self.is_asking_nodes();
         let long = self.now.since(since) >= Nanos::from_ms(STUCK_MS_MAX);
         let hopeless = self.now.since(since) >= Nanos::from_ms(HOPELESS_MS);
         let vain = (tried && long) || hopeless || self.waits_for_room_in_vain();
@@ -154,7 +154,7 @@ impl VolumeCore {
             let first = *self.log.hopeless_since.get_or_insert(self.now);
             let patience_ms = if self.awaits_others() { GRANT_MS_MAX } else { STUCK_MS_MAX };
             let long = self.now.since(since) >= Nanos::from_ms(patience_ms);
-            let stuck = long && self.collection.is_stuck() && !self.is_asking_nodes();
+            let stuck = long && self.gc.is_stuck() && !self.is_asking_nodes();
             let stuck = stuck || self.waits_for_room_in_vain();
             let last = first.max(self.log.moved_at);
             let hopeless = self.now.since(last) >= Nanos::from_ms(HOPELESS_MS)

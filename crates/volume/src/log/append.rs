@@ -150,7 +150,7 @@ impl VolumeCore {
             return self.start_gc();
         }
         self.segments.set_state(handle, State::Closed);
-        self.since_checkpoint.segments += 1;
+        self.gc.since_checkpoint.segments += 1;
         // The journal has the blocks that an opening replays. They are stored when the volume
         // serves.
         if !self.life.is_opening() {
@@ -428,14 +428,14 @@ impl VolumeCore {
             && let Some(segment) = self.segments.get_mut(handle)
         {
             segment.live_blocks -= 1;
-            self.since_checkpoint.segments_died += u64::from(segment.live_blocks == 0);
+            self.gc.since_checkpoint.segments_died += u64::from(segment.live_blocks == 0);
         }
     }
 
     /// Clears a range of the map.
     pub fn clear_map(&mut self, range: std::ops::Range<u64>, to: Location) {
-        self.collection.note_change();
-        let (segments, died) = (&mut self.segments, &mut self.since_checkpoint.segments_died);
+        self.gc.note_change();
+        let (segments, died) = (&mut self.segments, &mut self.gc.since_checkpoint.segments_died);
         let mut frees = false;
         self.map.clear(range, to, |gone| {
             if let Some((handle, _)) = gone.stored()

@@ -233,7 +233,7 @@ async fn write_checkpoint(
     nodes: &[NodeIndex],
 ) -> Result<(u64, Vec<SegmentIndex>), Failure> {
     let bytes = ctx.with(|core| {
-        core.since_checkpoint.placement_changed = false;
+        core.gc.since_checkpoint.placement_changed = false;
         let blocks = core.shape.size_blocks();
         crate::checkpoint::encode(&core.map, &core.segments, blocks)
     });

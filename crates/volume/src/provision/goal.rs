@@ -74,7 +74,7 @@ impl VolumeCore {
 
     /// Collection may still free slots for [`Self::release_slots`].
     pub fn is_releasing(&self) -> bool {
-        self.slots_to_release() > 0 && (self.collection.is_running() || self.reservation_changes())
+        self.slots_to_release() > 0 && (self.gc.is_collecting() || self.reservation_changes())
     }
 
     /// Gives back the slots that are free of those that the volume wants to give back. It keeps

@@ -99,7 +99,7 @@ impl VolumeCore {
         self.reservation.changing = false;
         self.reservation.refused_at = (!gained).then_some(self.now);
         if gained {
-            self.collection.note_change();
+            self.gc.note_change();
         }
     }
 

@@ -98,7 +98,7 @@ impl VolumeCore {
     /// leaves free. Every segment that has begun may come to this node.
     pub fn slots_min_on(&self, node: NodeIndex) -> u32 {
         let free = self.slots_always_free() + self.checkpoint_slots_unused_on(node);
-        let moving = self.segments.unsealed() + self.segments_freeing + free;
+        let moving = self.segments.unsealed() + self.gc.segments_freeing() + free;
         held_on(self.node(node)).saturating_add(u32::try_from(moving).unwrap_or(u32::MAX))
     }
 }

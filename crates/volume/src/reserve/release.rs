@@ -169,7 +169,7 @@ mod tests {
             let free = u32::try_from(free).expect("small");
             assert_eq!(core.slots_to_keep(NODE, 10), 60 + free);
             assert_eq!(core.slots_to_keep(NODE, 90), 90);
-            core.segments_freeing = 5;
+            core.gc.put_segments_freeing(5);
             assert_eq!(core.slots_to_keep(NODE, 10), 60 + free + 5, "these may still be there");
             core.node_mut(NODE).slots.free = 0;
             assert_eq!(core.slots_to_keep(NODE, 10), SLOTS, "never more than the node granted");
@@ -291,12 +291,12 @@ mod tests {
             let state = core.node_mut(NODE);
             (state.slots.free, state.stat.slots_lacking) = (3, 2);
             assert_eq!((core.nodes_with_more(), core.crowded_nodes()), (vec![], vec![(NODE, 44)]));
-            core.relief_rests_until = Nanos(1);
+            core.gc.rest_relief_until(Nanos(1));
             core.relieve_crowded_nodes();
-            assert!(!core.collection.is_running(), "it gained nothing a moment ago");
-            core.relief_rests_until = Nanos(0);
+            assert!(!core.gc.is_collecting(), "it gained nothing a moment ago");
+            core.gc.rest_relief_until(Nanos(0));
             core.relieve_crowded_nodes();
-            assert!(core.collection.is_running());
+            assert!(core.gc.is_collecting());
         });
         script.core(|core| {
             core.node_mut(NODE).slots.free = 20;

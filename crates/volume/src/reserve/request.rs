@@ -198,7 +198,7 @@ impl VolumeCore {
                 self.segments.named(**id).is_none_or(|segment| segment.state >= State::Sealed)
             };
             let claimed = state.slots.claimed.keys().filter(of_rebuild).count() as u64;
-            let moving = begun(self) + self.segments_freeing + claimed;
+            let moving = begun(self) + self.gc.segments_freeing() + claimed;
             u64::from(self.slots_known(node)) + moving < u64::from(state.slots.reserved)
         };
         let little = state.slots.free <= SHORT_SLOTS || !self.has_room_for_data(node);
@@ -252,7 +252,7 @@ impl VolumeCore {
     /// are the number of slots that the volume knows it has there, with and without slots that
     /// shards under way may take.
     fn slots_granted_before(&mut self, node: NodeIndex, wanted: u32) -> (u32, u32) {
-        let moving = self.segments.unsealed() + self.segments_freeing;
+        let moving = self.segments.unsealed() + self.gc.segments_freeing();
         let moving = u32::try_from(moving).unwrap_or(u32::MAX);
         let min_slots = self.slots_known(node);
         let state = self.node_mut(node);

@@ -295,7 +295,8 @@ impl VolumeCore {
     /// checkpoints and the reserve.
     #[must_use]
     pub fn slots_min_known(&self) -> u64 {
-        let begun = self.capacity_params().slots(self.segments.unsealed() + self.segments_freeing);
+        let begun =
+            self.capacity_params().slots(self.segments.unsealed() + self.gc.segments_freeing());
         let checkpoint = self.checkpoint_segments().max(self.checkpoint_named());
         self.slots_of_data_max() + checkpoint + begun + self.slots_always_free()
     }
