@@ -9,8 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fieldstone_block::Nanos;
-use fieldstone_crush::{NodeWeight, PoolMap};
-use fieldstone_proto::{Epoch, NodeIndex, SegmentId};
+use fieldstone_proto::Epoch;
 
 use crate::calls::Calls;
 use crate::committed::Committed;
@@ -25,14 +24,13 @@ use crate::map::Map;
 use crate::node::Node;
 use crate::open::OpeningAttempts;
 use crate::outbox::Outbox;
-use crate::place::PrecomputedDraw;
+use crate::place::Placement;
 use crate::provision::Reservation;
 use crate::read::Reads;
 use crate::rebuild::Rebuild;
 use crate::scrub::Scrub;
 use crate::segment::SegmentTable;
 use crate::shape::Shape;
-use crate::status::NodeHealth;
 use crate::writer::Writer;
 
 /// Counters for [`crate::Status`].
@@ -68,7 +66,7 @@ pub struct Counters {
 pub struct VolumeCore {
     pub config: VolumeConfig,
     pub shape: Shape,
-    pub pool: PoolMap,
+    pub placement: Placement,
     pub now: Nanos,
     pub life: Life,
     pub attempts: OpeningAttempts,
@@ -81,9 +79,6 @@ pub struct VolumeCore {
     pub outbox: Outbox,
     pub map: Map,
     pub segments: SegmentTable,
-    pub segments_made: u64,
-    /// The nodes for the segment that begins next.
-    pub next_draw: Option<(SegmentId, PrecomputedDraw)>,
     pub log: Log,
     pub reads: Reads,
     pub committed: Committed,
@@ -104,10 +99,9 @@ impl VolumeCore {
     /// The state of a volume that starts to open. The shape is a placeholder until the volume reads
     /// the root, unless it creates the volume.
     pub fn new(config: VolumeConfig, shape: Shape, now: Nanos) -> Self {
-        let weights = vec![NodeWeight::ONE; usize::from(config.nodes)];
         let nodes = (0..config.nodes).map(|_| Node::default()).collect();
         let mut core = Self {
-            pool: PoolMap::new(&weights).expect("a pool of at least one node"),
+            placement: Placement::new(config.nodes),
             now,
             life: Life::new(),
             attempts: OpeningAttempts::new(now),
@@ -119,8 +113,6 @@ impl VolumeCore {
             outbox: Outbox::default(),
             map: Map::new(shape.size_blocks()),
             segments: SegmentTable::default(),
-            segments_made: 0,
-            next_draw: None,
             log: Log::new(shape.geometry().ring_bytes),
             reads: Reads::default(),
             committed: Committed::default(),
@@ -144,52 +136,6 @@ impl VolumeCore {
         self.map = Map::new(shape.size_blocks());
         self.log = Log::new(shape.geometry().ring_bytes);
         self.shape = shape;
-    }
-
-    /// Number of nodes that serve this volume now.
-    #[must_use]
-    pub fn nodes_up(&self) -> usize {
-        self.nodes.iter().filter(|node| node.health == NodeHealth::Up).count()
-    }
-
-    /// The number of nodes that the volume needs to take writes.
-    #[must_use]
-    pub fn nodes_needed(&self) -> usize {
-        usize::from(self.config.nodes.saturating_sub(self.config.missing_max)).max(1)
-    }
-
-    /// True when enough nodes are up to take writes.
-    #[must_use]
-    pub fn writable(&self) -> bool {
-        self.nodes_up() >= self.nodes_needed()
-    }
-
-    /// The nodes in this state, ascending.
-    pub fn nodes_that(&self, test: impl Fn(&Node) -> bool) -> Vec<NodeIndex> {
-        (0u16..).map(NodeIndex).zip(&self.nodes).filter(|(_, n)| test(n)).map(|(i, _)| i).collect()
-    }
-
-    /// The nodes that serve, ascending.
-    #[must_use]
-    pub fn up_nodes(&self) -> Vec<NodeIndex> {
-        self.nodes_that(|node| node.health == NodeHealth::Up)
-    }
-
-    /// The present sessions of `nodes`.
-    #[must_use]
-    pub fn sessions_of(&self, nodes: &[NodeIndex]) -> Vec<u64> {
-        nodes.iter().map(|node| self.node(*node).link.session).collect()
-    }
-
-    /// Looks a node up.
-    #[must_use]
-    pub fn node(&self, node: NodeIndex) -> &Node {
-        &self.nodes[usize::from(node.0)]
-    }
-
-    /// Looks a node up, to change.
-    pub fn node_mut(&mut self, node: NodeIndex) -> &mut Node {
-        &mut self.nodes[usize::from(node.0)]
     }
 
     /// How long a node has to answer. An opening may give nodes more time.

@@ -144,7 +144,7 @@ impl VolumeCore {
         let weights: Vec<u32> =
             self.nodes.iter().map(|node| if takes(node) { 0x1_0000 } else { 0 }).collect();
         let key = (self.config.volume.0 as u64) ^ generation.0.rotate_left(32);
-        let placed = self.pool.place_journal(key, self.shape.code().m() + 1, &weights);
+        let placed = self.placement.pool().place_journal(key, self.shape.code().m() + 1, &weights);
         placed.into_iter().filter_map(|n| Some(NodeIndex(u16::try_from(n).ok()?))).collect()
     }
 

@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fieldstone_block::Nanos;
-use fieldstone_proto::{Epoch, NodeStat, SegmentId, Tag};
+use fieldstone_proto::{Epoch, NodeIndex, NodeStat, SegmentId, Tag};
 
+use crate::core::VolumeCore;
 use crate::read::QueuedRun;
 use crate::relay::NodeRelay;
 use crate::status::NodeHealth;
@@ -179,5 +180,53 @@ impl NodeSlots {
         self.reserved -= given;
         self.given_up += given;
         self.free = self.free.saturating_sub(given);
+    }
+}
+
+impl VolumeCore {
+    /// Number of nodes that serve this volume now.
+    #[must_use]
+    pub fn nodes_up(&self) -> usize {
+        self.nodes.iter().filter(|node| node.health == NodeHealth::Up).count()
+    }
+
+    /// The number of nodes that the volume needs to take writes.
+    #[must_use]
+    pub fn nodes_needed(&self) -> usize {
+        usize::from(self.config.nodes.saturating_sub(self.config.missing_max)).max(1)
+    }
+
+    /// True when enough nodes are up to take writes.
+    #[must_use]
+    pub fn writable(&self) -> bool {
+        self.nodes_up() >= self.nodes_needed()
+    }
+
+    /// The nodes in this state, ascending.
+    pub fn nodes_that(&self, test: impl Fn(&Node) -> bool) -> Vec<NodeIndex> {
+        (0u16..).map(NodeIndex).zip(&self.nodes).filter(|(_, n)| test(n)).map(|(i, _)| i).collect()
+    }
+
+    /// The nodes that serve, ascending.
+    #[must_use]
+    pub fn up_nodes(&self) -> Vec<NodeIndex> {
+        self.nodes_that(|node| node.health == NodeHealth::Up)
+    }
+
+    /// The present sessions of `nodes`.
+    #[must_use]
+    pub fn sessions_of(&self, nodes: &[NodeIndex]) -> Vec<u64> {
+        nodes.iter().map(|node| self.node(*node).link.session).collect()
+    }
+
+    /// Looks a node up.
+    #[must_use]
+    pub fn node(&self, node: NodeIndex) -> &Node {
+        &self.nodes[usize::from(node.0)]
+    }
+
+    /// Looks a node up, to change.
+    pub fn node_mut(&mut self, node: NodeIndex) -> &mut Node {
+        &mut self.nodes[usize::from(node.0)]
     }
 }

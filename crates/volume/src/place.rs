@@ -10,13 +10,13 @@
 use std::sync::Arc;
 
 use fieldstone_accel::Job;
-use fieldstone_crush::{Osds, PoolMap};
+use fieldstone_crush::{NodeWeight, Osds, PoolMap};
 use fieldstone_proto::{NodeIndex, SegmentId, SegmentKind};
 use smallvec::SmallVec;
 
 use crate::core::VolumeCore;
 use crate::node::Node;
-use crate::segment::{Segment, SegmentIndex, segment_id};
+use crate::segment::{Segment, SegmentIndex};
 use crate::status::NodeHealth;
 
 /// The inputs of a draw.
@@ -36,6 +36,29 @@ pub struct PrecomputedDraw {
     drawn: Osds,
 }
 
+/// Where shards and journals go: the map of the pool, and the draw that was made ahead.
+pub struct Placement {
+    pool: PoolMap,
+    /// The nodes for the segment that begins next. A draw for another segment is of no use.
+    next_draw: Option<(SegmentId, PrecomputedDraw)>,
+}
+
+impl Placement {
+    /// The placement in a pool of this number of nodes, all of the same weight.
+    #[must_use]
+    pub fn new(nodes: u16) -> Self {
+        let weights = vec![NodeWeight::ONE; usize::from(nodes)];
+        let pool = PoolMap::new(&weights).expect("a pool of at least one node");
+        Self { pool, next_draw: None }
+    }
+
+    /// The map of the pool.
+    #[must_use]
+    pub fn pool(&self) -> &PoolMap {
+        &self.pool
+    }
+}
+
 impl VolumeCore {
     /// A node for each shard of a segment.
     pub fn place_shards(&self, handle: SegmentIndex, input: &PlacementInput) -> Vec<Option<usize>> {
@@ -43,16 +66,16 @@ impl VolumeCore {
         let contents = self.segments.get(handle).and_then(|segment| segment.contents.as_ref());
         let draw = contents.and_then(|contents| contents.draw.as_ref());
         match draw.filter(|draw| draw.input == *input) {
-            Some(draw) => self.pool.shards_from(*key, *width, in_weights, &draw.drawn),
-            None => self.pool.place_shards(*key, *width, in_weights),
+            Some(draw) => self.placement.pool.shards_from(*key, *width, in_weights, &draw.drawn),
+            None => self.placement.pool.place_shards(*key, *width, in_weights),
         }
     }
 
     /// A segment begins: it takes the draw that was made ahead for it. Asks the world for the draw
     /// of the next one.
     pub fn take_draw(&mut self, id: SegmentId) -> Option<PrecomputedDraw> {
-        let ready = self.next_draw.take().filter(|(of, _)| *of == id);
-        let next = segment_id(self.writer.epoch(), self.segments_made + 1);
+        let ready = self.placement.next_draw.take().filter(|(of, _)| *of == id);
+        let next = self.segments.upcoming_id(self.writer.epoch());
         let input = self.placement_input(
             self.placement_key(next, 0),
             &[],
@@ -60,9 +83,9 @@ impl VolumeCore {
             |core, n| core.has_room_for_data(n),
         );
         let result = self.start_job(Job::Place {
-            map: Arc::clone(self.pool.map()),
+            map: Arc::clone(self.placement.pool.map()),
             rule: PoolMap::SHARDS,
-            width: self.pool.draw_width(input.width),
+            width: self.placement.pool.draw_width(input.width),
             xs: vec![PoolMap::input(input.key)],
             weights: Arc::clone(&input.in_weights),
         });
@@ -71,7 +94,8 @@ impl VolumeCore {
             let placements = output.into_placements().expect("a placement places");
             let drawn = placements.into_iter().next();
             ctx.with(|core| {
-                core.next_draw = drawn.map(|drawn| (next, PrecomputedDraw { input, drawn }));
+                core.placement.next_draw =
+                    drawn.map(|drawn| (next, PrecomputedDraw { input, drawn }));
             });
         });
         ready.map(|(_, draw)| draw)

@@ -10,7 +10,7 @@ use fieldstone_block::{
 use fieldstone_codes::Profile;
 use fieldstone_proto::{
     BLOCK_BYTES, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Reply,
-    ReplyBody, Request, RequestBody, SegmentId, SegmentKind, VolumeId,
+    ReplyBody, Request, RequestBody, SegmentKind, VolumeId,
 };
 
 use crate::core::{Ctx, VolumeCore};
@@ -211,8 +211,7 @@ impl Script {
 
     fn add(&mut self, kind: SegmentKind, shards: &[Option<u16>]) -> SegmentIndex {
         self.core(|core| {
-            core.segments_made += 1;
-            let id = SegmentId(core.segments_made);
+            let id = core.segments.next_id(Epoch(0));
             core.segments.insert(Segment {
                 shard_bytes: GEOMETRY.shard_bytes,
                 shards: shards.iter().map(|node| node.map(NodeIndex)).collect(),

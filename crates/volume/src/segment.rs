@@ -29,7 +29,7 @@ const COUNTER_BITS: u32 = 40;
 /// make the same name, even where a node that missed the second writer still has shards of the
 /// first.
 #[must_use]
-pub fn segment_id(epoch: Epoch, counter: u64) -> SegmentId {
+fn segment_id(epoch: Epoch, counter: u64) -> SegmentId {
     SegmentId(epoch.0 << COUNTER_BITS | counter)
 }
 
@@ -244,9 +244,23 @@ pub struct SegmentTable {
     unsealed: usize,
     shelved: usize,
     row_backed: usize,
+    /// Names that the writer has made so far.
+    named: u64,
 }
 
 impl SegmentTable {
+    /// A name for a new segment of the writer with this epoch.
+    pub fn next_id(&mut self, epoch: Epoch) -> SegmentId {
+        self.named += 1;
+        segment_id(epoch, self.named)
+    }
+
+    /// The name that [`Self::next_id`] will give next.
+    #[must_use]
+    pub fn upcoming_id(&self, epoch: Epoch) -> SegmentId {
+        segment_id(epoch, self.named + 1)
+    }
+
     /// Adds a segment.
     pub fn insert(&mut self, segment: Segment) -> SegmentIndex {
         let id = segment.id;

@@ -16,7 +16,7 @@ use crate::coding::{Coding, ShardBuilder};
 use crate::core::{Ctx, VolumeCore};
 use crate::failure::VolumeFailure;
 use crate::seal::store;
-use crate::segment::{Segment, SegmentIndex, State, segment_id};
+use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::VolumePhase;
 use crate::sync::sync_segments;
 
@@ -114,9 +114,8 @@ fn checkpoint_segment(core: &mut VolumeCore, part: &[u8]) -> (SegmentIndex, Codi
     let mut builder = ShardBuilder::new(layout, shard_blocks);
     builder.put(0, &data, &crc32c_blocks(&data));
     let coding = core.start_coding(builder.finish());
-    core.segments_made += 1;
     let shard_bytes = shard_blocks * BLOCK_BYTES as u32;
-    let id = segment_id(core.writer.epoch(), core.segments_made);
+    let id = core.segments.next_id(core.writer.epoch());
     let kind = SegmentKind::Checkpoint;
     let segment = Segment { shard_bytes, ..Segment::new(id, kind, State::Closed, layout.width()) };
     let handle = core.segments.insert(segment);

@@ -14,7 +14,7 @@ use crate::map::Location;
 use crate::record::{Entry, EntryKind, HEADER_BYTES, Header, RECORD_ENTRIES_MAX};
 use crate::relay::Append;
 use crate::rows::RecordForm;
-use crate::segment::{Contents, Segment, SegmentIndex, State, segment_id};
+use crate::segment::{Contents, Segment, SegmentIndex, State};
 use crate::status::VolumePhase;
 
 struct RecordBuilder {
@@ -114,8 +114,7 @@ impl VolumeCore {
         if let Some(open) = self.log.open {
             return open;
         }
-        self.segments_made += 1;
-        let id = segment_id(self.writer.epoch(), self.segments_made);
+        let id = self.segments.next_id(self.writer.epoch());
         // An opening does not store the segments that it replays.
         let draw = if self.life.is_opening() { None } else { self.take_draw(id) };
         let serves = !self.life.is_opening();

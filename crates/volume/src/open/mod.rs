@@ -276,7 +276,6 @@ impl VolumeCore {
         self.log = crate::log::Log::new(ring_bytes);
         self.map = crate::map::Map::new(self.shape.size_blocks());
         self.segments = crate::segment::SegmentTable::default();
-        self.segments_made = 0;
         self.damage = crate::damage::Damage::default();
         for node in &mut self.nodes {
             node.health = NodeHealth::Down;
