@@ -21,7 +21,7 @@ use crate::interface::VolumeAction;
 use crate::relay::RelayedAppend;
 use crate::relay_copies::RelayedCopies;
 use crate::status::{NodeHealth, VolumePhase};
-use crate::stream::StreamedShard;
+use crate::stream::{Stream, StreamedShard};
 use fieldstone_tasks::{Awaited, Filler, oneshot};
 
 /// The result of a call to a node.
@@ -105,6 +105,8 @@ pub struct Calls {
     made: u64,
     /// Calls to nodes that are not connected. They fail at the next poll.
     unsendable: Vec<Tag>,
+    /// Data on its way to nodes that make its parity. A stream ends when its last call does.
+    pub streams: Slab<Stream>,
 }
 
 impl Calls {
@@ -220,7 +222,7 @@ impl VolumeCore {
         let before = std::mem::replace(&mut state.slots.free, free);
         state.slots.full = reply.slots_free == 0;
         state.slots.changed |= before != free && before.min(free) <= SHORT_SLOTS;
-        if before < free && self.rebuild.lacks_room {
+        if before < free && self.repair.rebuild.lacks_room {
             self.start_rebuild();
         }
         if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {

@@ -13,11 +13,9 @@ use fieldstone_proto::Epoch;
 
 use crate::calls::Calls;
 use crate::committed::Committed;
-use crate::damage::Damage;
 use crate::failure::VolumeFailure;
 use crate::gc::Gc;
 use crate::interface::VolumeConfig;
-use crate::jobs::Jobs;
 use crate::life::Life;
 use crate::log::Log;
 use crate::map::Map;
@@ -27,8 +25,7 @@ use crate::outbox::Outbox;
 use crate::place::Placement;
 use crate::provision::Reservation;
 use crate::read::Reads;
-use crate::rebuild::Rebuild;
-use crate::scrub::Scrub;
+use crate::repair::Repair;
 use crate::segment::SegmentTable;
 use crate::shape::Shape;
 use crate::writer::Writer;
@@ -62,36 +59,54 @@ pub struct Counters {
     pub gc_pause_max_ns: u64,
 }
 
-/// The state of a volume.
+/// The state of a volume: parts that each own their state.
+///
+/// The essay on top of a part's module says its invariants. Methods that need several parts are
+/// methods of this type; they stand in the module of the part that they change.
 pub struct VolumeCore {
+    /// What the world asks of the volume.
     pub config: VolumeConfig,
-    pub shape: Shape,
-    pub placement: Placement,
+    /// The volume's clock: the time of the last event.
     pub now: Nanos,
-    pub life: Life,
-    pub attempts: OpeningAttempts,
-    pub writer: Writer,
-    pub nodes: Vec<Node>,
-    pub calls: Calls,
-    /// Data on its way to nodes that make its parity.
-    pub streams: slab::Slab<crate::stream::Stream>,
-    pub jobs: Jobs,
-    pub outbox: Outbox,
-    pub map: Map,
-    pub segments: SegmentTable,
-    pub log: Log,
-    pub reads: Reads,
-    pub committed: Committed,
-    pub gc: Gc,
+    /// Numbers for the status. Nothing depends on them, except that growing ones show progress.
     pub counters: Counters,
-    pub rebuild: Rebuild,
-    pub scrub: Scrub,
-    /// Where damaged shards still lie.
-    pub damage: Damage,
-    /// What the volume has reserved on the nodes.
+
+    /// What the volume does at present.
+    pub life: Life,
+    /// The opening, attempt by attempt.
+    pub attempts: OpeningAttempts,
+    /// The epoch, and the capabilities for it.
+    pub writer: Writer,
+    /// Name, code and sizes.
+    pub shape: Shape,
+
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// Which nodes get which shards.
+    pub placement: Placement,
+    /// The slots that the volume has reserved on the nodes.
     pub reservation: Reservation,
-    /// Why the volume last refused to grow the device.
-    pub grow_refused: Option<String>,
+    /// Requests to nodes that have no answer yet.
+    pub calls: Calls,
+    /// Actions, answers, and tasks that leave the state.
+    pub outbox: Outbox,
+
+    /// Users' reads.
+    pub reads: Reads,
+    /// Changes, their records, and the journal.
+    pub log: Log,
+    /// Where each block of the device lies.
+    pub map: Map,
+    /// Where the shards of each segment lie.
+    pub segments: SegmentTable,
+    /// The root on the nodes.
+    pub committed: Committed,
+
+    /// Collection and checkpoints.
+    pub gc: Gc,
+    /// Rebuild and scrub.
+    pub repair: Repair,
+    /// A task makes sealed segments durable.
     pub sync_running: bool,
 }
 
@@ -108,8 +123,6 @@ impl VolumeCore {
             writer: Writer::new(config.wall_offset_ns),
             nodes,
             calls: Calls::default(),
-            streams: slab::Slab::new(),
-            jobs: Jobs::default(),
             outbox: Outbox::default(),
             map: Map::new(shape.size_blocks()),
             segments: SegmentTable::default(),
@@ -118,12 +131,9 @@ impl VolumeCore {
             committed: Committed::default(),
             gc: Gc::new(now),
             counters: Counters::default(),
-            rebuild: Rebuild::default(),
-            scrub: Scrub::default(),
-            damage: Damage::default(),
-            reservation: Reservation::default(),
-            grow_refused: None,
+            repair: Repair::default(),
             sync_running: false,
+            reservation: Reservation::default(),
             config,
             shape,
         };

@@ -40,12 +40,12 @@ impl VolumeCore {
     /// Some node still has a bad shard of the segment.
     pub fn is_damaged(&self, segment: SegmentId) -> bool {
         let (first, last) = ((segment, NodeIndex(0)), (segment, NodeIndex(u16::MAX)));
-        self.damage.0.range(first..=last).next().is_some()
+        self.repair.damage.0.range(first..=last).next().is_some()
     }
 
     /// The node still has a bad shard of the segment.
     pub fn has_bad(&self, segment: SegmentId, node: NodeIndex) -> bool {
-        self.damage.0.contains(&(segment, node))
+        self.repair.damage.0.contains(&(segment, node))
     }
 
     /// The segment has all its shards, and their nodes are up. A node that still joins may turn out
@@ -61,16 +61,16 @@ impl VolumeCore {
 
     /// Some bad shards are superseded, and not deleted yet.
     pub fn has_superseded(&self) -> bool {
-        self.damage.0.iter().any(|(id, _)| self.is_settled(*id))
+        self.repair.damage.0.iter().any(|(id, _)| self.is_settled(*id))
     }
 
     /// Takes the bad shards that are superseded, as far as their nodes are up. A node that is not
     /// up is compared when it joins.
     fn take_superseded(&mut self) -> Vec<(SegmentId, NodeIndex)> {
-        let notes = std::mem::take(&mut self.damage.0);
+        let notes = std::mem::take(&mut self.repair.damage.0);
         let (settled, kept): (BTreeSet<_>, BTreeSet<_>) =
             notes.into_iter().partition(|(id, _)| self.is_settled(*id));
-        self.damage.0 = kept;
+        self.repair.damage.0 = kept;
         // If the shard was written anew on its own node, the bad copy is gone.
         let stays = |(id, node): &(SegmentId, NodeIndex)| {
             let elsewhere = |segment: &Segment| !segment.has_shard_on(*node);
@@ -103,7 +103,7 @@ pub async fn delete_superseded(ctx: &Ctx) {
         let answer = call.await;
         ctx.with(|core| {
             if core.leftover_stays(node, session, &answer) == Some(true) {
-                core.damage.0.extend(segments.into_iter().map(|segment| (segment, node)));
+                core.repair.damage.0.extend(segments.into_iter().map(|segment| (segment, node)));
             }
         });
     }
@@ -117,7 +117,7 @@ pub async fn clear_the_way(ctx: &Ctx, segment: SegmentId, node: NodeIndex) {
     }
     let body = RequestBody::ShardDelete { segments: vec![segment] };
     if ctx.call(node, body).await.is_ok() {
-        ctx.with(|core| core.damage.0.remove(&(segment, node)));
+        ctx.with(|core| core.repair.damage.0.remove(&(segment, node)));
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
         let handle = script.add_segment(&[Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)]);
         script.core(|core| {
             let id = core.segments.get(handle).expect("it was added").id;
-            core.damage.note(id, NODE);
+            core.repair.damage.note(id, NODE);
             id
         })
     }
@@ -156,7 +156,7 @@ mod tests {
         delete(&mut script, id, Err(NodeError::Busy));
         assert!(script.core(|core| core.has_bad(id, NODE)));
         delete(&mut script, id, Ok(()));
-        assert!(script.core(|core| core.damage.is_empty()));
+        assert!(script.core(|core| core.repair.damage.is_empty()));
     }
 
     #[test]

@@ -27,17 +27,17 @@ pub struct Jobs {
 impl VolumeCore {
     /// Gives a job to the world.
     pub fn start_job(&mut self, job: Job) -> Awaited<JobResult> {
-        self.jobs.made += 1;
-        let id = JobId(self.jobs.made);
+        self.outbox.jobs.made += 1;
+        let id = JobId(self.outbox.jobs.made);
         let (filler, awaited) = oneshot();
-        self.jobs.waiting.insert(id, filler);
+        self.outbox.jobs.waiting.insert(id, filler);
         self.outbox.act(VolumeAction::Job { id, job });
         awaited
     }
 
     /// The world has done a job.
     pub fn job_done(&mut self, id: JobId, result: JobResult) {
-        match self.jobs.waiting.remove(&id) {
+        match self.outbox.jobs.waiting.remove(&id) {
             Some(filler) => filler.fill(result),
             None => debug_assert!(false, "{id:?} has a second result, or was never given"),
         }

@@ -56,6 +56,7 @@ mod rebuild;
 mod record;
 mod relay;
 mod relay_copies;
+mod repair;
 mod reserve;
 mod root;
 mod rows;

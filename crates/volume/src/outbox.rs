@@ -20,6 +20,7 @@ use fieldstone_block::{Completion, Nanos};
 
 use crate::core::{Ctx, VolumeCore};
 use crate::interface::VolumeAction;
+use crate::jobs::Jobs;
 use crate::timers::Timers;
 use fieldstone_tasks::{Awaited, Task};
 
@@ -30,6 +31,8 @@ pub struct Outbox {
     completions: Vec<Completion>,
     spawned: Vec<Task>,
     timers: Timers,
+    /// Jobs of the world.
+    pub jobs: Jobs,
     /// The state itself, for the tasks.
     state: Weak<RefCell<VolumeCore>>,
 }

@@ -478,7 +478,7 @@ impl VolumeCore {
                 if segment.shards[shard as usize] == Some(node) {
                     segment.shards[shard as usize] = None;
                     if *error != NodeError::NotFound {
-                        self.damage.note(id, node);
+                        self.repair.damage.note(id, node);
                     }
                     self.note_damaged(id, shard);
                     self.start_rebuild();

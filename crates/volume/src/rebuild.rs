@@ -127,33 +127,33 @@ impl VolumeCore {
     /// Starts rebuild if shards are missing, the configuration asks for it, and it does not run.
     pub fn start_rebuild(&mut self) {
         let wanted = self.config.auto_rebuild && self.life.serves();
-        if !wanted || self.rebuild.note_change() {
+        if !wanted || self.repair.rebuild.note_change() {
             return;
         }
-        if !self.damage.is_empty() || self.segments.iter().any(|(_, s)| s.degraded()) {
+        if !self.repair.damage.is_empty() || self.segments.iter().any(|(_, s)| s.degraded()) {
             self.begin_rebuild();
         }
     }
 
     /// Starts rebuild even if the configuration does not ask for it.
     pub fn begin_rebuild(&mut self) {
-        if self.rebuild.is_running() || !self.life.serves() {
+        if self.repair.rebuild.is_running() || !self.life.serves() {
             return;
         }
-        self.rebuild.begin();
+        self.repair.rebuild.begin();
         self.spawn_with(rebuild);
     }
 
     fn retry_rebuild(&mut self) {
         let pause = Nanos::from_ms(RETRY_MS);
         let paused = RebuildState::Paused { until: self.now.plus(pause) };
-        self.rebuild.state = paused;
+        self.repair.rebuild.state = paused;
         let sleep = self.sleep(pause);
         self.spawn_with(move |ctx| async move {
             sleep.await;
             ctx.with(|core| {
-                if core.rebuild.state == paused {
-                    core.rebuild.state = RebuildState::Idle;
+                if core.repair.rebuild.state == paused {
+                    core.repair.rebuild.state = RebuildState::Idle;
                     core.start_rebuild();
                 }
             });
@@ -178,7 +178,7 @@ impl VolumeCore {
     /// Shards that rebuild has written, and that a sync now would make stable.
     fn unsynced(&self) -> usize {
         let up = |(_, node): &&(SegmentId, NodeIndex)| self.node(*node).health == NodeHealth::Up;
-        self.rebuild.unsynced.iter().filter(up).count()
+        self.repair.rebuild.unsynced.iter().filter(up).count()
     }
 
     /// How many segments rebuild works on at once.
@@ -309,13 +309,13 @@ async fn rebuild(ctx: Ctx) {
             let work = core.degraded();
             let missing: usize =
                 work.iter().filter_map(|h| core.segments.get(*h)).map(|s| s.missing()).sum();
-            let progress = &mut core.rebuild.progress;
+            let progress = &mut core.repair.rebuild.progress;
             progress.shards_total = progress.shards_done + missing as u64;
             progress.shards_failed = 0;
             work
         });
         let progress = rebuild_all(&ctx, work, began).await;
-        let again = ctx.with(|core| core.rebuild.take_change());
+        let again = ctx.with(|core| core.repair.rebuild.take_change());
         if !(progress || again) || ctx.with(|core| !core.life.serves()) {
             break;
         }
@@ -326,13 +326,13 @@ async fn rebuild(ctx: Ctx) {
     ctx.with(|core| {
         // Rebuild tries shards again that failed for a passing reason. Shards without a place wait
         // for a node.
-        let again = core.rebuild.take_change();
-        core.rebuild.end();
-        core.rebuild.progress.elapsed_ns = core.now.since(began).0;
+        let again = core.repair.rebuild.take_change();
+        core.repair.rebuild.end();
+        core.repair.rebuild.progress.elapsed_ns = core.now.since(began).0;
         core.drop_left_rows();
         let degraded = core.degraded();
         let place = degraded.iter().any(|handle| !core.rebuild_targets(*handle).is_empty());
-        core.rebuild.lacks_room =
+        core.repair.rebuild.lacks_room =
             !place && degraded.iter().any(|handle| core.has_idle_node(*handle));
         let full = !degraded.is_empty() && core.nodes.iter().any(|node| node.slots.full);
         let waits = |handle: &SegmentIndex| {
@@ -345,7 +345,7 @@ async fn rebuild(ctx: Ctx) {
             core.segments.get(*handle).is_some_and(|segment| core.waits_for_leftover(segment))
         };
         let left = degraded.iter().any(left);
-        if waits || again || place || full || bad || left || core.rebuild.lacks_room {
+        if waits || again || place || full || bad || left || core.repair.rebuild.lacks_room {
             core.retry_rebuild();
         }
         core.consider_gc();
@@ -390,7 +390,7 @@ async fn finish_oldest(ctx: &Ctx, running: &mut VecDeque<Awaited<Rebuilt>>, bega
     let Some(oldest) = running.pop_front() else { return 0 };
     let rebuilt = oldest.await;
     throttle(ctx, rebuilt.read_bytes).await;
-    ctx.with(|core| core.rebuild.progress.elapsed_ns = core.now.since(began).0);
+    ctx.with(|core| core.repair.rebuild.progress.elapsed_ns = core.now.since(began).0);
     rebuilt.made
 }
 
@@ -402,7 +402,9 @@ async fn sync_rebuilt(ctx: &Ctx) {
     ctx.with(|core| {
         for ((node, result), session) in results.into_iter().zip(sessions) {
             match result {
-                Ok(_) if core.node(node).link.session == session => core.rebuild.note_synced(node),
+                Ok(_) if core.node(node).link.session == session => {
+                    core.repair.rebuild.note_synced(node);
+                }
                 // A node that was lost is compared when it joins.
                 Ok(_) | Err(NodeError::Unreachable) => {}
                 Err(error) => core.give_up_node(node, &format!("sync: {error}")),
@@ -449,7 +451,7 @@ pub async fn rebuild_segment(
     let mut rebuilt = Rebuilt::default();
     let missing = ctx.with(|core| core.segments.get(handle).map_or(0, |s| s.missing()));
     ctx.with(|core| {
-        core.rebuild.progress.shards_failed += missing.saturating_sub(targets.len()) as u64;
+        core.repair.rebuild.progress.shards_failed += missing.saturating_sub(targets.len()) as u64;
     });
     let Some((id, meta)) = ctx.with(|core| segment_meta(core, handle)) else { return rebuilt };
     let lost: Vec<usize> = targets.iter().map(|(shard, _)| *shard).collect();
@@ -457,12 +459,12 @@ pub async fn rebuild_segment(
         return rebuilt;
     }
     let Ok(decoded) = decode(ctx, id, &lost).await else {
-        ctx.with(|core| core.rebuild.progress.shards_failed += lost.len() as u64);
+        ctx.with(|core| core.repair.rebuild.progress.shards_failed += lost.len() as u64);
         return rebuilt;
     };
     ctx.with(|core| {
-        core.rebuild.progress.read_bytes += decoded.read_bytes;
-        core.rebuild.progress.reed_solomon_bytes +=
+        core.repair.rebuild.progress.read_bytes += decoded.read_bytes;
+        core.repair.rebuild.progress.reed_solomon_bytes +=
             core.shape.code().k() as u64 * u64::from(meta.shard_bytes);
     });
     rebuilt.read_bytes = decoded.read_bytes;
@@ -542,12 +544,12 @@ async fn write_shard(
             core.delete_leftover(node, id);
         }
         if good {
-            core.rebuild.note_written(id, node);
+            core.repair.rebuild.note_written(id, node);
             core.gc.since_checkpoint.placement_changed = true;
-            core.rebuild.progress.shards_done += 1;
-            core.rebuild.progress.written_bytes += bytes;
+            core.repair.rebuild.progress.shards_done += 1;
+            core.repair.rebuild.progress.written_bytes += bytes;
         } else {
-            core.rebuild.progress.shards_failed += 1;
+            core.repair.rebuild.progress.shards_failed += 1;
         }
         result
     })
@@ -673,7 +675,9 @@ mod tests {
         script.sent();
         let progress = script.volume.status().rebuild;
         assert_eq!((progress.shards_done, progress.shards_total, progress.running), (6, 6, false));
-        script.core(|core| assert!(core.degraded().is_empty() && core.rebuild.unsynced.is_empty()));
+        script.core(|core| {
+            assert!(core.degraded().is_empty() && core.repair.rebuild.unsynced.is_empty());
+        });
     }
 
     /// A burst of several segments would exceed the rate.
@@ -702,7 +706,7 @@ mod tests {
         let mut script = lacking(8);
         script.core(|core| {
             for id in 1000..1000 + UNSYNCED_MAX as u64 - 1 {
-                core.rebuild.note_written(SegmentId(id), NodeIndex(0));
+                core.repair.rebuild.note_written(SegmentId(id), NodeIndex(0));
             }
         });
         script.core(VolumeCore::begin_rebuild);

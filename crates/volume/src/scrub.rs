@@ -31,9 +31,9 @@ pub struct Scrub {
 impl VolumeCore {
     /// The shard is damaged. A scrub that runs counts it, unless it counts the shard already.
     pub fn note_damaged(&mut self, id: SegmentId, shard: u32) {
-        if self.scrub.found.insert((id, shard)) {
-            self.scrub.damaged += 1;
-            self.scrub.progress.damaged += u64::from(self.scrub.progress.running);
+        if self.repair.scrub.found.insert((id, shard)) {
+            self.repair.scrub.damaged += 1;
+            self.repair.scrub.progress.damaged += u64::from(self.repair.scrub.progress.running);
         }
     }
 
@@ -43,7 +43,7 @@ impl VolumeCore {
             let segment = self.segments.find(*id).and_then(|handle| self.segments.get(handle));
             segment.is_some_and(|segment| segment.is_missing(*shard as usize))
         };
-        self.scrub.found.iter().filter(missing).count() as u64
+        self.repair.scrub.found.iter().filter(missing).count() as u64
     }
 }
 
@@ -56,7 +56,7 @@ pub async fn scrub(ctx: Ctx) {
         // The scrub counts damage that the opening or a read found, unless rebuild has made the
         // shard again.
         let damaged = core.damage_left();
-        core.scrub.progress = Progress { running: true, damaged, ..Progress::default() };
+        core.repair.scrub.progress = Progress { running: true, damaged, ..Progress::default() };
     });
     let unsealed = seal_stored(&ctx).await;
     let shards = ctx.with(|core| {
@@ -68,9 +68,9 @@ pub async fn scrub(ctx: Ctx) {
                 }
             }
         }
-        core.scrub.found.clear();
-        core.scrub.progress.shards_failed = unsealed;
-        core.scrub.progress.shards_total = unsealed + shards.len() as u64;
+        core.repair.scrub.found.clear();
+        core.repair.scrub.progress.shards_failed = unsealed;
+        core.repair.scrub.progress.shards_total = unsealed + shards.len() as u64;
         shards
     });
     for (handle, id, shard, node, shard_bytes) in shards {
@@ -83,24 +83,24 @@ pub async fn scrub(ctx: Ctx) {
         };
         let result = ctx.call(node, body).await;
         ctx.with(|core| {
-            core.scrub.progress.elapsed_ns = core.now.since(began).0;
+            core.repair.scrub.progress.elapsed_ns = core.now.since(began).0;
             let alive = core.segments.get(handle).is_some_and(|segment| segment.id == id);
             match result {
-                Ok(_) => core.scrub.progress.shards_done += 1,
+                Ok(_) => core.repair.scrub.progress.shards_done += 1,
                 Err(error) if alive => {
                     // The node checked the shard if the error is damage, which rebuild repairs.
                     // With any other error the shard was not checked.
                     let checked = matches!(error, NodeError::Corrupt { .. } | NodeError::NotFound);
-                    core.scrub.progress.shards_done += u64::from(checked);
-                    core.scrub.progress.shards_failed += u64::from(!checked);
+                    core.repair.scrub.progress.shards_done += u64::from(checked);
+                    core.repair.scrub.progress.shards_failed += u64::from(!checked);
                     let shard = u32::try_from(shard).expect("at most 255 shards");
-                    if !core.scrub.found.contains(&(id, shard)) {
+                    if !core.repair.scrub.found.contains(&(id, shard)) {
                         core.shard_failed(id, shard, node, &error);
                     }
                 }
-                Err(_) => core.scrub.progress.shards_done += 1, // freed while the scrub ran
+                Err(_) => core.repair.scrub.progress.shards_done += 1, // freed while the scrub ran
             }
-            core.scrub.progress.read_bytes += u64::from(shard_bytes);
+            core.repair.scrub.progress.read_bytes += u64::from(shard_bytes);
         });
         throttle(&ctx, u64::from(shard_bytes)).await;
     }
@@ -109,13 +109,13 @@ pub async fn scrub(ctx: Ctx) {
             core.begin_rebuild();
         }
     });
-    while ctx.with(|core| core.rebuild.is_running()) {
+    while ctx.with(|core| core.repair.rebuild.is_running()) {
         ctx.sleep_ms(10).await;
     }
     ctx.with(|core| {
-        core.scrub.found.clear();
-        core.scrub.progress.running = false;
-        core.scrub.progress.elapsed_ns = core.now.since(began).0;
+        core.repair.scrub.found.clear();
+        core.repair.scrub.progress.running = false;
+        core.repair.scrub.progress.elapsed_ns = core.now.since(began).0;
     });
 }
 
@@ -196,7 +196,7 @@ mod tests {
 
         // What a read finds after the scrub is no result of the scrub.
         script.core(|core| {
-            core.scrub.progress.running = false;
+            core.repair.scrub.progress.running = false;
             let id = core.segments.get(first).expect("added").id;
             core.shard_failed(id, 5, NodeIndex(5), &corrupt());
         });

@@ -196,7 +196,8 @@ impl VolumeCore {
             parity.push(StreamedParity { shard, node, session, made: false, denied: false });
         }
         let (segment, waiting) = (place.segment, routes.len());
-        let stream = self.streams.insert(Stream { segment, parity, waiting, first, receiver });
+        let stream =
+            self.calls.streams.insert(Stream { segment, parity, waiting, first, receiver });
         for ((shard, route), (checksums, data)) in routes.into_iter().enumerate().zip(parts) {
             let head = route.replicas[0].node;
             let body = place.body(shard, checksums);
@@ -212,7 +213,7 @@ impl VolumeCore {
         let mut outcomes = self.outcomes_of(head, &route, result);
         let own = outcomes.remove(0);
         for (at, (outcome, replica)) in outcomes.iter().zip(&route.replicas[1..]).enumerate() {
-            let StreamedParity { made, denied, .. } = &mut self.streams[key].parity[at];
+            let StreamedParity { made, denied, .. } = &mut self.calls.streams[key].parity[at];
             *made |= outcome.is_ok();
             match outcome {
                 Ok(()) => self.note_sum(replica.node),
@@ -233,7 +234,7 @@ impl VolumeCore {
             self.note_fenced(head, error);
         }
         let own = own.map(|()| ReplyBody::Done);
-        let stream = &mut self.streams[key];
+        let stream = &mut self.calls.streams[key];
         stream.waiting -= 1;
         let (waiting, segment) = (stream.waiting, stream.segment);
         match &mut stream.receiver {
@@ -250,7 +251,7 @@ impl VolumeCore {
 
     /// All data nodes have answered or are lost.
     fn end_stream(&mut self, key: usize) {
-        let Stream { segment, parity, first, receiver, .. } = self.streams.remove(key);
+        let Stream { segment, parity, first, receiver, .. } = self.calls.streams.remove(key);
         let mut results: SmallVec<[(usize, NodeIndex, Option<CallResult>); 4]> = SmallVec::new();
         for StreamedParity { shard, node, session, made, .. } in parity {
             self.end_claim(node, segment);

@@ -132,8 +132,8 @@ impl Volume {
     pub fn request_scrub(&mut self, limit_bytes_per_second: u64) {
         let mut core = self.core.borrow_mut();
         core.config.rebuild_limit_bytes_per_second = limit_bytes_per_second;
-        if !core.scrub.progress.running && core.life.serves() {
-            core.scrub.progress.running = true;
+        if !core.repair.scrub.progress.running && core.life.serves() {
+            core.repair.scrub.progress.running = true;
             core.spawn_with(crate::scrub::scrub);
         }
     }
@@ -144,7 +144,7 @@ impl Volume {
     pub fn request_grow(&mut self, size_bytes: u64, thin: bool) {
         let mut core = self.core.borrow_mut();
         let size_bytes = size_bytes.next_multiple_of(BLOCK_BYTES as u64);
-        core.grow_refused = None;
+        core.reservation.growth_refused = None;
         if size_bytes > core.shape.size_bytes() && core.life.serves() {
             core.spawn_with(move |ctx| grow(ctx, size_bytes, thin));
         }
@@ -314,7 +314,7 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     if let Some(why) = ctx.with(|core| core.too_large(size_bytes)) {
         return ctx.with(|core| {
             tracing::warn!(volume = %core.shape.name(), "not made larger: {why}");
-            core.grow_refused = Some(why.to_string());
+            core.reservation.growth_refused = Some(why.to_string());
         });
     }
     begin_change(&ctx).await;
@@ -327,7 +327,7 @@ async fn grow(ctx: Ctx, size_bytes: u64, thin: bool) {
     if let Err(refused) = reserved {
         return ctx.with(|core| {
             tracing::warn!(volume = %core.shape.name(), "not made larger: {refused}");
-            core.grow_refused = Some(refused.to_string());
+            core.reservation.growth_refused = Some(refused.to_string());
         });
     }
     let placed = place_size(&ctx, size_bytes, provisioning).await;
@@ -372,7 +372,7 @@ async fn close(ctx: Ctx) {
         ctx.with(|core| core.life.begin_closing());
         let lock = ctx.with(|core| core.gc.lock());
         let _guard = lock.acquire().await;
-        while ctx.with(|core| core.rebuild.is_running() || core.log.mover_running) {
+        while ctx.with(|core| core.repair.rebuild.is_running() || core.log.mover_running) {
             ctx.sleep_ms(1).await;
         }
         // The next opening finds in the journal what the checkpoint lacks.
@@ -425,7 +425,7 @@ fn status(core: &VolumeCore) -> Status {
         profile: core.shape.profile().to_string(),
         phase: core.life.phase().clone(),
         waits_for: core.what_is_waited_for(core.now),
-        grow_refused: core.grow_refused.clone(),
+        grow_refused: core.reservation.growth_refused.clone(),
         slots_reserved: core.reservation.slots,
         provisioning: core.reservation.provisioning,
         epoch: core.writer.epoch(),
@@ -460,10 +460,10 @@ fn status(core: &VolumeCore) -> Status {
         parities_coded_again: core.counters.parities_coded_again,
         degraded_reads: core.counters.degraded_reads,
         checkpoints: core.counters.checkpoints,
-        shards_damaged: core.scrub.damaged,
+        shards_damaged: core.repair.scrub.damaged,
         gc_pause_max_ns: core.counters.gc_pause_max_ns,
-        rebuild: core.rebuild.progress,
-        scrub: core.scrub.progress,
+        rebuild: core.repair.rebuild.progress,
+        scrub: core.repair.scrub.progress,
     }
 }
 

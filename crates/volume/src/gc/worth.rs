@@ -38,7 +38,8 @@ impl VolumeCore {
     pub(super) fn checkpoint_pays(&self) -> bool {
         let paid = SEGMENTS_PER_CHECKPOINT_SEGMENT * self.checkpoint_segments();
         let long = CHECKPOINT_EVERY_SEGMENTS.max(paid);
-        let settled = self.gc.since_checkpoint.placement_changed && !self.rebuild.is_running();
+        let settled =
+            self.gc.since_checkpoint.placement_changed && !self.repair.rebuild.is_running();
         self.segments.any_shelved()
             || self.many_have_died()
             || self.gc.since_checkpoint.segments >= long

@@ -52,7 +52,7 @@ impl VolumeCore {
         listed: &[ShardInfo],
         bad: &[SegmentId],
     ) -> Vec<SegmentId> {
-        self.rebuild.note_synced(node);
+        self.repair.rebuild.note_synced(node);
         for handle in self.segments.handles() {
             if let Some(segment) = self.segments.get_mut(handle) {
                 segment.left_on.retain(|other| *other != node);
@@ -107,7 +107,7 @@ impl VolumeCore {
             // Rebuild may have made the shard on another node, where a power loss may take it. Or
             // that node is not up. This node's shard is there and stable, so it is the valid one.
             let stays = other.is_none_or(|other| {
-                !up.contains(&other) || self.rebuild.is_unsynced(info.segment, other)
+                !up.contains(&other) || self.repair.rebuild.is_unsynced(info.segment, other)
             });
             if !stays || counted.contains(&info.segment) || !found.insert(info.segment) {
                 surplus.push(info.segment);
@@ -127,7 +127,7 @@ impl VolumeCore {
             let there = |holder: Option<NodeIndex>| {
                 holder.is_some_and(|holder| {
                     let up = self.node(holder).health == NodeHealth::Up;
-                    holder == node || (up && !self.rebuild.is_unsynced(*id, holder))
+                    holder == node || (up && !self.repair.rebuild.is_unsynced(*id, holder))
                 })
             };
             let segment = self.segments.named(*id);
@@ -383,7 +383,7 @@ mod tests {
         let id = segment(&mut script, false);
         let back = NodeIndex(7);
         let list = [listed(&mut script, id, 5)];
-        script.core(|core| core.rebuild.note_written(id, NODE));
+        script.core(|core| core.repair.rebuild.note_written(id, NODE));
         assert!(script.core(|core| core.reconcile(back, &list, &[])).is_empty());
         let mut shards = WHOLE.to_vec();
         shards[5] = Some(7);
@@ -397,8 +397,8 @@ mod tests {
         // Once the rebuilt shard is stable, the returning one goes.
         let id = segment(&mut script, false);
         let list = [listed(&mut script, id, 5)];
-        script.core(|core| core.rebuild.note_written(id, NODE));
-        script.core(|core| core.rebuild.note_synced(NODE));
+        script.core(|core| core.repair.rebuild.note_written(id, NODE));
+        script.core(|core| core.repair.rebuild.note_synced(NODE));
         assert_eq!(script.core(|core| core.reconcile(back, &list, &[])), [id]);
         assert_eq!(places(&mut script, id), (WHOLE.to_vec(), vec![]));
     }

@@ -276,7 +276,7 @@ impl VolumeCore {
         self.log = crate::log::Log::new(ring_bytes);
         self.map = crate::map::Map::new(self.shape.size_blocks());
         self.segments = crate::segment::SegmentTable::default();
-        self.damage = crate::damage::Damage::default();
+        self.repair.damage = crate::damage::Damage::default();
         for node in &mut self.nodes {
             node.health = NodeHealth::Down;
         }

@@ -252,7 +252,7 @@ async fn sync_shards(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(), Failure> {
     }
     for (node, result) in ctx.call_all(&up, &RequestBody::ShardSync).await {
         result.blame(node)?;
-        ctx.with(|core| core.rebuild.note_synced(node));
+        ctx.with(|core| core.repair.rebuild.note_synced(node));
     }
     Ok(())
 }

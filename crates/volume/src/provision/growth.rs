@@ -116,7 +116,7 @@ impl VolumeCore {
     /// Rebuild lacks room, and some nodes keep fewer slots for the volume than the others.
     pub fn rebuild_asks_for_room(&self) -> bool {
         let less = || !self.nodes_with_less().is_empty() || !self.low_nodes().is_empty();
-        let asks = self.rebuild.lacks_room && less();
+        let asks = self.repair.rebuild.lacks_room && less();
         asks && !self.reservation_changes() && !self.is_lately(self.reservation.rebuild_refused_at)
     }
 

@@ -43,7 +43,7 @@ use crate::core::VolumeCore;
 use crate::interface::Provisioning;
 
 /// The volume's reservation.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Reservation {
     /// Whether the reservation covers the volume's whole size.
     pub provisioning: Provisioning,
@@ -65,6 +65,8 @@ pub struct Reservation {
     released_at: Option<Nanos>,
     /// The number of slots on each node that it then wanted to keep.
     pub goal: u32,
+    /// Why the volume last refused to grow the device.
+    pub growth_refused: Option<String>,
 }
 
 impl VolumeCore {

@@ -96,7 +96,7 @@ impl VolumeCore {
             self.log.moving |= segment.missing() > 0; // a move under way is enough
             return;
         }
-        if self.rebuild.is_running() {
+        if self.repair.rebuild.is_running() {
             return; // a rebuild may be writing the shard there; it ends with `drop_left_rows`
         }
         let Some(segment) = self.segments.get_mut(handle) else { return };

@@ -253,7 +253,7 @@ impl VolumeCore {
         let marks = self.marks_at_rest();
         let growth = self.checkpoint_growth(self.log.reserving_blocks);
         let high = marks.high + self.segments_to_release() + growth;
-        let early = self.rebuild.lacks_room || high > marks.high;
+        let early = self.repair.rebuild.lacks_room || high > marks.high;
         let low = if early { high } else { marks.low };
         Marks { low, high, ..marks }
     }

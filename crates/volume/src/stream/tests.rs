@@ -65,7 +65,7 @@ fn write_rows(script: &mut Script) -> Vec<Sent> {
 fn assert_at_rest(script: &mut Script, streamed: u64, coded_again: u64) {
     script.core(|core| {
         assert!(core.nodes.iter().all(|node| node.slots.claimed.is_empty()));
-        assert!(core.streams.is_empty());
+        assert!(core.calls.streams.is_empty());
         let counters = &core.counters;
         assert_eq!(
             (counters.parities_streamed, counters.parities_coded_again),
