@@ -319,7 +319,7 @@ impl VolumeCore {
             self.journal_broken();
         } else if self.has_rows(node) {
             // A move under way writes every record whole, so it need not begin anew.
-            self.log.moving = true;
+            self.log.journal_move.request();
         }
     }
 

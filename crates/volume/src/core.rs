@@ -106,8 +106,6 @@ pub struct VolumeCore {
     pub gc: Gc,
     /// Rebuild and scrub.
     pub repair: Repair,
-    /// A task makes sealed segments durable.
-    pub sync_running: bool,
 }
 
 impl VolumeCore {
@@ -132,7 +130,6 @@ impl VolumeCore {
             gc: Gc::new(now),
             counters: Counters::default(),
             repair: Repair::default(),
-            sync_running: false,
             reservation: Reservation::default(),
             config,
             shape,

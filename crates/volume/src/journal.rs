@@ -26,7 +26,8 @@ const REFUSED_MS: u64 = 30_000;
 pub async fn sync_journal(ctx: Ctx) {
     loop {
         let (wanted, ready, target, generation, nodes) = ctx.with(|core| {
-            let ready = !core.log.moving && (core.life.is_opening() || core.life.serves());
+            let ready =
+                !core.log.journal_move.is_due() && (core.life.is_opening() || core.life.serves());
             let wanted = core.sync_wanted();
             (wanted, ready, core.log.acked, core.log.generation, core.log.nodes.clone())
         });
@@ -42,7 +43,7 @@ pub async fn sync_journal(ctx: Ctx) {
             ctx.sleep_ms(WAIT_MS / 10).await;
         }
     }
-    ctx.with(|core| core.log.journal_sync_running = false);
+    ctx.with(|core| core.log.journal_sync.end());
 }
 
 /// Makes the journal of a generation, on these nodes, stable up to `target`. False if a node did
@@ -61,7 +62,7 @@ async fn sync_once(ctx: &Ctx, target: Lsn, generation: JournalGen, nodes: &[Node
         good = false;
         ctx.with(|core| {
             if core.log.generation == generation && nodes.contains(&node) {
-                core.log.moving = true;
+                core.log.journal_move.request();
             }
             if !matches!(error, NodeError::Unreachable | NodeError::NotFound) {
                 core.give_up_node(node, &format!("journal sync: {error}"));
@@ -80,7 +81,8 @@ pub async fn sync_at_end(ctx: &Ctx) -> bool {
     let begun = ctx.with(|core| core.now);
     while ctx.with(|core| core.life.is_closing() && !core.is_too_long(Some(begun))) {
         let (moving, target, generation, nodes) = ctx.with(|core| {
-            (core.log.moving, core.log.acked, core.log.generation, core.log.nodes.clone())
+            let due = core.log.journal_move.is_due();
+            (due, core.log.acked, core.log.generation, core.log.nodes.clone())
         });
         if !moving && sync_once(ctx, target, generation, &nodes).await {
             return true;
@@ -93,17 +95,15 @@ pub async fn sync_at_end(ctx: &Ctx) -> bool {
 impl VolumeCore {
     /// Starts to move the journal, if no task moves it already.
     pub fn start_mover(&mut self) {
-        if self.log.mover_running || !self.life.serves_or_closes() {
-            return;
+        if self.life.serves_or_closes() && self.log.journal_move.begin_mover() {
+            self.spawn_with(move_journal);
         }
-        self.log.mover_running = true;
-        self.spawn_with(move_journal);
     }
 
     /// The journal is on as many nodes as it should be, and does not have to move.
     pub fn journal_whole(&self) -> bool {
         let wanted = (self.shape.code().m() + 1).min(self.nodes.len());
-        !self.log.moving && self.log.nodes.len() >= wanted
+        !self.log.journal_move.is_due() && self.log.nodes.len() >= wanted
     }
 
     /// The node has the volume's root, or a later version that too few nodes took.
@@ -124,8 +124,7 @@ impl VolumeCore {
             ctx.with(|core| {
                 core.node_mut(node).refuses_journals = false;
                 if core.life.serves() && !core.journal_whole() {
-                    core.log.moving = true;
-                    core.log.moving_again = true; // the move under way does not count with the node
+                    core.log.journal_move.request_anew(); // a try under way lacks the node
                 }
             });
         });
@@ -225,7 +224,7 @@ async fn move_journal(ctx: Ctx) {
             }
         }
     }
-    ctx.with(|core| core.log.mover_running = false);
+    ctx.with(|core| core.log.journal_move.end_mover());
 }
 
 async fn try_move(ctx: &Ctx) -> bool {
@@ -236,8 +235,7 @@ async fn try_move(ctx: &Ctx) -> bool {
         let nodes = core.choose_journal_nodes(generation);
         core.log.generation = generation; // answers of the old generation no longer count
         core.log.nodes.clone_from(&nodes);
-        // A loss from here on sets the flag again, and so asks for another move.
-        core.log.moving_again = false;
+        core.log.journal_move.begin_try();
         (generation, nodes)
     });
     if !write_generation(ctx, generation, &nodes).await {
@@ -251,14 +249,14 @@ async fn try_move(ctx: &Ctx) -> bool {
     .await;
     let whole = ctx.with(|core| {
         nodes.iter().all(|node| core.node(*node).health == NodeHealth::Up)
-            && !core.log.moving_again
+            && !core.log.journal_move.is_in_vain()
             && core.log.generation == generation
     });
     if !placed || !whole {
         return false;
     }
     ctx.with(|core| {
-        core.log.moving = false;
+        core.log.journal_move.succeed();
         core.acknowledge_all();
         let acked = core.log.acked;
         core.synced_up_to(acked);

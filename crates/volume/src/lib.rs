@@ -47,6 +47,7 @@ mod life;
 mod log;
 mod map;
 mod node;
+mod one_task;
 mod open;
 mod outbox;
 mod place;

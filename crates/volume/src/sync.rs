@@ -20,7 +20,7 @@ const RETRY_MS: u64 = 50;
 /// Makes sealed segments durable, and forgets the records that are then superfluous.
 pub async fn sync_segments_task(ctx: Ctx) {
     sync_segments(&ctx).await;
-    ctx.with(|core| core.sync_running = false);
+    ctx.with(|core| core.log.segment_sync.end());
 }
 
 /// A segment under sync, and where its shards were when the sync began.

@@ -372,7 +372,9 @@ async fn close(ctx: Ctx) {
         ctx.with(|core| core.life.begin_closing());
         let lock = ctx.with(|core| core.gc.lock());
         let _guard = lock.acquire().await;
-        while ctx.with(|core| core.repair.rebuild.is_running() || core.log.mover_running) {
+        while ctx
+            .with(|core| core.repair.rebuild.is_running() || core.log.journal_move.mover_runs())
+        {
             ctx.sleep_ms(1).await;
         }
         // The next opening finds in the journal what the checkpoint lacks.

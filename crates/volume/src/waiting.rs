@@ -35,7 +35,7 @@ impl VolumeCore {
     }
 
     fn what_the_log_waits_for(&self) -> Option<String> {
-        if self.log.moving {
+        if self.log.journal_move.is_due() {
             return Some("the journal to move to other nodes".to_owned());
         }
         if !self.ring_has_room() {

@@ -75,8 +75,8 @@ impl VolumeCore {
                 self.gc.note_change();
                 if self.log.nodes.len() <= self.shape.code().m() {
                     // The journal lacked a copy. It moves to have one again.
-                    self.log.moving = true;
-                    self.log.moving_again = true; // the move under way does not know the node
+                    // A try under way does not know the node.
+                    self.log.journal_move.request_anew();
                     self.start_mover();
                 }
                 // Rebuild comes second: it would take slots that other volumes need there.

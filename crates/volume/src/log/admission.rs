@@ -188,10 +188,10 @@ impl VolumeCore {
 
     /// Makes the log try waiting changes again after a pause, without another event.
     fn wake_soon(&mut self) {
-        if !std::mem::replace(&mut self.log.wakes, true) {
+        if self.log.wake.begin() {
             self.spawn_with(|ctx| async move {
                 ctx.sleep_ms(RETRY_PAUSE_MS).await;
-                ctx.with(|core| core.log.wakes = false);
+                ctx.with(|core| core.log.wake.end());
             });
         }
     }

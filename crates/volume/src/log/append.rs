@@ -37,7 +37,7 @@ impl VolumeCore {
             if over || self.log.nodes.is_empty() {
                 break;
             }
-            if self.log.moving {
+            if self.log.journal_move.is_due() {
                 self.start_mover();
                 break;
             }
@@ -55,8 +55,8 @@ impl VolumeCore {
             if !self.ring_has_room() {
                 // With so few nodes no segment can be stored, so the ring stays full. The mover
                 // waits for nodes, and answers users.
-                self.log.moving |= self.life.serves() && !self.writable();
-                if self.log.moving {
+                if self.life.serves() && !self.writable() {
+                    self.log.journal_move.request();
                     continue;
                 }
                 self.hold_all();
@@ -104,8 +104,7 @@ impl VolumeCore {
 
     /// Starts to make sealed segments durable, if no task does this already.
     pub fn start_sync(&mut self) {
-        if !self.sync_running {
-            self.sync_running = true;
+        if self.log.segment_sync.begin() {
             self.spawn_with(crate::sync::sync_segments_task);
         }
     }

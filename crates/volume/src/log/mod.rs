@@ -12,6 +12,7 @@
 
 mod admission;
 mod append;
+mod journal_move;
 mod pending;
 
 use std::collections::VecDeque;
@@ -25,8 +26,10 @@ use smallvec::SmallVec;
 use crate::calls::CallResult;
 use crate::core::VolumeCore;
 use crate::map::Location;
+use crate::one_task::OneTask;
 use crate::record::{EntryKind, Header, RECORD_BLOCKS_MAX, RECORD_ENTRIES_MAX};
 use crate::segment::{SegmentIndex, State};
+pub use journal_move::JournalMove;
 use pending::Pending;
 
 /// Most records in flight to the journal nodes.
@@ -111,12 +114,8 @@ pub struct Log {
     pub acked: Lsn,
     /// Everything before this position is stable.
     pub synced: Lsn,
-    /// The journal has to move to other nodes. The log appends nothing meanwhile.
-    pub moving: bool,
-    /// A node of the journal was lost during a move of the journal.
-    pub moving_again: bool,
-    /// A task is moving the journal.
-    pub mover_running: bool,
+    /// Whether the journal stays where it is.
+    pub journal_move: JournalMove,
     /// The segment that takes blocks.
     pub open: Option<SegmentIndex>,
     /// Records from `trimmed` on.
@@ -130,8 +129,8 @@ pub struct Log {
     mutations_made: u64,
     /// Changes found no room, and the volume asked nodes to grant more.
     lack: Option<Lack>,
-    /// A timer will soon make the log try the waiting changes again.
-    wakes: bool,
+    /// A timer that soon makes the log try the waiting changes again.
+    wake: OneTask,
     /// Since when changes have been waiting for room for a segment.
     held_since: Option<Nanos>,
     /// Since when changes have waited for room while more than `missing_max` nodes are lost or have
@@ -144,8 +143,10 @@ pub struct Log {
     pending: Slab<Pending>,
     /// Requests that wait until the log is stable up to a position.
     syncs: Vec<(Lsn, usize)>,
-    /// A task is syncing the journal.
-    pub journal_sync_running: bool,
+    /// The task that syncs the journal, for as long as requests wait for this.
+    pub journal_sync: OneTask,
+    /// The task that makes sealed segments durable.
+    pub segment_sync: OneTask,
     /// Since when users' changes have been waiting for space, without a trim that frees any.
     pub starved_since: Option<Nanos>,
     /// Since when some user's change has been waiting for space, whatever trims free.
@@ -170,16 +171,14 @@ impl Log {
             trimmed: Lsn(0),
             acked: Lsn(0),
             synced: Lsn(0),
-            moving: false,
-            moving_again: false,
-            mover_running: false,
+            journal_move: JournalMove::default(),
             open: None,
             records: VecDeque::new(),
             queue: VecDeque::new(),
             trims: VecDeque::new(),
             mutations_made: 0,
             lack: None,
-            wakes: false,
+            wake: OneTask::default(),
             held_since: None,
             no_room_since: None,
             internal: VecDeque::new(),
@@ -187,7 +186,8 @@ impl Log {
             batches_made: 0,
             pending: Slab::new(),
             syncs: Vec::new(),
-            journal_sync_running: false,
+            journal_sync: OneTask::default(),
+            segment_sync: OneTask::default(),
             starved_since: None,
             hopeless_since: None,
             stored_at: Nanos(0),
@@ -196,7 +196,7 @@ impl Log {
         }
     }
 
-    /// Starts an empty log at `lsn`.
+    /// Starts an empty log at `lsn`, with a journal that is there to stay.
     pub fn start_at(&mut self, generation: JournalGen, nodes: Vec<NodeIndex>, lsn: Lsn) {
         self.generation = generation;
         self.nodes = nodes;
@@ -204,6 +204,7 @@ impl Log {
         self.trimmed = lsn;
         self.acked = lsn;
         self.synced = lsn;
+        self.journal_move = JournalMove::Settled;
     }
 
     /// The largest number of payload blocks in a record. A small ring takes small records, so that
@@ -342,7 +343,7 @@ impl VolumeCore {
             Ok(_) => {
                 let Some(batch) = self.log.batch_mut(batch) else { return };
                 batch.waiting.retain(|waiting| *waiting != node);
-                if !self.log.moving {
+                if !self.log.journal_move.is_due() {
                     self.acknowledge();
                 }
             }
@@ -358,15 +359,14 @@ impl VolumeCore {
     pub fn row_stored(&mut self, batch: u64) {
         let Some(batch) = self.log.batch_mut(batch) else { return };
         batch.rows = batch.rows.saturating_sub(1);
-        if !self.log.moving {
+        if !self.log.journal_move.is_due() {
             self.acknowledge();
         }
     }
 
     /// The journal has to move: some node may lack a record, or rows that stand for one.
     pub fn journal_broken(&mut self) {
-        self.log.moving = true;
-        self.log.moving_again = true;
+        self.log.journal_move.request_anew();
     }
 
     /// Acknowledges the records at the front of the log that all journal nodes have.

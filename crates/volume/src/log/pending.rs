@@ -91,8 +91,7 @@ impl VolumeCore {
             return;
         }
         self.log.syncs.push((end, pending));
-        if !self.log.journal_sync_running {
-            self.log.journal_sync_running = true;
+        if self.log.journal_sync.begin() {
             self.spawn_with(crate::journal::sync_journal);
         }
     }

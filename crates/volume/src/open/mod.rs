@@ -303,7 +303,7 @@ impl VolumeCore {
             self.watch_absence(node);
         }
         if self.log.nodes.len() <= self.shape.code().m() && self.nodes_up() > self.log.nodes.len() {
-            self.log.moving = true;
+            self.log.journal_move.request();
         }
         self.start_rebuild();
         self.start_reservation();
@@ -531,10 +531,7 @@ async fn commit(
     replay: Option<Vec<(Entry, Bytes)>>,
 ) -> Result<(), Failure> {
     let (generation, nodes) = make_journal(ctx, root.generation).await?;
-    ctx.with(|core| {
-        core.log.start_at(generation, nodes.clone(), base);
-        core.log.moving = false;
-    });
+    ctx.with(|core| core.log.start_at(generation, nodes.clone(), base));
     if let Some(replay) = replay {
         append_replayed(ctx, replay).await?;
         let results = ctx.call_all(&nodes, &RequestBody::JournalSync { generation }).await;
@@ -559,7 +556,7 @@ async fn commit(
     if !put_root_on(ctx, &root, &up).await {
         return Err(AttemptFailure::RootNotTaken.into());
     }
-    if ctx.with(|core| core.log.moving) {
+    if ctx.with(|core| core.log.journal_move.is_due()) {
         // The root is committed. The journal moves as soon as the volume serves.
         tracing::debug!("a journal node was lost at the end of opening");
     }
@@ -604,7 +601,7 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
             let over = core.life.is_over();
             // With fewer nodes than needed, no segment becomes durable, and no room in the ring
             // becomes free.
-            (core.log.idle(), core.log.moving || !core.writable(), over)
+            (core.log.idle(), core.log.journal_move.is_due() || !core.writable(), over)
         });
         if broken || over {
             return Err(AttemptFailure::NodeLost.into());

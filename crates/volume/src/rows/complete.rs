@@ -93,7 +93,9 @@ impl VolumeCore {
     pub fn drop_rows(&mut self, handle: SegmentIndex) {
         let Some(segment) = self.segments.get_mut(handle) else { return };
         if segment.needs_rows() {
-            self.log.moving |= segment.missing() > 0; // a move under way is enough
+            if segment.missing() > 0 {
+                self.log.journal_move.request();
+            }
             return;
         }
         if self.repair.rebuild.is_running() {
