@@ -10,6 +10,7 @@
 
 use fieldstone_block::Nanos;
 
+use super::Release;
 use crate::core::VolumeCore;
 use crate::interface::Provisioning;
 use crate::node::Node;
@@ -28,8 +29,8 @@ impl VolumeCore {
         if less == 0 || self.reservation_changes() || !self.life.serves() {
             return;
         }
-        self.reservation.released_at = Some(self.now);
-        self.reservation.goal = self.reservation.slots - less;
+        let goal = self.reservation.slots - less;
+        self.reservation.release = Some(Release { at: self.now, goal });
         self.pursue_goal();
         self.consider_gc();
     }
@@ -42,9 +43,9 @@ impl VolumeCore {
 
     /// The volume gives slots back on single nodes.
     pub fn release_on_nodes(&mut self) {
-        self.reservation.changing = true;
-        self.reservation.released_at = Some(self.now);
-        self.reservation.goal = self.reservation.slots;
+        self.reservation.begin_change();
+        let goal = self.reservation.slots;
+        self.reservation.release = Some(Release { at: self.now, goal });
     }
 
     /// Slots on each node that the volume still has to give back. It may need more than when it set
@@ -57,13 +58,13 @@ impl VolumeCore {
     }
 
     fn goal(&self) -> u32 {
-        self.reservation.goal.max(self.slots_needed())
+        self.reservation.goal().max(self.slots_needed())
     }
 
     /// The volume released slots for other volumes lately.
     pub(super) fn released_lately(&self) -> bool {
-        let released = self.reservation.released_at;
-        released.is_some_and(|at| self.now.since(at) < Nanos::from_ms(RELEASE_MS))
+        let release = self.reservation.release;
+        release.is_some_and(|last| self.now.since(last.at) < Nanos::from_ms(RELEASE_MS))
     }
 
     /// Segments that collection has to free so that the volume can give back its slots.
@@ -94,7 +95,7 @@ impl VolumeCore {
     /// holds.
     pub fn set_reservation(&mut self, slots: u32) {
         let slots = slots.max(self.slots_min());
-        self.reservation.changing = true;
+        self.reservation.begin_change();
         self.reservation.slots = slots;
         self.reservation.agreed = true;
         // From here on users can only count on the remaining slots.
@@ -111,7 +112,7 @@ impl VolumeCore {
                 reserve_on(&ctx, node, slots).await;
             }
             ctx.with(|core| {
-                core.reservation.changing = false;
+                core.reservation.end_change();
                 core.pursue_goal();
                 core.consider_gc();
             });

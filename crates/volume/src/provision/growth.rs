@@ -21,7 +21,7 @@ impl VolumeCore {
     /// The volume begins to serve: it reserves the slots that its present state asks for.
     pub fn start_reservation(&mut self) {
         self.reservation.slots = self.slots_wanted();
-        self.reservation.changing = true;
+        self.reservation.begin_change();
         self.spawn_with(reserve_at_start);
     }
 
@@ -47,7 +47,7 @@ impl VolumeCore {
         }
         let step = self.slots_common().saturating_add(self.step().max(1));
         let wanted = self.slots_wanted().max(step).min(self.slots_max());
-        self.reservation.changing = true;
+        self.reservation.begin_change();
         self.spawn_with(move |ctx| async move {
             let gained = (missing && reserve_missing(&ctx).await)
                 || (low && reserve_on_low(&ctx).await)
@@ -96,7 +96,7 @@ impl VolumeCore {
 
     /// The nodes have answered a request for more slots.
     pub fn asked_for_more(&mut self, gained: bool) {
-        self.reservation.changing = false;
+        self.reservation.end_change();
         self.reservation.refused_at = (!gained).then_some(self.now);
         if gained {
             self.gc.note_change();
@@ -125,7 +125,7 @@ impl VolumeCore {
         self.reservation.rebuild_refused_at = (!gained).then_some(self.now);
         match gained {
             true => self.asked_for_more(true),
-            false => self.reservation.changing = false,
+            false => self.reservation.end_change(),
         }
     }
 }

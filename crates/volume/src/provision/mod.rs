@@ -52,33 +52,88 @@ pub struct Reservation {
     /// The volume has asked every node for `slots`. Until then `slots` is only the number that it
     /// wants.
     pub agreed: bool,
-    /// The volume is asking nodes for more slots, or giving some back.
-    pub changing: bool,
-    /// Nodes have refused, and the change under way waits until other volumes give slots back.
-    pub waits_for_others: bool,
+    /// The change under way, if there is one.
+    change: Change,
     /// When nodes last refused.
     refused_at: Option<Nanos>,
     /// When nodes last refused rebuild slots that they keep too few of. Such a refusal does not
     /// stop other requests: rebuild asks again and again, and the volume would never grow.
     rebuild_refused_at: Option<Nanos>,
-    /// When the volume last released slots because other volumes lacked some.
-    released_at: Option<Nanos>,
-    /// The number of slots on each node that it then wanted to keep.
-    pub goal: u32,
+    /// The last release of slots that other volumes lacked.
+    release: Option<Release>,
     /// Why the volume last refused to grow the device.
     pub growth_refused: Option<String>,
+}
+
+/// A change of the reservation: the volume asks nodes for more slots, or gives some back. One change
+/// ends before the next begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Change {
+    /// None is under way.
+    #[default]
+    None,
+    /// The volume asks nodes.
+    Asks,
+    /// Nodes have refused, and the change waits until other volumes give slots back.
+    WaitsForOthers,
+}
+
+/// A release of slots that other volumes lack.
+#[derive(Clone, Copy, Debug)]
+struct Release {
+    at: Nanos,
+    /// Slots on each node that the volume then wanted to keep.
+    goal: u32,
+}
+
+impl Reservation {
+    /// A change begins. False if one is under way already: then the caller has to wait, unless that
+    /// one is its own.
+    pub fn begin_change(&mut self) -> bool {
+        let begins = self.change == Change::None;
+        if begins {
+            self.change = Change::Asks;
+        }
+        begins
+    }
+
+    /// The change under way ends.
+    pub fn end_change(&mut self) {
+        self.change = Change::None;
+    }
+
+    /// Nodes have refused. The change under way waits for other volumes.
+    pub fn wait_for_others(&mut self) {
+        if self.change == Change::Asks {
+            self.change = Change::WaitsForOthers;
+        }
+    }
+
+    /// The change under way does not wait any more.
+    pub fn stop_waiting(&mut self) {
+        if self.change == Change::WaitsForOthers {
+            self.change = Change::Asks;
+        }
+    }
+
+    /// Slots on each node that the volume wanted to keep when it last released some; 0 if it never
+    /// did.
+    #[must_use]
+    pub fn goal(&self) -> u32 {
+        self.release.map_or(0, |release| release.goal)
+    }
 }
 
 impl VolumeCore {
     /// The volume is asking nodes for more room, or giving some back. One change of the reservation
     /// ends before the next begins.
     pub fn reservation_changes(&self) -> bool {
-        self.reservation.changing
+        self.reservation.change != Change::None
     }
 
     /// Nodes may be about to grant slots, so it is too early to refuse a write. A volume that grows
     /// may wait for other volumes for 20 s and more, and writes do not wait with it.
     pub fn is_asking_nodes(&self) -> bool {
-        self.reservation.changing && !self.reservation.waits_for_others
+        self.reservation.change == Change::Asks
     }
 }

@@ -63,7 +63,7 @@ impl VolumeCore {
         if !lacks && stale.is_empty() {
             return;
         }
-        self.reservation.changing = true;
+        self.reservation.begin_change();
         self.spawn_with(move |ctx| async move {
             for node in stale {
                 // A node that was lost meanwhile announces nothing, and its reservation is unknown.
@@ -76,7 +76,7 @@ impl VolumeCore {
                 }
             }
             if !lacks {
-                return ctx.with(|core| core.reservation.changing = false);
+                return ctx.with(|core| core.reservation.end_change());
             }
             let gained = reserve_missing(&ctx).await;
             ctx.with(|core| core.asked_for_more(gained));

@@ -147,7 +147,7 @@ pub async fn reserve_joined(ctx: &Ctx, node: NodeIndex) {
         reserve_on(ctx, node, slots).await;
     }
     refresh_stat(ctx, node).await;
-    ctx.with(|core| core.reservation.changing = false);
+    ctx.with(|core| core.reservation.end_change());
 }
 
 /// Reserves the largest number that all nodes grant, when the volume begins to serve. The volume
@@ -229,7 +229,9 @@ async fn ask_limited_nodes(ctx: &Ctx) {
         }
         let limited = |n: &Node| n.health == NodeHealth::Up && core.is_limited_by_disk(n);
         let nodes = core.nodes_that(limited);
-        core.reservation.changing = !nodes.is_empty();
+        if !nodes.is_empty() {
+            core.reservation.begin_change();
+        }
         nodes
     });
     if nodes.is_empty() {
@@ -239,7 +241,7 @@ async fn ask_limited_nodes(ctx: &Ctx) {
         let slots = ctx.with(|core| core.slots_to_ask(node, core.reservation.slots));
         reserve_on(ctx, node, slots).await;
     }
-    ctx.with(|core| core.reservation.changing = false);
+    ctx.with(|core| core.reservation.end_change());
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub async fn release_if_needed(ctx: &Ctx) {
             let slots = ctx.with(|core| core.slots_to_keep(node, slots));
             reserve_on(ctx, node, slots).await;
         }
-        return ctx.with(|core| core.reservation.changing = false);
+        return ctx.with(|core| core.reservation.end_change());
     }
     ctx.with(|core| {
         let up = |node: &&Node| node.health == NodeHealth::Up;
@@ -90,7 +90,9 @@ async fn tell_spare(ctx: &Ctx) {
             return Vec::new();
         }
         let nodes = core.nodes_to_tell();
-        core.reservation.changing = !nodes.is_empty();
+        if !nodes.is_empty() {
+            core.reservation.begin_change();
+        }
         nodes
     });
     if nodes.is_empty() {
@@ -103,7 +105,7 @@ async fn tell_spare(ctx: &Ctx) {
             reserve_on(ctx, node, granted).await;
         }
     }
-    ctx.with(|core| core.reservation.changing = false);
+    ctx.with(|core| core.reservation.end_change());
 }
 
 /// Frees slots that the volume can do without and that hold garbage, before it closes: later
@@ -147,7 +149,7 @@ pub async fn release_spare(ctx: &Ctx) {
         }
         ctx.sleep_ms(CLOSE_ASKS_PAUSE_MS).await;
     }
-    ctx.with(|core| core.reservation.changing = false);
+    ctx.with(|core| core.reservation.end_change());
 }
 
 #[cfg(test)]

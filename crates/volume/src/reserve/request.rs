@@ -392,7 +392,7 @@ pub(super) async fn refresh_stat(ctx: &Ctx, node: NodeIndex) {
 /// Waits until no other change of the reservation is under way, and begins one. The caller ends the
 /// change.
 pub async fn begin_change(ctx: &Ctx) {
-    while ctx.with(|core| std::mem::replace(&mut core.reservation.changing, true)) {
+    while !ctx.with(|core| core.reservation.begin_change()) {
         ctx.sleep_ms(CHANGE_POLL_MS).await;
     }
 }

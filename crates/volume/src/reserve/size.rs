@@ -40,7 +40,7 @@ pub async fn reserve_for_size(
     });
     let result = ask_for(ctx, nodes, wanted).await;
     ctx.with(|core| {
-        core.reservation.waits_for_others = false;
+        core.reservation.stop_waiting();
         match &result {
             Ok(()) => core.reservation.slots = wanted.max(before),
             // A volume whose creation fails is removed.
@@ -92,7 +92,7 @@ async fn ask_for(ctx: &Ctx, nodes: Vec<NodeIndex>, wanted: u32) -> Result<(), Re
         {
             return Err(ctx.with(|core| core.why_refused(first, wanted, later)));
         }
-        ctx.with(|core| core.reservation.waits_for_others = true);
+        ctx.with(|core| core.reservation.wait_for_others());
         ctx.sleep_ms(RELEASE_POLL_MS).await;
         reserve_joined_meanwhile(ctx, &asked, wanted).await;
         let lacking = |node: &NodeIndex| ctx.with(|core| core.node(*node).stat.slots_lacking);
