@@ -40,9 +40,6 @@ const STEADY_AFTER_MS: u64 = 10_000;
 /// With a delay of at least this much, the volume itself was stopped.
 const DELAY_MS_MAX: u64 = 200;
 
-/// When a node has at most this many slots left, its disk may be what limits the volume.
-pub const SHORT_SLOTS: u32 = 8;
-
 /// Bits of a tag that hold its call's key.
 const KEY_BITS: u32 = 24;
 
@@ -214,15 +211,8 @@ impl VolumeCore {
 
     /// Takes a node's answer.
     pub fn handle_reply(&mut self, node: NodeIndex, reply: Reply) {
-        let state = self.node_mut(node);
-        if state.slots.asked == Some(reply.tag) {
-            (state.slots.asked, state.slots.given_up) = (None, 0);
-        }
-        let free = reply.slots_free.saturating_sub(state.slots.given_up);
-        let before = std::mem::replace(&mut state.slots.free, free);
-        state.slots.full = reply.slots_free == 0;
-        state.slots.changed |= before != free && before.min(free) <= SHORT_SLOTS;
-        if before < free && self.repair.rebuild.lacks_room {
+        let more = self.node_mut(node).slots.answered(reply.tag, reply.slots_free);
+        if more && self.repair.rebuild.lacks_room {
             self.start_rebuild();
         }
         if self.calls.get(reply.tag).is_none_or(|call| call.node != node) {

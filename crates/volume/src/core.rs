@@ -1,5 +1,4 @@
-//! The state of a volume, and what its procedures share: timers and tasks here, and calls in
-//! [`calls`](crate::calls).
+//! The state of a volume: its parts.
 //!
 //! One [`VolumeCore`] behind an `Rc<RefCell>` holds all state. The machine and its tasks run on one
 //! core, never at the same time, and never hold a borrow across an `await`. The hot paths (reading,

@@ -8,8 +8,8 @@
 //! collection frees space), `space` and `provision` (how much room a volume has, and how nodes
 //! share room between volumes), `rebuild`, `scrub`, `damage`, `journal` and `join` (how the volume
 //! handles nodes that fail and return), `keys` (how the pool's secret changes meanwhile). The
-//! formats are in `record`, `footer`, `checkpoint` and `root`. `core` holds the state, the timers
-//! and the tasks.
+//! formats are in `record`, `footer`, `checkpoint` and `root`. `core` lists the parts of the state;
+//! `life`, `writer`, `shape`, `committed` and `outbox` are parts that all the others use.
 //!
 //! # How to drive it
 //! The world hands the volume [`VolumeEvent`]s and block requests. It calls

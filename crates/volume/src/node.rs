@@ -14,6 +14,9 @@ use crate::read::QueuedRun;
 use crate::relay::NodeRelay;
 use crate::status::NodeHealth;
 
+/// When a node has at most this many slots left, its disk may be what limits the volume.
+pub const SHORT_SLOTS: u32 = 8;
+
 /// A node as the volume sees it.
 pub struct Node {
     /// Its health.
@@ -174,6 +177,31 @@ impl Node {
 }
 
 impl NodeSlots {
+    /// The node answered the request `tag`, and reported its free slots. True if the volume may take
+    /// more of them than before.
+    pub fn answered(&mut self, tag: Tag, reported: u32) -> bool {
+        if self.asked == Some(tag) {
+            (self.asked, self.given_up) = (None, 0);
+        }
+        let free = reported.saturating_sub(self.given_up);
+        let before = std::mem::replace(&mut self.free, free);
+        self.full = reported == 0;
+        self.changed |= before != free && before.min(free) <= SHORT_SLOTS;
+        before < free
+    }
+
+    /// The node has joined. It may be another node than before, so nothing is known of what it
+    /// keeps for the volume until it answers a request for a reservation. If it has shards of the
+    /// volume, it is the same one, and what it kept before is a hint.
+    pub fn joined(&mut self, has_shards: bool, now: Nanos) {
+        let before = if self.reserved > 0 { self.reserved } else { self.before };
+        self.before = if has_shards { before } else { 0 };
+        (self.reserved, self.given_up) = (0, 0);
+        (self.announced, self.spare) = (0, 0);
+        (self.disk_limited, self.granted_less) = (false, false);
+        (self.shortage, self.back_since) = (Shortage::None, Some(now));
+    }
+
     /// The volume is about to reduce its reservation to `slots` slots.
     pub fn give_up(&mut self, slots: u32) {
         let given = self.reserved.saturating_sub(slots);
@@ -228,5 +256,54 @@ impl VolumeCore {
     /// Looks a node up, to change.
     pub fn node_mut(&mut self, node: NodeIndex) -> &mut Node {
         &mut self.nodes[usize::from(node.0)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(free: u32, reserved: u32) -> NodeSlots {
+        NodeSlots { free, reserved, ..NodeSlots::default() }
+    }
+
+    /// The node keeps slots that the volume gives up until it answers the very request with the
+    /// smaller reservation. Until then its reports count too many.
+    #[test]
+    fn given_up_slots_are_not_free_whatever_the_node_reports_meanwhile() {
+        let mut slots = slots(50, 60);
+        slots.give_up(40);
+        assert_eq!((slots.reserved, slots.given_up, slots.free), (40, 20, 30));
+        slots.asked = Some(Tag(7));
+        assert!(!slots.answered(Tag(6), 50), "an older answer");
+        assert_eq!((slots.given_up, slots.free), (20, 30));
+        assert!(!slots.answered(Tag(7), 30));
+        assert_eq!((slots.given_up, slots.free), (0, 30));
+        assert!(slots.answered(Tag(8), 31));
+    }
+
+    #[test]
+    fn only_a_change_of_a_small_number_is_worth_a_look() {
+        for (before, after, changed) in
+            [(60, 50, false), (60, 8, true), (8, 60, true), (9, 60, false), (8, 8, false)]
+        {
+            let mut slots = slots(before, 60);
+            slots.answered(Tag(1), after);
+            assert_eq!(slots.changed, changed, "{before} {after}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_joins_keeps_only_a_hint_of_its_reservation() {
+        let mut slots = slots(50, 60);
+        slots.disk_limited = true;
+        slots.shortage = Shortage::DiskFull;
+        slots.joined(true, Nanos(5));
+        assert_eq!((slots.reserved, slots.before, slots.back_since), (0, 60, Some(Nanos(5))));
+        assert!(!slots.disk_limited && slots.shortage == Shortage::None);
+        slots.joined(true, Nanos(6));
+        assert_eq!(slots.before, 60, "it was lost before it answered");
+        slots.joined(false, Nanos(7));
+        assert_eq!(slots.before, 0, "an empty replacement");
     }
 }

@@ -82,7 +82,7 @@ impl Gc {
         }
     }
 
-    /// The lock of those who collect or write a checkpoint.
+    /// The maintenance lock: its holder collects or writes a checkpoint.
     #[must_use]
     pub fn lock(&self) -> Lock {
         self.lock.clone()

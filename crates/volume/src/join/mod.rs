@@ -18,7 +18,6 @@ use fieldstone_proto::{JournalGen, NodeError, NodeIndex, ReplyBody, RequestBody,
 
 use crate::core::{Ctx, VolumeCore};
 use crate::keys::refusal;
-use crate::node::Shortage;
 use crate::rebuild::list_shards;
 use crate::status::NodeHealth;
 use compare::{delete, verify_unproven};
@@ -184,18 +183,10 @@ async fn join(ctx: &Ctx, node: NodeIndex, session: u64) -> Result<(), NodeError>
         let now = core.now;
         // The volume next asks the node for its reservation. It may be a different node than
         // before.
+        let has_shards = core.shards_on(node) > 0;
         let state = core.node_mut(node);
         state.health = NodeHealth::Up;
-        if state.slots.reserved > 0 {
-            state.slots.before = state.slots.reserved;
-        }
-        (state.slots.reserved, state.slots.given_up) = (0, 0);
-        (state.slots.announced, state.slots.spare) = (0, 0);
-        (state.slots.disk_limited, state.slots.granted_less) = (false, false);
-        (state.slots.shortage, state.slots.back_since) = (Shortage::None, Some(now));
-        if core.shards_on(node) == 0 {
-            core.node_mut(node).slots.before = 0;
-        }
+        state.slots.joined(has_shards, now);
         core.delete_from(node, &extra)
     });
     for answer in fieldstone_tasks::all(deletions).await {

@@ -3,9 +3,9 @@
 use fieldstone_block::Nanos;
 use fieldstone_proto::{NodeError, NodeIndex, ReplyBody, RequestBody, SegmentId, SegmentKind};
 
-use crate::calls::{CallResult, SHORT_SLOTS};
+use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
-use crate::node::{Node, Shortage};
+use crate::node::{Node, SHORT_SLOTS, Shortage};
 use crate::segment::{Segment, State};
 use crate::status::NodeHealth;
 use fieldstone_tasks::Awaited;
