@@ -423,3 +423,85 @@ impl Ctx {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::interface::VolumeEvent;
+    use crate::script::Script;
+
+    const NODE: NodeIndex = NodeIndex(5);
+
+    /// The results of calls, in the order in which they end.
+    type Results = Rc<RefCell<Vec<CallResult>>>;
+
+    /// So many tasks that each call the node once.
+    fn callers(script: &mut Script, count: usize) -> Results {
+        let results = Results::default();
+        for _ in 0..count {
+            let results = Rc::clone(&results);
+            script.start(move |ctx| async move {
+                let result = ctx.call(NODE, RequestBody::Stat).await;
+                results.borrow_mut().push(result);
+            });
+        }
+        results
+    }
+
+    #[test]
+    fn every_call_ends_once_with_the_answer_or_with_the_loss_of_the_node() {
+        let mut script = Script::serving(8);
+        let results = callers(&mut script, 2);
+        let sent = script.sent();
+        assert_eq!(sent.len(), 2);
+        script.done(&sent[1]);
+        script.volume.handle(VolumeEvent::NodeDown(NODE), Nanos(0));
+        let ended = [Ok(ReplyBody::Done), Err(NodeError::Unreachable)];
+        script.sent();
+        assert_eq!(*results.borrow(), ended);
+        // A new call takes the place of an old one, and the old answers come late.
+        script.volume.handle(VolumeEvent::NodeUp(NODE), Nanos(0));
+        let results = callers(&mut script, 1);
+        script.sent();
+        sent.iter().for_each(|sent| script.done(sent));
+        script.sent();
+        assert!(results.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_call_that_cannot_be_sent_fails_only_when_its_caller_is_done() {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            core.node_mut(NODE).link.connected = false;
+            let generation = core.log.generation;
+            let body = RequestBody::JournalAppend { generation, lsn: fieldstone_proto::Lsn(0) };
+            core.send(NODE, body, Vec::new(), Waiter::Append { generation, batch: 1 });
+            assert!(!core.log.journal_move.is_due(), "the caller still holds state");
+        });
+        assert!(script.sent().iter().all(|sent| sent.node != NODE));
+        script.core(|core| assert!(core.log.journal_move.is_due()));
+    }
+
+    #[test]
+    fn a_silent_node_is_given_up_but_not_for_a_delay_of_the_volume_itself() {
+        let mut script = Script::serving(8);
+        let results = callers(&mut script, 1);
+        // The volume has something to do after 300 ms, but its process is stopped for 5 s.
+        script.start(|ctx| async move { ctx.sleep_ms(300).await });
+        script.sent();
+        script.wait_ms(5_000);
+        script.sent();
+        for _ in 0..6 {
+            script.wait_ms(100);
+            script.sent();
+            assert!(results.borrow().is_empty(), "the node had less than a second");
+        }
+        script.wait_ms(100);
+        script.sent();
+        assert_eq!(*results.borrow(), [Err(NodeError::Unreachable)]);
+        script.core(|core| assert_eq!(core.node(NODE).health, NodeHealth::Down));
+    }
+}

@@ -128,3 +128,94 @@ impl VolumeCore {
         self.segments.get(handle).is_some_and(|segment| segment.state == State::Durable)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::script::Script;
+
+    /// A sealed segment with its shards on these nodes.
+    fn sealed(shards: [Option<u16>; 6]) -> (Script, SegmentIndex) {
+        let mut script = Script::serving(8);
+        let handle = script.add_segment(&shards);
+        script.core(|core| core.segments.set_state(handle, State::Sealed));
+        (script, handle)
+    }
+
+    fn state(script: &mut Script, handle: SegmentIndex) -> (State, usize) {
+        script.core(|core| {
+            let segment = core.segments.get(handle).expect("it was added");
+            (segment.state, segment.missing())
+        })
+    }
+
+    /// The state of a segment, and the number of shards that it lacks, after the sync has failed on
+    /// so many of its nodes.
+    fn after_failures(failures: usize) -> (State, usize) {
+        let (mut script, handle) = sealed([0, 1, 2, 3, 4, 5].map(Some));
+        script.start(|ctx| async move { sync_segments(&ctx).await });
+        for (at, sent) in script.sent().iter().enumerate() {
+            assert_eq!(sent.request.body, RequestBody::ShardSync);
+            match at < failures {
+                true => script.answer(sent, Err(NodeError::Io("broken".into()))),
+                false => script.done(sent),
+            }
+        }
+        script.sent();
+        state(&mut script, handle)
+    }
+
+    #[test]
+    fn a_segment_is_durable_as_soon_as_k_of_its_shards_are_stable() {
+        assert_eq!(after_failures(0), (State::Durable, 0));
+        assert_eq!(after_failures(2), (State::Durable, 2));
+        assert_eq!(after_failures(3), (State::Sealed, 3));
+    }
+
+    #[test]
+    fn a_sync_does_not_cover_a_shard_that_came_after_it_had_begun() {
+        let (mut script, handle) = sealed([Some(0), Some(1), Some(2), Some(3), None, None]);
+        for (comes, expected) in [(true, State::Sealed), (false, State::Durable)] {
+            script.start(|ctx| async move { sync_segments(&ctx).await });
+            let sent = script.sent();
+            assert_eq!(sent.len(), 4);
+            if comes {
+                // Both nodes were synced, but before they had these shards.
+                script.core(|core| {
+                    let segment = core.segments.get_mut(handle).expect("it was added");
+                    (segment.shards[2], segment.shards[3]) =
+                        (Some(NodeIndex(3)), Some(NodeIndex(2)));
+                });
+            }
+            sent.iter().for_each(|sent| script.done(sent));
+            script.sent();
+            assert_eq!(state(&mut script, handle).0, expected);
+            script.wait_ms(RETRY_MS);
+            script.sent();
+        }
+    }
+
+    #[test]
+    fn a_sync_that_gains_nothing_does_not_repeat_at_once() {
+        let (mut script, _) = sealed([Some(0), Some(1), Some(2), None, None, None]);
+        let ended = Rc::new(Cell::new(false));
+        let ends = Rc::clone(&ended);
+        script.start(move |ctx| async move {
+            sync_segments(&ctx).await;
+            ends.set(true);
+        });
+        for sent in script.sent() {
+            script.done(&sent);
+        }
+        script.sent();
+        script.wait_ms(RETRY_MS - 1);
+        script.sent();
+        assert!(!ended.get());
+        script.wait_ms(1);
+        script.sent();
+        assert!(ended.get());
+    }
+}

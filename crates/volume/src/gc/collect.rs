@@ -117,3 +117,151 @@ pub(super) async fn collect(ctx: &Ctx) -> Ended {
 fn ended(not_moved: &[SegmentId]) -> Ended {
     if not_moved.is_empty() { Ended::NothingLeft } else { Ended::Disturbed }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use fieldstone_proto::{NodeError, ReplyBody, RequestBody};
+
+    use super::*;
+    use crate::script::{Script, Sent};
+    use crate::segment::SegmentIndex;
+
+    const WHOLE: [Option<u16>; 6] = [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)];
+
+    /// A run of collection that begins. Its result, once it has ended.
+    fn begin(script: &mut Script) -> Rc<Cell<Option<Ended>>> {
+        let result = Rc::new(Cell::new(None));
+        let ends = Rc::clone(&result);
+        script.start(move |ctx| async move { ends.set(Some(collect(&ctx).await)) });
+        result
+    }
+
+    fn segment(script: &mut Script, shards: [Option<u16>; 6], live_blocks: u32) -> SegmentIndex {
+        let handle = script.add_segment(&shards);
+        script.core(|core| {
+            core.segments.get_mut(handle).expect("it was added").live_blocks = live_blocks;
+        });
+        handle
+    }
+
+    /// Leaves each node with so few free slots that collection is due; gives their number.
+    fn make_short(script: &mut Script) -> u32 {
+        script.core(|core| {
+            for free in (0..100).rev() {
+                core.nodes.iter_mut().for_each(|node| node.slots.free = free);
+                if core.segments_free() < core.marks().low {
+                    return free;
+                }
+            }
+            panic!("it has no mark");
+        })
+    }
+
+    #[test]
+    fn with_room_enough_nothing_moves() {
+        let mut script = Script::serving(8);
+        segment(&mut script, WHOLE, 1);
+        segment(&mut script, WHOLE, 0);
+        let ended = begin(&mut script);
+        assert!(script.sent().is_empty());
+        assert_eq!(ended.get(), Some(Ended::NothingLeft));
+    }
+
+    /// Until the nodes have a root that does not need the segments, a crash finds the old one.
+    #[test]
+    fn dead_segments_are_deleted_after_the_root_that_does_not_need_them() {
+        let mut script = Script::serving(8);
+        let dead: Vec<SegmentIndex> = (0..8).map(|_| segment(&mut script, WHOLE, 0)).collect();
+        let mut free = make_short(&mut script);
+        let ended = begin(&mut script);
+        let mut steps: Vec<&str> = Vec::new();
+        for _ in 0..100 {
+            script.do_jobs();
+            for sent in script.sent() {
+                let step = match &sent.request.body {
+                    RequestBody::ShardWrite { .. } => "write",
+                    RequestBody::ShardSync => "sync",
+                    RequestBody::PutRoot { .. } => "root",
+                    RequestBody::ShardDelete { segments } => {
+                        assert_eq!(segments.len(), dead.len());
+                        free += 8;
+                        "delete"
+                    }
+                    _ => "other",
+                };
+                steps.push(step);
+                script.answer_with_room(&sent, Ok(ReplyBody::Done), free);
+            }
+            script.wait_ms(1);
+        }
+        steps.retain(|step| *step != "other");
+        steps.dedup();
+        assert_eq!(steps, ["write", "sync", "root", "delete"]);
+        assert_eq!(ended.get(), Some(Ended::NothingLeft));
+        script.core(|core| assert!(dead.iter().all(|handle| core.segments.get(*handle).is_none())));
+    }
+
+    fn reads(sent: &[Sent]) -> bool {
+        sent.iter().any(|sent| matches!(sent.request.body, RequestBody::ShardRead { .. }))
+    }
+
+    /// Rebuild or a node that returns may make the segment readable, so there may be more to gain.
+    #[test]
+    fn a_segment_that_cannot_be_read_is_left_to_rebuild() {
+        let mut script = Script::serving(8);
+        let lost = [Some(0), Some(1), Some(2), None, None, None];
+        let handle = segment(&mut script, lost, 1);
+        make_short(&mut script);
+        let ended = begin(&mut script);
+        for _ in 0..2_000 {
+            let sent = script.sent();
+            for sent in &sent {
+                let result = match sent.request.body {
+                    RequestBody::ShardRead { .. } => Err(NodeError::NotFound),
+                    _ => Ok(ReplyBody::Done),
+                };
+                script.answer_with_room(sent, result, 20);
+            }
+            if ended.get().is_some() {
+                break;
+            }
+            script.wait_ms(10);
+        }
+        assert_eq!(ended.get(), Some(Ended::Disturbed));
+        script.core(|core| assert!(core.segments.get(handle).is_some()));
+    }
+
+    /// A move is under way when the volume begins to close. The run ends, and leaves the lock.
+    #[test]
+    fn a_run_ends_when_the_volume_no_longer_serves() {
+        let mut script = Script::serving(8);
+        segment(&mut script, WHOLE, 1);
+        make_short(&mut script);
+        let ended = begin(&mut script);
+        let sent = script.sent();
+        assert!(reads(&sent), "it reads the segment");
+        script.core(|core| core.life.begin_closing());
+        for sent in &sent {
+            script.answer(sent, Err(NodeError::Busy));
+        }
+        for _ in 0..2_000 {
+            for sent in script.sent() {
+                script.answer(&sent, Err(NodeError::Busy));
+            }
+            script.wait_ms(10);
+        }
+        assert_eq!(ended.get(), Some(Ended::Disturbed));
+        let locked = Rc::new(Cell::new(false));
+        let locks = Rc::clone(&locked);
+        script.start(move |ctx| async move {
+            let lock = ctx.with(|core| core.gc.lock());
+            let _guard = lock.acquire().await;
+            locks.set(true);
+        });
+        script.sent();
+        assert!(locked.get());
+    }
+}

@@ -289,3 +289,115 @@ fn highest_lsn(root: &Root, listed: &Listed, records: &Records) -> Lsn {
     let newest = records.values().map(|found| found.header.end()).max();
     [Some(root.checkpoint_lsn), segments, newest].into_iter().flatten().max().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use fieldstone_proto::Epoch;
+
+    use super::*;
+    use crate::script::{Script, Sent};
+    use crate::status::{NodeHealth, VolumePhase};
+
+    /// A volume that opens, and a root that its nodes may have.
+    fn opening() -> (Script, Root) {
+        let mut script = Script::serving(8);
+        let root = script.core(|core| {
+            core.life.put_in(VolumePhase::Opening);
+            core.committed.root().cloned()
+        });
+        (script, root.expect("it served"))
+    }
+
+    /// Nodes with this root.
+    fn with(root: &Root, nodes: std::ops::Range<u16>) -> Vec<(NodeIndex, VolumeState)> {
+        let state = VolumeState {
+            root_version: root.version,
+            root: root.encode().into(),
+            ..VolumeState::default()
+        };
+        nodes.map(|node| (NodeIndex(node), state.clone())).collect()
+    }
+
+    #[test]
+    fn the_root_of_the_latest_writer_is_the_newest_if_enough_nodes_know_the_volume() {
+        let (script, root) = opening();
+        let ctx = script.volume.ctx();
+        // A writer that was cut off counted further than its successor.
+        let cut_off = Root { version: 9, ..root.clone() };
+        let successor = Root { version: 3, put_by: Epoch(2), ..root };
+        let mut states = with(&cut_off, 0..2);
+        states.extend(with(&successor, 2..6));
+        assert!(newest_root(&ctx, &states).is_ok_and(|newest| newest == successor));
+        let few = newest_root(&ctx, &states[1..]);
+        let expected = AttemptFailure::TooFewKnow { knowing: 5, needed: 6 };
+        assert!(matches!(few, Err(Failure::Again(failure)) if failure == expected));
+        let new: Vec<_> = (0..8).map(|node| (NodeIndex(node), VolumeState::default())).collect();
+        let none = newest_root(&ctx, &new);
+        assert!(matches!(none, Err(Failure::Final(VolumeFailure::DoesNotExist))));
+        states[3].1.root = vec![0; 64].into();
+        let damaged = newest_root(&ctx, &states);
+        assert!(matches!(damaged, Err(Failure::Node(NodeIndex(3), _))), "the node is at fault");
+    }
+
+    /// An opening finds the root on these nodes. Gives the requests before anything is deleted, and
+    /// how the step ends if the first `taking` nodes take the root.
+    fn agree(nodes: std::ops::Range<u16>, taking: usize) -> (Vec<Sent>, bool, Root) {
+        let (mut script, root) = opening();
+        let result = Rc::new(RefCell::new(None));
+        let ends = Rc::clone(&result);
+        script.start(move |ctx| async move {
+            let (states, mut root) = (with(&root, nodes), root);
+            let agreed = agree_on_root(&ctx, &mut root, &states).await;
+            *ends.borrow_mut() = Some((agreed.is_ok(), root));
+        });
+        let sent = script.sent();
+        for (at, sent) in sent.iter().enumerate() {
+            match at < taking {
+                true => script.done(sent),
+                false => script.answer(sent, Err(NodeError::Unreachable)),
+            }
+        }
+        script.sent();
+        let (agreed, root) = result.take().expect("it has ended");
+        (sent, agreed, root)
+    }
+
+    /// Then no root that an absent node may still have is newer than what the opening goes on from.
+    #[test]
+    fn an_opening_that_misses_a_node_first_writes_the_root_anew() {
+        let (sent, agreed, root) = agree(0..8, 0);
+        assert!(sent.is_empty() && agreed, "all nodes have the very root");
+        assert_eq!(root.version, 1);
+        let (sent, agreed, root) = agree(0..7, 6);
+        let version = 2;
+        assert!(sent.iter().all(|s| s.request.body == RequestBody::PutRoot { version }));
+        assert_eq!((sent.len(), root.version), (7, version));
+        assert!(agreed, "all but two nodes have it");
+        let (_, agreed, _) = agree(0..7, 5);
+        assert!(!agreed);
+    }
+
+    #[test]
+    fn shards_count_as_stable_only_if_no_node_was_lost_since_it_listed_them() {
+        for lost in [false, true] {
+            let (mut script, _) = opening();
+            if lost {
+                script.core(|core| core.node_mut(NodeIndex(6)).health = NodeHealth::Down);
+            }
+            let result = Rc::new(RefCell::new(None));
+            let ends = Rc::clone(&result);
+            script.start(move |ctx| async move {
+                let nodes: Vec<NodeIndex> = (0..8).map(NodeIndex).collect();
+                *ends.borrow_mut() = Some(sync_shards(&ctx, &nodes).await.is_ok());
+            });
+            let sent = script.sent();
+            assert_eq!(sent.len(), if lost { 0 } else { 8 });
+            sent.iter().for_each(|sent| script.done(sent));
+            script.sent();
+            assert_eq!(result.take(), Some(!lost));
+        }
+    }
+}

@@ -263,3 +263,147 @@ pub(super) fn replay_records(
     }
     changes
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use fieldstone_proto::{Epoch, JournalGen};
+
+    use super::*;
+    use crate::interface::VolumeEvent;
+    use crate::script::{JOURNAL, Script};
+    use crate::status::VolumePhase;
+
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+    /// The rings have so many bytes.
+    const RING: u64 = 16 * BLOCK;
+    const VOLUME: VolumeId = VolumeId(0x77);
+
+    fn root() -> Root {
+        let root = Script::serving(8).core(|core| core.committed.root().cloned());
+        let mut root = root.expect("it serves");
+        (root.geometry.ring_bytes, root.generation, root.epoch) = (RING, JournalGen(3), Epoch(7));
+        root
+    }
+
+    /// A record of the root's journal at a block of the log, after one that ended at another block.
+    fn record(at: u64, previous_end: u64, blocks: usize) -> (Header, Bytes) {
+        let payload = Bytes::from(vec![7; blocks * BLOCK_BYTES]);
+        let header = Header {
+            volume: VOLUME,
+            epoch: Epoch(7),
+            generation: JournalGen(3),
+            lsn: Lsn(at * BLOCK),
+            previous_end: Lsn(previous_end * BLOCK),
+            trimmed: Lsn(0),
+            segment: SegmentId(1),
+            segment_block: 0,
+            detached: false,
+            entries: Vec::new(),
+            checksums: crc32c_blocks(&payload),
+        };
+        (header, payload)
+    }
+
+    /// Writes a record to a block of a ring.
+    fn put(ring: &mut [u8], block: usize, (header, payload): &(Header, Bytes)) {
+        let at = block * BLOCK_BYTES;
+        ring[at..at + HEADER_BYTES].copy_from_slice(&header.encode());
+        ring[at + HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+    }
+
+    fn found(rings: &[Vec<u8>]) -> Vec<u64> {
+        let mut records = Records::new();
+        for ring in rings {
+            scan_ring(&Bytes::from(ring.clone()), &root(), VOLUME, &mut records);
+        }
+        records.keys().map(|lsn| lsn.0 / BLOCK).collect()
+    }
+
+    #[test]
+    fn only_whole_records_of_the_root_s_journal_in_their_places_count() {
+        let mut ring = vec![0; RING as usize];
+        put(&mut ring, 0, &record(32, 32, 1));
+        let (mut other, payload) = record(34, 34, 1);
+        other.generation = JournalGen(2);
+        put(&mut ring, 2, &(other, payload));
+        let (mut other, payload) = record(36, 36, 1);
+        other.epoch = Epoch(6);
+        put(&mut ring, 4, &(other, payload));
+        put(&mut ring, 6, &record(40, 40, 1));
+        put(&mut ring, 10, &record(42, 42, 1));
+        let whole = ring.clone();
+        ring[11 * BLOCK_BYTES] ^= 1;
+        assert_eq!(found(&[ring.clone()]), [32]);
+        assert_eq!(found(&[ring, whole]), [32, 42], "each record from any ring that has it");
+    }
+
+    /// The log of three records: the last one begins the next turn, because it is too long for the
+    /// end of the ring.
+    fn log() -> Records {
+        let records = [record(32, 32, 1), record(34, 34, 10), record(48, 45, 3)];
+        let found = |(header, payload): (Header, Bytes)| {
+            (header.lsn, ReplayRecord { header, payload: Some(payload) })
+        };
+        records.into_iter().map(found).collect()
+    }
+
+    #[test]
+    fn the_log_reaches_to_the_first_record_that_is_missing_or_lacks_blocks() {
+        let (start, second) = (Lsn(32 * BLOCK), Lsn(34 * BLOCK));
+        assert_eq!(reach(start, &log(), RING), Lsn(52 * BLOCK));
+        let mut records = log();
+        records.remove(&second);
+        assert_eq!(reach(start, &records, RING), second, "what follows a gap does not count");
+        assert!(check_not_cut_short(&root(), start, &records).is_ok(), "no node would have more");
+        let mut records = log();
+        records.get_mut(&second).expect("it is there").payload = None;
+        assert_eq!(reach(start, &records, RING), second);
+        let cut_short = check_not_cut_short(&root(), start, &records);
+        let expected = AttemptFailure::RecordCutShort { end: second };
+        assert!(matches!(cut_short, Err(Failure::Again(failure)) if failure == expected));
+    }
+
+    /// How the opening waits for node 2, which has a copy of the journal: the results after half
+    /// of its patience, and in the end.
+    fn waits(comes: bool) -> [Option<Result<(), Option<AttemptFailure>>>; 2] {
+        let mut script = Script::serving(8);
+        script.core(|core| {
+            core.life.put_in(VolumePhase::Opening);
+            core.node_mut(JOURNAL[2]).link.connected = false;
+        });
+        let result = Rc::new(RefCell::new(None));
+        let ends = Rc::clone(&result);
+        script.start(move |ctx| async move {
+            let states = [JOURNAL[0], JOURNAL[1]].map(|node| (node, VolumeState::default()));
+            let waited = wait_for_journal(&ctx, &root(), &states, Nanos::from_ms(1_000)).await;
+            let failure = waited.map_err(|failure| match failure {
+                Failure::Again(failure) => Some(failure),
+                _ => None,
+            });
+            *ends.borrow_mut() = Some(failure);
+        });
+        let mut results = [None, None];
+        for at in &mut results {
+            for _ in 0..25 {
+                script.sent();
+                script.wait_ms(20);
+            }
+            at.clone_from(&result.borrow());
+            if comes {
+                script.volume.handle(VolumeEvent::NodeUp(JOURNAL[2]), Nanos(0));
+            }
+        }
+        script.sent();
+        [results[0].clone(), result.take()]
+    }
+
+    #[test]
+    fn an_opening_waits_for_a_copy_of_the_journal_but_not_for_ever() {
+        let came = AttemptFailure::NodeCame(JOURNAL[2]);
+        assert_eq!(waits(true), [None, Some(Err(Some(came)))], "it starts over with the node");
+        assert_eq!(waits(false), [None, Some(Ok(()))]);
+    }
+}
