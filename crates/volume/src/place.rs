@@ -207,6 +207,12 @@ impl VolumeCore {
             // Uses only the nodes with most room, so that as many segments fit as `space` counts.
             usable.sort_unstable_by_key(|(slots, _)| std::cmp::Reverse(*slots));
             usable.truncate(wanted);
+        } else {
+            for node in self.nodes_to_spare() {
+                if usable.len() > wanted {
+                    usable.retain(|(_, usable)| *usable != node);
+                }
+            }
         }
         let mut weights = vec![0; self.nodes.len()];
         for (_, node) in usable {

@@ -9,7 +9,7 @@ use fieldstone_proto::SegmentId;
 
 use super::checkpoint::write_checkpoint;
 use super::moving::move_segment;
-use super::relieve::relieve;
+use super::relieve::{Cause, relieve};
 use crate::core::{Ctx, VolumeCore};
 use crate::segment::{Segment, State};
 use crate::sync::sync_segments;
@@ -43,12 +43,22 @@ impl VolumeCore {
     }
 }
 
-/// Frees space until there is enough, or until nothing more can be gained.
+/// Frees space until there is enough, or until nothing more can be gained. Frees slots that other
+/// volumes lack.
 pub(super) async fn collect(ctx: &Ctx) -> Ended {
     let lock = ctx.with(|core| core.gc.lock());
     let _guard = lock.acquire().await;
+    relieve(ctx, Cause::Garbage).await;
+    let ended = free_space(ctx).await;
+    if ended == Ended::NothingLeft {
+        relieve(ctx, Cause::UnevenShards).await;
+    }
+    ended
+}
+
+/// Frees space until there is enough, or until nothing more can be gained.
+async fn free_space(ctx: &Ctx) -> Ended {
     let mut tried = Vec::new();
-    relieve(ctx).await;
     // The room made until the last checkpoint, the bytes that users had written until then, and the
     // number of slots that the volume then wanted to keep.
     let mut last_checkpoint = None;

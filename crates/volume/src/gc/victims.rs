@@ -28,22 +28,31 @@ impl VolumeCore {
         self.victim_of(tried, |_| true)
     }
 
-    /// The same of the segments that pass `test`.
+    /// The same of the segments that pass `test`, also if none of their blocks is dead.
+    pub(super) fn victim_even_full(
+        &self,
+        tried: &[SegmentId],
+        test: impl Fn(&Segment) -> bool,
+    ) -> Option<SegmentIndex> {
+        self.segments
+            .iter()
+            .filter(|(_, s)| s.kind == SegmentKind::Data && s.state == State::Durable)
+            .filter(|(_, s)| s.live_blocks > 0 && !tried.contains(&s.id) && test(s))
+            .min_by_key(|(_, s)| s.live_blocks)
+            .filter(|(_, s)| self.room_to_move(s.live_blocks))
+            .map(|(handle, _)| handle)
+    }
+
+    /// The same as [`Self::victim`] of the segments that pass `test`.
     pub(super) fn victim_of(
         &self,
         tried: &[SegmentId],
         test: impl Fn(&Segment) -> bool,
     ) -> Option<SegmentIndex> {
         let full = self.shape.layout().segment_blocks();
-        self.segments
-            .iter()
-            .filter(|(_, s)| s.kind == SegmentKind::Data && s.state == State::Durable)
-            .filter(|(_, s)| s.live_blocks > 0 && !tried.contains(&s.id) && test(s))
-            .min_by_key(|(_, s)| s.live_blocks)
-            .filter(|(_, s)| {
-                s.live_blocks < full - full / DEAD_ONE_IN && self.room_to_move(s.live_blocks)
-            })
-            .map(|(handle, _)| handle)
+        let next = self.victim_even_full(tried, test)?;
+        let gains = |segment: &Segment| segment.live_blocks < full - full / DEAD_ONE_IN;
+        self.segments.get(next).is_some_and(gains).then_some(next)
     }
 }
 

@@ -81,9 +81,7 @@ impl VolumeCore {
     /// Gives back the slots that are free of those that the volume wants to give back. It keeps
     /// enough for users' writes while collection goes on.
     pub fn pursue_goal(&mut self) {
-        let marks = self.marks_at_rest();
-        let writing = u32::try_from(self.capacity_params().slots(marks.low - marks.reserve));
-        let min_slots = self.slots_min().saturating_add(writing.unwrap_or(u32::MAX));
+        let min_slots = self.slots_min().saturating_add(self.slots_for_writes());
         let slots = self.goal().max(min_slots);
         let gives = self.slots_to_release() > 0 && slots < self.reservation.slots;
         if gives && !self.reservation_changes() && self.life.serves() {

@@ -101,4 +101,16 @@ impl VolumeCore {
         let moving = self.segments.unsealed() + self.gc.segments_freeing() + free;
         held_on(self.node(node)).saturating_add(u32::try_from(moving).unwrap_or(u32::MAX))
     }
+
+    /// The same, with the slots that users' writes take while collection goes on.
+    pub fn slots_to_write_on(&self, node: NodeIndex) -> u32 {
+        self.slots_min_on(node).saturating_add(self.slots_for_writes())
+    }
+
+    /// Slots on each node that users' writes take while collection goes on.
+    pub fn slots_for_writes(&self) -> u32 {
+        let marks = self.marks_at_rest();
+        let slots = self.capacity_params().slots(marks.low - marks.reserve);
+        u32::try_from(slots).unwrap_or(u32::MAX)
+    }
 }
