@@ -219,6 +219,9 @@ def locked(world, pool):
     luks = layer_of(pool, "luks", "encrypted.img")
     counters = {counter["name"]: counter["value"] for counter in luks["counters"]}
     check(counters["encrypted_bytes"] >= BLOCK, f"the counters of luks are {counters}")
+    store = pool.volume_status("encrypted.img")["io"]["store"]
+    counters = {counter["name"]: counter["value"] for counter in store}
+    check(counters["operations"] >= 2, f"a write and a read: the store's counters are {counters}")
     handle.shutdown()
     server.stop()
 

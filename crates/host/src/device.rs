@@ -32,6 +32,8 @@ pub struct DeviceStats {
     pub stages: Vec<(Op, Interval, Summary)>,
     /// The device's layers. The first is next to the front-ends.
     pub layers: Vec<LayerStatus>,
+    /// The counters of the device's store.
+    pub store: Vec<Counter>,
 }
 
 impl DeviceStats {
@@ -278,6 +280,7 @@ impl Device {
             oldest_ns: oldest.map_or(0, |oldest| now.since(oldest.since).0),
             stages: meter.map(|meter| meter.stages().rows().collect()).unwrap_or_default(),
             layers: layers.collect(),
+            store: self.stack.store().counters(),
         }
     }
 

@@ -98,8 +98,7 @@ pub use node_session::{NodeSession, SessionError};
 pub use remote_session::connect_unix;
 pub use store::{Phase, Store, StoreIo, StoreSpec};
 pub use stores::{
-    FileSpec, FileStatus, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall, VolumeSpec,
-    VolumeStatus,
+    FileSpec, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall, VolumeSpec, VolumeStatus,
 };
 pub use turn_times::TurnSummary;
 pub use wall_clock::wall_offset_ns;

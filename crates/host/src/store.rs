@@ -26,7 +26,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 
-use fieldstone_block::{Backend, Nanos, Settings};
+use fieldstone_block::{Backend, Counter, Nanos, Settings};
 use fieldstone_uring::{Event, Reactor, Sender, Token};
 
 use crate::branch::BranchSpec;
@@ -99,7 +99,13 @@ pub trait Store: Backend {
         String::new()
     }
 
-    /// The status at the time `now`, in the store's own type; `None` if the store has no status.
+    /// The store's counters, for `status` and the metrics.
+    fn counters(&self) -> Vec<Counter> {
+        Vec::new()
+    }
+
+    /// The status at the time `now`, in the store's own type, for a program that has the host;
+    /// `None` if the store has no such type.
     fn status(&self, _now: Nanos) -> Option<Mail> {
         None
     }

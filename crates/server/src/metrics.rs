@@ -234,6 +234,7 @@ pub fn text(reports: &[PoolReport]) -> String {
     requests(&mut out, &all);
     latencies(&mut out, &all);
     layers(&mut out, &all);
+    stores(&mut out, &all);
     out.0
 }
 
@@ -436,6 +437,16 @@ fn layers(out: &mut Exposition, volumes: &[Labels<'_>]) {
     }
 }
 
+fn stores(out: &mut Exposition, volumes: &[Labels<'_>]) {
+    out.family("fieldstone_store", "untyped", "Counters of the store of a device.");
+    for volume in volumes {
+        for counter in volume.of.io.iter().flat_map(|io| &io.store) {
+            let label = format!("{},counter=\"{}\"", volume.labels, counter.name);
+            out.sample(&label, counter.value as f64);
+        }
+    }
+}
+
 fn volume_label(volume: &VolumeReport) -> String {
     let name = volume.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("volume=\"{name}\"")
@@ -561,6 +572,7 @@ mod tests {
                 counters: vec![CounterReport { name: "waited".to_owned(), value: 7 }],
                 ..LayerReport::default()
             }],
+            store: vec![CounterReport { name: "syncs".to_owned(), value: 6 }],
             ..IoReport::default()
         };
         let volume =
@@ -596,6 +608,8 @@ mod tests {
         assert!(one.contains("stage=\"total\",quantile=\"0.5\"} 0.0000015\n"), "{one}");
         let waited = "fieldstone_layer{volume=\"a\\\"b\",layer=\"luks\",counter=\"waited\"} 7\n";
         assert!(one.contains(waited), "{one}");
+        let syncs = "fieldstone_store{volume=\"a\\\"b\",counter=\"syncs\"} 6\n";
+        assert!(one.contains(syncs), "{one}");
         let sum = "fieldstone_stage_seconds_sum{volume=\"a\\\"b\",op=\"read\",stage=\"total\"} ";
         let line = one.lines().find_map(|line| line.strip_prefix(sum)).expect("a sum");
         let seconds: f64 = line.parse().expect("a number");

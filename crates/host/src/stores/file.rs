@@ -36,7 +36,8 @@ use std::sync::mpsc;
 use bytes::Bytes;
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{
-    Backend, BlockError, Completion, Extent, Info, Nanos, Op, Payload, Piece, Request, Stage,
+    Backend, BlockError, Completion, Counter, Extent, Info, Nanos, Op, Payload, Piece, Request,
+    Stage,
 };
 use fieldstone_buf::{AlignedBuf, is_aligned, zeroes};
 use fieldstone_uring::{
@@ -100,15 +101,15 @@ pub struct FileSpec {
     pub read_only: bool,
 }
 
-/// The status of a file store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileStatus {
-    /// The path.
-    pub path: PathBuf,
-    /// Whether transfers use the page cache.
-    pub caching: Caching,
-    /// Operations that have not ended.
-    pub in_flight: usize,
+/// What the store has done since it was opened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// Operations on the file that requests have started, without syncs.
+    operations: u64,
+    /// Of these, writes that the core made itself.
+    inline_writes: u64,
+    /// Syncs of the file.
+    syncs: u64,
 }
 
 impl StoreSpec for FileSpec {
@@ -260,6 +261,7 @@ struct FileStore {
     lost: Option<String>,
     ready: Vec<Completion>,
     pace: Pace,
+    counts: Counts,
     /// Questions for the thread that looks for extents. The first request for extents starts it.
     seeks: Option<mpsc::Sender<Question>>,
     closing: bool,
@@ -305,6 +307,7 @@ impl FileStore {
         };
         let op = request.op;
         let slot = self.in_flight.insert(InFlight { request, step, group: None });
+        self.counts.operations += 1;
         let index = u32::try_from(slot).expect("requests are bounded by the front-ends");
         let token = io.token(index);
         let mut on_ring = true;
@@ -350,14 +353,13 @@ impl FileStore {
         }
         let kept = self.pace.is_kept(io.reactor.now());
         let unsure = if kept { Unsure::Block } else { Unsure::Ring };
-        match io.reactor.write_inline(file, offset_bytes, vec![data], unsure, token) {
-            Inlined::AtOnce => false,
-            Inlined::Blocking(took) => {
-                self.pace.blocked(took, io.reactor.now());
-                false
-            }
-            Inlined::Ring => true,
+        let inlined = io.reactor.write_inline(file, offset_bytes, vec![data], unsure, token);
+        if let Inlined::Blocking(took) = inlined {
+            self.pace.blocked(took, io.reactor.now());
         }
+        let on_ring = matches!(inlined, Inlined::Ring);
+        self.counts.inline_writes += u64::from(!on_ring);
+        on_ring
     }
 
     /// Asks the thread for extents.
@@ -389,6 +391,7 @@ impl FileStore {
         }
         self.syncing = std::mem::take(&mut self.sync_next);
         self.sync_runs = true;
+        self.counts.syncs += 1;
         io.reactor.fsync(&open.file, true, io.token(SYNC));
     }
 
@@ -472,8 +475,13 @@ impl FileStore {
         self.complete(request, result, io.now);
     }
 
+    /// Operations on the file that have not ended, with the sync.
+    fn operations_in_flight(&self) -> usize {
+        self.in_flight.len() + usize::from(self.sync_runs)
+    }
+
     fn is_idle(&self) -> bool {
-        self.arrived.is_empty() && self.in_flight.is_empty() && !self.sync_runs
+        self.arrived.is_empty() && self.operations_in_flight() == 0
     }
 
     /// While closing: once no operation is under way, makes written data stable and ends.
@@ -602,17 +610,21 @@ impl Store for FileStore {
     }
 
     fn waits_for(&self, _now: Nanos) -> String {
-        match self.in_flight.len() + usize::from(self.sync_runs) {
+        match self.operations_in_flight() {
             0 => String::new(),
             count => format!("{count} operations on {}", self.spec.path.display()),
         }
     }
 
-    fn status(&self, _now: Nanos) -> Option<Mail> {
-        Some(Box::new(FileStatus {
-            path: self.spec.path.clone(),
-            caching: self.spec.caching,
-            in_flight: self.in_flight.len() + usize::from(self.sync_runs),
-        }))
+    fn counters(&self) -> Vec<Counter> {
+        let Counts { operations, inline_writes, syncs } = self.counts;
+        let in_flight = self.operations_in_flight() as u64;
+        let counters = [
+            ("operations", operations),
+            ("inline_writes", inline_writes),
+            ("syncs", syncs),
+            ("in_flight", in_flight),
+        ];
+        counters.map(|(name, value)| Counter { name, value }).to_vec()
     }
 }

@@ -16,7 +16,7 @@ use fieldstone_uring::Caching;
 
 use crate::store::StoreSpec;
 
-pub use file::{FileSpec, FileStatus};
+pub use file::FileSpec;
 pub use ram::RamSpec;
 pub use rbd::{HandedOver, RbdSpec, RbdStatus};
 pub use volume::{VolumeCall, VolumeSpec, VolumeStatus};

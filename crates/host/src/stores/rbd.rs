@@ -33,8 +33,8 @@ use std::fmt;
 
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{
-    Backend, BlockError, Completion, Info, Nanos, Op, Payload, Piece, Request, RequestId, Settings,
-    Sharing,
+    Backend, BlockError, Completion, Counter, Info, Nanos, Op, Payload, Piece, Request, RequestId,
+    Settings, Sharing,
 };
 use fieldstone_luks::{PREFIX_BYTES, Probe};
 use fieldstone_rados::client::{self, Client};
@@ -506,6 +506,24 @@ impl Store for RbdStore {
             State::Running(running) => running.carrier.machine.waits_for(now),
             State::Closed | State::Failed(_) => String::new(),
         }
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        let State::Running(running) = &self.state else { return Vec::new() };
+        let machine = &running.carrier.machine;
+        let HandedOver { messages_out, errands, messages_in, reports } = running.branches.handed;
+        let connections: usize = machine.link_counts().iter().sum();
+        let counters = [
+            ("owns_lock", u64::from(running.image.owns_lock())),
+            ("osdmap_epoch", machine.map().map_or(0, |map| u64::from(map.epoch))),
+            ("osd_connections", connections as u64),
+            ("osd_connections_moved", machine.moves()),
+            ("core_messages_sent", messages_out),
+            ("core_errands_sent", errands),
+            ("core_messages_received", messages_in),
+            ("core_reports_received", reports),
+        ];
+        counters.map(|(name, value)| Counter { name, value }).to_vec()
     }
 
     fn status(&self, _now: Nanos) -> Option<Mail> {

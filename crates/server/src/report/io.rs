@@ -1,6 +1,6 @@
 //! Reports the requests of a device, from the counters of its layers.
 
-use fieldstone_block::{Interval, Op};
+use fieldstone_block::{Counter, Interval, Op};
 use fieldstone_host::{DeviceStats, LayerStatus};
 
 use super::{CounterReport, IoReport, LayerReport, OpReport, StageReport};
@@ -59,7 +59,14 @@ pub fn io_report(stats: &DeviceStats) -> IoReport {
         cache_bytes: stats.counter("cache", "held_bytes"),
         merged: stats.counter("scheduler", "merged"),
         layers: stats.layers.iter().map(layer_report).collect(),
+        store: counter_reports(&stats.store),
     }
+}
+
+fn counter_reports(counters: &[Counter]) -> Vec<CounterReport> {
+    let report =
+        |counter: &Counter| CounterReport { name: counter.name.to_owned(), value: counter.value };
+    counters.iter().map(report).collect()
 }
 
 fn layer_report(layer: &LayerStatus) -> LayerReport {
@@ -67,11 +74,7 @@ fn layer_report(layer: &LayerStatus) -> LayerReport {
     LayerReport {
         name: layer.name.to_owned(),
         options: options.map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
-        counters: layer
-            .counters
-            .iter()
-            .map(|counter| CounterReport { name: counter.name.to_owned(), value: counter.value })
-            .collect(),
+        counters: counter_reports(&layer.counters),
     }
 }
 

@@ -334,6 +334,9 @@ pub struct IoReport {
     /// The layers, in the order from the clients to the store.
     #[serde(default)]
     pub layers: Vec<LayerReport>,
+    /// The counters of the store. A volume has none here: they are fields of its report.
+    #[serde(default)]
+    pub store: Vec<CounterReport>,
 }
 
 /// A layer of a device: see `docs/layers.md`.
@@ -347,7 +350,7 @@ pub struct LayerReport {
     pub counters: Vec<CounterReport>,
 }
 
-/// A counter of a layer.
+/// A counter of a layer or a store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CounterReport {
     /// Its name.
