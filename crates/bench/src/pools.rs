@@ -12,7 +12,7 @@ const ROOM: u64 = 3;
 
 /// A pool with one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolPlan {
+pub struct BenchPool {
     /// The code, as the command line has it.
     pub code: String,
     /// The nodes of the pool.
@@ -21,7 +21,7 @@ pub struct PoolPlan {
     data: u64,
 }
 
-impl PoolPlan {
+impl BenchPool {
     /// A pool with a code.
     ///
     /// # Errors
@@ -115,17 +115,17 @@ mod tests {
 
     #[test]
     fn pools_have_room_for_the_log() {
-        let rs = PoolPlan::new("rs:4+2", 6).expect("a code");
+        let rs = BenchPool::new("rs:4+2", 6).expect("a code");
         assert_eq!(rs.node_bytes(1 << 30), 768 << 20);
         assert_eq!(rs.disk_bytes(1 << 30), (6 * 768) << 20);
         assert_eq!(rs.node_bytes(1 << 20), 128 << 20);
-        let copies = PoolPlan::new("copies:3", 6).expect("a code");
+        let copies = BenchPool::new("copies:3", 6).expect("a code");
         assert_eq!(copies.node_bytes(1 << 30), 1536 << 20);
     }
 
     #[test]
     fn codes_that_do_not_fit_are_refused() {
-        let refused = |code: &str| PoolPlan::new(code, 6).expect_err("refused").to_string();
+        let refused = |code: &str| BenchPool::new(code, 6).expect_err("refused").to_string();
         assert!(refused("rs:6+3").contains("9 shards"));
         assert!(refused("rs:x").contains("rs:"));
         assert!(refused("raid:5").contains("raid:5"));
@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn commands_are_those_of_a_user() {
-        let plan = PoolPlan::new("rs:4+2", 6).expect("a code");
-        let commands = plan.commands(Path::new("/opt/bin/fieldstone"), Path::new("/p"), 1 << 30);
+        let pool = BenchPool::new("rs:4+2", 6).expect("a code");
+        let commands = pool.commands(Path::new("/opt/bin/fieldstone"), Path::new("/p"), 1 << 30);
         let lines: Vec<String> = commands.iter().map(|words| shown(words)).collect();
         assert_eq!(
             lines,

@@ -13,7 +13,7 @@ use crate::GENERATE;
 use crate::client::Client;
 use crate::fio::{FioTarget, Measured, Run};
 use crate::interleaving::Entrant;
-use crate::pools::{PoolPlan, shown, volume_of};
+use crate::pools::{BenchPool, shown, volume_of};
 use crate::process::Server;
 use crate::rbd::contender as ceph;
 use crate::rbd::place::{LibrbdCache, Place};
@@ -178,9 +178,9 @@ impl Own {
     ///
     /// # Errors
     /// The pool cannot be made.
-    pub fn make(plan: &PoolPlan, name: &str, setup: &Setup) -> anyhow::Result<Self> {
+    pub fn make(pool: &BenchPool, name: &str, setup: &Setup) -> anyhow::Result<Self> {
         let folder = setup.files.join(name);
-        let made = plan.make(&setup.program, &folder, setup.size_bytes)?;
+        let made = pool.make(&setup.program, &folder, setup.size_bytes)?;
         let files = setup.files.display().to_string();
         let commands = made.iter().map(|words| shown(words).replace(&files, "DIR")).collect();
         Ok(Self {

@@ -106,9 +106,9 @@ fn make(
     lab: &Lab<'_>,
     interleaving: &mut Interleaving<'_, Who, Measured>,
 ) -> anyhow::Result<Option<Own>> {
-    let plan = lab.plan(Mode::Replication)?;
+    let pool = lab.pool(Mode::Replication)?;
     interleaving.say("filling a volume".to_owned());
-    let made = Own::make(&plan, "cores", &lab.setup).and_then(|own| {
+    let made = Own::make(&pool, "cores", &lab.setup).and_then(|own| {
         let mut subject = own.served()?;
         subject.fill(&lab.setup.files, lab.setup.size_bytes)?;
         // The next server of the volume is another process.

@@ -89,12 +89,12 @@ fn start(
     interleaving: &mut Interleaving<'_, Who, Measured>,
     commands: &mut BTreeMap<Who, Vec<String>>,
 ) -> anyhow::Result<BTreeMap<Who, Running>> {
-    let plan = lab.plan(mode)?;
+    let pool = lab.pool(mode)?;
     let mut running = BTreeMap::new();
     let wanted = interleaving.schedule.wanted();
     for who in wanted.into_iter().filter(|who| !who.needs_cluster()) {
-        interleaving.say(format!("starting {} ({})", who.name(), plan.code));
-        let own = Own::make(&plan, &format!("{}-{}", mode.name(), who.name()), &lab.setup);
+        interleaving.say(format!("starting {} ({})", who.name(), pool.code));
+        let own = Own::make(&pool, &format!("{}-{}", mode.name(), who.name()), &lab.setup);
         let opened = own.and_then(|own| match who {
             Who::OwnNbd => Ok((own.served()?, own)),
             _ => Ok((own.embedded(), own)),

@@ -9,7 +9,7 @@ use super::case::Mode;
 use super::contender::{NODES, Setup, Who, check_ceph};
 use crate::choice::Choice;
 use crate::interleaving::{Interleaving, Schedule};
-use crate::pools::PoolPlan;
+use crate::pools::BenchPool;
 use crate::process;
 use crate::rbd;
 use crate::rbd::contender::divide;
@@ -118,12 +118,12 @@ impl Lab<'_> {
     ///
     /// # Errors
     /// The code of the user is none, or is too wide.
-    pub fn plan(&self, mode: Mode) -> anyhow::Result<PoolPlan> {
+    pub fn pool(&self, mode: Mode) -> anyhow::Result<BenchPool> {
         let code = match mode {
             Mode::Replication => REPLICATION,
             Mode::Ec => &self.code,
         };
-        PoolPlan::new(code, NODES)
+        BenchPool::new(code, NODES)
     }
 
     /// Who may take part in a mode, of some contenders.

@@ -165,7 +165,7 @@ fn check(args: &super::Args, sizes: &Sizes) -> anyhow::Result<()> {
 /// Checks the erasure code and the choices.
 fn check_names(lab: &Lab<'_>, figures: &[&Figure], most_cores: u16) -> anyhow::Result<()> {
     for mode in Mode::ALL {
-        lab.plan(mode)?;
+        lab.pool(mode)?;
     }
     let mut names = Vec::new();
     for figure in figures {
@@ -198,7 +198,7 @@ fn check_space(lab: &Lab<'_>, figures: &[&Figure]) -> anyhow::Result<()> {
             true => u64::from(mode == Mode::Replication),
             false => 2,
         };
-        needed = needed.max(volumes * lab.plan(mode)?.disk_bytes(lab.setup.size_bytes));
+        needed = needed.max(volumes * lab.pool(mode)?.disk_bytes(lab.setup.size_bytes));
     }
     let files = &lab.setup.files;
     let free = fieldstone_host::free_bytes(files)

@@ -188,8 +188,8 @@ fn start(
     if !interleaving.schedule.wanted().contains(&Who::OwnNbd) {
         return Ok(None);
     }
-    let plan = lab.plan(Mode::Replication)?;
-    let made = Own::make(&plan, "stages", &lab.setup)
+    let pool = lab.pool(Mode::Replication)?;
+    let made = Own::make(&pool, "stages", &lab.setup)
         .and_then(|own| Ok((own.served_by(lab.setup.cores, &METRICS)?, own)));
     match made {
         Ok(open) => {

@@ -12,7 +12,7 @@ use crate::GENERATE;
 use crate::client::Client;
 use crate::fio::FioTarget;
 use crate::interleaving::Entrant;
-use crate::pools::{PoolPlan, shown, volume_of};
+use crate::pools::{BenchPool, shown, volume_of};
 use crate::process::Server;
 use crate::subject::Subject;
 
@@ -94,13 +94,13 @@ impl Contender {
         }
     }
 
-    fn pool(self) -> Option<PoolPlan> {
+    fn pool(self) -> Option<BenchPool> {
         let code = match self {
             Self::Copies => "copies:3",
             Self::Rs | Self::RsDirect | Self::RsEmbed => "rs:4+2",
             _ => return None,
         };
-        Some(PoolPlan::new(code, NODES).expect("both are codes of at most six shards"))
+        Some(BenchPool::new(code, NODES).expect("both are codes of at most six shards"))
     }
 
     /// Most bytes that the contender takes on the file system.

@@ -1,7 +1,7 @@
-//! `fieldstone rebuild` and `fieldstone scrub`: start the job, show a bar until it ends, and print
+//! `fieldstone rebuild` and `fieldstone scrub`: start the work, show a bar until it ends, and print
 //! a summary.
 //!
-//! With a server, the job runs there and continues if this command is interrupted. Without a
+//! With a server, the work runs there and continues if this command is interrupted. Without a
 //! server, this process opens the volumes one after the other.
 
 use std::path::PathBuf;
@@ -23,19 +23,19 @@ use fieldstone_units as units;
 
 /// Time between two status queries.
 const STEP: Duration = Duration::from_millis(200);
-/// The longest wait for nodes that are not up, before the job starts.
+/// The longest wait for nodes that are not up, before the work starts.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The kind of a job.
+/// The work on a pool or volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobKind {
+pub enum Maintenance {
     /// Restore missing shards.
     Rebuild,
     /// Check every shard.
     Scrub,
 }
 
-impl JobKind {
+impl Maintenance {
     fn name(self) -> &'static str {
         match self {
             Self::Rebuild => "rebuild",
@@ -43,7 +43,7 @@ impl JobKind {
         }
     }
 
-    /// This job's part of a volume's report.
+    /// Its part of a volume's report.
     fn of(self, volume: &VolumeReport) -> &ProgressReport {
         match self {
             Self::Rebuild => &volume.rebuild,
@@ -51,7 +51,7 @@ impl JobKind {
         }
     }
 
-    /// This job of a volume in one line.
+    /// The work on a volume in one line.
     fn text(self, volume: &VolumeReport) -> String {
         match self {
             Self::Rebuild => rebuild_text(&volume.rebuild),
@@ -67,7 +67,7 @@ impl JobKind {
         }
     }
 
-    /// The request that starts the job in a server.
+    /// The request that starts the work in a server.
     fn request(self, volume: Option<String>, limit: u64) -> Request {
         match self {
             Self::Rebuild => Request::Rebuild { volume, limit },
@@ -102,13 +102,13 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the job.
+/// Runs the work.
 ///
 /// # Errors
-/// The job cannot be started or fails, a rebuild could not restore every shard, or a scrub could
+/// The work cannot be started or fails, a rebuild could not restore every shard, or a scrub could
 /// not check every shard. Shards that a scrub found damaged, and that are still missing, are no
 /// error: the volume goes on rebuilding them.
-pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
+pub fn run(kind: Maintenance, args: &Args) -> anyhow::Result<()> {
     let target = pool_or_volume(&args.target)?;
     let volume = target.volume;
     match Operator::find(&target.pool, volume.as_deref(), &args.nodes.fixed)? {
@@ -127,7 +127,7 @@ pub fn run(kind: JobKind, args: &Args) -> anyhow::Result<()> {
 }
 
 fn online(
-    kind: JobKind,
+    kind: Maintenance,
     args: &Args,
     volume: Option<&str>,
     server: &mut Client,
@@ -145,7 +145,7 @@ fn online(
 }
 
 fn offline(
-    kind: JobKind,
+    kind: Maintenance,
     args: &Args,
     volume: Option<&str>,
     running: &RunningPool,
@@ -223,9 +223,9 @@ fn check_whole(volume: &VolumeReport) -> anyhow::Result<()> {
     )
 }
 
-/// Shows a bar until the job has ended on all requested volumes, then prints one line for each.
+/// Shows a bar until the work has ended on all requested volumes, then prints one line for each.
 fn follow(
-    kind: JobKind,
+    kind: Maintenance,
     json: bool,
     volume: Option<&str>,
     mut query: impl FnMut() -> anyhow::Result<PoolReport>,
@@ -251,7 +251,7 @@ fn follow(
         std::thread::sleep(STEP);
     }
     bar.finish_and_clear();
-    // A job on one volume leaves no other out.
+    // Work on one volume leaves no other out.
     report.not_served = report.not_served.filter(|_| volume.is_none());
     let mut failed = 0;
     let volume_named = volume.is_some();
@@ -272,16 +272,16 @@ fn follow(
         print_line!("{words}");
     }
     // Nodes that are not up explain shards that could not be restored, so report them first.
-    if kind == JobKind::Rebuild {
+    if kind == Maintenance::Rebuild {
         report.volumes.iter().try_for_each(check_whole)?;
     }
     match (kind, failed) {
         (_, 0) => Ok(()),
-        (JobKind::Rebuild, _) => bail!(
+        (Maintenance::Rebuild, _) => bail!(
             "{} could not be restored: too many are missing, or there is no room",
             shards(failed)
         ),
-        (JobKind::Scrub, _) => bail!(
+        (Maintenance::Scrub, _) => bail!(
             "{} could not be checked: see `fieldstone status` for nodes that are away or full, \
              then scrub again",
             shards(failed)
@@ -291,7 +291,7 @@ fn follow(
 
 /// `not_served` is `None` if no node could list the pool's volumes.
 fn summary(
-    kind: JobKind,
+    kind: Maintenance,
     volume: &VolumeReport,
     not_served: Option<&[String]>,
 ) -> anyhow::Result<String> {

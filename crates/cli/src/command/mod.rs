@@ -6,7 +6,7 @@ pub mod code;
 pub mod crush;
 pub mod fpga;
 pub mod gpu;
-pub mod job;
+pub mod maintenance;
 pub mod node;
 pub mod nodes;
 pub mod pool;
@@ -22,7 +22,7 @@ pub mod volume;
 use clap::{Parser, Subcommand};
 use fieldstone_bench as bench;
 
-use self::job::JobKind;
+use self::maintenance::Maintenance;
 
 /// Protected block storage: erasure-coded or replicated volumes over NBD.
 #[derive(Parser, Debug)]
@@ -56,9 +56,9 @@ pub enum Command {
     /// Watch a running server.
     Top(top::Args),
     /// Restore missing shards.
-    Rebuild(job::Args),
+    Rebuild(maintenance::Args),
     /// Check every stored shard, and repair damaged ones.
-    Scrub(job::Args),
+    Scrub(maintenance::Args),
     /// Run seeded simulations of a pool: virtual time, and a network and disks with faults.
     Sim(sim::Args),
     /// Use the erasure codes on their own.
@@ -101,8 +101,8 @@ impl Command {
             Self::Node(args) => node::run(args),
             Self::Status(args) => status::run(args),
             Self::Top(args) => top::run(args),
-            Self::Rebuild(args) => job::run(JobKind::Rebuild, args),
-            Self::Scrub(args) => job::run(JobKind::Scrub, args),
+            Self::Rebuild(args) => maintenance::run(Maintenance::Rebuild, args),
+            Self::Scrub(args) => maintenance::run(Maintenance::Scrub, args),
             Self::Sim(args) => sim::run(args),
             Self::Code(command) => code::run(command),
             Self::Crush(command) => crush::run(command),
