@@ -23,6 +23,8 @@ CEPH_PLUGINS ?= $(firstword $(wildcard /usr/lib/*/ceph/erasure-code /usr/lib64/c
 CXX ?= g++
 # Seeds of the seeded world that `make test` runs.
 SEEDS ?= 0..2000
+# Options of `tests/run`: `--all` for every code and place of the nodes, `--long` for what takes minutes.
+SCENARIO_OPTIONS ?=
 # Seconds that `make fuzz` searches, per target.
 FUZZ_SECONDS ?= 300
 
@@ -157,8 +159,8 @@ simulate: test-build ## Seeds SEEDS (0..2000) of the seeded world, and some with
 	$(FIELDSTONE) sim --seeds 0..50 --code zigzag:2+2
 	$(FIELDSTONE) sim --seeds 0..50 --code clay:2+2
 
-scenarios: test-build ceph-plugin-for-tests ## Scenarios with real clients; `tests/run NAME …` runs some of them
-	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run
+scenarios: test-build ceph-plugin-for-tests ## Scenarios with real clients; `tests/run NAME …` runs some, SCENARIO_OPTIONS=--all more
+	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run $(SCENARIO_OPTIONS)
 
 # One case at a time: each makes a cluster. The long ones take some minutes each.
 test-ceph: test-build ceph-plugin-for-tests ## Scenarios with real Ceph clusters, the long ones too; asks apt for Ceph where it is missing

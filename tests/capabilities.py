@@ -108,4 +108,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, [Case(code, "processes") for code in ("copies:3", "rs:4+2")])
+main(scenario, [Case("rs:4+2", "processes")], more=[Case("copies:3", "processes")])

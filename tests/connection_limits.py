@@ -25,7 +25,7 @@ from device import noise
 from formats import HEADER, crc32c, reply, request
 from raw_nbd import BLOCK_STATUS, FLUSH, READ, WRITE, Client, dial
 from scenario import main
-from world import MIB, Case, Skip, check
+from world import EVERY_PLACE, MIB, Skip, check
 
 OPEN_FILES = 1024
 SILENT = 1200
@@ -423,4 +423,4 @@ def scenario(world, options):
 
 PARSER = argparse.ArgumentParser()
 PARSER.add_argument("--only", help="one of the attacks, for example stalled")
-main(scenario, [Case("rs:4+2", nodes) for nodes in ("inside", "processes")], PARSER, waits=True)
+main(scenario, EVERY_PLACE, PARSER, waits=True)

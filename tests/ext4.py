@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import noise
 from scenario import main
-from world import EVERY_CASE, MIB, check, need, run
+from world import COPIES_INSIDE, EVERY_CASE, MIB, check, need, run
 
 
 def make_tree(folder):
@@ -65,4 +65,4 @@ def scenario(world):
     check(not extra, f"files that were not put there: {extra}")
 
 
-main(scenario, EVERY_CASE)
+main(scenario, COPIES_INSIDE, more=EVERY_CASE)

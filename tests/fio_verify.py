@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from scenario import main
-from world import EVERY_CASE, check, need, run
+from world import COPIES_APART, EVERY_CASE, check, need, run
 
 COMMON = ["--ioengine=nbd", "--verify=crc32c", "--verify_fatal=1", "--group_reporting"]
 
@@ -54,4 +54,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, EVERY_CASE)
+main(scenario, COPIES_APART, more=EVERY_CASE)

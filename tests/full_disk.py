@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import check_fill, fill
 from scenario import main
-from world import EVERY_CASE, MIB, Skip, check
+from world import COPIES_INSIDE, EVERY_CASE, MIB, Skip, check
 
 SIZE = 48 * MIB
 # Written before the disk is filled; the rest finds no room on it.
@@ -68,4 +68,4 @@ def scenario(world):
         subprocess.run(["umount", "-l", disk], check=False)
 
 
-main(scenario, [case for case in EVERY_CASE if case.node_count > 2])
+main(scenario, COPIES_INSIDE, more=EVERY_CASE)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from disks import MNT_DETACH, own_mounts
 from scenario import main
-from world import FIELDSTONE, LIBC, MIB, Case, Process, Skip, check, refused
+from world import EVERY_PLACE, FIELDSTONE, LIBC, MIB, Process, Skip, check, refused
 
 HUNG, LOST = 1, 2
 # What a start may take: the bound on folders that do not answer, and some for the rest.
@@ -164,4 +164,4 @@ def scenario(world):
         replacing_another(pool)
 
 
-main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")], waits=True)
+main(scenario, EVERY_PLACE, waits=True)

@@ -26,7 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect
 from ledger import BLOCK, Ledger
 from scenario import main
-from world import ENVIRONMENT, EVERY_CASE, MIB, check, need
+from world import COPIES_INSIDE, ENVIRONMENT, EVERY_CASE, MIB, check, need
 
 LEDGER_BYTES = 48 * MIB
 
@@ -121,4 +121,4 @@ def scenario(world, options):
 parser = argparse.ArgumentParser()
 parser.add_argument("--rounds", type=int, default=5)
 parser.add_argument("--seed", type=int, default=1)
-main(scenario, EVERY_CASE, parser)
+main(scenario, COPIES_INSIDE, parser, more=EVERY_CASE)

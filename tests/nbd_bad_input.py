@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from scenario import main
-from world import EVERY_CODE, MIB, Failure, check
+from world import EVERY_CODE, MIB, ONE_CASE, Failure, check
 
 OPTION_MAGIC, REQUEST_MAGIC = b"IHAVEOPT", 0x25609513
 OPT_EXPORT_NAME, OPT_LIST, OPT_GO, OPT_STRUCTURED = 1, 3, 7, 8
@@ -143,4 +143,4 @@ def scenario(world):
         link.close()
 
 
-main(scenario, EVERY_CODE)
+main(scenario, ONE_CASE, more=EVERY_CODE)

@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, error_of, extents, nbd, noise
 from scenario import main
-from world import EVERY_CASE, MIB, check, need, run
+from world import COPIES_INSIDE, EVERY_CASE, MIB, check, need, run
 
 SIZE = 128 * MIB
 DATA, HOLE_ZERO, ZERO = 0, 3, 2
@@ -203,4 +203,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, EVERY_CASE)
+main(scenario, COPIES_INSIDE, more=EVERY_CASE)

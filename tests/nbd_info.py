@@ -8,7 +8,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from scenario import main
-from world import EVERY_CASE, MIB, Server, check, need, run
+from world import EVERY_CASE, MIB, ONE_CASE, Server, check, need, run
 
 
 def info(*arguments):
@@ -66,4 +66,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, EVERY_CASE)
+main(scenario, ONE_CASE, more=EVERY_CASE)

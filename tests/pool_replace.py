@@ -10,7 +10,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import check_fill, fill
 from scenario import main
-from world import EVERY_CASE, MIB, Case, check, fieldstone, refused, wait_until
+from world import COPIES_APART, EVERY_CASE, MIB, Case, check, fieldstone, refused, wait_until
 
 SIZE = 32 * MIB
 TWO_LOOKS_SECONDS = 5
@@ -190,4 +190,4 @@ def scenario(world):
         by_itself(pool)
 
 
-main(scenario, EVERY_CASE, waits=True)
+main(scenario, COPIES_APART, waits=True, more=EVERY_CASE)

@@ -8,7 +8,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import noise
 from scenario import main
-from world import EVERY_CASE, MIB, check, need, run
+from world import COPIES_APART, EVERY_CASE, MIB, check, need, run
 
 SIZE = 128 * MIB
 
@@ -86,4 +86,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, EVERY_CASE)
+main(scenario, COPIES_APART, more=EVERY_CASE)

@@ -9,7 +9,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import check_fill, fill
 from scenario import main
-from world import EVERY_CASE, MIB, check, fieldstone, wait_until
+from world import COPIES_INSIDE, EVERY_CASE, MIB, check, fieldstone, wait_until
 
 SIZE = 96 * MIB
 
@@ -85,4 +85,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, EVERY_CASE)
+main(scenario, COPIES_INSIDE, more=EVERY_CASE)

@@ -9,7 +9,19 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, error_of, noise
 from scenario import main
-from world import EVERY_CASE, FIELDSTONE, MIB, Case, check, fieldstone, need, refused, run, wait_until
+from world import (
+    COPIES_APART,
+    EVERY_CASE,
+    FIELDSTONE,
+    MIB,
+    Case,
+    check,
+    fieldstone,
+    need,
+    refused,
+    run,
+    wait_until,
+)
 
 
 def command_line(world, pool):
@@ -131,4 +143,4 @@ def scenario(world):
         permissions(world)
 
 
-main(scenario, EVERY_CASE, waits=True)
+main(scenario, COPIES_APART, waits=True, more=EVERY_CASE)

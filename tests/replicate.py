@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from kill_nodes import load
 from ledger import BLOCK, Ledger
 from scenario import main
-from world import MIB, Case, check, fieldstone, wait_until
+from world import COPIES_INSIDE, EVERY_CASE, MIB, check, fieldstone, wait_until
 
 SIZE = 48 * MIB
 WAYS = ("ring", "tree", "primary")
@@ -210,13 +210,4 @@ def scenario(world):
 
 
 if __name__ == "__main__":
-    main(
-        scenario,
-        [
-            Case("copies:3", "processes"),
-            Case("rs:4+2", "processes"),
-            Case("copies:3", "inside"),
-            Case("rs:4+2", "inside"),
-        ],
-        waits=True,
-    )
+    main(scenario, COPIES_INSIDE, waits=True, more=EVERY_CASE)

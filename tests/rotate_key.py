@@ -20,7 +20,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from formats import READ, capability, reply, request
 from ledger import BLOCK, Ledger
 from scenario import main
-from world import ENVIRONMENT, FIELDSTONE, MIB, Case, Process, check, fieldstone, need, refused, wait_until
+from world import (
+    COPIES_APART,
+    ENVIRONMENT,
+    FIELDSTONE,
+    MIB,
+    Case,
+    Process,
+    check,
+    fieldstone,
+    need,
+    refused,
+    wait_until,
+)
 
 SIZE = 32 * MIB
 # Operations and replies of the wire, and why capabilities are refused.
@@ -257,4 +269,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, [Case("rs:4+2", "processes"), Case("rs:4+2", "inside"), Case("copies:3", "processes")])
+main(scenario, COPIES_APART, more=[Case("rs:4+2", "processes")])

@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import BLOCK, connect, noise
 from scenario import main
-from world import EVERY_CASE, MIB, check, fieldstone
+from world import COPIES_APART, EVERY_CASE, MIB, check, fieldstone
 
 SIZE = 64 * MIB
 STEP = 4 * MIB
@@ -146,4 +146,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, EVERY_CASE)
+main(scenario, COPIES_APART, more=EVERY_CASE)

@@ -11,6 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from scenario import main
 from world import (
+    EVERY_PLACE,
     FIELDSTONE,
     MIB,
     Case,
@@ -153,4 +154,4 @@ def scenario(world):
 
 
 if __name__ == "__main__":
-    main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")], waits=True)
+    main(scenario, EVERY_PLACE, waits=True)

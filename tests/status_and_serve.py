@@ -11,7 +11,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from scenario import main
-from world import FIELDSTONE, MIB, Case, check, fieldstone, refused, wait_until
+from world import EVERY_PLACE, FIELDSTONE, MIB, check, fieldstone, refused, wait_until
 
 ROUNDS = 20
 # What a server's end may take: requests in flight, the volumes' own patience, and some for the rest.
@@ -169,4 +169,4 @@ def scenario(world):
     ends(world, pool)
 
 
-main(scenario, [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")], waits=True)
+main(scenario, EVERY_PLACE, waits=True)

@@ -12,7 +12,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, noise
 from scenario import main
-from world import EVERY_CASE, FIELDSTONE, MIB, check, fieldstone
+from world import COPIES_INSIDE, EVERY_CASE, FIELDSTONE, MIB, check, fieldstone
 
 
 def listed(pool):
@@ -153,4 +153,4 @@ def scenario(world):
     server.stop()
 
 
-main(scenario, EVERY_CASE, waits=True)
+main(scenario, COPIES_INSIDE, waits=True, more=EVERY_CASE)

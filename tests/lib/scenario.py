@@ -46,14 +46,15 @@ def _time_is_up(*_):
     raise Failure("the time limit of the case is reached")
 
 
-def main(run, cases, parser=None, waits=False, computes=False, long=()):
+def main(run, cases, parser=None, waits=False, computes=False, more=(), long=()):
     """Runs the script's cases; `parser` adds options, which `run` then gets as second argument.
 
     `waits`: the cases use a CPU for less than a third of their time; the rest they wait, for time
     limits of the program for example. `tests/run` then runs them in addition to others.
     `computes`: they use more than a CPU nearly all the time, against time limits. They take the
-    places of two others. `long` are cases that run only when they are named, or with
-    `tests/run --long`.
+    places of two others. `more`: those that are not in `cases` have other codes and places, and
+    run only when they are named, or with `tests/run --all`; world.py has the rule. `long` are
+    cases that run only when they are named, or with `tests/run --long`.
     """
     scenario = pathlib.Path(sys.argv[0]).stem
     given = parser is not None
@@ -63,8 +64,11 @@ def main(run, cases, parser=None, waits=False, computes=False, long=()):
     options = parser.parse_args()
     if options.list:
         mark = " waits" if waits else " computes" if computes else ""
-        listed = [f"{case}{mark}" for case in cases] + [f"{case}{mark} long" for case in long]
-        print("\n".join(listed))
+        known = [str(case) for case in cases]
+        others = [case for case in more if str(case) not in known]
+        for group, kind in ((cases, ""), (others, " more"), (long, " long")):
+            for case in group:
+                print(f"{case}{mark}{kind}")
         return
     # The runner says so first and kills later: time to keep the evidence and end the servers.
     signal.signal(signal.SIGTERM, _time_is_up)

@@ -167,11 +167,18 @@ class Case:
         return 3.0 if self.code.startswith("copies") else 1.5
 
 
-EVERY_CASE = [
-    Case(code, nodes) for code in ("copies:3", "rs:4+2") for nodes in ("inside", "processes")
-]
-EVERY_CODE = [Case(code, "inside") for code in ("copies:3", "rs:4+2")]
+# Which cases of a script `make test` runs; `tests/run --all` runs the others too (`more` of `main`):
+# - If neither the code nor the place of the nodes matters to what the script shows, one case.
+# - If one of the two matters, a case for each code, or for each place.
+# - If both matter, two cases, in which each code and each place occurs: COPIES_INSIDE, or
+#   COPIES_APART in other scripts. So each pair of a code and a place occurs in several scripts.
+# - If the script has steps for certain codes or places only, cases in which each step occurs.
 ONE_CASE = [Case("rs:4+2", "inside")]
+EVERY_CODE = [Case("copies:3", "inside"), Case("rs:4+2", "inside")]
+EVERY_PLACE = [Case("rs:4+2", "inside"), Case("rs:4+2", "processes")]
+COPIES_INSIDE = [Case("copies:3", "inside"), Case("rs:4+2", "processes")]
+COPIES_APART = [Case("copies:3", "processes"), Case("rs:4+2", "inside")]
+EVERY_CASE = COPIES_INSIDE + COPIES_APART
 
 
 class Process:
