@@ -21,8 +21,9 @@ CEPH_VERSION ?= $(shell ceph --version 2>/dev/null | sed -n 's/^ceph version \([
 CEPH_PLUGINS ?= $(firstword $(wildcard /usr/lib/*/ceph/erasure-code /usr/lib64/ceph/erasure-code) \
 	$(PREFIX)/lib/ceph/erasure-code)
 CXX ?= g++
-# Seeds of the seeded world that `make test` runs.
-SEEDS ?= 0..2000
+# Seeds of the seeded world that `make test` runs, and those for each regenerating code.
+SEEDS ?= 0..1000
+CODE_SEEDS ?= 0..25
 # Options of `tests/run`: `--all` for every code and place of the nodes, `--long` for what takes minutes.
 SCENARIO_OPTIONS ?=
 # Seconds that `make fuzz` searches, per target.
@@ -46,7 +47,7 @@ build: ## The release build; with the FPGA device if `make hdl-tools` was run
 # In this order, so that what is wrong shows as early as it can.
 STAGES = tools lint unit rtl bindings simulate scenarios
 
-test: ## Every test: style, unit tests, 2,000 seeds, and scenarios with real clients
+test: ## Every test: style, unit tests, 1,000 seeds, and scenarios with real clients
 	@$(foreach stage,$(STAGES),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
 		echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
 
@@ -152,12 +153,12 @@ define install-library
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/$(2).pc
 endef
 
-simulate: test-build ## Seeds SEEDS (0..2000) of the seeded world, and some with regenerating codes
+simulate: test-build ## Seeds SEEDS (0..1000) of the seeded world, and CODE_SEEDS with regenerating codes
 	$(FIELDSTONE) sim --seeds $(SEEDS)
-	$(FIELDSTONE) sim --seeds 0..50 --code zigzag:4+2
-	$(FIELDSTONE) sim --seeds 0..50 --code clay:4+2
-	$(FIELDSTONE) sim --seeds 0..50 --code zigzag:2+2
-	$(FIELDSTONE) sim --seeds 0..50 --code clay:2+2
+	$(FIELDSTONE) sim --seeds $(CODE_SEEDS) --code zigzag:4+2
+	$(FIELDSTONE) sim --seeds $(CODE_SEEDS) --code clay:4+2
+	$(FIELDSTONE) sim --seeds $(CODE_SEEDS) --code zigzag:2+2
+	$(FIELDSTONE) sim --seeds $(CODE_SEEDS) --code clay:2+2
 
 scenarios: test-build ceph-plugin-for-tests ## Scenarios with real clients; `tests/run NAME …` runs some, SCENARIO_OPTIONS=--all more
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run $(SCENARIO_OPTIONS)
