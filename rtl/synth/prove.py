@@ -6,6 +6,8 @@ bounded number of cycles, or proved without a bound by induction; those without 
 inputs. The lines of proofs.toml say which.
 """
 
+import concurrent.futures
+import os
 import pathlib
 import subprocess
 import sys
@@ -38,32 +40,39 @@ def script(proof):
     ]
 
 
+def prove(proof):
+    """Returns whether the properties hold, and the text that says so."""
+    started = time.monotonic()
+    program = (
+        "import sys\nfrom pyosys import libyosys as ys\ndesign = ys.Design()\n"
+        "for line in sys.stdin:\n    ys.run_pass(line.strip(), design)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input="\n".join(script(proof)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+    )
+    seconds = time.monotonic() - started
+    bound = f"{proof['cycles']} cycles from reset" if "cycles" in proof else "all inputs"
+    found = "SAT proof finished"
+    if proof.get("unbounded"):
+        bound, found = "without a bound", "Induction step proven: SUCCESS!"
+    if done.returncode == 0 and found in done.stdout:
+        return True, f"proved   {proof['top']}: {bound} ({seconds:.1f} s)"
+    return False, f"FAILED   {proof['top']}: {bound}\n{done.stdout[-3000:]}"
+
+
 def main():
+    proofs = tomllib.loads((HERE / "proofs.toml").read_text())["proof"]
     failed = 0
-    for proof in tomllib.loads((HERE / "proofs.toml").read_text())["proof"]:
-        started = time.monotonic()
-        program = (
-            "import sys\nfrom pyosys import libyosys as ys\ndesign = ys.Design()\n"
-            "for line in sys.stdin:\n    ys.run_pass(line.strip(), design)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            input="\n".join(script(proof)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-        )
-        seconds = time.monotonic() - started
-        bound = f"{proof['cycles']} cycles from reset" if "cycles" in proof else "all inputs"
-        found = "SAT proof finished"
-        if proof.get("unbounded"):
-            bound, found = "without a bound", "Induction step proven: SUCCESS!"
-        if done.returncode == 0 and found in done.stdout:
-            print(f"proved   {proof['top']}: {bound} ({seconds:.1f} s)", flush=True)
-        else:
-            print(f"FAILED   {proof['top']}: {bound}\n{done.stdout[-3000:]}", flush=True)
-            failed += 1
+    # Each proof keeps one CPU busy.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for holds, text in pool.map(prove, proofs):
+            print(text, flush=True)
+            failed += not holds
     sys.exit(1 if failed else 0)
 
 
