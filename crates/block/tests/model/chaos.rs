@@ -68,9 +68,11 @@ pub struct Chaos {
     pub seen: Vec<(Op, u64, u32)>,
 }
 
-/// The tags in written data; a tag is four bytes and not zero.
+/// The tags in written data; a tag is four bytes and not zero. Cells repeat their tags.
 fn tags(data: &[u8]) -> HashSet<u32> {
-    data.chunks_exact(4).map(|tag| u32::from_le_bytes(tag.try_into().unwrap())).collect()
+    let mut tags: Vec<&[u8]> = data.chunks_exact(4).collect();
+    tags.dedup();
+    tags.into_iter().map(|tag| u32::from_le_bytes(tag.try_into().unwrap())).collect()
 }
 
 fn flat(pieces: &[Piece]) -> Vec<u8> {

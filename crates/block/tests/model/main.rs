@@ -27,7 +27,7 @@ use harness::{Harness, Shape};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-const SEEDS: u64 = 1500;
+const SEEDS: u64 = 750;
 const BLOCKS: Wants = Wants { blocks: true, streams: false, lines: false };
 const LINES: Wants = Wants { blocks: false, streams: false, lines: true };
 const STREAMS: Wants = Wants { blocks: false, streams: true, lines: false };

@@ -71,7 +71,7 @@ fn check_write_cache(
     }
     assert!(stack.unwritten().is_none(), "seed {seed}: {:?}", stack.unwritten());
     if let Ok(Payload::Data(pieces)) = out.pop().unwrap().result {
-        let seen: Vec<u8> = pieces.iter().flat_map(bytes_of).collect();
+        let seen: Vec<u8> = pieces.iter().map(bytes_of).collect::<Vec<_>>().concat();
         assert!(seen == stack.store_mut().content(), "seed {seed}: not all was written out");
     }
     stack
