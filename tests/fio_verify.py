@@ -27,7 +27,7 @@ def scenario(world):
     uri = f"--uri={server.uri('v')}"
 
     # Each job has a region of its own: what it verifies is what it wrote.
-    jobs = ["--numjobs=3", "--size=48M", "--offset_increment=64M"]
+    jobs = ["--numjobs=3", "--size=24M", "--offset_increment=64M"]
     fio(world, "random", uri, *jobs, "--rw=randwrite", "--bs=4k", "--iodepth=16")
     fio(world, "mixed", uri, *jobs, "--rw=randrw", "--bsrange=4k-128k", "--iodepth=8")
     fio(world, "sequential", uri, *jobs, "--rw=write", "--bs=1M", "--iodepth=4")
@@ -36,7 +36,7 @@ def scenario(world):
     # Verified a while after it was written, with flushes in between.
     fio(
         world, "flushes", uri, *jobs, "--rw=randwrite", "--bs=16k", "--iodepth=8", "--fsync=64",
-        "--verify_backlog=256", "--number_ios=1500",
+        "--verify_backlog=256", "--number_ios=1000",
     )
     # Every block is trimmed, written and verified, beside jobs that read and write.
     fio(world, "trims", uri, *jobs, "--rw=randtrimwrite", "--bs=16k", "--iodepth=8")

@@ -15,6 +15,8 @@ from world import COPIES_INSIDE, EVERY_CASE, MIB, check, fieldstone, wait_until
 
 SIZE = 48 * MIB
 WAYS = ("ring", "tree", "primary")
+# How often nodes fail under each way, and while nodes make the parity.
+TURNS = 2
 
 
 def passed_on(pool):
@@ -49,7 +51,7 @@ def processes(world, way, rng):
     load(ledger, server.uri("v"), 1)()
     check_shown(pool, way)
     check_bytes(pool, server, ledger)
-    for turn in range(3):
+    for turn in range(TURNS):
         # One node of the journal is stalled in the middle of writes, another one is killed.
         journal = pool.volume_status("v")["journal_nodes"]
         stalled, killed = rng.sample(journal, 2)
@@ -127,7 +129,7 @@ def streams(world, rng):
     load(ledger, server.uri("v"), 1)()
     check(pool.volume_status("v")["encode"] == "stream", "status does not name the way")
     check_parity(pool, server, ledger)
-    for turn in range(3):
+    for turn in range(TURNS):
         if world.case.nodes == "processes":
             stalled, killed = rng.sample(range(world.case.node_count), 2)
             finish = load(ledger, server.uri("v"), 6)
