@@ -54,7 +54,6 @@ struct Entry {
 impl Entry {
     /// True if assertions are checked.
     fn is_checked(&self) -> bool {
-        let is_debug = || env::var("PROFILE").is_ok_and(|profile| profile == "debug");
         self.coverage || (self.debug_assertions && is_debug())
     }
 }
@@ -71,14 +70,28 @@ enum Parameter {
 pub fn unit() {
     println!("cargo:rerun-if-changed=build.rs");
     if env::var_os("CARGO_FEATURE_VERILATOR").is_some() {
-        or_exit(designs("tb/designs.toml"));
+        // To optimize a design well takes twice as long, and a bench of the tests is then faster by
+        // a fifth only.
+        let opt_level = if is_debug() { 1 } else { DEVICE_OPT_LEVEL };
+        or_exit(designs_with("tb/designs.toml".as_ref(), opt_level));
     }
 }
+
+/// True if the profile of the build is for tests.
+fn is_debug() -> bool {
+    env::var("PROFILE").is_ok_and(|profile| profile == "debug")
+}
+
+/// How much of the C++ compiler's work a design gets that runs in programs.
+const DEVICE_OPT_LEVEL: u32 = 2;
 
 /// Builds every design of the list, and links the libraries into the crate of the calling build
 /// script. Writes `designs.rs`, with one static per design, to the crate's output folder.
 pub fn designs(list: impl AsRef<Path>) -> Result<(), BuildError> {
-    let path = list.as_ref();
+    designs_with(list.as_ref(), DEVICE_OPT_LEVEL)
+}
+
+fn designs_with(path: &Path, opt_level: u32) -> Result<(), BuildError> {
     println!("cargo:rerun-if-changed={}", path.display());
     let list: List = toml::from_str(&read(path)?)
         .map_err(|error| BuildError::List { path: path.to_owned(), error: error.to_string() })?;
@@ -92,16 +105,23 @@ pub fn designs(list: impl AsRef<Path>) -> Result<(), BuildError> {
     }
     let verilator = Verilator::find()?;
     for entry in &list.design {
-        verilator.build(entry, folder, &out)?;
+        verilator.build(entry, folder, &out, opt_level)?;
     }
     Ok(())
 }
 
 impl Verilator {
-    fn build(&self, entry: &Entry, folder: &Path, out: &Path) -> Result<(), BuildError> {
+    fn build(
+        &self,
+        entry: &Entry,
+        folder: &Path,
+        out: &Path,
+        opt_level: u32,
+    ) -> Result<(), BuildError> {
         let files: Vec<PathBuf> = entry.files.iter().map(|file| folder.join(file)).collect();
         let mut hasher = DefaultHasher::new();
         entry.hash(&mut hasher);
+        opt_level.hash(&mut hasher);
         let version = self.version_file();
         println!("cargo:rerun-if-changed={}", version.display());
         read(&version)?.hash(&mut hasher);
@@ -125,7 +145,7 @@ impl Verilator {
         let header_path = work.join(format!("{prefix}.h"));
         let shim = shim(entry, &prefix, &ports(&read(&header_path)?));
         write(&work.join("shim.cpp"), &shim)?;
-        self.compile(&entry.name, &work, &library)?;
+        self.compile(&entry.name, &work, &library, opt_level)?;
         write(&stamp_file, &stamp)
     }
 
@@ -161,7 +181,13 @@ impl Verilator {
 
     /// Compiles Verilator's output for one design. The files `…__Slow.cpp`, nearly half of it, have
     /// what is executed once, at the start or when waves begin. They are not optimized.
-    fn compile(&self, name: &str, work: &Path, library: &str) -> Result<(), BuildError> {
+    fn compile(
+        &self,
+        name: &str,
+        work: &Path,
+        library: &str,
+        opt_level: u32,
+    ) -> Result<(), BuildError> {
         let list = |error| BuildError::File { path: work.to_owned(), error };
         let (mut slow, mut fast) = (Vec::new(), Vec::new());
         for file in fs::read_dir(work).map_err(list)? {
@@ -177,6 +203,7 @@ impl Verilator {
         add_batches(build.include(work).opt_level(0), slow, work, "slow")?;
         let objects = build.try_compile_intermediates().map_err(failed)?;
         let mut build = self.compiler();
+        build.opt_level(opt_level);
         add_batches(build.include(work).objects(objects), fast, work, "fast")?;
         build.try_compile(library).map_err(failed)
     }
