@@ -216,7 +216,8 @@ async fn move_journal(ctx: Ctx) {
                     if refuses && !std::mem::replace(&mut reported, true) {
                         ctx.with(|core| {
                             let why = core.why_no_journal();
-                            tracing::warn!(volume = %core.shape.name(), "{why}: writes are refused");
+                            let name = core.shape.name();
+                            tracing::warn!(volume = %name, "{why}: writes are refused");
                         });
                     }
                 }

@@ -177,8 +177,8 @@ impl Node {
 }
 
 impl NodeSlots {
-    /// The node answered the request `tag`, and reported its free slots. True if the volume may take
-    /// more of them than before.
+    /// The node answered the request `tag`, and reported its free slots. True if the volume may
+    /// take more of them than before.
     pub fn answered(&mut self, tag: Tag, reported: u32) -> bool {
         if self.asked == Some(tag) {
             (self.asked, self.given_up) = (None, 0);

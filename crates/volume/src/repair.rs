@@ -2,8 +2,8 @@
 //!
 //! The three parts meet in these rules:
 //! - A shard that a read or a scrub finds bad leaves its segment at once, and is noted in two
-//!   places: [`Scrub`] counts it for the operator, [`Damage`] knows where the bad copy lies. Of each
-//!   shard the operator hears once, however often it is read.
+//!   places: [`Scrub`] counts it for the operator, [`Damage`] knows where the bad copy lies. The
+//!   operator hears of each shard once, however often it is read.
 //! - Once a segment is sealed, only [`Rebuild`] makes its shards again, and only after that does
 //!   the volume delete the bad copy.
 //! - At most one rebuild and one scrub run. A scrub ends after the rebuild of what it found.

@@ -65,8 +65,8 @@ pub struct Reservation {
     pub growth_refused: Option<String>,
 }
 
-/// A change of the reservation: the volume asks nodes for more slots, or gives some back. One change
-/// ends before the next begins.
+/// A change of the reservation: the volume asks nodes for more slots, or gives some back. One
+/// change ends before the next begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Change {
     /// None is under way.

@@ -1,9 +1,7 @@
 //! Whole stripes: the functions of `stripe` give the results of the maps and plans, for any code,
 //! any loss and any write. Their errors name shards.
 
-mod common;
-
-use common::{any_code, code, encode, patterns, random_stripe, slices};
+use crate::common::{any_code, code, encode, patterns, random_stripe, slices};
 use fieldstone_codes::{Code, CodeError, StripeError, Verdict, stripe};
 use proptest::prelude::*;
 use rand::seq::SliceRandom;

@@ -1,8 +1,6 @@
 //! Compares with Ceph's plugins bit for bit: 72 vectors, in `tests/data/ceph.*`.
 
-mod common;
-
-use common::{check_repair, code, encode, patterns, slices};
+use crate::common::{check_repair, code, encode, patterns, slices};
 use fieldstone_codes::Profile;
 use fieldstone_gf::WordField;
 use serde_json::Value;
@@ -14,8 +12,8 @@ struct Vector {
 }
 
 fn vectors() -> Vec<Vector> {
-    let json: Value = serde_json::from_str(include_str!("data/ceph.json")).expect("JSON");
-    let mut rest = &include_bytes!("data/ceph.bin")[..];
+    let json: Value = serde_json::from_str(include_str!("../data/ceph.json")).expect("JSON");
+    let mut rest = &include_bytes!("../data/ceph.bin")[..];
     let list = json["vectors"].as_array().expect("a list").iter();
     let vectors = list.map(|json| {
         let name = json["code"].as_str().expect("a name");
@@ -64,7 +62,7 @@ fn matrices_are_those_of_the_libraries() {
 
 #[test]
 fn the_cheapest_elements_are_those_of_cauchy_good() {
-    let json: Value = serde_json::from_str(include_str!("data/ceph.json")).expect("JSON");
+    let json: Value = serde_json::from_str(include_str!("../data/ceph.json")).expect("JSON");
     let row: Vec<u64> =
         json["cheapest"].as_array().expect("a list").iter().map(|x| x.as_u64().unwrap()).collect();
     assert_eq!(row.len(), 255);

@@ -1,8 +1,5 @@
 //! Functions that the tests of codes share: stripes, execution of plans, patterns of losses.
 
-// No test program uses all of this.
-#![allow(dead_code)]
-
 use fieldstone_codes::{Code, Profile, RepairPlan};
 use fieldstone_gf::LinearMap;
 use proptest::prelude::{Strategy, prop, prop_oneof};

@@ -1,11 +1,11 @@
 //! Every code against its definition. For any loss, the plan returns exactly the encoder's shards.
 //! An update gives the parities of encoding anew. The check finds a wrong shard.
 
-mod common;
-
 use std::ops::Range;
 
-use common::{any_code, check_repair, code, encode, execute, patterns, random_stripe, slices};
+use crate::common::{
+    any_code, check_repair, code, encode, execute, patterns, random_stripe, slices,
+};
 use fieldstone_codes::{
     Code, CodeError, Layout, MAX_CACHED_PLANS, Profile, ShardRead, Verdict, locate, verify,
 };
@@ -406,7 +406,7 @@ fn impossible_updates_say_why() {
         assert!(message(0, elements).contains("has elements 0..8"));
     }
     // Words are updated as a whole, because their bits have no bytes of their own.
-    assert!(common::code("jerasure-van:4+2,w=16").delta(0, 0..1).is_err());
+    assert!(crate::common::code("jerasure-van:4+2,w=16").delta(0, 0..1).is_err());
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Clay codes: one lost shard, of either kind, is rebuilt from 1/q of each of d helpers.
 
-mod common;
-
-use common::{check_repair, code, random_stripe};
+use crate::common::{check_repair, code, random_stripe};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -87,7 +85,7 @@ fn with_as_many_helpers_as_data_shards_it_is_the_code_inside() {
         let (clay, inside) = (code(clay), code(inside));
         assert_eq!(clay.elements(), 1);
         let shards = random_stripe(&*clay, 33, &mut rng);
-        let expected = common::encode(&*inside, &common::slices(&shards[..clay.k()]));
+        let expected = crate::common::encode(&*inside, &crate::common::slices(&shards[..clay.k()]));
         assert_eq!(shards[clay.k()..], expected);
         for lost in 0..shards.len() {
             let available: Vec<usize> = (0..shards.len()).filter(|&shard| shard != lost).collect();

@@ -1,15 +1,13 @@
 //! Zigzag codes: exactly the paper's tables, and no more reads than the construction promises.
 
-mod common;
-
-use common::{check_repair, code, encode, random_stripe, slices};
+use crate::common::{check_repair, code, encode, random_stripe, slices};
 use fieldstone_gf::{LinearMap, Source};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
 fn paper() -> Value {
-    serde_json::from_str(include_str!("data/zigzag-648.json")).expect("the tables are JSON")
+    serde_json::from_str(include_str!("../data/zigzag-648.json")).expect("the tables are JSON")
 }
 
 /// Number of a shard of the paper: D1..D4, P1, P2.
