@@ -30,7 +30,8 @@ SCENARIO_OPTIONS ?=
 FUZZ_SECONDS ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test-build test tools hdl-tools rtl lint unit bindings install-codes install-block \
+.PHONY: help quickstart build test-build unit-build test tools hdl-tools rtl lint unit bindings \
+	install-codes install-block \
 	ceph-plugin install-ceph-plugin ceph-plugin-harness ceph-plugin-for-tests \
 	bench-ceph-plugin simulate scenarios \
 	test-ceph bench fuzz-smoke fuzz clean
@@ -44,16 +45,28 @@ quickstart: build ## From nothing to a protected block device, in one page; need
 build: ## The release build; with the FPGA device if `make hdl-tools` was run
 	$(CARGO) build --profile $(PROFILE) --locked -p fieldstone $(FEATURES)
 
-# In this order, so that what is wrong shows as early as it can. The tools come first: meanwhile
-# `lint`, which needs none of them, has the CPUs.
-STAGES = unit rtl bindings simulate scenarios
+# Runs the stages $(1), one after the other, each with its time at the end.
+stages = @$(foreach stage,$(1),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
+	echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
 
+# Runs the stage $(1), and the stage $(2) with the CPU time that $(1) leaves. The output of $(2)
+# comes at the end.
+define together
+	@begun=$$(date +%s); log=$$(mktemp); \
+	nice $(MAKE) --no-print-directory $(2) >$$log 2>&1 & second=$$!; \
+	$(MAKE) --no-print-directory $(1); result=$$?; \
+	wait $$second || result=$$?; cat $$log; rm $$log; \
+	[ $$result = 0 ] && echo "$(1), $(2): $$(($$(date +%s) - begun)) s"
+endef
+
+# What is wrong shows as early as it can. `lint` needs none of the tools, whose installation mostly
+# waits for the network. The tests of `unit` leave a quarter of two CPUs idle. `rtl` begins with
+# proofs, so cargo is free when `unit` asks it.
 test: ## Every test: style, unit tests, 1,000 seeds, and scenarios with real clients
-	@begun=$$(date +%s); $(MAKE) --no-print-directory tools & tools=$$!; \
-		$(MAKE) --no-print-directory lint; lint=$$?; wait $$tools && [ $$lint = 0 ] && \
-		echo "tools, lint: $$(($$(date +%s) - begun)) s"
-	@$(foreach stage,$(STAGES),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
-		echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
+	$(call together,lint,tools)
+	$(call stages,unit-build)
+	$(call together,unit,rtl)
+	$(call stages,bindings simulate scenarios)
 
 # Everything that tests run, with one choice of packages and features, so that dependencies are
 # compiled once.
@@ -80,9 +93,11 @@ lint: ## Formatting, lengths of lines, links of documents, and lints, denied
 	$(PYTHON) tests/check-links
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# The first step also builds the C libraries, which cargo does not build for their tests.
-unit: ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
+# This also builds the C libraries, which cargo does not build for their tests.
+unit-build:
 	$(BUILD_TESTS)
+
+unit: unit-build ## Unit and property tests of all crates, and a bounded smoke run of the fuzz targets' bodies
 	FIELDSTONE_LIBRARIES=$(abspath $(TARGET))/debug $(CARGO) test --workspace --locked $(FEATURES)
 
 rtl: ## Proofs, lint, test benches and line coverage of the RTL; skipped without Verilator
