@@ -1,16 +1,17 @@
-//! What the volume has committed to its nodes: the root, and the numbers that never come back.
+//! What the volume has committed to its nodes: the root, and the numbers of roots and journals,
+//! which only rise.
 //!
 //! # Invariants
-//! - The root is the last one that enough nodes have taken (`nodes_needed`). So everything that it
-//!   names must stay on the nodes until they have taken the next one. There is none before an
-//!   opening or an inspection has found one.
-//! - Nodes take only higher versions of a root. So each root that the volume puts on nodes has a
-//!   higher version than all before it, also than roots that too few nodes took, and than those
-//!   that joining nodes report.
-//! - A generation of the journal is begun once. One that failed on the way may have left rings on
-//!   nodes, and its number must not name another journal.
-//! - Whoever replaces the root or moves the journal holds the lock. So no root is built from one
-//!   that another task is about to replace.
+//! - The root is the last one that enough nodes have taken (`nodes_needed`), or the one that an
+//!   inspection has found. Everything that it names must stay on the nodes until they have taken
+//!   the next one. An opening has none until nodes have taken its own.
+//! - Each root that the volume puts on nodes has a higher version than the roots that its nodes
+//!   reported and those that this attempt to open the volume has put there. Nodes compare the epoch
+//!   first.
+//! - The volume begins no generation of the journal twice, and none that its nodes reported. An
+//!   absent node may have this generation from an earlier writer: records also name the epoch.
+//! - A volume that serves holds the lock while it replaces the root, and while it writes a new
+//!   generation of the journal. An opening needs no lock: no other task does either then.
 
 use fieldstone_proto::JournalGen;
 

@@ -1,7 +1,7 @@
 //! The state of a volume: its parts.
 //!
 //! One [`VolumeCore`] behind an `Rc<RefCell>` holds all state. The machine and its tasks run on one
-//! core, never at the same time, and never hold a borrow across an `await`. The hot paths (reading,
+//! thread, never at the same time, and never hold a borrow across an `await`. The hot paths (reading,
 //! appending, acknowledging) are plain methods. Procedures that wait are tasks over a [`Ctx`].
 
 use std::cell::RefCell;
@@ -58,16 +58,14 @@ pub struct Counters {
     pub gc_pause_max_ns: u64,
 }
 
-/// The state of a volume: parts that each own their state.
-///
-/// The essay on top of a part's module says its invariants. Methods that need several parts are
-/// methods of this type; they stand in the module of the part that they change.
+/// The state of a volume, in parts. Methods that need several parts are methods of this type.
 pub struct VolumeCore {
     /// What the world asks of the volume.
     pub config: VolumeConfig,
     /// The volume's clock: the time of the last event.
     pub now: Nanos,
-    /// Numbers for the status. Nothing depends on them, except that growing ones show progress.
+    /// Numbers for the status. Collection and housekeeping compare the bytes that users wrote, to
+    /// see whether users have written meanwhile; nothing else depends on these numbers.
     pub counters: Counters,
 
     /// What the volume does at present.

@@ -1,17 +1,20 @@
 //! The life of a volume: what it does at present, and whether it was asked to close.
 //!
-//! ```text
-//! Opening ──> Serving ──> Closing ──> Closed
-//!    ├──> Inspected ──────────────────^  ^
-//!    └───────────────────────────────────┘     and from each but Closed to Failed
-//! ```
+//! | from | step | to |
+//! |---|---|---|
+//! | `Opening` | `begin_serving` | `Serving` |
+//! | `Opening` | `end_inspection` | `Inspected` |
+//! | `Serving` | `begin_closing` | `Closing` |
+//! | `Opening`, `Inspected`, `Closing` | `close` | `Closed` |
+//! | all but `Closed` and `Failed` | `fail` | `Failed` |
 //!
 //! # Invariants
-//! - The phase only moves along these arrows. In `Closed` and `Failed`, it is over: nothing that
-//!   the volume still has under way may change data on the nodes.
-//! - The wish to close is no phase, because it may come in any of them, and it never goes away. A
-//!   volume that serves then takes no more requests, but is `Serving` until it has finished those
-//!   that it took. One that opens may even begin to serve before the task that closes it runs.
+//! - The phase takes only these steps. In `Closed` and `Failed` the volume is over: it answers all
+//!   requests with errors, and each of its tasks ends at the task's next check. A request of a task
+//!   that has not checked yet may still reach a node.
+//! - The wish to close is a flag beside the phase: it may come in any phase, and it stays. A volume
+//!   that serves then takes no more requests, but is `Serving` until it has finished those that it
+//!   took. One that opens may even begin to serve before the task that closes it runs.
 
 use crate::failure::VolumeFailure;
 use crate::status::VolumePhase;
@@ -36,7 +39,7 @@ impl Life {
         &self.phase
     }
 
-    /// The volume opens, or is inspected.
+    /// The volume opens, or an inspection reads it.
     #[must_use]
     pub fn is_opening(&self) -> bool {
         self.phase == VolumePhase::Opening
@@ -92,9 +95,11 @@ impl Life {
         opening
     }
 
-    /// The inspection is done.
+    /// The inspection is done. A volume that was closed meanwhile stays closed.
     pub fn end_inspection(&mut self) {
-        self.phase = VolumePhase::Inspected;
+        if self.is_opening() {
+            self.phase = VolumePhase::Inspected;
+        }
     }
 
     /// A volume that serves has finished its requests, and writes its last checkpoint.
@@ -141,6 +146,14 @@ mod tests {
         assert!(!life.serves() && life.serves_or_closes());
         life.close();
         assert!(life.is_over() && !life.begin_serving());
+    }
+
+    #[test]
+    fn an_inspection_that_was_closed_stays_closed() {
+        let mut life = Life::new();
+        life.close();
+        life.end_inspection();
+        assert_eq!(*life.phase(), VolumePhase::Closed);
     }
 
     #[test]

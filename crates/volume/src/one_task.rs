@@ -6,7 +6,7 @@ pub enum OneTask {
     /// It does not run.
     #[default]
     Idle,
-    /// It runs, and what it does includes whatever comes while it runs.
+    /// It runs.
     Running,
 }
 

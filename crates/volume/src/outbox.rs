@@ -5,9 +5,8 @@
 //!
 //! # Invariants
 //! - Actions, answers, and new tasks leave in the order in which they came.
-//! - A task does not run before the method that spawned it has returned, so it finds the state as
-//!   that method left it. It runs before the volume rests: as long as there is a new task, the
-//!   volume goes on.
+//! - A task first runs after the borrow in which it was spawned has ended. Other methods and tasks
+//!   may have changed the state since. `poll` returns only when no task can go on.
 //! - Timers fire by the volume's clock, in the order of their times. Tasks of the same time wake in
 //!   a fixed order, so a run with the same events is the same run.
 
@@ -31,7 +30,7 @@ pub struct Outbox {
     completions: Vec<Completion>,
     spawned: Vec<Task>,
     timers: Timers,
-    /// Jobs of the world.
+    /// Jobs that the world has not finished.
     pub jobs: Jobs,
     /// The state itself, for the tasks.
     state: Weak<RefCell<VolumeCore>>,
@@ -82,7 +81,8 @@ impl Outbox {
 }
 
 impl VolumeCore {
-    /// Starts a task; it gets its [`Ctx`] when it first runs.
+    /// Starts a task. `make` runs now, inside the borrow of the state, so it must not use the
+    /// [`Ctx`]; the task that it makes may.
     pub fn spawn_with<F, T>(&mut self, make: F)
     where
         F: FnOnce(Ctx) -> T + 'static,

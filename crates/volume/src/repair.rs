@@ -1,11 +1,12 @@
 //! What the volume does about missing and bad shards.
 //!
-//! The three parts meet in these rules:
-//! - A shard that a read or a scrub finds bad leaves its segment at once, and is noted in two
-//!   places: [`Scrub`] counts it for the operator, [`Damage`] knows where the bad copy lies. The
-//!   operator hears of each shard once, however often it is read.
-//! - Once a segment is sealed, only [`Rebuild`] makes its shards again, and only after that does
-//!   the volume delete the bad copy.
+//! Rules that concern more than one of the three parts:
+//! - A shard that a read or a scrub finds bad leaves its segment at once. [`Scrub`] counts it for
+//!   the operator, once, however often it is read. If the node still has the bad copy, [`Damage`]
+//!   knows where it lies.
+//! - The volume deletes a bad copy when its segment has all shards again. If the new shard goes to
+//!   the node of the bad copy, the volume deletes the copy first: a node deletes all shards of a
+//!   segment together.
 //! - At most one rebuild and one scrub run. A scrub ends after the rebuild of what it found.
 
 use crate::damage::Damage;

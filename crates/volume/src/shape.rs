@@ -1,13 +1,13 @@
 //! The shape of a volume: its name, its code, and the sizes of its parts.
 //!
-//! The order to create a volume says the shape, and from then on its root does. Until an opening
-//! has read the root, the shape is a placeholder.
+//! The request that creates a volume says its shape; later its root does. Until an opening of an
+//! existing volume has read the root, the shape is a placeholder.
 //!
 //! # Invariants
-//! - The code is the profile's, and the layout is the one that the code and the geometry make. So
-//!   the parts change together, or not at all.
+//! - The code is the profile's. The layout follows from the code, and from the geometry without the
+//!   size of the device.
 //! - While a volume serves, only the size of its device changes, and only upwards: users may
-//!   already have written up to its end. The layout does not depend on this size.
+//!   already have written up to its end.
 
 use fieldstone_codes::{Code, Profile};
 use fieldstone_proto::BLOCK_BYTES;

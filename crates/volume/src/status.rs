@@ -16,7 +16,7 @@ pub enum VolumePhase {
     Closing,
     /// An inspection ([`crate::OpenMode::Inspect`]) is complete: the status says what it found.
     Inspected,
-    /// Closed: everything is stable, and the volume writes to no node any more.
+    /// Closed: everything that the volume acknowledged is stable.
     Closed,
     /// The volume cannot go on, for this reason. Requests fail.
     Failed(VolumeFailure),

@@ -1,15 +1,17 @@
 //! The writer that the volume is: its epoch, and the capabilities that it signs for this epoch.
 //!
-//! Every request carries a capability. It names the volume and the epoch, and is good for an hour
-//! of the time of day. Nodes refuse it once they know a newer epoch.
+//! Every request carries a capability. It names the volume and the epoch, and is valid for an hour.
+//! Nodes refuse it once they know a newer epoch.
 //!
 //! # Invariants
-//! - The epoch is 0 until an attempt to open the volume chooses one. Each further attempt chooses a
-//!   higher one ([`OpeningAttempts::epoch_tried`](crate::open::OpeningAttempts)).
+//! - An attempt to open the volume chooses a higher epoch than all attempts before it
+//!   ([`OpeningAttempts::epoch_tried`](crate::open::OpeningAttempts)). Before that, its probe asks
+//!   with epoch 0. An inspection uses the epoch of the newest root.
 //! - The capability is of the present epoch and of the secret that signs at present. So a new epoch
 //!   and a new secret ([`keys`](crate::keys)) both issue it anew.
-//! - A request never leaves with less than half of the capability's hour, and never with more than
-//!   the hour, by the time of day that nodes may go by ([`wall_clock`](crate::wall_clock)).
+//! - When a request leaves, its capability is valid for another half an hour to an hour, by the
+//!   time with which the volume issues ([`wall_clock`](crate::wall_clock)). For a moment after the
+//!   time of day was set back, this is still the time before that.
 
 use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights};
 

@@ -28,9 +28,11 @@
 //! # Invariants
 //! - Collection and the checkpoint of a volume that closes hold one lock, so at most one of them
 //!   runs, and one checkpoint is written at a time.
-//! - At most one run of collection is under way or rests. Only a run that gained nothing rests.
-//! - Collection is *stuck* only while it rests, and until anything changes that may free space
-//!   ([`Gc::note_change`]). Only then do users get the error that there is no space.
+//! - At most one run of collection is under way. After every run the state is `Resting`. Its time
+//!   lies ahead only if the run found nothing left to free, or if an earlier rest is not over.
+//! - Collection is *stuck* if users waited in vain during the last run, until anything changes that
+//!   may free space ([`Gc::note_change`]). This is one reason why users get the error that there is
+//!   no space; `log/admission` has the others.
 //! - Slots of segments that left the table count as taken until the nodes have deleted them.
 
 mod checkpoint;
@@ -136,8 +138,8 @@ enum Collection {
     /// Collection can start.
     #[default]
     Idle,
-    /// Collection has gained nothing. It does not start for lack of space before this time, unless
-    /// users wait for space.
+    /// A run has ended. If it gained nothing, collection does not start for lack of space before
+    /// this time, unless users wait for space.
     Resting {
         /// The end of the rest.
         until: Nanos,

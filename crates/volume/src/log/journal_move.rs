@@ -1,22 +1,23 @@
 //! Whether the journal stays on its nodes.
 //!
-//! | from               | when                                  | to                             |
-//! |--------------------|---------------------------------------|--------------------------------|
-//! | `Settled`          | a node is lost, or lacks a record     | `Due`                          |
-//! | `Due`              | a task begins to move it              | `Moving`                       |
-//! | `Moving`           | something is lost that the try needs  | `Moving` in vain, until        |
-//! |                    |                                       | the task tries again           |
-//! | `Moving`           | a try succeeds                        | `Tidying`                      |
-//! | `Tidying`          | a node is lost, or lacks a record     | `Tidying`, and due             |
-//! | `Tidying`          | the task ends                         | `Settled`, or `Due` if due     |
-//! | `Moving`           | the volume is over, and the task ends | `Due`                          |
+//! | from | step | to |
+//! |---|---|---|
+//! | `Settled` | `request`, `request_anew` | `Due` |
+//! | `Due` | `begin_mover` | `Moving` |
+//! | `Moving` | `request_anew` | `Moving`, in vain |
+//! | `Moving` | `begin_try`: the task tries again | `Moving` |
+//! | `Moving` | `succeed` | `Tidying` |
+//! | `Tidying` | `request`, `request_anew` | `Tidying`, due |
+//! | `Moving`, or `Tidying` that is due | `end_mover` | `Due` |
+//! | `Tidying` that is not due | `end_mover` | `Settled` |
 //!
 //! # Invariants
-//! - The log appends and acknowledges only in `Settled` and `Tidying`. In the other states some
-//!   node of the journal may lack a record, and recovery would find a hole.
+//! - The log appends and acknowledges only while the journal does not have to move: in `Settled`,
+//!   and in `Tidying` unless it has become due. In the other states some node of the journal may
+//!   lack a record, and recovery would find a hole.
 //! - At most one task moves the journal. It runs in `Moving` and `Tidying`.
-//! - A try to move succeeds only if nothing has been lost since it began that it counts with. A
-//!   loss that a try makes good anyway, because it writes every record whole, does not stop it.
+//! - A try succeeds only if no `request_anew` has come since it began. A plain `request` does not
+//!   stop a try, because the try writes every record whole.
 
 /// Whether the journal stays on its nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub enum JournalMove {
     Due,
     /// A task moves it.
     Moving {
-        /// The present try does not count with what has happened since it began.
+        /// Something has changed since the try began that it cannot take into account.
         in_vain: bool,
     },
     /// The journal has moved. The task deletes what is left in the old place.
@@ -60,7 +61,7 @@ impl JournalMove {
         }
     }
 
-    /// The journal has to move. A try that is under way does not count with the reason.
+    /// The journal has to move. A try that is under way cannot take the reason into account.
     pub fn request_anew(&mut self) {
         self.request();
         if let Self::Moving { in_vain } = self {

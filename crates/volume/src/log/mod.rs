@@ -196,7 +196,7 @@ impl Log {
         }
     }
 
-    /// Starts an empty log at `lsn`, with a journal that is there to stay.
+    /// Starts an empty log at `lsn`, with a journal that does not have to move.
     pub fn start_at(&mut self, generation: JournalGen, nodes: Vec<NodeIndex>, lsn: Lsn) {
         self.generation = generation;
         self.nodes = nodes;

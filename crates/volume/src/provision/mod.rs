@@ -2,7 +2,7 @@
 //!
 //! Volumes of one pool share its nodes. A node lets a volume take slots up to the volume's
 //! reservation there. It keeps as many slots free as volumes have reserved and do not hold (the
-//! node's `store/allotments`). So the room of a volume is its own: `space` counts with it, and no
+//! node's `store/allotments`). So the room of a volume is its own: `space` relies on it, and no
 //! other volume can take slots that collection, checkpoints, trims or the next opening need.
 //!
 //! - A *thick* volume reserves the slots for its whole size when it is created or grows. If a node

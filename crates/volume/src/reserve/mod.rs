@@ -5,7 +5,7 @@
 //! the others, the volume gives the excess back, so that two volumes that grow at the same time do
 //! not each end with half of the slots that a segment takes. A node may not be able to grant what
 //! the others have (it came back after the volume had asked them, say). It then grants what it can.
-//! The volume counts with that, and asks for the rest when room is short.
+//! The volume takes that into account, and asks for the rest when room is short.
 //!
 //! | module    | idea |
 //! |-----------|------|

@@ -15,7 +15,8 @@ const RELEASE_WAIT_MS_MAX: u64 = 20_000;
 const RELEASE_POLL_MS: u64 = 500;
 
 /// Reserves the slots of a thick volume of `size_bytes`, or of a thin one that is being created.
-/// Waits for other volumes if they can spare the lacking slots. The caller has begun a change.
+/// Waits for other volumes if they can spare the lacking slots. A growth has begun a change of the
+/// reservation; a creation needs none.
 ///
 /// A growth requests what the new size takes, and more only on nodes that have granted more
 /// already. Segments that are being written may take more slots for a moment, but these come from
