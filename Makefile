@@ -46,26 +46,15 @@ build: ## The release build; with the FPGA device if `make hdl-tools` was run
 	$(CARGO) build --profile $(PROFILE) --locked -p fieldstone $(FEATURES)
 
 # Runs the stages $(1), one after the other, each with its time at the end.
-stages = @$(foreach stage,$(1),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
+stages = +@$(foreach stage,$(1),begun=$$(date +%s) && $(MAKE) --no-print-directory $(stage) && \
 	echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
 
-# Runs the stage $(1), and the stage $(2) with the CPU time that $(1) leaves. The output of $(2)
-# comes at the end.
-define together
-	@begun=$$(date +%s); log=$$(mktemp); \
-	nice $(MAKE) --no-print-directory $(2) >$$log 2>&1 & second=$$!; \
-	$(MAKE) --no-print-directory $(1); result=$$?; \
-	wait $$second || result=$$?; cat $$log; rm $$log; \
-	[ $$result = 0 ] && echo "$(1), $(2): $$(($$(date +%s) - begun)) s"
-endef
-
-# What is wrong shows as early as it can. `lint` needs none of the tools, whose installation mostly
-# waits for the network. The tests of `unit` leave a quarter of two CPUs idle. `rtl` begins with
-# proofs, so cargo is free when `unit` asks it.
+# `lint` needs none of the tools, whose installation mostly waits for the network. The tests of `unit`
+# leave a quarter of two CPUs idle. `rtl` begins with proofs, so cargo is free when `unit` asks it.
 test: ## Every test: style, unit tests, 1,000 seeds, and scenarios with real clients
-	$(call together,lint,tools)
+	+@$(PYTHON) tests/together $(MAKE) lint tools
 	$(call stages,unit-build)
-	$(call together,unit,rtl)
+	+@$(PYTHON) tests/together $(MAKE) unit rtl
 	$(call stages,bindings simulate scenarios)
 
 # Everything that tests run, with one choice of packages and features, so that dependencies are

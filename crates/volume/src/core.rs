@@ -1,8 +1,9 @@
 //! The state of a volume: its parts.
 //!
 //! One [`VolumeCore`] behind an `Rc<RefCell>` holds all state. The machine and its tasks run on one
-//! thread, never at the same time, and never hold a borrow across an `await`. The hot paths (reading,
-//! appending, acknowledging) are plain methods. Procedures that wait are tasks over a [`Ctx`].
+//! thread, never at the same time, and never hold a borrow across an `await`. The hot paths
+//! (reading, appending, acknowledging) are plain methods. Procedures that wait are tasks over a
+//! [`Ctx`].
 
 use std::cell::RefCell;
 use std::rc::Rc;

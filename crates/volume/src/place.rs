@@ -80,6 +80,7 @@ impl VolumeCore {
             self.placement_key(next, 0),
             &[],
             self.shape.layout().width(),
+            &self.nodes_to_avoid(),
             |core, n| core.has_room_for_data(n),
         );
         let result = self.start_job(Job::Place {
@@ -113,7 +114,8 @@ impl VolumeCore {
             true => self.shards_lacking(handle, &[]),
             false => usize::MAX,
         };
-        self.place(handle, attempt, most, |core, node| {
+        let avoided = if counted { self.nodes_to_avoid() } else { Vec::new() };
+        self.place(handle, attempt, most, &avoided, |core, node| {
             kind == SegmentKind::Checkpoint
                 || core.has_room_for_data(node)
                 || core.has_bad(id, node)
@@ -133,7 +135,7 @@ impl VolumeCore {
         attempt: u64,
         chosen: impl Fn(&Self, NodeIndex) -> bool,
     ) -> Vec<(usize, NodeIndex)> {
-        self.place(handle, attempt, usize::MAX, chosen)
+        self.place(handle, attempt, usize::MAX, &[], chosen)
     }
 
     /// Chooses nodes for at most `most` missing shards of the segment, and for those with rows.
@@ -142,6 +144,7 @@ impl VolumeCore {
         handle: SegmentIndex,
         attempt: u64,
         most: usize,
+        avoided: &[NodeIndex],
         chosen: impl Fn(&Self, NodeIndex) -> bool,
     ) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.get(handle) else { return Vec::new() };
@@ -158,7 +161,7 @@ impl VolumeCore {
         used.extend_from_slice(&segment.left_on);
         used.extend(self.nodes_that(|node| node.slots.claimed.contains_key(&segment.id)));
         let key = self.placement_key(segment.id, attempt);
-        let input = self.placement_input(key, &used, wanted, chosen);
+        let input = self.placement_input(key, &used, wanted, avoided, chosen);
         let none = input.in_weights.iter().all(|weight| *weight == 0);
         if none && kept.iter().all(Option::is_none) {
             return Vec::new();
@@ -188,12 +191,14 @@ impl VolumeCore {
 
     /// The inputs for the placement of a segment's shards. `used` are the nodes that have shards
     /// of it, `wanted` is the number of shards without a node, and `chosen` says which nodes take
-    /// one.
+    /// one. The `avoided` nodes take none, the first ones before the others, as far as enough other
+    /// nodes are left.
     pub fn placement_input(
         &self,
         key: u64,
         used: &[NodeIndex],
         wanted: usize,
+        avoided: &[NodeIndex],
         chosen: impl Fn(&Self, NodeIndex) -> bool,
     ) -> PlacementInput {
         let usable = |(index, node): &(NodeIndex, &Node)| {
@@ -207,12 +212,10 @@ impl VolumeCore {
             // Uses only the nodes with most room, so that as many segments fit as `space` counts.
             usable.sort_unstable_by_key(|(slots, _)| std::cmp::Reverse(*slots));
             usable.truncate(wanted);
-        } else {
-            for node in self.nodes_to_spare() {
-                if usable.len() > wanted {
-                    usable.retain(|(_, usable)| *usable != node);
-                }
-            }
+        }
+        let avoidable = usable.len().saturating_sub(wanted);
+        for avoided in avoided.iter().take(avoidable) {
+            usable.retain(|(_, node)| node != avoided);
         }
         let mut weights = vec![0; self.nodes.len()];
         for (_, node) in usable {

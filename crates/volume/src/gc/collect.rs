@@ -8,8 +8,9 @@
 use fieldstone_proto::SegmentId;
 
 use super::checkpoint::write_checkpoint;
+use super::even::even_out;
 use super::moving::move_segment;
-use super::relieve::{Cause, relieve};
+use super::relieve::relieve;
 use crate::core::{Ctx, VolumeCore};
 use crate::segment::{Segment, State};
 use crate::sync::sync_segments;
@@ -48,10 +49,10 @@ impl VolumeCore {
 pub(super) async fn collect(ctx: &Ctx) -> Ended {
     let lock = ctx.with(|core| core.gc.lock());
     let _guard = lock.acquire().await;
-    relieve(ctx, Cause::Garbage).await;
+    relieve(ctx).await;
     let ended = free_space(ctx).await;
     if ended == Ended::NothingLeft {
-        relieve(ctx, Cause::UnevenShards).await;
+        even_out(ctx).await;
     }
     ended
 }

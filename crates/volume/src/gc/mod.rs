@@ -19,6 +19,7 @@
 //! | `start`      | when collection starts, and when it rests |
 //! | `collect`    | one run of collection, round by round |
 //! | `relieve`    | collection for other volumes, on the nodes where they lack slots |
+//! | `even`       | moves for other volumes, away from the nodes with the most shards |
 //! | `victims`    | the segments that collection can free |
 //! | `moving`     | the move of a segment's live blocks |
 //! | `checkpoint` | the steps of a checkpoint |
@@ -37,6 +38,7 @@
 
 mod checkpoint;
 mod collect;
+mod even;
 mod free;
 mod house;
 mod moving;
@@ -65,6 +67,7 @@ const HOUSEKEEPING_MS: u64 = 1_000;
 pub struct Gc {
     collection: Collection,
     relief_rests_until: Nanos,
+    evening_rests_until: Nanos,
     /// What has changed since the last checkpoint.
     pub since_checkpoint: SinceCheckpoint,
     segments_freeing: u64,
@@ -78,6 +81,7 @@ impl Gc {
         Self {
             collection: Collection::default(),
             relief_rests_until: now,
+            evening_rests_until: now,
             since_checkpoint: SinceCheckpoint::default(),
             segments_freeing: 0,
             lock: Lock::default(),
@@ -124,6 +128,16 @@ impl Gc {
     /// The volume does not collect for other volumes at present.
     fn relief_rests(&self, now: Nanos) -> bool {
         now < self.relief_rests_until
+    }
+
+    /// The volume does not even out its shards at present.
+    fn evening_rests(&self, now: Nanos) -> bool {
+        now < self.evening_rests_until
+    }
+
+    /// The volume does not even out its shards before this time.
+    fn rest_evening_until(&mut self, until: Nanos) {
+        self.evening_rests_until = until;
     }
 
     /// The volume does not collect for other volumes before this time.

@@ -78,8 +78,8 @@ impl VolumeCore {
     /// Collects if other volumes lack slots that this one could give back, if they held no garbage
     /// or if its shards lay evenly.
     pub fn relieve_crowded_nodes(&mut self) {
-        let any = || !self.crowded_nodes().is_empty() || !self.overfull_nodes().is_empty();
-        if !self.gc.relief_rests(self.now) && any() {
+        let crowded = !self.gc.relief_rests(self.now) && !self.crowded_nodes().is_empty();
+        if crowded || self.may_even_out() {
             self.start_gc();
         }
     }

@@ -81,7 +81,7 @@ impl VolumeCore {
     /// Gives back the slots that are free of those that the volume wants to give back. It keeps
     /// enough for users' writes while collection goes on.
     pub fn pursue_goal(&mut self) {
-        let min_slots = self.slots_min().saturating_add(self.slots_for_writes());
+        let min_slots = self.slots_to_write();
         let slots = self.goal().max(min_slots);
         let gives = self.slots_to_release() > 0 && slots < self.reservation.slots;
         if gives && !self.reservation_changes() && self.life.serves() {

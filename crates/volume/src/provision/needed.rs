@@ -102,9 +102,10 @@ impl VolumeCore {
         held_on(self.node(node)).saturating_add(u32::try_from(moving).unwrap_or(u32::MAX))
     }
 
-    /// The same, with the slots that users' writes take while collection goes on.
-    pub fn slots_to_write_on(&self, node: NodeIndex) -> u32 {
-        self.slots_min_on(node).saturating_add(self.slots_for_writes())
+    /// The smallest reservation with which collection and users' writes go on: the node with the
+    /// most shards sets it.
+    pub fn slots_to_write(&self) -> u32 {
+        self.slots_min().saturating_add(self.slots_for_writes())
     }
 
     /// Slots on each node that users' writes take while collection goes on.

@@ -5,11 +5,6 @@
 //! without slots on a single node that it may not ask that node for (`level`), unless it holds
 //! them. It gives these back when another volume lacks slots there. If they hold garbage, the node
 //! is *crowded*: the volume first collects segments that have shards on it.
-//!
-//! The slots that the volume needs are the same number on each node: they suffice if its shards lie
-//! evenly. Where another volume lacks slots on a node that holds more shards than that, the node is
-//! *overfull*. New segments go to other nodes, and collection moves segments away from it, also
-//! those without garbage.
 
 use fieldstone_proto::NodeIndex;
 
@@ -90,26 +85,6 @@ impl VolumeCore {
             (kept < self.slots_min_on(index)).then_some((index, kept))
         };
         self.up_nodes().into_iter().filter_map(kept).collect()
-    }
-
-    /// The nodes on which other volumes lack slots, and on which the volume holds so many shards
-    /// that it cannot give the slots back. It could if its shards lay evenly. Each with the number
-    /// of slots that the volume would then keep there.
-    pub fn overfull_nodes(&self) -> Vec<(NodeIndex, u32)> {
-        let kept = |index: NodeIndex| {
-            let lacking = self.slots_lacking(index);
-            let less = self.node(index).slots.reserved.saturating_sub(lacking);
-            let kept = less.max(self.slots_needed());
-            (lacking > 0 && kept < self.slots_to_write_on(index)).then_some((index, kept))
-        };
-        self.up_nodes().into_iter().filter_map(kept).collect()
-    }
-
-    /// The nodes that get no new shard if enough other nodes can take it: the volume is about to
-    /// free slots there for other volumes.
-    pub fn nodes_to_spare(&self) -> Vec<NodeIndex> {
-        let crowded = self.crowded_nodes().into_iter().chain(self.overfull_nodes());
-        crowded.map(|(node, _)| node).collect()
     }
 
     /// Slots that the volume keeps on a node on which other volumes lack slots, if these are fewer

@@ -24,5 +24,5 @@ pub use grow::{
     reserve_missing, reserve_more, reserve_on_low,
 };
 pub use release::{release_garbage, release_if_needed, release_spare};
-pub use request::{begin_change, reserve_on};
+pub use request::{begin_change, refresh_stat, reserve_on};
 pub use size::reserve_for_size;

@@ -383,7 +383,7 @@ pub(super) fn others_have_it(answer: &CallResult) -> bool {
 }
 
 /// Asks the node for its present numbers of slots.
-pub(super) async fn refresh_stat(ctx: &Ctx, node: NodeIndex) {
+pub async fn refresh_stat(ctx: &Ctx, node: NodeIndex) {
     if let Ok(ReplyBody::Stat(stat)) = ctx.call(node, RequestBody::Stat).await {
         ctx.with(|core| core.node_mut(node).stat = stat);
     }

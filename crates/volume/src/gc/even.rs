@@ -1,0 +1,229 @@
+//! Collection that evens out the volume's shards, for other volumes.
+//!
+//! A volume needs the same number of slots on each node, and that is enough if its shards lie
+//! evenly. CRUSH places them evenly on average only. The node with the most shards sets the number
+//! of slots that the volume has to keep on every node. Another volume may lack these slots. Then
+//! the volume is *uneven*: new segments avoid the nodes with the most shards, as far as enough
+//! other nodes can take them. When collection has nothing else to free, it moves segments away from
+//! these nodes, also segments without garbage.
+//!
+//! One run moves no more segments than there are shards above the goal, and then rests, whether it
+//! gained anything or not. The goal is never below an even share. So a volume whose shards lie
+//! evenly moves nothing, and one that gains nothing by its moves makes few of them.
+
+use fieldstone_block::Nanos;
+use fieldstone_proto::{NodeIndex, SegmentKind};
+
+use super::checkpoint::write_checkpoint;
+use super::moving::move_segment;
+use crate::core::{Ctx, VolumeCore};
+use crate::reserve::refresh_stat;
+
+/// Pause before the next run.
+const RESTS_MS: u64 = 10_000;
+
+/// What to do about a volume that is uneven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uneven {
+    /// Shards of data that each node may keep.
+    goal: u32,
+    /// Shards above the goal, on all nodes that are up.
+    above: u32,
+}
+
+impl VolumeCore {
+    /// The volume is uneven, and other volumes lack the slots that it keeps for this reason.
+    fn uneven(&self) -> Option<Uneven> {
+        let lacking = self.up_nodes().into_iter().map(|node| self.slots_lacking(node)).max()?;
+        if lacking == 0 {
+            return None;
+        }
+        let reserved = self.reservation.slots;
+        let kept = reserved.saturating_sub(lacking).max(self.slots_needed());
+        let excess = self.slots_to_write().saturating_sub(kept);
+        if kept >= reserved || excess == 0 {
+            return None;
+        }
+        let held = self.data_shards();
+        let most = held.iter().copied().max().unwrap_or(0);
+        let segments = self.segments.len() - self.segments.checkpoints().len();
+        let even = self.capacity_params().slots(segments as u64);
+        let even = u32::try_from(even).unwrap_or(u32::MAX);
+        let goal = most.saturating_sub(excess).max(even);
+        let above = |node: NodeIndex| held[usize::from(node.0)].saturating_sub(goal);
+        let above = self.up_nodes().into_iter().map(above).sum();
+        (above > 0).then_some(Uneven { goal, above })
+    }
+
+    /// Shards of data on each node.
+    fn data_shards(&self) -> Vec<u32> {
+        let mut held = vec![0; self.nodes.len()];
+        let data = self.segments.iter().filter(|(_, s)| s.kind == SegmentKind::Data);
+        for node in data.flat_map(|(_, segment)| segment.shards.iter().flatten()) {
+            held[usize::from(node.0)] += 1;
+        }
+        held
+    }
+
+    /// The nodes that new segments avoid because the volume is uneven, the one with the most shards
+    /// first.
+    pub fn nodes_to_avoid(&self) -> Vec<NodeIndex> {
+        let Some(Uneven { goal, .. }) = self.uneven() else { return Vec::new() };
+        let held = self.data_shards();
+        let held = |node: &NodeIndex| held[usize::from(node.0)];
+        let mut nodes = self.up_nodes();
+        nodes.retain(|node| held(node) >= goal);
+        nodes.sort_by_key(|node| std::cmp::Reverse(held(node)));
+        nodes
+    }
+
+    /// The volume is uneven, and may do something about it.
+    pub(super) fn may_even_out(&self) -> bool {
+        // The volume's own lack of room, of shards, or of a checkpoint comes first.
+        let marks = self.marks_at_rest();
+        let waits = self.repair.rebuild.lacks_room || self.log.reserving_blocks > 0;
+        let low = if waits { marks.high } else { marks.low };
+        let own = self.segments_free() < low || self.checkpoint_pays();
+        self.life.serves() && !own && !self.gc.evening_rests(self.now) && self.uneven().is_some()
+    }
+}
+
+/// Moves segments away from the nodes with the most shards, if the volume is uneven.
+pub(super) async fn even_out(ctx: &Ctx) {
+    if !ctx.with(|core| core.may_even_out()) {
+        return;
+    }
+    // The others may have got their slots meanwhile. And dead segments make other counts.
+    for node in ctx.with(|core| core.up_nodes()) {
+        refresh_stat(ctx, node).await;
+    }
+    if ctx.with(|core| !core.dead_segments().is_empty()) && !write_checkpoint(ctx, false).await {
+        return;
+    }
+    let above = ctx.with(|core| core.uneven().map_or(0, |uneven| uneven.above));
+    let mut tried = Vec::new();
+    for _ in 0..above {
+        let victim = ctx.with(|core| {
+            let Uneven { goal, .. } = core.uneven().filter(|_| core.may_even_out())?;
+            let (dead, held) = (core.dead_segments(), core.data_shards());
+            let dead = |node: &NodeIndex| {
+                let segments = dead.iter().filter_map(|handle| core.segments.get(*handle));
+                segments.filter(|segment| segment.has_shard_on(*node)).count()
+            };
+            // The checkpoint deletes the shards of dead segments.
+            let stays = |node: &NodeIndex| held[usize::from(node.0)] as usize - dead(node);
+            let mut full = core.up_nodes();
+            full.retain(|node| stays(node) > goal as usize);
+            let handle = core.victim_even_full(&tried, |segment| {
+                full.iter().any(|node| segment.has_shard_on(*node))
+            })?;
+            core.segments.get(handle).map(|segment| (handle, segment.id))
+        });
+        let Some((handle, id)) = victim else { break };
+        if move_segment(ctx, handle).await.is_err() {
+            tried.push(id);
+        }
+    }
+    if ctx.with(|core| core.life.serves() && !core.dead_segments().is_empty()) {
+        write_checkpoint(ctx, false).await;
+    }
+    ctx.with(|core| core.gc.rest_evening_until(core.now.plus(Nanos::from_ms(RESTS_MS))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::Provisioning;
+    use crate::script::Script;
+    use crate::segment::SegmentIndex;
+
+    const FULLEST: NodeIndex = NodeIndex(3);
+
+    /// Eight segments of six shards on eight nodes. Node 3 holds a shard of each, the others hold
+    /// five or six. The volume has reserved no more than it has to for this reason, and another
+    /// volume lacks a slot.
+    fn uneven() -> (Script, Vec<SegmentIndex>) {
+        let mut script = Script::serving(8);
+        let places: [[u16; 6]; 8] = [
+            [0, 1, 2, 3, 4, 5],
+            [0, 1, 2, 3, 6, 7],
+            [4, 5, 6, 3, 7, 0],
+            [1, 2, 4, 3, 5, 6],
+            [7, 0, 1, 3, 2, 4],
+            [5, 6, 7, 3, 0, 1],
+            [2, 4, 5, 3, 6, 7],
+            [0, 1, 2, 3, 4, 5],
+        ];
+        let handles = places.iter().map(|nodes| script.add_segment(&nodes.map(Some))).collect();
+        script.core(|core| {
+            core.reservation.slots = 44;
+            let held = core.data_shards();
+            assert_eq!(held.iter().max(), Some(&8));
+            for (node, held) in core.nodes.iter_mut().zip(held) {
+                (node.slots.reserved, node.slots.free) = (44, 44 - held);
+            }
+            let kept = core.slots_to_write();
+            core.reservation.slots = kept;
+            core.node_mut(NodeIndex(1)).stat.slots_lacking = 1;
+        });
+        (script, handles)
+    }
+
+    #[test]
+    fn a_volume_is_uneven_if_its_fullest_node_keeps_slots_from_others() {
+        let (mut script, _) = uneven();
+        script.core(|core| {
+            // Eight segments of six shards: an even share of eight nodes is six.
+            assert_eq!(core.uneven(), Some(Uneven { goal: 7, above: 1 }));
+            assert_eq!(core.nodes_to_avoid(), [FULLEST]);
+            core.node_mut(NodeIndex(1)).stat.slots_lacking = 9;
+            let all = core.uneven().expect("others lack more");
+            assert_eq!(all.goal, 6, "never below an even share");
+            core.node_mut(NodeIndex(1)).stat.slots_lacking = 0;
+            assert_eq!(core.uneven(), None, "no volume lacks slots");
+            assert!(core.nodes_to_avoid().is_empty());
+        });
+    }
+
+    #[test]
+    fn a_volume_that_needs_its_slots_or_lies_evenly_moves_nothing_for_others() {
+        let (mut script, _) = uneven();
+        script.core(|core| {
+            core.reservation.provisioning = Provisioning::Thick;
+            assert!(core.slots_needed() >= core.reservation.slots, "{}", core.slots_needed());
+            assert_eq!(core.uneven(), None);
+        });
+        let mut script = Script::serving(6);
+        for _ in 0..8 {
+            script.add_segment(&[0, 1, 2, 3, 4, 5].map(Some));
+        }
+        script.core(|core| {
+            core.nodes.iter_mut().for_each(|node| node.slots.free = node.slots.reserved - 8);
+            core.reservation.slots = core.slots_to_write();
+            core.nodes.iter_mut().for_each(|node| node.stat.slots_lacking = 5);
+            assert!(core.slots_needed() < core.reservation.slots);
+            assert_eq!(core.uneven(), None);
+        });
+    }
+
+    #[test]
+    fn new_segments_avoid_the_fullest_node_if_enough_others_can_take_them() {
+        let (mut script, _) = uneven();
+        let handle = script.add_segment(&[None; 6]);
+        script.core(|core| {
+            assert!(!core.is_tight());
+            let on_fullest = |core: &mut VolumeCore| {
+                let placed = (0..20).flat_map(|attempt| core.place_missing(handle, attempt));
+                placed.filter(|(_, node)| *node == FULLEST).count()
+            };
+            assert_eq!(on_fullest(core), 0);
+            core.node_mut(NodeIndex(1)).stat.slots_lacking = 0;
+            assert!(on_fullest(core) > 0, "no volume lacks slots");
+            core.node_mut(NodeIndex(1)).stat.slots_lacking = 1;
+            for node in [6, 7] {
+                core.node_mut(NodeIndex(node)).health = crate::status::NodeHealth::Down;
+            }
+            assert_eq!(on_fullest(core), 20, "each segment needs all six nodes");
+        });
+    }
+}
