@@ -122,8 +122,8 @@ def beside_a_neighbour(world):
     taken = before - unreserved_bytes(pool)
     check(taken > 0, "the volume took no more than it needs: this case shows nothing")
     left = report["provisionable_bytes"] - report["provisioned_bytes"]
-    # All that the pool can still promise, but for a volume's own garbage and checkpoints. The shards
-    # of the other volume lie unevenly: it moves some of them off the node that holds most.
+    # All that the pool can still promise, but for a volume's own garbage and checkpoints. Where the
+    # shards of volume a lie unevenly, it moves some of them off the node that holds the most.
     part = 0.78 if world.case.code.startswith("rs") else 0.74
     size = int(left / world.case.overhead * part) // MIB
     create_beside_others(pool, "b", f"{size}M")

@@ -167,7 +167,7 @@ class Case:
         return 3.0 if self.code.startswith("copies") else 1.5
 
 
-# Which cases of a script `make test` runs; `tests/run --all` runs the others too (`more` of `main`):
+# Which cases of a script `make test` runs. `tests/run --all` also runs the others (`more`):
 # - If neither the code nor the place of the nodes matters to what the script shows, one case.
 # - If one of the two matters, a case for each code, or for each place.
 # - If both matter, two cases, in which each code and each place occurs: COPIES_INSIDE, or

@@ -9,7 +9,7 @@
 //!
 //! One run moves no more segments than there are shards above the goal, and then rests, whether it
 //! gained anything or not. The goal is never below an even share. So a volume whose shards lie
-//! evenly moves nothing, and one that gains nothing by its moves makes few of them.
+//! evenly moves nothing, and a run that gains nothing moves few segments.
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{NodeIndex, SegmentKind};
@@ -93,7 +93,8 @@ pub(super) async fn even_out(ctx: &Ctx) {
     if !ctx.with(|core| core.may_even_out()) {
         return;
     }
-    // The others may have got their slots meanwhile. And dead segments make other counts.
+    // Other volumes may have got their slots since the nodes last told what these volumes lack. A
+    // checkpoint deletes dead segments, whose shards would count as data.
     for node in ctx.with(|core| core.up_nodes()) {
         refresh_stat(ctx, node).await;
     }
