@@ -479,10 +479,10 @@ mod tests {
             let generation = core.log.generation;
             let body = RequestBody::JournalAppend { generation, lsn: fieldstone_proto::Lsn(0) };
             core.send(NODE, body, Vec::new(), Waiter::Append { generation, batch: 1 });
-            assert!(!core.log.journal_move.is_due(), "the caller still holds state");
+            assert!(!core.log.journal_move.has_to_move(), "the caller still holds state");
         });
         assert!(script.sent().iter().all(|sent| sent.node != NODE));
-        script.core(|core| assert!(core.log.journal_move.is_due()));
+        script.core(|core| assert!(core.log.journal_move.has_to_move()));
     }
 
     #[test]

@@ -26,8 +26,8 @@ const REFUSED_MS: u64 = 30_000;
 pub async fn sync_journal(ctx: Ctx) {
     loop {
         let (wanted, ready, target, generation, nodes) = ctx.with(|core| {
-            let ready =
-                !core.log.journal_move.is_due() && (core.life.is_opening() || core.life.serves());
+            let ready = !core.log.journal_move.has_to_move()
+                && (core.life.is_opening() || core.life.serves());
             let wanted = core.sync_wanted();
             (wanted, ready, core.log.acked, core.log.generation, core.log.nodes.clone())
         });
@@ -81,7 +81,7 @@ pub async fn sync_at_end(ctx: &Ctx) -> bool {
     let begun = ctx.with(|core| core.now);
     while ctx.with(|core| core.life.is_closing() && !core.is_too_long(Some(begun))) {
         let (moving, target, generation, nodes) = ctx.with(|core| {
-            let due = core.log.journal_move.is_due();
+            let due = core.log.journal_move.has_to_move();
             (due, core.log.acked, core.log.generation, core.log.nodes.clone())
         });
         if !moving && sync_once(ctx, target, generation, &nodes).await {
@@ -103,7 +103,7 @@ impl VolumeCore {
     /// The journal is on as many nodes as it should be, and does not have to move.
     pub fn journal_whole(&self) -> bool {
         let wanted = (self.shape.code().m() + 1).min(self.nodes.len());
-        !self.log.journal_move.is_due() && self.log.nodes.len() >= wanted
+        !self.log.journal_move.has_to_move() && self.log.nodes.len() >= wanted
     }
 
     /// The node has the volume's root, or a later version that too few nodes took.

@@ -21,13 +21,13 @@ use crate::status::NodeHealth;
 
 /// The inputs of a draw.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacementInput {
+struct PlacementInput {
     /// The key of the segment.
-    pub key: u64,
+    key: u64,
     /// Shards of the segment.
-    pub width: usize,
+    width: usize,
     /// The weights of the nodes, 16.16; 0 for nodes that take nothing.
-    pub in_weights: Arc<[u32]>,
+    in_weights: Arc<[u32]>,
 }
 
 /// The result of a draw that was made ahead of its use.
@@ -61,7 +61,7 @@ impl Placement {
 
 impl VolumeCore {
     /// A node for each shard of a segment.
-    pub fn place_shards(&self, handle: SegmentIndex, input: &PlacementInput) -> Vec<Option<usize>> {
+    fn place_shards(&self, handle: SegmentIndex, input: &PlacementInput) -> Vec<Option<usize>> {
         let PlacementInput { key, width, in_weights } = input;
         let contents = self.segments.get(handle).and_then(|segment| segment.contents.as_ref());
         let draw = contents.and_then(|contents| contents.draw.as_ref());
@@ -193,7 +193,7 @@ impl VolumeCore {
     /// of it, `wanted` is the number of shards without a node, and `chosen` says which nodes take
     /// one. The `avoided` nodes take none, the first ones before the others, as far as enough other
     /// nodes are left.
-    pub fn placement_input(
+    fn placement_input(
         &self,
         key: u64,
         used: &[NodeIndex],

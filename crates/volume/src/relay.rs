@@ -327,7 +327,7 @@ impl VolumeCore {
         let node = replica.node;
         self.renew_pass(replica);
         let waits = append.generation == self.log.generation
-            && !self.log.journal_move.is_due()
+            && !self.log.journal_move.has_to_move()
             && self.log.awaits(append.batch, node);
         if waits {
             self.counters.appends_sent_again += 1;
@@ -470,7 +470,7 @@ mod tests {
         }
         assert!(script.sent().is_empty());
         assert_eq!(script.completions.len(), 4);
-        script.core(|core| assert!(!core.log.journal_move.is_due()));
+        script.core(|core| assert!(!core.log.journal_move.has_to_move()));
     }
 
     #[test]
@@ -506,7 +506,7 @@ mod tests {
                 Some(error) => script.answer(&sent, Err(error)),
             }
             let sent = script.sent();
-            script.core(|core| assert!(core.log.journal_move.is_due()));
+            script.core(|core| assert!(core.log.journal_move.has_to_move()));
             // No late copy may reach the others: their passes are new.
             let renewed: Vec<NodeIndex> =
                 sent.iter().filter(|s| pass_of(s) == Some(Pass(2))).map(|s| s.node).collect();
@@ -524,7 +524,7 @@ mod tests {
         script.answer(&sent, Ok(outcomes([Ok(()), broken, Ok(())])));
         script.sent();
         script.core(|core| {
-            assert!(core.log.journal_move.is_due());
+            assert!(core.log.journal_move.has_to_move());
             let health = JOURNAL.map(|node| core.node(node).health);
             assert_eq!(health, [NodeHealth::Up, NodeHealth::Down, NodeHealth::Up]);
         });
@@ -562,7 +562,7 @@ mod tests {
         script.sent();
         assert_eq!(script.completions.len(), 2);
         script.core(|core| {
-            assert!(!core.log.journal_move.is_due());
+            assert!(!core.log.journal_move.has_to_move());
             assert_eq!(core.node(JOURNAL[1]).health, NodeHealth::Up);
         });
     }

@@ -280,7 +280,7 @@ mod tests {
         again.iter().for_each(|sent| script.done(sent));
         script.sent();
         assert_eq!(script.completions.len(), 1);
-        script.core(|core| assert!(!core.log.journal_move.is_due()));
+        script.core(|core| assert!(!core.log.journal_move.has_to_move()));
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
         again.iter().for_each(|sent| script.done(sent));
         script.sent();
         script.core(|core| {
-            assert!(core.log.journal_move.is_due());
+            assert!(core.log.journal_move.has_to_move());
             assert!(core.nodes.iter().all(|node| node.slots.claimed.is_empty()));
         });
     }

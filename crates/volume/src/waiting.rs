@@ -35,7 +35,7 @@ impl VolumeCore {
     }
 
     fn what_the_log_waits_for(&self) -> Option<String> {
-        if self.log.journal_move.is_due() {
+        if self.log.journal_move.has_to_move() {
             return Some("the journal to move to other nodes".to_owned());
         }
         if !self.ring_has_room() {

@@ -83,7 +83,7 @@ async fn free_space(ctx: &Ctx) -> Ended {
                 return Ended::Disturbed;
             }
             let now = ctx.with(|core| {
-                (core.room_made(), core.counters.user_written_bytes, core.reservation.goal())
+                (core.room_made(), core.counters.user_written_bytes, core.reservation.last_goal())
             });
             let in_vain =
                 |last: (i64, u64, u32)| now.0 <= last.0 && (now.1, now.2) == (last.1, last.2);

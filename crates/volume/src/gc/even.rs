@@ -24,7 +24,7 @@ const RESTS_MS: u64 = 10_000;
 
 /// What to do about a volume that is uneven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uneven {
+struct Uneven {
     /// Shards of data that each node may keep.
     goal: u32,
     /// Shards above the goal, on all nodes that are up.

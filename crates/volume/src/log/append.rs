@@ -37,7 +37,7 @@ impl VolumeCore {
             if over || self.log.nodes.is_empty() {
                 break;
             }
-            if self.log.journal_move.is_due() {
+            if self.log.journal_move.has_to_move() {
                 self.start_mover();
                 break;
             }

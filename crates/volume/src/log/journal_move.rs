@@ -42,7 +42,7 @@ pub enum JournalMove {
 impl JournalMove {
     /// The journal has to move.
     #[must_use]
-    pub fn is_due(self) -> bool {
+    pub fn has_to_move(self) -> bool {
         !matches!(self, Self::Settled | Self::Tidying { due: false })
     }
 
@@ -99,7 +99,7 @@ impl JournalMove {
 
     /// The task ends.
     pub fn end_mover(&mut self) {
-        *self = if self.is_due() { Self::Due } else { Self::Settled };
+        *self = if self.has_to_move() { Self::Due } else { Self::Settled };
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     fn a_loss_during_a_try_asks_for_another_one() {
         let mut state = JournalMove::default();
         state.request();
-        assert!(state.is_due() && state.begin_mover());
+        assert!(state.has_to_move() && state.begin_mover());
         state.begin_try();
         state.request();
         assert!(!state.is_in_vain(), "the try makes this loss good");
@@ -120,7 +120,7 @@ mod tests {
         state.begin_try();
         assert!(!state.is_in_vain());
         state.succeed();
-        assert!(!state.is_due() && state.mover_runs());
+        assert!(!state.has_to_move() && state.mover_runs());
         state.end_mover();
         assert_eq!(state, JournalMove::Settled);
     }
@@ -130,7 +130,7 @@ mod tests {
         let mut state = JournalMove::Moving { in_vain: false };
         state.succeed();
         state.request_anew();
-        assert!(state.is_due() && !state.begin_mover());
+        assert!(state.has_to_move() && !state.begin_mover());
         state.end_mover();
         assert_eq!(state, JournalMove::Due);
         assert!(state.begin_mover());

@@ -343,7 +343,7 @@ impl VolumeCore {
             Ok(_) => {
                 let Some(batch) = self.log.batch_mut(batch) else { return };
                 batch.waiting.retain(|waiting| *waiting != node);
-                if !self.log.journal_move.is_due() {
+                if !self.log.journal_move.has_to_move() {
                     self.acknowledge();
                 }
             }
@@ -359,7 +359,7 @@ impl VolumeCore {
     pub fn row_stored(&mut self, batch: u64) {
         let Some(batch) = self.log.batch_mut(batch) else { return };
         batch.rows = batch.rows.saturating_sub(1);
-        if !self.log.journal_move.is_due() {
+        if !self.log.journal_move.has_to_move() {
             self.acknowledge();
         }
     }

@@ -556,7 +556,7 @@ async fn commit(
     if !put_root_on(ctx, &root, &up).await {
         return Err(AttemptFailure::RootNotTaken.into());
     }
-    if ctx.with(|core| core.log.journal_move.is_due()) {
+    if ctx.with(|core| core.log.journal_move.has_to_move()) {
         // The root is committed. The journal moves as soon as the volume serves.
         tracing::debug!("a journal node was lost at the end of opening");
     }
@@ -601,7 +601,7 @@ async fn append_replayed(ctx: &Ctx, replay: Vec<(Entry, Bytes)>) -> Result<(), F
             let over = core.life.is_over();
             // With fewer nodes than needed, no segment becomes durable, and no room in the ring
             // becomes free.
-            (core.log.idle(), core.log.journal_move.is_due() || !core.writable(), over)
+            (core.log.idle(), core.log.journal_move.has_to_move() || !core.writable(), over)
         });
         if broken || over {
             return Err(AttemptFailure::NodeLost.into());

@@ -58,7 +58,7 @@ impl VolumeCore {
     }
 
     fn goal(&self) -> u32 {
-        self.reservation.goal().max(self.slots_needed())
+        self.reservation.last_goal().max(self.slots_needed())
     }
 
     /// The volume released slots for other volumes lately.

@@ -119,7 +119,7 @@ impl Reservation {
     /// Slots on each node that the volume wanted to keep when it last released some; 0 if it never
     /// did.
     #[must_use]
-    pub fn goal(&self) -> u32 {
+    pub fn last_goal(&self) -> u32 {
         self.release.map_or(0, |release| release.goal)
     }
 }

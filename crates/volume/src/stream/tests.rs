@@ -150,7 +150,7 @@ fn parity_that_a_node_denies_comes_from_the_volume() {
     script.done(&sent);
     script.sent();
     assert_eq!(script.completions.len(), 1);
-    script.core(|core| assert!(!core.log.journal_move.is_due()));
+    script.core(|core| assert!(!core.log.journal_move.has_to_move()));
     assert_at_rest(&mut script, 1, 1);
     // The node rests. Then it is used again.
     let routes = |core: &mut VolumeCore| {
@@ -179,7 +179,7 @@ fn write_with_a_denial(script: &mut Script) -> Vec<NodeIndex> {
     script.done(&sent);
     script.sent();
     assert_eq!(script.completions.len(), before + 1);
-    script.core(|core| assert!(!core.log.journal_move.is_due()));
+    script.core(|core| assert!(!core.log.journal_move.has_to_move()));
     let nodes: Vec<NodeIndex> = shards.iter().map(|sent| sent.node).collect();
     [nodes, parity(&shards[0])].concat()
 }
@@ -277,7 +277,7 @@ fn a_lost_data_node_moves_the_journal_and_the_volume_makes_the_parity() {
     assert_eq!(nodes, parity(&shards[0]));
     direct.iter().for_each(|sent| script.done(sent));
     script.sent();
-    script.core(|core| assert!(core.log.journal_move.is_due(), "a row is lost"));
+    script.core(|core| assert!(core.log.journal_move.has_to_move(), "a row is lost"));
     assert!(script.completions.is_empty());
     assert_at_rest(&mut script, 0, 2);
 }
@@ -296,7 +296,7 @@ fn parity_on_a_node_that_was_lost_since_does_not_count() {
     }
     script.sent();
     assert!(script.completions.is_empty());
-    script.core(|core| assert!(core.log.journal_move.is_due()));
+    script.core(|core| assert!(core.log.journal_move.has_to_move()));
     assert_eq!(codes(&script), 0);
     assert_at_rest(&mut script, 2, 0);
 }
