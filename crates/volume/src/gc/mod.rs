@@ -31,9 +31,10 @@
 //!   runs, and one checkpoint is written at a time.
 //! - At most one run of collection is under way. After every run the state is `Resting`. Its time
 //!   lies ahead only if the run found nothing left to free, or if an earlier rest is not over.
-//! - Collection is *stuck* if users waited in vain during the last run, until anything changes that
-//!   may free space ([`Gc::note_change`]). This is one reason why users get the error that there is
-//!   no space; `log/admission` has the others.
+//! - Collection is *stuck* if the last run found no space for users that waited, or that would have
+//!   to wait with their next write. It is stuck until anything changes that may free space
+//!   ([`Gc::note_change`]). This is one reason why users get the error that there is no space;
+//!   `log/admission` has the others.
 //! - Slots of segments that left the table count as taken until the nodes have deleted them.
 
 mod checkpoint;
@@ -60,7 +61,8 @@ pub use worth::SinceCheckpoint;
 /// delete segments, and before it writes a root again that too few nodes have taken.
 pub const RETRY_MS: u64 = 20;
 /// Pause before a serving volume checks again for something to collect or to give back, when the
-/// last check found something. The pause doubles after each check that found nothing.
+/// last check found something. The pause doubles after each check that found nothing. Also how long
+/// collection rests that found nothing more to free.
 const HOUSEKEEPING_MS: u64 = 1_000;
 
 /// The state of collection and checkpoints.
@@ -157,8 +159,8 @@ enum Collection {
     Resting {
         /// The end of the rest.
         until: Nanos,
-        /// Users waited for space, and collection found nothing more to free. As long as nothing
-        /// changes, users get the error that there is no space.
+        /// Users wait for space, or would with their next write, and collection found nothing more
+        /// to free. As long as nothing changes, users that wait get the error that there is none.
         in_vain: bool,
     },
     /// Collection runs.

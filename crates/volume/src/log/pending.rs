@@ -176,7 +176,8 @@ impl VolumeCore {
         let pending = &mut self.log.pending[key];
         pending.error = Some(error.clone());
         let origin = std::mem::replace(&mut pending.origin, Origin::Internal(nobody));
-        if let Origin::User(request) = origin {
+        if let Origin::User(mut request) = origin {
+            request.stamps.stamp(Stage::Replied, self.now);
             self.outbox.complete(Completion::of(&request, Err(error)));
         }
     }
@@ -192,5 +193,174 @@ impl VolumeCore {
             self.refuse(&mutation, BlockError::Io(why.clone()));
         }
         self.fail_reads(&why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::rc::Rc;
+
+    use fieldstone_block::{Backend, Nanos, Op, RequestId};
+    use fieldstone_proto::RequestBody;
+    use fieldstone_tasks::oneshot;
+
+    use super::*;
+    use crate::failure::VolumeFailure;
+    use crate::log::BATCHES_MAX;
+    use crate::script::{Script, Sent, request};
+
+    fn flush(script: &mut Script, id: u64) {
+        let request = Request { id: RequestId(id), ..request(Op::Flush, 0, 0) };
+        script.volume.submit(request, Nanos(0));
+    }
+
+    /// A user writes a block, and wants to hear when it is stable.
+    fn write_stable(script: &mut Script, block: u64) {
+        let mut request = request(Op::Write, block, 1);
+        request.flags.fua = true;
+        script.volume.submit(request, Nanos(0));
+    }
+
+    /// The requests answered since the last call. None of them failed.
+    fn answered(script: &mut Script) -> Vec<u64> {
+        let completions = std::mem::take(&mut script.completions);
+        assert!(completions.iter().all(|completion| completion.result.is_ok()));
+        completions.iter().map(|completion| completion.id.0).collect()
+    }
+
+    /// Splits what the volume sends into syncs of the journal and the rest.
+    fn syncs(sent: Vec<Sent>) -> (Vec<Sent>, Vec<Sent>) {
+        let syncs = |sent: &Sent| matches!(sent.request.body, RequestBody::JournalSync { .. });
+        sent.into_iter().partition(syncs)
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_acknowledged_before_it() {
+        let mut script = Script::serving(8);
+        script.write(1, 1);
+        let appends = script.sent();
+        flush(&mut script, 100);
+        assert!(script.sent().is_empty());
+        assert_eq!(answered(&mut script), [100], "nothing was acknowledged yet");
+        appends.iter().for_each(|sent| script.done(sent));
+        flush(&mut script, 101);
+        let (first, _) = syncs(script.sent());
+        assert_eq!((first.len(), answered(&mut script)), (3, vec![1]));
+        // Another write is acknowledged while the sync is under way.
+        script.write(2, 1);
+        script.sent().iter().for_each(|sent| script.done(sent));
+        flush(&mut script, 102);
+        assert!(script.sent().is_empty());
+        assert_eq!(answered(&mut script), [2]);
+        first.iter().for_each(|sent| script.done(sent));
+        let (second, _) = syncs(script.sent());
+        assert_eq!((second.len(), answered(&mut script)), (3, vec![101]));
+        second[1..].iter().for_each(|sent| script.done(sent));
+        script.sent();
+        assert!(answered(&mut script).is_empty(), "one node may lack the second record");
+        script.done(&second[0]);
+        script.sent();
+        assert_eq!(answered(&mut script), [102]);
+    }
+
+    #[test]
+    fn a_write_that_is_to_be_stable_waits_for_the_sync_of_its_record() {
+        let mut script = Script::serving(8);
+        script.write(1, 1);
+        write_stable(&mut script, 2);
+        let sent = script.sent();
+        assert_eq!(sent.len(), 3, "one record has both");
+        sent.iter().for_each(|sent| script.done(sent));
+        let (sync, rest) = syncs(script.sent());
+        assert_eq!((sync.len(), rest.len(), answered(&mut script)), (3, 0, vec![1]));
+        sync.iter().for_each(|sent| script.done(sent));
+        script.sent();
+        assert_eq!(answered(&mut script), [2]);
+        script.core(|core| assert!(core.log.idle() && !core.sync_wanted()));
+    }
+
+    /// A change by the volume itself, and its result once it has ended.
+    fn internal_change(core: &mut VolumeCore) -> Rc<RefCell<Option<Result<(), BlockError>>>> {
+        let (filler, awaited) = oneshot();
+        let entry = Entry { kind: EntryKind::Data, block: 600, count: 1, segment_block: 0 };
+        core.queue_internal(entry, vec![0; BLOCK_BYTES].into(), None, filler);
+        let result = Rc::new(RefCell::new(None));
+        let ends = Rc::clone(&result);
+        core.spawn_with(move |_| async move { *ends.borrow_mut() = Some(awaited.await) });
+        result
+    }
+
+    /// Some wait for their sync, some are in flight, one is in flight in part, and some have not
+    /// begun.
+    #[test]
+    fn when_users_changes_fail_each_request_is_answered_once() {
+        let mut script = Script::serving(8);
+        write_stable(&mut script, 200);
+        script.sent().iter().for_each(|sent| script.done(sent));
+        let (mut in_flight, _) = syncs(script.sent());
+        assert_eq!(in_flight.len(), 3);
+        flush(&mut script, 300);
+        let singles = BATCHES_MAX as u64 - 1;
+        for block in 0..singles {
+            script.write(block, 1);
+            in_flight.extend(script.sent());
+        }
+        script.write(20, 40);
+        script.submit(Op::Trim, 400, 4);
+        script.write(500, 1);
+        in_flight.extend(script.sent());
+        let internal = script.core(|core| {
+            assert_eq!(core.log.records_in_flight(), BATCHES_MAX);
+            let waits: Vec<(u64, u32)> =
+                core.log.queue.iter().map(|m| (m.block, m.count)).collect();
+            let [(rest, count), (500, 1)] = waits[..] else { panic!("{waits:?}") };
+            assert!(rest > 20 && rest + u64::from(count) == 60, "a part of it is in flight");
+            internal_change(core)
+        });
+        assert!(script.sent().is_empty() && script.completions.is_empty());
+        script.core(|core| {
+            core.fail_user_changes(&BlockError::NoSpace);
+            assert!(!core.log.waits(), "what has not begun does not happen any more");
+        });
+        script.sent();
+        let mut ids: Vec<u64> = script.completions.iter().map(|c| c.id.0).collect();
+        assert!(script.completions.iter().all(|c| c.result == Err(BlockError::NoSpace)));
+        let expected: BTreeSet<u64> = (0..singles).chain([20, 200, 300, 400, 500]).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, expected.into_iter().collect::<Vec<_>>());
+        assert_eq!(*internal.borrow(), None, "it is no user's");
+        while !in_flight.is_empty() {
+            in_flight.iter().for_each(|sent| script.done(sent));
+            script.do_jobs();
+            in_flight = script.sent();
+        }
+        assert_eq!(script.completions.len(), ids.len());
+        assert_eq!(*internal.borrow(), Some(Ok(())));
+        script.core(|core| assert!(core.log.idle() && !core.sync_wanted()));
+    }
+
+    #[test]
+    fn a_volume_that_fails_answers_every_request_with_the_reason() {
+        let mut script = Script::serving(8);
+        write_stable(&mut script, 1);
+        let sent = script.sent();
+        script.write(2, 1);
+        let why = VolumeFailure::JournalNotStable;
+        let internal = script.core(|core| {
+            let internal = internal_change(core);
+            core.fail(why.clone());
+            internal
+        });
+        assert!(script.sent().is_empty());
+        let reason = BlockError::Io(why.to_string());
+        let ids: Vec<u64> = script.completions.iter().map(|c| c.id.0).collect();
+        assert_eq!(ids, [2, 1]);
+        assert!(script.completions.iter().all(|c| c.result == Err(reason.clone())));
+        assert_eq!(*internal.borrow(), Some(Err(reason)));
+        sent.iter().for_each(|sent| script.done(sent));
+        assert!(script.sent().is_empty());
+        assert_eq!(script.completions.len(), 2);
     }
 }

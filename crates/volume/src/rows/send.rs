@@ -230,3 +230,153 @@ async fn send_parity(
     }
     ctx.with(|core| core.parity_made(record, parts_of_shards, &shards));
 }
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_block::{Backend, Nanos, Op};
+    use fieldstone_proto::{ReplyBody, crc32c_blocks};
+
+    use super::*;
+    use crate::rows::Rows;
+    use crate::script::{JOURNAL, Script, Sent, request};
+    use crate::status::NodeHealth;
+
+    /// The writes of shards among the requests.
+    fn rows(sent: Vec<Sent>) -> Vec<Sent> {
+        let of_shard = |sent: &Sent| matches!(sent.request.body, RequestBody::ShardWrite { .. });
+        sent.into_iter().filter(of_shard).collect()
+    }
+
+    fn shard_of(sent: &Sent) -> usize {
+        match sent.request.body {
+            RequestBody::ShardWrite { shard, .. } => usize::from(shard.0),
+            _ => panic!("{:?}", sent.request.body),
+        }
+    }
+
+    /// The nodes answer all requests, and the world does all jobs, until the volume sends no more.
+    fn settle(script: &mut Script, mut sent: Vec<Sent>) {
+        while !sent.is_empty() || !script.jobs.is_empty() {
+            sent.iter().for_each(|sent| script.done(sent));
+            script.do_jobs();
+            sent = script.sent();
+        }
+    }
+
+    /// The only segment, and its rows.
+    fn rows_of(core: &mut VolumeCore) -> (SegmentId, &mut Rows) {
+        let handle = core.log.open.expect("rows went there");
+        let segment = core.segments.get_mut(handle).expect("it is open");
+        (segment.id, segment.rows.as_mut().expect("it has rows"))
+    }
+
+    #[test]
+    fn the_blocks_of_a_shard_lie_one_behind_the_other_row_by_row() {
+        let mut script = Script::serving(8);
+        for first in [0u8, 16] {
+            let data: Vec<u8> =
+                (first..first + 16).flat_map(|block| [block; BLOCK_BYTES]).collect();
+            let write = request(Op::Write, u64::from(first), 16);
+            let write = fieldstone_block::Request { data: data.into(), ..write };
+            script.volume.submit(write, Nanos(0));
+            let sent = script.sent();
+            let mut shards = Vec::new();
+            for sent in &sent {
+                let RequestBody::ShardWrite { shard, offset_bytes, checksums, .. } =
+                    &sent.request.body
+                else {
+                    continue;
+                };
+                // A row has a block on each of the four data shards.
+                assert_eq!(*offset_bytes as usize, usize::from(first) / 4 * BLOCK_BYTES);
+                let data = sent.request.payload.concat();
+                let blocks: Vec<u8> = data.chunks(BLOCK_BYTES).map(|block| block[0]).collect();
+                let at = first + shard.0;
+                assert_eq!(blocks, [at, at + 4, at + 8, at + 12]);
+                assert_eq!(*checksums, crc32c_blocks(&data).into_iter().collect::<Vec<u32>>());
+                shards.push(shard.0);
+            }
+            assert_eq!(shards, [0, 1, 2, 3]);
+            settle(&mut script, sent);
+        }
+        assert_eq!(script.completions.len(), 2);
+    }
+
+    #[test]
+    fn parity_that_is_made_again_goes_to_the_named_shards_only() {
+        let mut script = Script::serving(8);
+        script.write(0, 4);
+        let sent = script.sent();
+        let inputs = rows(sent).iter().map(|sent| sent.request.payload[0].clone()).collect();
+        script.do_jobs();
+        let parity = rows(script.sent());
+        assert_eq!(parity.iter().map(shard_of).collect::<Vec<_>>(), [4, 5]);
+        script.core(|core| {
+            let generation = core.log.generation;
+            let (segment, rows) = rows_of(core);
+            assert_eq!(rows.in_coding, 0, "it is on its way");
+            rows.in_coding += 1;
+            let record = RecordRows { generation, batch: 1, segment, first_row: 0 };
+            core.code_rows(record, vec![inputs], SmallVec::from_slice(&[5]));
+        });
+        script.sent();
+        script.do_jobs();
+        let again = script.sent_one();
+        assert_eq!(again.request.body, parity[1].request.body);
+        assert_eq!(again.request.payload.concat(), parity[1].request.payload.concat());
+        script.core(|core| assert_eq!(rows_of(core).1.in_coding, 0));
+    }
+
+    #[test]
+    fn a_row_that_its_node_did_not_take_is_lost_and_moves_the_journal() {
+        for (error, full, gives_up) in [
+            (NodeError::NoSpace, true, false),
+            (NodeError::Busy, false, false),
+            (NodeError::Unreachable, false, false),
+            (NodeError::Io("broken".into()), false, true),
+        ] {
+            let mut script = Script::serving(8);
+            script.write(0, 16);
+            let sent = rows(script.sent());
+            let refused = sent.iter().find(|sent| !JOURNAL.contains(&sent.node));
+            let refused = refused.expect("the journal is on three nodes");
+            let (shard, node) = (shard_of(refused), refused.node);
+            script.answer(refused, Err(error.clone()));
+            script.core(|core| {
+                let (_, rows) = rows_of(core);
+                let lost: Vec<usize> = (0..6).filter(|shard| rows.keepers[*shard].lost).collect();
+                assert_eq!((lost, rows.intact), (vec![shard], false), "{error}");
+                assert!(core.log.journal_move.has_to_move(), "{error}");
+                let state = core.node(node);
+                assert_eq!(state.slots.full, full, "{error}");
+                assert_eq!(state.health == NodeHealth::Down, gives_up, "{error}");
+            });
+        }
+    }
+
+    /// The journal has moved meanwhile, and has the record whole.
+    #[test]
+    fn an_answer_for_rows_of_an_earlier_journal_does_not_count() {
+        let mut script = Script::serving(8);
+        script.write(0, 16);
+        let mut sent = script.sent();
+        let at = sent
+            .iter()
+            .rposition(|sent| matches!(sent.request.body, RequestBody::ShardWrite { .. }));
+        let last = sent.remove(at.expect("it has rows"));
+        settle(&mut script, sent);
+        let reply = |script: &mut Script, generation, result| {
+            script.core(|core| {
+                let (segment, _) = rows_of(core);
+                core.row_replied(last.node, generation, 1, (segment, shard_of(&last)), result);
+            });
+            script.sent();
+            (script.completions.len(), script.core(|core| core.log.journal_move.has_to_move()))
+        };
+        let earlier = JournalGen(0);
+        assert_eq!(reply(&mut script, earlier, Ok(ReplyBody::Done)), (0, false));
+        assert_eq!(reply(&mut script, JournalGen(1), Ok(ReplyBody::Done)), (1, false));
+        assert_eq!(reply(&mut script, earlier, Err(NodeError::Unreachable)), (1, false));
+        script.core(|core| assert!(!rows_of(core).1.intact, "the node may lack the row"));
+    }
+}
