@@ -50,12 +50,14 @@ stages = +@$(foreach stage,$(1),begun=$$(date +%s) && $(MAKE) --no-print-directo
 	echo "$(stage): $$(($$(date +%s) - begun)) s" &&) true
 
 # `lint` needs none of the tools, whose installation mostly waits for the network. The tests of `unit`
-# leave a quarter of two CPUs idle. `rtl` begins with proofs, so cargo is free when `unit` asks it.
+# leave a quarter of two CPUs idle, and the scenarios leave a third. `rtl` begins with proofs, so
+# cargo is free when `unit` asks it.
 test: ## Every test: style, unit tests, 1,000 seeds, and scenarios with real clients
 	+@$(PYTHON) tests/together $(MAKE) lint tools
 	$(call stages,unit-build)
 	+@$(PYTHON) tests/together $(MAKE) unit rtl
-	$(call stages,bindings simulate scenarios)
+	$(call stages,bindings)
+	+@$(PYTHON) tests/together $(MAKE) scenarios simulate
 
 # Everything that tests run, with one choice of packages and features, so that dependencies are
 # compiled once.
