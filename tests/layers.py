@@ -58,7 +58,7 @@ def limits(pool):
     check(counter_of(pool, "limit", "delayed") >= 150, f"{layer_of(pool, 'limit')}")
 
     told = fieldstone("volume", "limit", pool.path / "v", "--iops", "0", "--bytes", "2M")
-    check("bytes=2097152" in told.stdout, f"{told.stdout}")
+    check("bytes=2M" in told.stdout, f"{told.stdout}")
     options = layer_of(pool, "limit")["options"]
     check((options["iops"], options["bytes"]) == ("0", "2M"), f"{options}")
     took = seconds_of(handle, 1024)
@@ -174,6 +174,23 @@ def refusing_store(pool):
     check("4096 bytes" in said and "are lost" in said, f"what is lost is not named: {said}")
 
 
+def end_at_once(pool):
+    """A second signal ends a server at once, and it says what is lost with it."""
+    keeps = ["--layer", "write-cache:policy=back,until-flush=off,max-age=600s"]
+    server = pool.serve("v", options=[*keeps, "--layer", "delay:write=5s"])
+    handle = connect(server.uri("v"))
+    handle.pwrite(noise(BLOCK, 10), 14 * MIB)
+    handle.shutdown()
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    server.process.send_signal(signal.SIGTERM)
+    code = server.process.wait(20)
+    check(code == 130, f"after a second signal it ended with {code}")
+    said = server.errors()
+    check("v: 4 KiB of writes lie only in its write cache, and are lost" in said, said)
+    check("is safe" not in said, f"a lost write is called safe: {said}")
+
+
 def wrong(pool):
     """A wrong option is named, with those that there are, and nothing is served."""
     for option, says in [
@@ -235,6 +252,7 @@ def scenario(world):
     write_cache(pool)
     write_cache_killed(pool)
     refusing_store(pool)
+    end_at_once(pool)
     wrong(pool)
     locked(world, pool)
 

@@ -21,14 +21,23 @@ use crate::stderr;
 /// Exit code after a second signal. Shells report this code for SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// Returns one line for each task that the process leaves undone if it ends at once.
-type LastWords = Box<dyn Fn() -> Vec<String> + Send + Sync>;
+/// A task that the process leaves undone if it ends at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undone {
+    /// One line for the user.
+    pub text: String,
+    /// Data that was acknowledged is lost with the process.
+    pub loses_data: bool,
+}
+
+/// Returns the tasks that the process leaves undone if it ends at once.
+type LastWords = Box<dyn Fn() -> Vec<Undone> + Send + Sync>;
 
 static LAST_WORDS: OnceLock<LastWords> = OnceLock::new();
 
-/// Sets the lines that [`Signals`] prints when a second signal ends the process: one line for each
-/// task that is left undone. Only the first call has an effect.
-pub fn at_second(words: impl Fn() -> Vec<String> + Send + Sync + 'static) {
+/// Sets the tasks that [`Signals`] prints when a second signal ends the process, one line for each.
+/// Only the first call has an effect.
+pub fn at_second(words: impl Fn() -> Vec<Undone> + Send + Sync + 'static) {
     let _ = LAST_WORDS.set(Box::new(words));
 }
 
@@ -41,10 +50,16 @@ fn say_last_words() {
         // The other thread may have stopped waiting.
         let _ = sender.send(lines);
     });
-    for line in words.recv_timeout(PATIENCE).unwrap_or_default() {
-        eprint_line!("fieldstone: {line}");
+    let undone = words.recv_timeout(PATIENCE);
+    for task in undone.iter().flatten() {
+        eprint_line!("fieldstone: {}", task.text);
     }
-    eprint_line!("fieldstone: ending at once; what was acknowledged is safe");
+    // A process that does not say in time what it leaves undone may lose something with it.
+    if undone.is_ok_and(|tasks| tasks.iter().all(|task| !task.loses_data)) {
+        eprint_line!("fieldstone: ending at once; what was acknowledged is safe");
+    } else {
+        eprint_line!("fieldstone: ending at once");
+    }
 }
 
 /// The signals that end a process cleanly.

@@ -28,6 +28,11 @@ pub struct RamSpec {
     pub size_bytes: u64,
 }
 
+impl RamSpec {
+    /// The word by which snapshots and reports name such a store.
+    pub const KIND: &'static str = "memory";
+}
+
 impl StoreSpec for RamSpec {
     fn open(self: Box<Self>, _: &mut StoreIo<'_>) -> Box<dyn Store> {
         Box::new(RamStore { ram: Ram::new(self.size_bytes), closed: false })
@@ -56,7 +61,7 @@ impl Backend for RamStore {
 
 impl Store for RamStore {
     fn kind(&self) -> &'static str {
-        "memory"
+        RamSpec::KIND
     }
     fn phase(&self) -> Phase {
         if self.closed { Phase::Closed } else { Phase::Serving }

@@ -16,7 +16,8 @@ use std::sync::PoisonError;
 
 use anyhow::bail;
 use fieldstone_block::OpenFailure;
-use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase, VolumeStatus};
+use fieldstone_console::signals::Undone;
+use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase, RamSpec, VolumeStatus};
 use fieldstone_volume::NodeHealth;
 
 use super::{DeviceName, OpenDevice, Runtime};
@@ -140,24 +141,43 @@ impl Runtime {
         })
     }
 
-    /// One line for each open volume that is not closed, for a process that ends at once.
-    pub fn unclosed(&self) -> Vec<String> {
+    /// What the open devices that are not closed leave undone, for a process that ends at once.
+    pub fn unclosed(&self) -> Vec<Undone> {
         let open = self.open_devices();
-        let cores = self.snapshot();
-        let line = |device: &DeviceSnapshot| {
-            let status = &device.status_of::<VolumeStatus>()?.volume;
+        let cores = self.handle.snapshot(true);
+        let is_open = |device: &&DeviceSnapshot| {
             let mine = open.iter().any(|open| open.device == device.device);
-            (mine && device.phase != Phase::Closed).then(|| {
-                format!(
-                    "{} is not closed: {} lie only in its journal, and its next opening replays \
-                     them",
-                    device.name,
-                    fieldstone_units::size(status.journal_used_bytes)
-                )
-            })
+            mine && device.phase != Phase::Closed
         };
-        cores.iter().flat_map(|core| &core.devices).filter_map(line).collect()
+        let devices = cores.iter().flat_map(|core| &core.devices).filter(is_open);
+        devices.flat_map(undone_of).collect()
     }
+}
+
+/// What an open device leaves undone if its process ends at once.
+fn undone_of(device: &DeviceSnapshot) -> Vec<Undone> {
+    let name = &device.name;
+    let mut undone = Vec::new();
+    if let Some(status) = device.status_of::<VolumeStatus>() {
+        let journal = fieldstone_units::size(status.volume.journal_used_bytes);
+        let text = format!(
+            "{name} is not closed: {journal} lie only in its journal, and its next opening replays \
+             them"
+        );
+        undone.push(Undone { text, loses_data: false });
+    }
+    if device.kind == RamSpec::KIND {
+        let text = format!("{name} is memory: all that was written to it is lost");
+        undone.push(Undone { text, loses_data: true });
+    }
+    let kept = |counter| device.stats.counter("write-cache", counter);
+    let bytes = kept("dirty_bytes") + kept("out_bytes");
+    if bytes > 0 {
+        let bytes = fieldstone_units::size(bytes);
+        let text = format!("{name}: {bytes} of writes lie only in its write cache, and are lost");
+        undone.push(Undone { text, loses_data: true });
+    }
+    undone
 }
 
 /// The nodes of a volume that are not up, with the reasons. Prefers the reason of the node itself
