@@ -184,7 +184,7 @@ EVERY_CASE = COPIES_INSIDE + COPIES_APART
 class Process:
     """A process of ours that runs beside the scenario; its output goes to files."""
 
-    def __init__(self, world, name, command, address_space=ADDRESS_SPACE_MAX):
+    def __init__(self, world, name, command, address_space=ADDRESS_SPACE_MAX, folder=None):
         self.name = name
         self.command = [str(part) for part in command]
         world.starts += 1
@@ -197,6 +197,7 @@ class Process:
                 stdout=out,
                 stderr=err,
                 env=ENVIRONMENT,
+                cwd=folder,
                 preexec_fn=lambda: _limit(world.open_files, world.die_with_parent, address_space),
             )
         world.processes.append(self)
@@ -309,12 +310,14 @@ class Pool:
         return self.path / f"node.{index}"
 
     def start_node(self, index):
-        """Starts one node as a process."""
-        socket = self.world.folder / f"n{index}.sock"
+        """Starts one node as a process, in another folder than servers, which find its socket all
+        the same."""
+        listen = ["--listen", f"unix:n{index}.sock"]
         node = Process(
             self.world,
             f"node{index}",
-            [FIELDSTONE, "node", self.node_path(index), "--listen", f"unix:{socket}", *self.node_options],
+            [FIELDSTONE, "node", self.node_path(index), *listen, *self.node_options],
+            folder=self.world.folder,
         )
         self.nodes[index] = node
         node.wait_for_output("listens on")

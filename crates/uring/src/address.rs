@@ -55,6 +55,22 @@ pub enum AddressError {
     Port(String),
 }
 
+impl Address {
+    /// The same address for processes in other folders: the path of a unix socket is absolute.
+    ///
+    /// # Errors
+    /// The absolute path is too long for a socket, or the current folder is unknown.
+    pub fn absolute(&self) -> Result<Self, AddressError> {
+        let Self::Unix(path) = self else { return Ok(self.clone()) };
+        let bad = || AddressError::BadPath(self.to_string());
+        let path = std::path::absolute(path).map_err(|_| bad())?;
+        if path.as_os_str().len() > UNIX_PATH_MAX_BYTES {
+            return Err(AddressError::BadPath(format!("unix:{}", path.display())));
+        }
+        Ok(Self::Unix(path))
+    }
+}
+
 impl FromStr for Address {
     type Err = AddressError;
 
@@ -220,6 +236,20 @@ impl fmt::Debug for Endpoint {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn an_absolute_address_means_the_same_socket_from_every_folder() {
+        let relative: Address = "unix:v.sock".parse().expect("valid");
+        let here = std::env::current_dir().expect("known");
+        assert_eq!(relative.absolute(), Ok(Address::Unix(here.join("v.sock"))));
+        for text in ["unix:/run/v.sock", "tcp:127.0.0.1:10809"] {
+            let address: Address = text.parse().expect("valid");
+            assert_eq!(address.absolute().as_ref(), Ok(&address));
+        }
+        let long: Address = format!("unix:{}", "v".repeat(107)).parse().expect("fits");
+        let error = long.absolute().expect_err("the current folder makes it longer");
+        assert!(error.to_string().contains(&*here.to_string_lossy()), "{error}");
+    }
 
     #[test]
     fn texts_of_both_schemes_round_trip() {

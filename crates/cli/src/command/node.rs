@@ -60,7 +60,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("interrupted while opening {}", opening.path.display());
     };
     let announced = AnnouncedFolder { path: folder.path.clone(), announcer: folder.announcer() };
-    let address = listener.address().clone();
+    // Servers run in other folders.
+    let address = listener.address().absolute().unwrap_or_else(|error| {
+        let here = "servers find this node only from the folder where it was started";
+        eprint_line!("fieldstone: {error}; {here}");
+        listener.address().clone()
+    });
     match announced.announce(&address) {
         // The folder was there a moment ago. The node comes up when the folder answers again.
         Err(error @ FolderError::Silent(_)) => eprint_line!("fieldstone: {error}"),
