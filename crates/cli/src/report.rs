@@ -122,7 +122,7 @@ fn volume_text(volume: &VolumeReport) -> String {
     // Only a volume of a pool has an id. Other stores have no more rows.
     if !volume.id.is_empty() {
         // The contents of a volume are known only once it is open.
-        if volume.phase != "opening" {
+        if volume.protection != "unknown" {
             rows.extend(space_rows(volume));
         }
         rows.extend(state_rows(volume));
@@ -212,7 +212,7 @@ fn parity_memory_text(server: &ServerReport) -> Option<String> {
 fn long_turn_text(core: &CoreReport) -> Option<String> {
     (core.turn_max_recent_ns >= LONG_TURN_NS).then(|| {
         format!(
-            "core {} was busy for {} without a look at its events, within the last 20 s",
+            "core {} let requests wait for {} once in the last 20 s (docs/faults.md, late core)",
             core.core,
             duration_ns(core.turn_max_recent_ns)
         )

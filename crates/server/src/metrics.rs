@@ -280,11 +280,18 @@ type Field = fn(&VolumeReport) -> u64;
 /// Name, help text and value of a metric of a `T`.
 type Row<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-/// Metrics of volumes: name, type, help text, value.
-const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
+/// A metric: name, type, help text, value.
+type Metric = (&'static str, &'static str, &'static str, Field);
+
+/// Metrics of all devices.
+const DEVICE_FIELDS: &[Metric] = &[
     ("size_bytes", "gauge", "Size of the device.", |v| v.size_bytes),
-    ("live_bytes", "gauge", "Bytes that hold data.", |v| v.live_bytes),
     ("capacity_bytes", "gauge", "Bytes that could hold data.", |v| v.capacity_bytes),
+];
+
+/// Metrics of the volumes of pools.
+const VOLUME_FIELDS: &[Metric] = &[
+    ("live_bytes", "gauge", "Bytes that hold data.", |v| v.live_bytes),
     ("map_bytes", "gauge", "Memory of the extent map.", |v| v.map_bytes),
     ("segments", "gauge", "Segments whose shards are on nodes.", |v| v.segments),
     ("segments_degraded", "gauge", "Segments with a missing shard.", |v| v.segments_degraded),
@@ -330,14 +337,21 @@ const VOLUME_FIELDS: &[(&str, &str, &str, Field)] = &[
 ];
 
 fn volumes(out: &mut Exposition, volumes: &[Labels<'_>]) {
-    for (name, kind, help, field) in VOLUME_FIELDS {
+    let of_pools: Vec<_> = volumes.iter().filter(|volume| volume.of.is_of_pool()).collect();
+    for (name, kind, help, field) in DEVICE_FIELDS {
         out.family(&format!("fieldstone_volume_{name}"), kind, help);
         for volume in volumes {
             out.sample(&volume.labels, field(volume.of) as f64);
         }
     }
+    for (name, kind, help, field) in VOLUME_FIELDS {
+        out.family(&format!("fieldstone_volume_{name}"), kind, help);
+        for volume in &of_pools {
+            out.sample(&volume.labels, field(volume.of) as f64);
+        }
+    }
     out.family("fieldstone_volume_gc_pause_seconds_max", "gauge", "Longest pause by GC.");
-    for volume in volumes {
+    for volume in of_pools {
         out.sample(&volume.labels, seconds(volume.of.gc_pause_max_ns));
     }
     out.family(
@@ -614,12 +628,17 @@ mod tests {
         let line = one.lines().find_map(|line| line.strip_prefix(sum)).expect("a sum");
         let seconds: f64 = line.parse().expect("a number");
         assert!((seconds - 4.8e-6).abs() < 1e-12, "{line}");
-        let ram = VolumeReport { name: "ram".to_owned(), ..VolumeReport::default() };
+        let ram = VolumeReport {
+            name: "ram".to_owned(),
+            protection: "none".to_owned(),
+            ..VolumeReport::default()
+        };
         let stores = PoolReport { volumes: vec![ram], ..PoolReport::default() };
         let one_and_stores = text(&[report.clone(), stores.clone()]);
         assert!(one_and_stores.contains("fieldstone_node_up{node=\"0\"} 1\n"), "{one_and_stores}");
         let two = text(&[report.clone(), PoolReport { pool: "ab".to_owned(), ..report }, stores]);
-        assert!(two.contains("fieldstone_volume_segments{volume=\"ram\"} 0\n"), "{two}");
+        assert!(two.contains("fieldstone_volume_size_bytes{volume=\"ram\"} 0\n"), "{two}");
+        assert!(!two.contains("fieldstone_volume_journal_whole{volume=\"ram\"}"), "{two}");
         assert!(two.contains("fieldstone_node_up{pool=\"ab\",node=\"0\"} 1\n"), "{two}");
         assert!(
             two.contains("fieldstone_requests_total{pool=\"ab\",volume=\"a\\\"b\",op=\"read\"} 3")

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use fieldstone_server::control::find_server;
+use anyhow::anyhow;
+use fieldstone_server::control::{find_server, servers};
 use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::report::{PoolReport, VolumeReport};
 
@@ -20,8 +20,8 @@ pub struct Args {
     #[arg(value_name = "DIR[/VOLUME]")]
     target: PathBuf,
     /// Seconds between two reports, from 0.1 to 3600.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    interval: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
+    interval: Duration,
     /// End after this many reports; 0 for never.
     #[arg(long, value_name = "N", default_value_t = 0)]
     count: u64,
@@ -30,14 +30,34 @@ pub struct Args {
     json: bool,
 }
 
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        return Err("the interval is from 0.1 to 3600 seconds".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// The error if no server of the pool serves the target.
+fn not_served(pool: &Path, volume: Option<&str>) -> anyhow::Error {
+    let dir = pool.display();
+    let reports: Vec<PoolReport> =
+        servers(pool).iter_mut().filter_map(|server| server.status().ok()).collect();
+    let (Some(name), false) = (volume, reports.is_empty()) else {
+        return anyhow!(
+            "no server of {dir} is running; `fieldstone status {dir}` looks without one"
+        );
+    };
+    let served = reports.iter().flat_map(|report| &report.volumes).map(|other| &*other.name);
+    let served = served.collect::<Vec<_>>().join(", ");
+    anyhow!("no server of {dir} serves a volume {name:?}; served are: {served}")
+}
+
 /// Runs `top`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let target = pool_or_volume(&args.target)?;
-    let dir = target.pool.display();
-    let mut server = find_server(&target.pool, target.volume.as_deref())?.with_context(|| {
-        format!("no server of {dir} is running; `fieldstone status {dir}` looks without one")
-    })?;
-    let interval = Duration::from_secs_f64(args.interval.clamp(0.1, 3600.0));
+    let mut server = find_server(&target.pool, target.volume.as_deref())?
+        .ok_or_else(|| not_served(&target.pool, target.volume.as_deref()))?;
     let clear = std::io::stdout().is_terminal() && !args.json;
     let mut before: Option<(Instant, PoolReport)> = None;
     let mut reports = 0;
@@ -65,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if reports == args.count {
             return Ok(());
         }
-        std::thread::sleep(interval);
+        std::thread::sleep(args.interval);
     }
 }
 

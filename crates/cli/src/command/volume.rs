@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use clap::Subcommand;
 use fieldstone_codes::Profile;
-use fieldstone_server::control::{Request, Response, VolumeLine};
+use fieldstone_server::control::{Request, Response, VolumeLine, servers};
 use fieldstone_server::paths::{VolumePath, pool_or_volume, volume_path};
+use fieldstone_server::report::VolumeReport;
 use fieldstone_server::running::Operator;
 
 use super::nodes::NodeOptions;
@@ -188,7 +189,8 @@ fn list(args: &Ls) -> anyhow::Result<()> {
     let folder = pool_or_volume(&args.dir)?.pool;
     let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
     let lines = match &mut operator {
-        Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?),
+        Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?)
+            .and_then(|(lines, hidden)| Ok((served_by_any(lines, &folder)?, hidden))),
         Operator::Own(running) => running.list_volumes().map(|listing| {
             for (node, reason) in &listing.silent {
                 eprint_line!("fieldstone: {node} does not answer: {reason}");
@@ -203,6 +205,17 @@ fn list(args: &Ls) -> anyhow::Result<()> {
     let (lines, hidden) = lines.and_then(|lines| operator.finish().map(|()| lines))?;
     print_volumes(&lines, &folder, args.json)?;
     hidden.map_or(Ok(()), |why| Err(anyhow!(why)))
+}
+
+/// The lines of one server, in which the volumes that other servers serve are marked too.
+fn served_by_any(mut lines: Vec<VolumeLine>, folder: &Path) -> anyhow::Result<Vec<VolumeLine>> {
+    for mut server in servers(folder) {
+        let report = server.status()?;
+        for line in &mut lines {
+            line.served |= report.volumes.iter().any(|volume| volume.id == line.id);
+        }
+    }
+    Ok(lines)
 }
 
 fn print_volumes(lines: &[VolumeLine], folder: &Path, json: bool) -> anyhow::Result<()> {
@@ -233,7 +246,7 @@ fn print_volumes(lines: &[VolumeLine], folder: &Path, json: bool) -> anyhow::Res
 
 fn grow(args: &Grow) -> anyhow::Result<()> {
     let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
-    let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
+    let mut operator = Operator::find_for(&folder, &name, &args.nodes.fixed)?;
     let done = match &mut operator {
         Operator::Server(server) => {
             let (name, size_bytes, thin) = (name.clone(), args.size, args.thin);
@@ -263,23 +276,33 @@ fn limit(args: &LimitArgs) -> anyhow::Result<()> {
         burst.map(|ns| format!("burst={ns}ns")),
     ];
     let options = options.into_iter().flatten().collect::<Vec<String>>().join(",");
-    match Operator::find(&folder, Some(&name), &args.nodes.fixed)? {
+    let limit = match Operator::find(&folder, Some(&name), &args.nodes.fixed)? {
         Operator::Server(mut server) => {
-            server.ask(&Request::VolumeLimit { name, options: options.clone() })?;
+            server.ask(&Request::VolumeLimit { name: name.clone(), options })?;
+            let report = server.status()?;
+            let volume = report.volumes.iter().find(|volume| volume.name == name);
+            limit_text(volume.context("the server does not serve the volume any more")?)
         }
         Operator::Own(running) => {
             running.finish()?;
             let path = args.path.display();
             bail!("no server serves {path}: start one with `fieldstone serve {path} --limit …`");
         }
-    }
-    print_line!("{} is served with {options} now", args.path.display());
+    };
+    print_line!("{} is served with {limit} now", args.path.display());
     Ok(())
+}
+
+/// All options of the limit of a volume, as `serve --limit` takes them.
+fn limit_text(volume: &VolumeReport) -> String {
+    let layers = volume.io.iter().flat_map(|io| &io.layers);
+    let options = layers.filter(|layer| layer.name == "limit").flat_map(|layer| &layer.options);
+    options.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
 }
 
 fn remove(args: &Rm) -> anyhow::Result<()> {
     let VolumePath { pool: folder, volume: name } = volume_path(&args.path)?;
-    let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
+    let mut operator = Operator::find_for(&folder, &name, &args.nodes.fixed)?;
     let done = match &mut operator {
         Operator::Server(server) => {
             let request = Request::VolumeRemove { name: name.clone(), force: args.force };

@@ -230,6 +230,14 @@ pub struct VolumeReport {
 }
 
 impl VolumeReport {
+    /// True for a volume of a pool, false for a store that needs no pool, such as a file.
+    #[must_use]
+    pub fn is_of_pool(&self) -> bool {
+        self.protection != "none"
+    }
+}
+
+impl VolumeReport {
     /// True if the volume serves, no shard is missing, no rebuild runs, and all nodes are up.
     pub fn is_whole(&self) -> bool {
         self.phase == "serving"

@@ -71,6 +71,18 @@ impl Operator {
         }
     }
 
+    /// As [`Operator::find`], for a change of a volume that need not be served: the server of the
+    /// volume, or else another server of the pool, or else a running pool in this process.
+    ///
+    /// # Errors
+    /// As [`Operator::find`].
+    pub fn find_for(folder: &Path, volume: &str, fixed: &[FixedNode]) -> anyhow::Result<Self> {
+        match find_server(folder, Some(volume))? {
+            Some(server) => Ok(Self::Server(server)),
+            None => Self::find(folder, None, fixed),
+        }
+    }
+
     /// Closes the running pool if the command started one.
     ///
     /// # Errors

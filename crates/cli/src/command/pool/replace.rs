@@ -1,11 +1,13 @@
 //! `fieldstone pool replace`: makes an empty node in place of a lost one.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::bail;
 use fieldstone_proto::NodeIndex;
 use fieldstone_server::pool::Pool;
 use fieldstone_server::replace::{self, ReplacedNode};
+use fieldstone_server::report::PoolReport;
 use serde::Serialize;
 
 use crate::command::nodes::NodeOptions;
@@ -43,6 +45,10 @@ struct Replaced {
     /// The id of the process that serves the pool and takes the nodes in.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<u32>,
+    /// Names of the volumes that servers serve, and so rebuild.
+    served: Vec<String>,
+    /// Names of the volumes that no server serves. Nothing rebuilds them.
+    not_served: Vec<String>,
 }
 
 /// Runs `pool replace`.
@@ -71,8 +77,9 @@ fn print(pool: &Pool, nodes: Vec<ReplacedNode>, json: bool) -> anyhow::Result<()
             made.path.display()
         );
     }
+    let (served, not_served) = served_and_not(&reports);
     if json {
-        let result = Replaced { dir: pool.folder.clone(), nodes, server };
+        let result = Replaced { dir: pool.folder.clone(), nodes, server, served, not_served };
         print_line!("{}", serde_json::to_string(&result)?);
         return Ok(());
     }
@@ -81,12 +88,63 @@ fn print(pool: &Pool, nodes: Vec<ReplacedNode>, json: bool) -> anyhow::Result<()
     }
     let dir = pool.folder.display();
     match server {
-        Some(pid) => {
-            print_line!("the server, process {pid}, takes it in within seconds, and rebuilds");
-        }
+        Some(pid) => print_line!("{}", what_servers_do(pid, nodes.len(), &served)),
         None => print_line!(
             "next: fieldstone rebuild {dir}, or serve its volumes: a server rebuilds by itself"
         ),
     }
+    if !not_served.is_empty() {
+        print_line!(
+            "not rebuilt: {}, which no server serves; serve all volumes of the pool, or end the \
+             server and run fieldstone rebuild {dir}",
+            not_served.join(", ")
+        );
+    }
     Ok(())
+}
+
+/// The names of the volumes that one of the servers serves, and of those that none serves.
+fn served_and_not(reports: &[PoolReport]) -> (Vec<String>, Vec<String>) {
+    let volumes = reports.iter().flat_map(|report| &report.volumes);
+    let served: BTreeSet<&String> =
+        volumes.filter(|volume| volume.is_of_pool()).map(|volume| &volume.name).collect();
+    let others = reports.iter().flat_map(|report| report.not_served.iter().flatten());
+    let others: BTreeSet<&String> = others.filter(|name| !served.contains(name)).collect();
+    let names = |set: BTreeSet<&String>| set.into_iter().cloned().collect();
+    (names(served), names(others))
+}
+
+/// What the servers of the pool do with `made` new nodes; `pid` is one of them.
+fn what_servers_do(pid: u32, made: usize, served: &[String]) -> String {
+    let nodes = if made == 1 { "it" } else { "them" };
+    let takes = format!("the server, process {pid}, takes {nodes} in within seconds");
+    if served.is_empty() {
+        return takes;
+    }
+    let served = served.join(", ");
+    format!("{takes}, and rebuilds {served} unless it was started with --no-auto-rebuild")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_server::report::VolumeReport;
+
+    #[test]
+    fn volumes_that_no_server_serves_are_named() {
+        let report = |served: &[&str], others: &[&str]| PoolReport {
+            volumes: served
+                .iter()
+                .map(|name| VolumeReport { name: (*name).to_owned(), ..VolumeReport::default() })
+                .collect(),
+            not_served: Some(others.iter().map(|name| (*name).to_owned()).collect()),
+            ..PoolReport::default()
+        };
+        let two = [report(&["a"], &["b", "c"]), report(&["b"], &["a", "c"])];
+        let (served, not_served) = served_and_not(&two);
+        assert_eq!((served.join(","), not_served.join(",")), ("a,b".into(), "c".into()));
+        let text = what_servers_do(7, 2, &served);
+        assert!(text.contains("takes them in") && text.contains("rebuilds a, b "), "{text}");
+        assert!(!what_servers_do(7, 1, &[]).contains("rebuilds"));
+    }
 }
