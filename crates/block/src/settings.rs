@@ -13,7 +13,7 @@ use crate::Nanos;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
     /// The text is not of the form `LAYER:OPTION=VALUE,…`.
-    #[error("{text:?} is not of the form LAYER:OPTION=VALUE,OPTION=VALUE")]
+    #[error("{text:?} is not of the form LAYER:OPTION=VALUE,OPTION=VALUE or LAYER:off")]
     Malformed {
         /// The text.
         text: String,

@@ -4,8 +4,8 @@
 //! (`file:PATH`), an image of a Ceph cluster (`ceph:POOL/IMAGE`), or a volume of a pool
 //! (`DIR/VOLUME`). For a volume, this process also runs the nodes of the pool that no `fieldstone
 //! node` process runs. Commands such as `fieldstone status` then ask this process. No other process
-//! can open a volume of the pool meanwhile. A process that needs several volumes of a pool opens
-//! them with one call of [`Device::open_all`].
+//! can open a volume of the pool meanwhile, unless all nodes are processes of their own. A process
+//! that needs several volumes of a pool opens them with one call of [`Device::open_all`].
 //!
 //! ```
 //! use fieldstone_embed::{Device, Options};

@@ -46,6 +46,12 @@ pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
             bail!("{shown} is a pool, not a volume; name a volume of it: {shown}/VOLUME");
         }
         pool::check_not_lost(&parent)?;
+        if path.exists() && !path.is_dir() {
+            bail!(
+                "{shown} is not the volume of a pool, but a file; `fieldstone serve file:{shown}` \
+                 serves it as a device"
+            );
+        }
         bail!(
             "{} is not a pool (it has no {}); make one with `fieldstone pool create {}`",
             parent.display(),
@@ -121,6 +127,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let error = volume_path(&folder.path().join("v")).expect_err("no pool there");
         assert!(error.to_string().contains("pool create"), "{error}");
+        let file = folder.path().join("disk.img");
+        std::fs::write(&file, "").expect("a file");
+        let error = volume_path(&file).expect_err("no volume");
+        assert!(error.to_string().contains("serve file:"), "{error}");
         let error = pool_or_volume(&folder.path().join("nopool")).expect_err("no pool there");
         assert!(error.to_string().contains("nopool is not a pool"), "{error}");
     }

@@ -184,8 +184,10 @@ impl LayerOptions {
     /// # Errors
     /// There is no such layer, it has no such option, or a value cannot be read.
     pub fn add(&mut self, text: &str) -> Result<(), SettingError> {
-        if let Some(name) = text.strip_suffix(":off") {
-            self.leave_out(kind_of(name.trim())?.name);
+        let (name, options) = text.split_once(':').unwrap_or((text, ""));
+        let kind = kind_of(name.trim())?;
+        if options == "off" {
+            self.leave_out(kind.name);
             return Ok(());
         }
         self.add_settings(Settings::parse(text)?)

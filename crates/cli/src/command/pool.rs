@@ -104,6 +104,8 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     }
 }
 
+const MIB: u64 = 1 << 20;
+
 /// Prints what a pool is. `made`: it was made just now.
 fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
     let node_bytes = pool.layout.node_bytes();
@@ -152,6 +154,8 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     print_line!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");
-    print_line!("next: fieldstone volume create {dir}/VOLUME --size 1G");
+    // Half of the data leaves room for garbage and for other volumes.
+    let size = units::size_argument((data_bytes / 2 / MIB * MIB).clamp(MIB, 1024 * MIB));
+    print_line!("next: fieldstone volume create {dir}/VOLUME --size {size}");
     Ok(())
 }

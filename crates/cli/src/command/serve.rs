@@ -374,10 +374,12 @@ fn export_names(targets: &[ServeTarget], volumes: &[VolumeTarget]) -> anyhow::Re
 }
 
 /// Reads `--limit`.
-fn limit(text: &str) -> Result<Settings, SettingError> {
-    let settings = Settings::parse(&format!("limit:{text}"))?;
-    LayerOptions::default().add_settings(settings.clone())?;
-    Ok(settings)
+fn limit(text: &str) -> Result<Settings, String> {
+    let settings = Settings::parse(&format!("limit:{text}")).map_err(|_| {
+        format!("{text:?} is not of the form OPTION=VALUE,…; the options are iops, bytes and burst")
+    })?;
+    let checked = LayerOptions::default().add_settings(settings.clone());
+    checked.map(|()| settings).map_err(|error| error.to_string())
 }
 
 /// Checks one `--layer`.

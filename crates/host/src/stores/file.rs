@@ -148,7 +148,14 @@ impl Opened {
     fn open(spec: &FileSpec) -> Result<Self, String> {
         let named = |error: io::Error| format!("{}: {error}", spec.path.display());
         // Opening a FIFO would wait for the other end, so the type is checked first.
-        let kind = fs::metadata(&spec.path).map_err(named)?.file_type();
+        let kind = fs::metadata(&spec.path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let shown = spec.path.display();
+                format!("{shown} is not there; make it first: truncate -s 1G {shown}")
+            }
+            _ => named(error),
+        })?;
+        let kind = kind.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(format!("{}: neither a file nor a block device", spec.path.display()));
         }

@@ -59,23 +59,33 @@ pub fn create(
         bail!("{} is a pool already; remove the folder to start over", dir.display());
     }
     check_geometry(profile)?;
+    let is_new = !dir.exists();
     fs::create_dir_all(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
-    let node_bytes = match sizes.node_bytes {
-        Some(bytes) => bytes,
-        None => default_node_bytes(dir, nodes)?,
+    let planned = || {
+        let node_bytes = match sizes.node_bytes {
+            Some(bytes) => bytes,
+            None => default_node_bytes(dir, nodes)?,
+        };
+        let pool = Pool {
+            folder: dir.to_path_buf(),
+            id: PoolId(random()?),
+            nodes,
+            profile,
+            layout: Layout::for_node_bytes(node_bytes)?,
+            replicate,
+            encode,
+            keys: MasterKey(random()?.to_le_bytes()).into(),
+        };
+        let folders = pool.node_indices().map(|node| pool.node_folder(node));
+        check_capacity(dir, folders, pool.layout, sizes.overcommit)?;
+        anyhow::Ok(pool)
     };
-    let pool = Pool {
-        folder: dir.to_path_buf(),
-        id: PoolId(random()?),
-        nodes,
-        profile,
-        layout: Layout::for_node_bytes(node_bytes)?,
-        replicate,
-        encode,
-        keys: MasterKey(random()?.to_le_bytes()).into(),
-    };
-    let folders = pool.node_indices().map(|node| pool.node_folder(node));
-    check_capacity(dir, folders, pool.layout, sizes.overcommit)?;
+    let pool = planned().inspect_err(|_| {
+        // The room can only be known when there is a folder.
+        if is_new {
+            let _ = fs::remove_dir(dir);
+        }
+    })?;
     let mut made = Vec::new();
     for node in pool.node_indices() {
         let (path, superblock) = (pool.node_folder(node), pool.superblock(node));

@@ -20,7 +20,7 @@
 //! leaves the state before a step or the state after it.
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 use std::str::Lines;
@@ -45,12 +45,22 @@ const FILE_BYTES_MAX: u64 = 4096;
 pub fn read(folder: &Path) -> anyhow::Result<PoolKeys> {
     let path = folder.join(KEY_FILE);
     let mut text = String::new();
-    fs::File::open(&path)
-        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
-        .with_context(|| {
-            let shown = path.display();
-            format!("cannot read the pool's secret {shown} (mode 0600: only its owner may)")
-        })?;
+    let done =
+        fs::File::open(&path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text));
+    if let Err(error) = done {
+        let shown = path.display();
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                bail!(
+                    "{shown} is missing; restore it from a copy: no pool opens without its secret"
+                )
+            }
+            io::ErrorKind::PermissionDenied => {
+                bail!("cannot read the pool's secret {shown}, which only its owner may: {error}")
+            }
+            _ => bail!("cannot read the pool's secret {shown}: {error}"),
+        }
+    }
     parse(&text).with_context(|| format!("{}", path.display()))
 }
 

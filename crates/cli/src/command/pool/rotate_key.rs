@@ -68,6 +68,14 @@ pub fn describe(keys: &PoolKeys) -> Option<String> {
     }
 }
 
+/// What nodes refuse that have these secrets.
+fn refused(keys: &PoolKeys) -> String {
+    match keys.oldest().0 {
+        oldest if oldest.0 == 0 => "the pool has its first secret; there is none to refuse".into(),
+        oldest => format!("every node refuses the secrets before {oldest}"),
+    }
+}
+
 /// Runs `pool rotate-key`.
 ///
 /// # Errors
@@ -102,6 +110,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ),
             _ => print_line!("node.{node}: {reason}"),
         }
+    }
+    if goal == Goal::Retire && others.is_empty() {
+        print_line!("{}", refused(&keys));
     }
     let dir = args.dir.display();
     print_line!("keep a copy of {dir}/pool.key: the pool cannot be opened without it");
