@@ -34,6 +34,16 @@ struct Uneven {
 impl VolumeCore {
     /// The volume is uneven, and other volumes lack the slots that it keeps for this reason.
     fn uneven(&self) -> Option<Uneven> {
+        let goal = self.even_goal()?;
+        let held = self.lasting_shards();
+        let above = |node: NodeIndex| held[usize::from(node.0)].saturating_sub(goal);
+        let above = self.up_nodes().into_iter().map(above).sum();
+        (above > 0).then_some(Uneven { goal, above })
+    }
+
+    /// The shards of data that a node may keep, if other volumes lack slots that this one keeps for
+    /// its fullest nodes. Never less than an even share.
+    fn even_goal(&self) -> Option<u32> {
         let lacking = self.up_nodes().into_iter().map(|node| self.slots_lacking(node)).max()?;
         if lacking == 0 {
             return None;
@@ -44,18 +54,14 @@ impl VolumeCore {
         if kept >= reserved || excess == 0 {
             return None;
         }
-        let held = self.data_shards();
-        let most = held.iter().copied().max().unwrap_or(0);
+        let most = self.data_shards().into_iter().max().unwrap_or(0);
         // The next checkpoint deletes dead segments. One that has just moved is among them: if it
         // counted, the share would rise while the new one is placed, and it might go back there.
         let not_spread = self.segments.checkpoints().len() + self.dead_segments().len();
         let segments = self.segments.len() - not_spread;
         let even = self.capacity_params().slots(segments as u64);
         let even = u32::try_from(even).unwrap_or(u32::MAX);
-        let goal = most.saturating_sub(excess).max(even);
-        let above = |node: NodeIndex| held[usize::from(node.0)].saturating_sub(goal);
-        let above = self.up_nodes().into_iter().map(above).sum();
-        (above > 0).then_some(Uneven { goal, above })
+        Some(most.saturating_sub(excess).max(even))
     }
 
     /// Shards of data on each node.
@@ -68,14 +74,25 @@ impl VolumeCore {
         held
     }
 
-    /// The nodes that new segments avoid because the volume is uneven, the one with the most shards
-    /// first.
+    /// Shards of data on each node that the next checkpoint does not delete.
+    fn lasting_shards(&self) -> Vec<u32> {
+        let mut held = self.data_shards();
+        let dead = self.dead_segments().into_iter().filter_map(|handle| self.segments.get(handle));
+        for node in dead.flat_map(|segment| segment.shards.iter().flatten()) {
+            held[usize::from(node.0)] -= 1;
+        }
+        held
+    }
+
+    /// The nodes that new segments avoid because the volume is uneven, or would be with another
+    /// shard there: those with more shards than others, the one with the most first.
     pub fn nodes_to_avoid(&self) -> Vec<NodeIndex> {
-        let Some(Uneven { goal, .. }) = self.uneven() else { return Vec::new() };
-        let held = self.data_shards();
+        let Some(goal) = self.even_goal() else { return Vec::new() };
+        let held = self.lasting_shards();
         let held = |node: &NodeIndex| held[usize::from(node.0)];
         let mut nodes = self.up_nodes();
-        nodes.retain(|node| held(node) >= goal);
+        let least = nodes.iter().map(held).min().unwrap_or(0);
+        nodes.retain(|node| held(node) >= goal.max(least + 1));
         nodes.sort_by_key(|node| std::cmp::Reverse(held(node)));
         nodes
     }
@@ -109,15 +126,9 @@ pub(super) async fn even_out(ctx: &Ctx) {
     for _ in 0..above {
         let victim = ctx.with(|core| {
             let Uneven { goal, .. } = core.uneven().filter(|_| core.may_even_out())?;
-            let (dead, held) = (core.dead_segments(), core.data_shards());
-            let dead = |node: &NodeIndex| {
-                let segments = dead.iter().filter_map(|handle| core.segments.get(*handle));
-                segments.filter(|segment| segment.has_shard_on(*node)).count()
-            };
-            // The checkpoint deletes the shards of dead segments.
-            let stays = |node: &NodeIndex| held[usize::from(node.0)] as usize - dead(node);
+            let held = core.lasting_shards();
             let mut full = core.up_nodes();
-            full.retain(|node| stays(node) > goal as usize);
+            full.retain(|node| held[usize::from(node.0)] > goal);
             let handle = core.victim_even_full(&tried, |segment| {
                 full.iter().any(|node| segment.has_shard_on(*node))
             })?;
@@ -222,6 +233,10 @@ mod tests {
             core.nodes.iter_mut().for_each(|node| node.stat.slots_lacking = 5);
             assert!(core.slots_needed() < core.reservation.slots);
             assert_eq!(core.uneven(), None);
+            let dead = core.segments.iter().next().map(|(handle, _)| handle).expect("eight");
+            core.segments.get_mut(dead).expect("one of them").live_blocks = 0;
+            assert_eq!(core.dead_segments().len(), 1);
+            assert_eq!(core.uneven(), None, "garbage alone makes no volume uneven");
         });
     }
 

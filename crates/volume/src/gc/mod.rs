@@ -62,7 +62,7 @@ pub use worth::SinceCheckpoint;
 pub const RETRY_MS: u64 = 20;
 /// Pause before a serving volume checks again for something to collect or to give back, when the
 /// last check found something. The pause doubles after each check that found nothing. Also how long
-/// collection rests that found nothing more to free.
+/// collection rests if it found nothing more to free, and no user wrote meanwhile.
 const HOUSEKEEPING_MS: u64 = 1_000;
 
 /// The state of collection and checkpoints.
@@ -160,7 +160,8 @@ enum Collection {
         /// The end of the rest.
         until: Nanos,
         /// Users wait for space, or would with their next write, and collection found nothing more
-        /// to free. As long as nothing changes, users that wait get the error that there is none.
+        /// to free, or users have waited for too long. As long as nothing changes, users that wait
+        /// get the error that there is none.
         in_vain: bool,
     },
     /// Collection runs.

@@ -297,6 +297,7 @@ mod tests {
     #[test]
     fn when_users_changes_fail_each_request_is_answered_once() {
         let mut script = Script::serving(8);
+        script.wait_ms(1);
         write_stable(&mut script, 200);
         script.sent().iter().for_each(|sent| script.done(sent));
         let (mut in_flight, _) = syncs(script.sent());
@@ -327,6 +328,8 @@ mod tests {
         script.sent();
         let mut ids: Vec<u64> = script.completions.iter().map(|c| c.id.0).collect();
         assert!(script.completions.iter().all(|c| c.result == Err(BlockError::NoSpace)));
+        let is_stamped = |c: &Completion| c.stamps.at(Stage::Replied) != Nanos(0);
+        assert!(script.completions.iter().all(is_stamped), "{:?}", script.completions);
         let expected: BTreeSet<u64> = (0..singles).chain([20, 200, 300, 400, 500]).collect();
         ids.sort_unstable();
         assert_eq!(ids, expected.into_iter().collect::<Vec<_>>());
