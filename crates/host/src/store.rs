@@ -55,6 +55,11 @@ pub enum Phase {
 pub trait StoreSpec: Debug + Send {
     /// Makes a store that begins to open. The call must not block.
     fn open(self: Box<Self>, io: &mut StoreIo<'_>) -> Box<dyn Store>;
+
+    /// True if the store's data goes with the process.
+    fn is_volatile(&self) -> bool {
+        false
+    }
 }
 
 /// A store of a device's bytes. The module's text says when each function is called.

@@ -28,14 +28,12 @@ pub struct RamSpec {
     pub size_bytes: u64,
 }
 
-impl RamSpec {
-    /// The word by which snapshots and reports name such a store.
-    pub const KIND: &'static str = "memory";
-}
-
 impl StoreSpec for RamSpec {
     fn open(self: Box<Self>, _: &mut StoreIo<'_>) -> Box<dyn Store> {
         Box::new(RamStore { ram: Ram::new(self.size_bytes), closed: false })
+    }
+    fn is_volatile(&self) -> bool {
+        true
     }
 }
 
@@ -61,7 +59,7 @@ impl Backend for RamStore {
 
 impl Store for RamStore {
     fn kind(&self) -> &'static str {
-        RamSpec::KIND
+        "memory"
     }
     fn phase(&self) -> Phase {
         if self.closed { Phase::Closed } else { Phase::Serving }

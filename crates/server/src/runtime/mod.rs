@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{Info, OpenFailure, Settings};
+use fieldstone_console::signals::Undone;
 use fieldstone_host::{
     CoreSnapshot, DeviceId, DeviceSpec, FrontendKind, Handle, Host, HostConfig, LocalNodeConfig,
     PARITY_MEMORY_BYTES, PAYLOAD_MEMORY_BYTES, StoreSpec, VolumeCall, frontends,
@@ -142,6 +143,8 @@ pub struct Runtime {
     /// Devices that the host has: open, being opened, or failed and not forgotten.
     names: Mutex<Vec<(DeviceId, DeviceName)>>,
     open: Mutex<Vec<OpenDevice>>,
+    /// What is lost when the process ends, of devices that need no closing or could not be closed.
+    lost: Mutex<Vec<Undone>>,
     served: Mutex<Vec<ServedDevice>>,
     /// Looks at the secrets of the pools.
     _keys: Option<KeyWatch>,
@@ -191,6 +194,7 @@ impl Runtime {
             tell: options.tell,
             names: Mutex::new(Vec::new()),
             open: Mutex::new(Vec::new()),
+            lost: Mutex::default(),
             served: Mutex::new(Vec::new()),
             offering: Mutex::new(()),
         });
@@ -250,11 +254,15 @@ impl Runtime {
         wait: OpenWait<'_>,
     ) -> anyhow::Result<OpenDevice> {
         let export = spec.name.clone();
+        let is_volatile = spec.store.is_volatile();
         let (device, answer) = self.handle.open_device(spec);
         self.names.lock().unwrap_or_else(PoisonError::into_inner).push((device, name.clone()));
         let opened = self.wait_open(&name, &export, &answer, wait);
         match opened {
             Ok(info) => {
+                if is_volatile {
+                    self.note_lost(format!("{export} is memory: all that it holds is lost"));
+                }
                 let open = OpenDevice { device, name, export, volume, info };
                 self.open.lock().unwrap_or_else(PoisonError::into_inner).push(open.clone());
                 Ok(open)
@@ -371,7 +379,8 @@ impl Runtime {
     /// recovery.
     ///
     /// # Errors
-    /// The device could not be closed cleanly. No acknowledged data is lost then either.
+    /// The device could not be closed cleanly. A volume then loses no acknowledged data; a write
+    /// cache may lose writes that no flush has covered.
     pub fn close(&self, open: &OpenDevice) -> anyhow::Result<()> {
         self.close_all(std::slice::from_ref(open))
     }
@@ -394,7 +403,8 @@ impl Runtime {
             let timeout = if is_volume { VOLUME_TIMEOUT } else { STORE_TIMEOUT };
             let rest = timeout.saturating_sub(began.elapsed());
             let name = &open.export;
-            let failure = match answer.recv_timeout(rest) {
+            let answered = answer.recv_timeout(rest);
+            let failure = match &answered {
                 Ok(Ok(())) => None,
                 Ok(Err(reason)) => Some(format!("{name} was not closed cleanly: {reason}")),
                 Err(_) if is_volume => Some(format!(
@@ -406,12 +416,23 @@ impl Runtime {
                     "{name} was not closed within {timeout:?}: the last writes may not be stable"
                 )),
             };
+            // A volume that was late replays its journal.
+            let is_safe = failure.is_none() || (is_volume && answered.is_err());
+            if let Some(failure) = failure.as_ref().filter(|_| !is_safe) {
+                self.note_lost(failure.clone());
+            }
             failures.extend(failure);
             self.forget(open.device);
             let mut list = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             list.retain(|other| other.device != open.device);
         }
         if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("; ")) }
+    }
+
+    /// Data is lost when the process ends.
+    fn note_lost(&self, text: String) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.push(Undone { text, loses_data: true });
     }
 
     /// Closes every device and stops the host.

@@ -17,7 +17,7 @@ use std::sync::PoisonError;
 use anyhow::bail;
 use fieldstone_block::OpenFailure;
 use fieldstone_console::signals::Undone;
-use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase, RamSpec, VolumeStatus};
+use fieldstone_host::{CoreSnapshot, DeviceId, DeviceSnapshot, Phase, VolumeStatus};
 use fieldstone_volume::NodeHealth;
 
 use super::{DeviceName, OpenDevice, Runtime};
@@ -141,24 +141,35 @@ impl Runtime {
         })
     }
 
-    /// What the open devices that are not closed leave undone, for a process that ends at once.
+    /// What a process leaves undone if it ends at once.
     pub fn unclosed(&self) -> Vec<Undone> {
-        let open = self.open_devices();
+        let mut undone = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let cores = self.handle.snapshot(true);
-        let is_open = |device: &&DeviceSnapshot| {
-            let mine = open.iter().any(|open| open.device == device.device);
-            mine && device.phase != Phase::Closed
-        };
-        let devices = cores.iter().flat_map(|core| &core.devices).filter(is_open);
-        devices.flat_map(undone_of).collect()
+        for open in self.open_devices() {
+            let mut devices = cores.iter().flat_map(|core| &core.devices);
+            match devices.find(|found| found.device == open.device) {
+                Some(device) => undone.extend(undone_of(device)),
+                None => undone.push(Undone {
+                    text: format!(
+                        "the core of {} does not answer: writes that no flush has covered may be \
+                         lost",
+                        open.export
+                    ),
+                    loses_data: true,
+                }),
+            }
+        }
+        undone
     }
 }
 
-/// What an open device leaves undone if its process ends at once.
+/// What a device leaves undone if its process ends at once.
 fn undone_of(device: &DeviceSnapshot) -> Vec<Undone> {
     let name = &device.name;
     let mut undone = Vec::new();
-    if let Some(status) = device.status_of::<VolumeStatus>() {
+    if let Some(status) =
+        device.status_of::<VolumeStatus>().filter(|_| device.phase != Phase::Closed)
+    {
         let journal = fieldstone_units::size(status.volume.journal_used_bytes);
         let text = format!(
             "{name} is not closed: {journal} lie only in its journal, and its next opening replays \
@@ -166,15 +177,12 @@ fn undone_of(device: &DeviceSnapshot) -> Vec<Undone> {
         );
         undone.push(Undone { text, loses_data: false });
     }
-    if device.kind == RamSpec::KIND {
-        let text = format!("{name} is memory: all that was written to it is lost");
-        undone.push(Undone { text, loses_data: true });
-    }
     let kept = |counter| device.stats.counter("write-cache", counter);
     let bytes = kept("dirty_bytes") + kept("out_bytes");
     if bytes > 0 {
         let bytes = fieldstone_units::size(bytes);
-        let text = format!("{name}: {bytes} of writes lie only in its write cache, and are lost");
+        let text =
+            format!("{name}: {bytes} of writes have not left its write cache, and may be lost");
         undone.push(Undone { text, loses_data: true });
     }
     undone
