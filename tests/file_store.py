@@ -102,7 +102,7 @@ def refusals(world, disk):
     serve = ("serve", "--nbd", f"unix:{socket}")
     refused(*serve, f"file:{disk}", says=["is locked"])
     server.stop()
-    refused(*serve, "file:/nowhere/disk", says=["is not there", "truncate"])
+    refused(*serve, "file:/nowhere/disk", says=["/nowhere/disk is not there"])
     refused(*serve, f"file:{world.folder}", says=["neither a file nor a block device"])
     missing = fieldstone(*serve, "file:", ok=(2,)).stderr
     check("the path of a file is missing" in missing, missing)

@@ -38,7 +38,7 @@ def newest_build():
     return str(max(builds, key=lambda path: path.stat().st_mtime if path.exists() else 0))
 
 
-FIELDSTONE = os.environ.get("FIELDSTONE") or newest_build()
+FIELDSTONE = os.path.abspath(os.environ.get("FIELDSTONE") or newest_build())
 EVIDENCE = ROOT / "target" / "evidence"
 
 # Tools are Debian's: a python3 or nbdsh that some version manager put in front is another one.

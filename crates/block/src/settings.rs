@@ -12,7 +12,7 @@ use crate::Nanos;
 /// Why a layer refused options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// The text is not of the form `LAYER:OPTION=VALUE,…`.
+    /// The text is not of the form `LAYER:OPTION=VALUE,…` or `LAYER:off`.
     #[error("{text:?} is not of the form LAYER:OPTION=VALUE,OPTION=VALUE or LAYER:off")]
     Malformed {
         /// The text.

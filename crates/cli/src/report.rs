@@ -212,7 +212,8 @@ fn parity_memory_text(server: &ServerReport) -> Option<String> {
 fn long_turn_text(core: &CoreReport) -> Option<String> {
     (core.turn_max_recent_ns >= LONG_TURN_NS).then(|| {
         format!(
-            "core {} let requests wait for {} once in the last 20 s (docs/faults.md, late core)",
+            "the longest turn of core {} in the last 20 s took {} (docs/faults.md, \
+             \"A core that is late\")",
             core.core,
             duration_ns(core.turn_max_recent_ns)
         )
@@ -450,7 +451,7 @@ mod tests {
         assert!(!pool_text(&report).contains("core 3"));
         report.server.as_mut().expect("set").cores = vec![core(250_000_000)];
         let text = pool_text(&report);
-        assert!(text.contains("core 3 was busy for 250"), "{text}");
+        assert!(text.contains("core 3 in the last 20 s took 250"), "{text}");
     }
 
     #[test]

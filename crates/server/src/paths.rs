@@ -48,8 +48,8 @@ pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
         pool::check_not_lost(&parent)?;
         if path.exists() && !path.is_dir() {
             bail!(
-                "{shown} is not the volume of a pool, but a file; `fieldstone serve file:{shown}` \
-                 serves it as a device"
+                "{shown} is not the volume of a pool, but a file; `fieldstone serve file:{shown} \
+                 --nbd unix:SOCKET` serves it as a device"
             );
         }
         bail!(

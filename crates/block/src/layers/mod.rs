@@ -186,7 +186,7 @@ impl LayerOptions {
     pub fn add(&mut self, text: &str) -> Result<(), SettingError> {
         let (name, options) = text.split_once(':').unwrap_or((text, ""));
         let kind = kind_of(name.trim())?;
-        if options == "off" {
+        if options.trim() == "off" {
             self.leave_out(kind.name);
             return Ok(());
         }

@@ -61,9 +61,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let announced = AnnouncedFolder { path: folder.path.clone(), announcer: folder.announcer() };
     // Servers run in other folders.
-    let address = listener.address().absolute().unwrap_or_else(|error| {
-        let here = "servers find this node only from the folder where it was started";
-        eprint_line!("fieldstone: {error}; {here}");
+    let address = listener.address().absolute().unwrap_or_else(|| {
+        eprint_line!(
+            "fieldstone: the absolute path of {} is no path for a socket: only servers that are \
+             started in this folder find this node",
+            listener.address()
+        );
         listener.address().clone()
     });
     match announced.announce(&address) {

@@ -154,8 +154,8 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     print_line!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");
-    // Half of the data leaves room for garbage and for other volumes.
-    let size = units::size_argument((data_bytes / 2 / MIB * MIB).clamp(MIB, 1024 * MIB));
+    // A quarter fits also into the smallest pool, and leaves room for other volumes.
+    let size = units::size_argument((data_bytes / 4 / MIB * MIB).clamp(MIB, 1024 * MIB));
     print_line!("next: fieldstone volume create {dir}/VOLUME --size {size}");
     Ok(())
 }

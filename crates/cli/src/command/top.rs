@@ -41,13 +41,14 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 /// The error if no server of the pool serves the target.
 fn not_served(pool: &Path, volume: Option<&str>) -> anyhow::Error {
     let dir = pool.display();
-    let reports: Vec<PoolReport> =
-        servers(pool).iter_mut().filter_map(|server| server.status().ok()).collect();
-    let (Some(name), false) = (volume, reports.is_empty()) else {
+    let mut servers = servers(pool);
+    let (Some(name), false) = (volume, servers.is_empty()) else {
         return anyhow!(
             "no server of {dir} is running; `fieldstone status {dir}` looks without one"
         );
     };
+    let reports: Vec<PoolReport> =
+        servers.iter_mut().filter_map(|server| server.status().ok()).collect();
     let served = reports.iter().flat_map(|report| &report.volumes).map(|other| &*other.name);
     let served = served.collect::<Vec<_>>().join(", ");
     anyhow!("no server of {dir} serves a volume {name:?}; served are: {served}")

@@ -190,7 +190,7 @@ fn list(args: &Ls) -> anyhow::Result<()> {
     let mut operator = Operator::find(&folder, None, &args.nodes.fixed)?;
     let lines = match &mut operator {
         Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?)
-            .and_then(|(lines, hidden)| Ok((served_by_any(lines, &folder)?, hidden))),
+            .map(|(lines, hidden)| (served_by_any(lines, &folder), hidden)),
         Operator::Own(running) => running.list_volumes().map(|listing| {
             for (node, reason) in &listing.silent {
                 eprint_line!("fieldstone: {node} does not answer: {reason}");
@@ -208,14 +208,18 @@ fn list(args: &Ls) -> anyhow::Result<()> {
 }
 
 /// The lines of one server, in which the volumes that other servers serve are marked too.
-fn served_by_any(mut lines: Vec<VolumeLine>, folder: &Path) -> anyhow::Result<Vec<VolumeLine>> {
+fn served_by_any(mut lines: Vec<VolumeLine>, folder: &Path) -> Vec<VolumeLine> {
     for mut server in servers(folder) {
-        let report = server.status()?;
-        for line in &mut lines {
-            line.served |= report.volumes.iter().any(|volume| volume.id == line.id);
+        match server.status() {
+            Ok(report) => {
+                for line in &mut lines {
+                    line.served |= report.volumes.iter().any(|volume| volume.id == line.id);
+                }
+            }
+            Err(error) => eprint_line!("fieldstone: {error}"),
         }
     }
-    Ok(lines)
+    lines
 }
 
 fn print_volumes(lines: &[VolumeLine], folder: &Path, json: bool) -> anyhow::Result<()> {
@@ -278,10 +282,12 @@ fn limit(args: &LimitArgs) -> anyhow::Result<()> {
     let options = options.into_iter().flatten().collect::<Vec<String>>().join(",");
     let limit = match Operator::find(&folder, Some(&name), &args.nodes.fixed)? {
         Operator::Server(mut server) => {
-            server.ask(&Request::VolumeLimit { name: name.clone(), options })?;
-            let report = server.status()?;
-            let volume = report.volumes.iter().find(|volume| volume.name == name);
-            limit_text(volume.context("the server does not serve the volume any more")?)
+            let request = Request::VolumeLimit { name: name.clone(), options: options.clone() };
+            server.ask(&request)?;
+            // The change is made, whatever the server answers now.
+            let volumes = server.status().map_or(Vec::new(), |report| report.volumes);
+            let is_it = |volume: &&VolumeReport| volume.name == name && volume.is_of_pool();
+            volumes.iter().find(is_it).map_or(options, limit_text)
         }
         Operator::Own(running) => {
             running.finish()?;

@@ -151,7 +151,15 @@ impl Opened {
         let kind = fs::metadata(&spec.path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 let shown = spec.path.display();
-                format!("{shown} is not there; make it first: truncate -s 1G {shown}")
+                let may_be_made = spec.path.parent().is_some_and(|folder| {
+                    folder.as_os_str().is_empty()
+                        || (folder.is_dir() && !folder.starts_with("/dev"))
+                });
+                if may_be_made {
+                    format!("{shown} is not there; make it first: truncate -s 1G {shown}")
+                } else {
+                    format!("{shown} is not there")
+                }
             }
             _ => named(error),
         })?;

@@ -56,7 +56,7 @@ pub fn read(folder: &Path) -> anyhow::Result<PoolKeys> {
                 )
             }
             io::ErrorKind::PermissionDenied => {
-                bail!("cannot read the pool's secret {shown}, which only its owner may: {error}")
+                bail!("cannot read the pool's secret {shown}: only its owner may read it: {error}")
             }
             _ => bail!("cannot read the pool's secret {shown}: {error}"),
         }

@@ -14,6 +14,7 @@ use fieldstone_uring::Holder;
 use super::{FixedNode, RunningPool};
 use crate::control::{Client, Request, Response, find_server, servers};
 use crate::pool::Pool;
+use crate::report::VolumeReport;
 use crate::runtime::RuntimeOptions;
 
 /// How long a server that has the nodes may take to answer or to end.
@@ -72,15 +73,22 @@ impl Operator {
     }
 
     /// As [`Operator::find`], for a change of a volume that need not be served: the server of the
-    /// volume, or else another server of the pool, or else a running pool in this process.
+    /// volume, or else another server of the pool, or else a running pool in this process. Servers
+    /// that do not answer are passed over.
     ///
     /// # Errors
     /// As [`Operator::find`].
     pub fn find_for(folder: &Path, volume: &str, fixed: &[FixedNode]) -> anyhow::Result<Self> {
-        match find_server(folder, Some(volume))? {
-            Some(server) => Ok(Self::Server(server)),
-            None => Self::find(folder, None, fixed),
+        let serves = |client: &mut Client| {
+            let is_it = |other: &VolumeReport| other.name == volume && other.is_of_pool();
+            client.status().is_ok_and(|report| report.volumes.iter().any(is_it))
+        };
+        for mut client in servers(folder) {
+            if serves(&mut client) {
+                return Ok(Self::Server(client));
+            }
         }
+        Self::find(folder, None, fixed)
     }
 
     /// Closes the running pool if the command started one.

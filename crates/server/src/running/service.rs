@@ -67,6 +67,7 @@ impl ServerInfo {
             if !is_included {
                 continue;
             }
+            let protection = if device.name.pool.is_none() { "none" } else { "unknown" };
             let name = device.name.name;
             let at = report.volumes.iter().position(|volume| volume.name == name);
             let mut volume = at.map(|at| report.volumes.remove(at)).unwrap_or_else(|| {
@@ -78,7 +79,7 @@ impl ServerInfo {
                 VolumeReport {
                     name,
                     phase: phase.to_owned(),
-                    protection: "unknown".to_owned(),
+                    protection: protection.to_owned(),
                     ..VolumeReport::default()
                 }
             });

@@ -47,8 +47,10 @@ struct Replaced {
     server: Option<u32>,
     /// Names of the volumes that servers serve, and so rebuild.
     served: Vec<String>,
-    /// Names of the volumes that no server serves. Nothing rebuilds them.
-    not_served: Vec<String>,
+    /// Names of the volumes that no server serves, so that nothing rebuilds them; absent if no
+    /// server knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_served: Option<Vec<String>>,
 }
 
 /// Runs `pool replace`.
@@ -93,10 +95,10 @@ fn print(pool: &Pool, nodes: Vec<ReplacedNode>, json: bool) -> anyhow::Result<()
             "next: fieldstone rebuild {dir}, or serve its volumes: a server rebuilds by itself"
         ),
     }
-    if !not_served.is_empty() {
+    if let Some(not_served) = not_served.filter(|names| !names.is_empty()) {
         print_line!(
-            "not rebuilt: {}, which no server serves; serve all volumes of the pool, or end the \
-             server and run fieldstone rebuild {dir}",
+            "not rebuilt: {}, which no server serves; serve all volumes of the pool, or end its \
+             servers and run fieldstone rebuild {dir}",
             not_served.join(", ")
         );
     }
@@ -104,14 +106,16 @@ fn print(pool: &Pool, nodes: Vec<ReplacedNode>, json: bool) -> anyhow::Result<()
 }
 
 /// The names of the volumes that one of the servers serves, and of those that none serves.
-fn served_and_not(reports: &[PoolReport]) -> (Vec<String>, Vec<String>) {
+/// The latter is unknown without a server, or if a server could not list the volumes.
+fn served_and_not(reports: &[PoolReport]) -> (Vec<String>, Option<Vec<String>>) {
     let volumes = reports.iter().flat_map(|report| &report.volumes);
     let served: BTreeSet<&String> =
         volumes.filter(|volume| volume.is_of_pool()).map(|volume| &volume.name).collect();
+    let are_known = !reports.is_empty() && reports.iter().all(|report| report.not_served.is_some());
     let others = reports.iter().flat_map(|report| report.not_served.iter().flatten());
     let others: BTreeSet<&String> = others.filter(|name| !served.contains(name)).collect();
     let names = |set: BTreeSet<&String>| set.into_iter().cloned().collect();
-    (names(served), names(others))
+    (names(served), are_known.then(|| names(others)))
 }
 
 /// What the servers of the pool do with `made` new nodes; `pid` is one of them.
@@ -142,7 +146,8 @@ mod tests {
         };
         let two = [report(&["a"], &["b", "c"]), report(&["b"], &["a", "c"])];
         let (served, not_served) = served_and_not(&two);
-        assert_eq!((served.join(","), not_served.join(",")), ("a,b".into(), "c".into()));
+        assert_eq!((served.join(","), not_served), ("a,b".into(), Some(vec!["c".to_owned()])));
+        assert_eq!(served_and_not(&[]).1, None, "no server knows");
         let text = what_servers_do(7, 2, &served);
         assert!(text.contains("takes them in") && text.contains("rebuilds a, b "), "{text}");
         assert!(!what_servers_do(7, 1, &[]).contains("rebuilds"));

@@ -329,7 +329,11 @@ fn what_cannot_be_a_device_is_refused_with_the_reason() {
             other => panic!("{other:?}"),
         }
     };
-    assert!(failure(&folder.path().join("none")).contains("none: No such file"));
+    assert!(failure(&folder.path().join("none")).contains("none is not there; make it"));
+    let nowhere = failure(&folder.path().join("nowhere/none"));
+    assert!(nowhere.ends_with("none is not there"), "{nowhere}");
+    let disk = failure(Path::new("/dev/fieldstone-none"));
+    assert!(disk.ends_with("none is not there"), "{disk}");
     assert!(failure(folder.path()).contains("neither a file nor a block device"));
     let first = Rig::open(spec(&path, Caching::Buffered));
     assert!(failure(&path).contains("is locked"));
