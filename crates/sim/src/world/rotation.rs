@@ -271,16 +271,20 @@ impl<C: Cast> World<'_, C> {
             self.fault_model.ends(node, now);
         }
         let volume_number = self.volume_number_of(client);
-        self.sim_volumes[volume_number].refused = Refused::Recovers;
+        self.sim_volumes[volume_number].refused = Refused::Recovers { since: now };
         self.tell_keys_due(Side::Volume(client));
     }
 
-    /// A volume whose process missed a rotation recovers until it uses every node again.
+    /// A volume whose process missed a rotation recovers until it uses every node again. It may
+    /// still have refusals in hand that it has not acted upon, because it waits for the answers of
+    /// other nodes as well: no longer than a node may take to answer.
     fn note_end_of_refusals(&mut self) {
         let now = self.now();
+        let longest_answer = Nanos::from_ms(self.scenario.node_timeout_ms);
         for volume_number in self.volume_numbers() {
             let sim_volume = &self.sim_volumes[volume_number];
-            if sim_volume.refused == Refused::Recovers
+            if let Refused::Recovers { since } = sim_volume.refused
+                && now > since.plus(longest_answer)
                 && sim_volume.active.is_some_and(|active| self.uses_its_nodes(active))
             {
                 self.sim_volumes[volume_number].refused = Refused::Until(now);
@@ -291,7 +295,7 @@ impl<C: Cast> World<'_, C> {
     /// Waits until nodes refuse no volume any more.
     pub(super) fn outlast_refusals(&mut self) -> Option<()> {
         let refused =
-            |sim_volume: &SimVolume| matches!(sim_volume.refused, Refused::Now | Refused::Recovers);
+            |volume: &SimVolume| matches!(volume.refused, Refused::Now | Refused::Recovers { .. });
         self.until("volumes that missed a rotation use every node", REFUSED_NS_MAX, |world| {
             !world.sim_volumes.iter().any(refused)
         })
@@ -332,8 +336,12 @@ pub(super) enum Refused {
     Never,
     /// They do.
     Now,
-    /// They do not any more, but the volume does not use every node again yet.
-    Recovers,
+    /// They do not any more, but the volume may not have acted upon each refusal yet, or does not
+    /// use every node again.
+    Recovers {
+        /// When the refusals ended.
+        since: Nanos,
+    },
     /// They did. The volume used every node again at this time.
     Until(Nanos),
 }
@@ -343,7 +351,7 @@ impl Refused {
     pub fn was_since(self, at: Nanos) -> bool {
         match self {
             Self::Never => false,
-            Self::Now | Self::Recovers => true,
+            Self::Now | Self::Recovers { .. } => true,
             Self::Until(until) => until >= at,
         }
     }
