@@ -26,7 +26,7 @@ const INTERRUPTED: i32 = 130;
 pub struct Undone {
     /// One line for the user.
     pub text: String,
-    /// Data that was acknowledged is lost with the process.
+    /// Data that was acknowledged may be lost with the process.
     pub loses_data: bool,
 }
 
@@ -54,7 +54,7 @@ fn say_last_words() {
     for task in undone.iter().flatten() {
         eprint_line!("fieldstone: {}", task.text);
     }
-    // A process that does not say in time what it leaves undone may lose something with it.
+    // Without the list, the process does not know whether it loses data.
     if undone.is_ok_and(|tasks| tasks.iter().all(|task| !task.loses_data)) {
         eprint_line!("fieldstone: ending at once; what was acknowledged is safe");
     } else {

@@ -143,7 +143,8 @@ pub struct Runtime {
     /// Devices that the host has: open, being opened, or failed and not forgotten.
     names: Mutex<Vec<(DeviceId, DeviceName)>>,
     open: Mutex<Vec<OpenDevice>>,
-    /// What is lost when the process ends, of devices that need no closing or could not be closed.
+    /// Data that may be lost when the process ends: the contents of memory, and what a device had
+    /// not stored when the server gave up closing the device.
     lost: Mutex<Vec<Undone>>,
     served: Mutex<Vec<ServedDevice>>,
     /// Looks at the secrets of the pools.
@@ -403,8 +404,7 @@ impl Runtime {
             let timeout = if is_volume { VOLUME_TIMEOUT } else { STORE_TIMEOUT };
             let rest = timeout.saturating_sub(began.elapsed());
             let name = &open.export;
-            let answered = answer.recv_timeout(rest);
-            let failure = match &answered {
+            let failure = match answer.recv_timeout(rest) {
                 Ok(Ok(())) => None,
                 Ok(Err(reason)) => Some(format!("{name} was not closed cleanly: {reason}")),
                 Err(_) if is_volume => Some(format!(
@@ -416,9 +416,8 @@ impl Runtime {
                     "{name} was not closed within {timeout:?}: the last writes may not be stable"
                 )),
             };
-            // A volume that was late replays its journal.
-            let is_safe = failure.is_none() || (is_volume && answered.is_err());
-            if let Some(failure) = failure.as_ref().filter(|_| !is_safe) {
+            // Bytes in a write cache may be lost with a volume that is only late, too.
+            if let Some(failure) = &failure {
                 self.note_lost(failure.clone());
             }
             failures.extend(failure);
@@ -429,7 +428,7 @@ impl Runtime {
         if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("; ")) }
     }
 
-    /// Data is lost when the process ends.
+    /// Notes data that may be lost when the process ends.
     fn note_lost(&self, text: String) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         lost.push(Undone { text, loses_data: true });
