@@ -71,7 +71,8 @@ mod tests {
         script
     }
 
-    /// The check that is due now. The nodes answer what it asks. Gives the pause after it.
+    /// Lets the volume make the check that is due, and answers the requests of the check for the
+    /// nodes. Returns the pause that follows, in milliseconds.
     fn check(script: &mut Script) -> u64 {
         loop {
             let sent = script.sent();

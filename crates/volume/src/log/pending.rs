@@ -223,7 +223,7 @@ mod tests {
         script.volume.submit(request, Nanos(0));
     }
 
-    /// The requests answered since the last call. None of them failed.
+    /// Takes the volume's answers to users, which must be successes; returns the requests' ids.
     fn answered(script: &mut Script) -> Vec<u64> {
         let completions = std::mem::take(&mut script.completions);
         assert!(completions.iter().all(|completion| completion.result.is_ok()));

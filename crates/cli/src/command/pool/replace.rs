@@ -118,7 +118,8 @@ fn served_and_not(reports: &[PoolReport]) -> (Vec<String>, Option<Vec<String>>) 
     (names(served), are_known.then(|| names(others)))
 }
 
-/// What the servers of the pool do with `made` new nodes; `pid` is one of them.
+/// A sentence for the user: the server with this process id takes in `made` new nodes, and rebuilds
+/// the volumes `served`.
 fn what_servers_do(pid: u32, made: usize, served: &[String]) -> String {
     let nodes = if made == 1 { "it" } else { "them" };
     let takes = format!("the server, process {pid}, takes {nodes} in within seconds");
