@@ -43,12 +43,11 @@ use crate::node_links::LocalNodes;
 use crate::node_local::LocalNode;
 use crate::store::Mail;
 use crate::token::{Kind, token};
-use crate::wall_clock::wall_offset_ns;
 use crate::worker::{FINISH_TIMEOUT_MS, Worker};
 use fieldstone_uring::reactor::DRAIN_LIMIT_MS;
 use fieldstone_uring::{
     Caching, Listener, Mailbox, Reactor, ReactorOptions, SendError, Sender, allowed_cpus,
-    monotonic_now, open_files, start_thread,
+    monotonic_now, open_files, start_thread, wall_offset_ns,
 };
 
 /// The limit on descriptors that suits a server, for connections and node files. The default of

@@ -101,4 +101,3 @@ pub use stores::{
     FileSpec, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall, VolumeSpec, VolumeStatus,
 };
 pub use turn_times::TurnSummary;
-pub use wall_clock::wall_offset_ns;

@@ -84,7 +84,8 @@ pub trait Store: Backend {
     fn mail(&mut self, _mail: Mail, _io: &mut StoreIo<'_>) {}
 
     /// Takes the present difference between the time of day, in nanoseconds since 1970, and the
-    /// clock of the turns. The host tells it when it runs the store, but at most every second.
+    /// clock of the turns. The host tells it when the store opens, and before any other event after
+    /// a change.
     fn set_wall_clock(&mut self, _offset_ns: u64, _now: Nanos) {}
 
     /// The secrets of a pool have changed ([`SharedKeys`](crate::SharedKeys)).

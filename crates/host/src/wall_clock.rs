@@ -5,48 +5,46 @@
 //! add an *offset* to the monotonic clock, and get the time of day.
 //!
 //! The offset is not constant. The monotonic clock stands still while the machine is suspended, and
-//! a time server or an operator may set the time of day. So each core reads both clocks again every
-//! [`READ_INTERVAL`], and tells its nodes and devices. A core does so at the beginning of a turn,
-//! before it handles an event, and needs no timer: a core without events checks and issues nothing.
+//! a time server or an operator may set the time of day. So each core reads the offset in every
+//! turn, after it has got the turn's events and before it handles them, and again after it has
+//! taken its mail. It tells its nodes and devices whenever the offset has changed. Thus a node that
+//! checks a capability knows the time of day at least as well as the volume on the same machine
+//! that issued it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use fieldstone_block::Nanos;
-use fieldstone_uring::monotonic_now;
-
-/// How often a core reads the clocks, by the monotonic clock. Until then a jump is unknown.
-const READ_INTERVAL: Nanos = Nanos::from_ms(1000);
-
-/// The nanoseconds to add to the monotonic clock to get the time since 1970, at present.
-/// Capabilities expire by this time.
-#[must_use]
-pub fn wall_offset_ns() -> u64 {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX).saturating_sub(monotonic_now().0)
-}
+/// A smaller change is not told. It is nothing against the hour for which capabilities last, and
+/// more than the error of one reading.
+const TOLD_STEP_NS: u64 = 100_000_000;
 
 /// What a core knows of the time of day.
 #[derive(Debug)]
 pub struct WallClock {
     read: fn() -> u64,
-    /// When to read again.
-    next_read: Nanos,
+    /// The offset that the core told last, in nanoseconds.
+    told_ns: u64,
 }
 
 impl WallClock {
-    /// A clock that gets the offset from `read`, first at `now`.
+    /// A clock that gets the offset from `read`.
     #[must_use]
-    pub fn new(read: fn() -> u64, now: Nanos) -> Self {
-        Self { read, next_read: now }
+    pub fn new(read: fn() -> u64) -> Self {
+        Self { read, told_ns: read() }
     }
 
-    /// The present offset, if it is time to read it.
-    pub fn poll(&mut self, now: Nanos) -> Option<u64> {
-        if now < self.next_read {
+    /// The offset that nodes and devices of the core know: the one of the last [`WallClock::poll`]
+    /// that returned one, or of the beginning.
+    #[must_use]
+    pub fn told_ns(&self) -> u64 {
+        self.told_ns
+    }
+
+    /// Reads the offset, and returns it if nodes and devices must know it.
+    pub fn poll(&mut self) -> Option<u64> {
+        let offset_ns = (self.read)();
+        if offset_ns.abs_diff(self.told_ns) < TOLD_STEP_NS {
             return None;
         }
-        self.next_read = now.plus(READ_INTERVAL);
-        Some((self.read)())
+        self.told_ns = offset_ns;
+        Some(offset_ns)
     }
 }
 
@@ -56,25 +54,34 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_jump_is_seen_when_the_clocks_are_read_next() {
-        thread_local!(static OFFSET_NS: Cell<u64> = const { Cell::new(5) });
-        let mut clock = WallClock::new(|| OFFSET_NS.get(), Nanos(77));
-        assert_eq!(clock.poll(Nanos(77)), Some(5));
-        OFFSET_NS.set(1 << 60);
-        assert_eq!(clock.poll(Nanos(76).plus(READ_INTERVAL)), None);
-        assert_eq!(clock.poll(Nanos(77).plus(READ_INTERVAL)), Some(1 << 60));
-        OFFSET_NS.set(3);
-        assert_eq!(clock.poll(Nanos(78).plus(READ_INTERVAL)), None);
-        assert_eq!(clock.poll(Nanos(1 << 50)), Some(3));
+    thread_local!(static OFFSET_NS: Cell<u64> = const { Cell::new(0) });
+
+    fn set(offset_ns: u64) {
+        OFFSET_NS.set(offset_ns);
     }
 
     #[test]
-    fn the_offset_leads_to_the_time_of_day() {
-        let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos();
-        let (before, then) = (now(), u128::from(wall_offset_ns() + monotonic_now().0));
-        // The clocks are read one after the other, and a busy machine may stop in between.
-        let slack = Duration::from_secs(60).as_nanos();
-        assert!(before < then + slack && then < now() + slack);
+    fn a_jump_is_told_at_once_and_once() {
+        set(5 << 40);
+        let mut clock = WallClock::new(|| OFFSET_NS.get());
+        assert_eq!((clock.poll(), clock.told_ns()), (None, 5 << 40));
+        for jump_ns in [1 << 60, 3, 7 << 40] {
+            set(jump_ns);
+            assert_eq!((clock.poll(), clock.poll()), (Some(jump_ns), None));
+            assert_eq!(clock.told_ns(), jump_ns);
+        }
+    }
+
+    #[test]
+    fn small_steps_add_up() {
+        set(1 << 40);
+        let mut clock = WallClock::new(|| OFFSET_NS.get());
+        let mut told = 0;
+        for step in 0..1000 {
+            set((1 << 40) - step * (TOLD_STEP_NS / 10));
+            told += u32::from(clock.poll().is_some());
+            assert!(clock.told_ns().abs_diff(OFFSET_NS.get()) < TOLD_STEP_NS);
+        }
+        assert_eq!(told, 99, "every tenth step is told");
     }
 }

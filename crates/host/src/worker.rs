@@ -47,8 +47,8 @@ use crate::node_server::NodeServer;
 use crate::notices::{Cause, Notices};
 use crate::token::{Kind, split, token};
 use crate::turn_times::TurnTimes;
-use crate::wall_clock::{WallClock, wall_offset_ns};
-use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage};
+use crate::wall_clock::WallClock;
+use fieldstone_uring::{Event, Listener, Mailbox, Payload, Reactor, thread_usage, wall_offset_ns};
 
 /// How often the core checks the folders of its nodes.
 const CHECK_FOLDERS_MS: u64 = 2_000;
@@ -122,13 +122,14 @@ impl Worker {
         reactor: Reactor,
         router: Router,
         mailbox: Mailbox<Message>,
-        (nodes, all): (BTreeMap<u32, LocalNode>, LocalNodes),
+        (mut nodes, all): (BTreeMap<u32, LocalNode>, LocalNodes),
         kinds: &[&'static FrontendKind],
         setup: &FrontendSetup,
     ) -> Self {
         let frontends = kinds.iter().map(|kind| (*kind, (kind.make)(setup.clone()))).collect();
         let links = NodeLinks::new(all, router.me.0, setup.bounds.connections);
-        let wall_clock = WallClock::new(wall_offset_ns, reactor.now());
+        let (wall_clock, now) = (WallClock::new(wall_offset_ns), reactor.now());
+        nodes.values_mut().for_each(|node| node.set_wall_clock(wall_clock.told_ns(), now));
         Self {
             reactor,
             router,
@@ -170,6 +171,7 @@ impl Worker {
                 self.reactor.turn(&mut events)?;
             }
             let begin = self.reactor.now();
+            // After the events have come: see the essay of `wall_clock`.
             self.tell_wall_clock(begin);
             for event in events.drain(..) {
                 self.dispatch(event, begin);
@@ -227,7 +229,7 @@ impl Worker {
     }
 
     fn tell_wall_clock(&mut self, now: Nanos) {
-        let Some(offset_ns) = self.wall_clock.poll(now) else { return };
+        let Some(offset_ns) = self.wall_clock.poll() else { return };
         self.nodes.values_mut().for_each(|node| node.set_wall_clock(offset_ns, now));
         self.devices.values_mut().for_each(|device| device.set_wall_clock(offset_ns, now));
     }
@@ -297,6 +299,8 @@ impl Worker {
     fn take_mail(&mut self, now: Nanos) {
         let mut mail = std::mem::take(&mut self.mail);
         self.mailbox.drain(&mut mail);
+        // Another core may have sent some of it since the turn began.
+        self.tell_wall_clock(now);
         for message in mail.drain(..) {
             self.deliver(message, now);
         }
@@ -524,8 +528,9 @@ impl Worker {
     fn control(&mut self, control: Control, now: Nanos) {
         match control {
             Control::OpenDevice { device, spec, reply } => {
-                let opened =
+                let mut opened =
                     Device::open(device, *spec, reply, now, &mut self.router, &mut self.reactor);
+                opened.set_wall_clock(self.wall_clock.told_ns(), now);
                 self.devices.insert(device, opened);
             }
             Control::CloseDevice { device, reply } => match self.devices.get_mut(&device) {

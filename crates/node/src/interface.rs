@@ -164,8 +164,9 @@ pub enum NodeEvent {
     /// The time of day. Only the expiry of capabilities goes by it. It may jump: while the machine
     /// is suspended, the clock of [`crate::Node::handle`] stands still, and an operator or a time
     /// server may set the machine's clock. So the world says this before the first request, and
-    /// again at least every few seconds. For 3 s after a jump forwards, the time before it counts:
-    /// volumes may learn of the jump later.
+    /// before the next one after each change: it reads the clock after the request has come. For
+    /// 3 s after a jump forwards, the time before it counts: a volume may have signed before the
+    /// jump, or learn of it later.
     WallClock {
         /// Nanoseconds since 1970 minus those of the clock of [`crate::Node::handle`]. 0 until the
         /// first event.

@@ -1,11 +1,12 @@
 //! The time of day, by which capabilities expire.
 //!
-//! The world tells it ([`NodeEvent::WallClock`](crate::NodeEvent::WallClock)), each process and
-//! each core at a moment of its own. After a jump forwards, a node may know the new time up to a
-//! second before the volumes that use it. Until then they sign with expiries that are over for the
-//! node. So for [`GRACE_NS`] after a jump, capabilities expire by the time before it.
+//! The world tells it ([`NodeEvent::WallClock`](crate::NodeEvent::WallClock)) before the first
+//! request after a jump. Capabilities that volumes issued by the time before a jump forwards may be
+//! over by the new time: requests are on their way, and the clocks of other machines jump later. So
+//! for [`GRACE_NS`] after a jump, capabilities expire by the time before it. A jump backwards
+//! counts at once: a volume that starts after it issues by the new time.
 
-/// How long the time before a jump forwards counts. The worlds look at the clock once a second.
+/// How long the time before a jump forwards counts. Machines that are set together jump within it.
 const GRACE_NS: u64 = 3_000_000_000;
 /// A smaller step forwards is no jump: it is less than a volume's capabilities have left.
 const JUMP_NS: u64 = 1_000_000_000;

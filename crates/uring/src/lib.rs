@@ -41,7 +41,7 @@ mod thread;
 mod timer;
 
 pub use address::{Address, AddressError, Endpoint};
-pub use clock::now as monotonic_now;
+pub use clock::{now as monotonic_now, wall_offset_ns};
 pub use event::{Event, Payload, Token};
 pub use file::{Caching, Creation, File, FileOptions, open_regular, sync_directory};
 pub use listener::{ListenError, Listener};

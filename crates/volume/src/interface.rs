@@ -37,9 +37,10 @@ pub enum VolumeEvent {
         /// Its result, with the bits of software.
         result: Result<JobOutput, JobError>,
     },
-    /// The time of day, by which capabilities expire. It may jump against the volume's clock, so
-    /// the world says this at least every few seconds while the volume runs. For 3 s after a jump
-    /// backwards, the volume signs by the time before it: nodes may learn of the jump later.
+    /// The time of day, by which capabilities expire. It may jump against the volume's clock. Then
+    /// the world says this before the next event, or within a few seconds while the volume runs.
+    /// For 3 s after a jump backwards, the volume signs by the time before it: the clocks of other
+    /// machines may jump later.
     WallClock {
         /// As [`VolumeConfig::wall_offset_ns`].
         offset_ns: u64,

@@ -1,14 +1,15 @@
 //! The time of day, by which the volume issues capabilities.
 //!
-//! The world tells it ([`VolumeEvent::WallClock`](crate::VolumeEvent::WallClock)), each process and
-//! each core at a moment of its own. After a jump backwards, a volume may know the new time up to
-//! a second before the nodes do. For them, what it issues by the new time may be over already. So
-//! for [`GRACE_NS`] after a jump backwards, the volume signs by the time before it. (Nodes do the
-//! same for a jump forwards.) The capability that it has at that moment outlives its hour anyway.
+//! The world tells it ([`VolumeEvent::WallClock`](crate::VolumeEvent::WallClock)). The clocks of
+//! several machines jump one after the other. So after a jump backwards, a volume may know the new
+//! time a moment before nodes on other machines do. For them, a capability that it issues by the
+//! new time may be over already. So for [`GRACE_NS`] after a jump backwards, the volume signs by
+//! the time before it. (Nodes do the same for a jump forwards.) The capability that it has at that
+//! moment outlives its hour anyway.
 
 use fieldstone_block::Nanos;
 
-/// How long the time before a jump backwards counts. The worlds look at the clock once a second.
+/// How long the time before a jump backwards counts. Machines that are set together jump within it.
 const GRACE_NS: u64 = 3_000_000_000;
 /// A smaller step backwards is no jump: it is less than capabilities have left.
 const JUMP_NS: u64 = 1_000_000_000;

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
 use fieldstone_host::{
-    DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, VolumeStatus, wall_offset_ns,
+    DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, VolumeStatus,
 };
 use fieldstone_proto::{Epoch, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeId};
 pub use fieldstone_volume::ReadPolicy;
@@ -17,6 +17,7 @@ use super::{Known, Listing, RunningPool};
 use crate::pool::{Provision, check_fits, geometry, needed_slots, random};
 use crate::runtime::{OpenDevice, OpenWait};
 use fieldstone_units as units;
+use fieldstone_uring::wall_offset_ns;
 
 /// A node that does not answer for this long counts as down.
 const NODE_TIMEOUT_MS: u64 = 10_000;

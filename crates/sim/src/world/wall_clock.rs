@@ -2,10 +2,12 @@
 //! processes differ.
 //!
 //! As on real machines, the clock of the processes' deadlines never jumps. The time of day does:
-//! after a suspend, or when an operator or a time server sets it. A process that runs learns of a
-//! jump within [`TOLD_NS_MAX`], at a time of its own. A process that starts knows the time at once.
-//! The clocks of different machines may differ all the time, by less than half of the time for
-//! which a capability is issued.
+//! after a suspend, or when an operator or a time server sets it. A node knows of a jump at its next
+//! event: a core of the host reads the clock after the events of a turn have come, and before it
+//! handles them. So does a volume of the product, but in the world it learns of a jump within
+//! [`TOLD_NS_MAX`], at a time of its own. A process that starts knows the time at once. The clocks
+//! of different machines may differ all the time, by less than half of the time for which a
+//! capability is issued.
 //!
 //! Jumps impair no node, however far they go and however often they come: no request may fail
 //! because of one, no volume may lose a node that no fault has struck for longer than it takes to
@@ -23,8 +25,7 @@ use crate::random::RandomStream;
 use crate::scenario::Scenario;
 use crate::trace::Who;
 
-/// A process learns of a jump within this time, in nanoseconds: a core of the host looks at the
-/// clock once a second.
+/// A volume learns of a jump within this time, in nanoseconds.
 const TOLD_NS_MAX: u64 = 1_000_000_000;
 /// The first index of the streams of volume processes. Those of nodes are lower.
 const FIRST_VOLUME_STREAM: u64 = 1 << 32;
@@ -93,6 +94,10 @@ impl<C: Cast> World<'_, C> {
         let key = time_of_day.jumps;
         self.note(Who::World, "jump", key, format_args!("{jump_ns} ns, forwards: {forwards}"));
         for side in self.running_sides() {
+            if let Side::Node(_) = side {
+                self.tell_wall_clock_due(side);
+                continue;
+            }
             let delay_ns = self.time_of_day.rng.between(0, TOLD_NS_MAX);
             self.schedule.after(delay_ns, Happening::TellWallClock { side });
         }
