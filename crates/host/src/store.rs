@@ -85,7 +85,7 @@ pub trait Store: Backend {
 
     /// Takes the present difference between the time of day, in nanoseconds since 1970, and the
     /// clock of the turns. The host tells it when the store opens, and before any other event after
-    /// a change.
+    /// a change by a tenth of a second or more.
     fn set_wall_clock(&mut self, _offset_ns: u64, _now: Nanos) {}
 
     /// The secrets of a pool have changed ([`SharedKeys`](crate::SharedKeys)).

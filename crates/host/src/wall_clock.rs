@@ -7,9 +7,9 @@
 //! The offset is not constant. The monotonic clock stands still while the machine is suspended, and
 //! a time server or an operator may set the time of day. So each core reads the offset in every
 //! turn, after it has got the turn's events and before it handles them, and again after it has
-//! taken its mail. It tells its nodes and devices whenever the offset has changed. Thus a node that
-//! checks a capability knows the time of day at least as well as the volume on the same machine
-//! that issued it.
+//! taken its mail. It tells its nodes and devices whenever the offset has changed by
+//! [`TOLD_STEP_NS`] or more. Thus a node that checks a capability knows of every jump that the
+//! volume knew, on the same machine, when it issued the capability.
 
 /// A smaller change is not told. It is nothing against the hour for which capabilities last, and
 /// more than the error of one reading.

@@ -164,10 +164,20 @@ pub struct ClockPlan {
     /// The clock of each process is ahead of the earliest one by at most this. A capability is
     /// valid for half an hour or longer when a volume uses it.
     pub skew_ns_max: u64,
+    /// Nodes are on machines of their own, whose clocks jump within a second. Otherwise all nodes
+    /// know of a jump at once.
+    pub machines_apart: bool,
 }
 
 impl ClockPlan {
     fn draw(rng: &mut RandomStream) -> Self {
+        let machines_apart = rng.chance(500);
+        let gaps_ns = match machines_apart {
+            // Longer than a node lets the time before a jump count, and another machine may be late
+            // (docs/campaigns.md, open findings: a writer that starts between two jumps).
+            true => [(4_100 * MS, 9_000 * MS); 2],
+            false => [(100 * MS, 2_000 * MS), (1_000 * MS, 9_000 * MS)],
+        };
         Self {
             forwards_per_mille: rng.pick(&[1000, 800, 500, 200, 0]),
             jump_ns: rng.pick(&[
@@ -176,8 +186,9 @@ impl ClockPlan {
                 (MINUTE, 30 * HOUR),
                 (HOUR, 30 * HOUR),
             ]),
-            gap_ns: rng.pick(&[(100 * MS, 2_000 * MS), (1_000 * MS, 9_000 * MS)]),
+            gap_ns: rng.pick(&gaps_ns),
             skew_ns_max: rng.pick(&[0, 0, 2_000 * MS, 20 * MINUTE]),
+            machines_apart,
         }
     }
 }

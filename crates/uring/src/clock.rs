@@ -1,9 +1,9 @@
-//! The clocks of the real world: nanoseconds of `CLOCK_MONOTONIC`, by which everything runs, and the
-//! time of day beside it.
+//! The clocks of the real world: nanoseconds of `CLOCK_MONOTONIC`, by which everything runs, and
+//! the time of day beside it.
 
 use fieldstone_block::Nanos;
 
-/// Two ticks of the slowest kernel.
+/// Two ticks of a kernel with 100 ticks a second.
 const OFFSET_ERROR_MAX: Nanos = Nanos::from_ms(20);
 
 /// The present time. A call costs a few tens of nanoseconds (no system call).
@@ -17,8 +17,8 @@ pub(crate) fn coarse_now() -> Nanos {
     read(libc::CLOCK_MONOTONIC_COARSE)
 }
 
-/// The nanoseconds to add to [`now`] to get the time since 1970 (0 before 1970), exact to 20 ms. The
-/// call makes no system call, and is cheaper than [`now`].
+/// The nanoseconds to add to [`now`] to get the time since 1970 (0 before 1970), exact to 20 ms.
+/// The call makes no system call, and is cheaper than [`now`].
 #[must_use]
 pub fn wall_offset_ns() -> u64 {
     loop {

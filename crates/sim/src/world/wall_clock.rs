@@ -2,12 +2,14 @@
 //! processes differ.
 //!
 //! As on real machines, the clock of the processes' deadlines never jumps. The time of day does:
-//! after a suspend, or when an operator or a time server sets it. A node knows of a jump at its next
-//! event: a core of the host reads the clock after the events of a turn have come, and before it
-//! handles them. So does a volume of the product, but in the world it learns of a jump within
-//! [`TOLD_NS_MAX`], at a time of its own. A process that starts knows the time at once. The clocks
-//! of different machines may differ all the time, by less than half of the time for which a
-//! capability is issued.
+//! after a suspend, or when an operator or a time server sets it. A core of the host reads the
+//! clock after the events of a turn have come, and before it handles them. So all processes of one
+//! machine know of a jump before they handle what another one sent after it. In half of the runs
+//! nodes learn of a jump at once, as on the machine of a volume, and volumes within
+//! [`TOLD_NS_MAX`], at a time of their own. In the other half the nodes are on machines of their
+//! own, whose clocks jump within this time, too. A process that starts knows the time at once. The
+//! clocks of different machines may differ all the time, by less than half of the time for which
+//! a capability is issued.
 //!
 //! Jumps impair no node, however far they go and however often they come: no request may fail
 //! because of one, no volume may lose a node that no fault has struck for longer than it takes to
@@ -25,7 +27,7 @@ use crate::random::RandomStream;
 use crate::scenario::Scenario;
 use crate::trace::Who;
 
-/// A volume learns of a jump within this time, in nanoseconds.
+/// The clocks of all machines jump within this time, in nanoseconds.
 const TOLD_NS_MAX: u64 = 1_000_000_000;
 /// The first index of the streams of volume processes. Those of nodes are lower.
 const FIRST_VOLUME_STREAM: u64 = 1 << 32;
@@ -93,8 +95,9 @@ impl<C: Cast> World<'_, C> {
         time_of_day.jumps += 1;
         let key = time_of_day.jumps;
         self.note(Who::World, "jump", key, format_args!("{jump_ns} ns, forwards: {forwards}"));
+        let apart = self.scenario.conditions.clock.as_ref().is_some_and(|plan| plan.machines_apart);
         for side in self.running_sides() {
-            if let Side::Node(_) = side {
+            if !apart && matches!(side, Side::Node(_)) {
                 self.tell_wall_clock_due(side);
                 continue;
             }

@@ -73,8 +73,9 @@ mod tests {
         assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
     }
 
-    /// The clock was set back just before the start. A node that does not know it yet refuses
-    /// capabilities for up to a second. The opening neither goes on without it nor gives up.
+    /// The clock was set back just before the start. A node on another machine, whose clock is set
+    /// up to a second later, refuses capabilities until then. The opening neither goes on without
+    /// it nor gives up.
     #[test]
     fn an_opening_waits_for_a_node_whose_clock_is_late() {
         let mut script = Script::opening(4, OpenMode::Open { takeover: true });

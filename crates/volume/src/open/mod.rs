@@ -211,8 +211,8 @@ impl VolumeCore {
             }
             // The node is gone, or another opening fenced it.
             NodeError::Unreachable | NodeError::Fenced { .. } => {}
-            // As a rule, the node has just started, or does not know yet that the clock was set
-            // back.
+            // As a rule, the node has just started, or its machine's clock is set back a moment
+            // later than that of the volume.
             NodeError::Busy | NodeError::Capability(CapabilityError::Expired) => {
                 self.node_mut(node).attempt.busy_answers += 1;
                 if self.node(node).attempt.busy_answers >= BUSY_MAX {
