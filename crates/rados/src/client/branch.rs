@@ -34,8 +34,8 @@
 //! back by its own connection. The client tells in an errand which reports it has handled. A
 //! message is a slice of a receive buffer, and keeps the whole buffer in memory. So while many
 //! bytes are not handled, short messages are copied. Then the memory is at most twice what is
-//! counted, unless an OSD is faulty and sends answers whose data is longer than their operations
-//! say.
+//! counted. An answer counts with all bytes of its message: a faulty OSD may send data that belong
+//! to no operation, and a result of one byte keeps them all.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -112,16 +112,12 @@ pub(super) enum ReportKind {
 }
 
 impl Report {
-    fn new(kind: ReportKind) -> Self {
+    /// A report made of a message of so many bytes; 0 if there was none.
+    fn new(kind: ReportKind, message_bytes: u64) -> Self {
         let bytes = match &kind {
-            ReportKind::Link { event: ConnectionEvent::Message(message), .. } => {
-                REPORT_BYTES_MIN.saturating_add(message_bytes(message))
+            ReportKind::Link { .. } | ReportKind::Replied { .. } => {
+                REPORT_BYTES_MIN.saturating_add(message_bytes)
             }
-            ReportKind::Replied { reply: Ok(reply), .. } => {
-                let data = reply.reply.ops.iter().map(|op| op.data.len() as u64);
-                data.fold(REPORT_BYTES_MIN, u64::saturating_add)
-            }
-            ReportKind::Link { .. } | ReportKind::Replied { .. } => REPORT_BYTES_MIN,
             ReportKind::Load(_) => 0,
         };
         Self { kind, bytes }
@@ -261,7 +257,8 @@ impl Branch {
             ConnectionEvent::Message(message) if message.kind == MessageKind::OsdOpReply as u16 => {
                 if let Some(&session) = self.sessions.get(&osd) {
                     let (tid, reply) = (message.tid, OsdOpReply::decode(&message));
-                    self.tell(ReportKind::Replied { osd, session, tid, reply });
+                    let kind = ReportKind::Replied { osd, session, tid, reply };
+                    self.tell(kind, message_bytes(&message));
                 }
             }
             ConnectionEvent::Ready { features, .. } => {
@@ -278,12 +275,16 @@ impl Branch {
 
     fn report(&mut self, osd: OsdId, event: ConnectionEvent) {
         if let Some(&session) = self.sessions.get(&osd) {
-            self.tell(ReportKind::Link { osd, session, event });
+            let bytes = match &event {
+                ConnectionEvent::Message(message) => message_bytes(message),
+                _ => 0,
+            };
+            self.tell(ReportKind::Link { osd, session, event }, bytes);
         }
     }
 
-    fn tell(&mut self, kind: ReportKind) {
-        let report = Report::new(kind);
+    fn tell(&mut self, kind: ReportKind, message_bytes: u64) {
+        let report = Report::new(kind, message_bytes);
         self.unacknowledged_bytes = self.unacknowledged_bytes.saturating_add(report.bytes);
         self.reports.push(report);
     }
@@ -300,7 +301,7 @@ impl Branch {
     pub fn measure(&mut self, now: Nanos, used: impl FnOnce() -> Nanos) {
         if std::mem::take(&mut self.measures) {
             let load = CoreLoad { at: now, used: used() };
-            self.tell(ReportKind::Load(load));
+            self.tell(ReportKind::Load(load), 0);
         }
     }
 

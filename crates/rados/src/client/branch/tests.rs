@@ -2,6 +2,9 @@
 
 use std::net::SocketAddr;
 
+use fieldstone_crush::osdmap::{PgId, PoolId};
+use smallvec::smallvec;
+
 use super::*;
 use crate::auth::none::{NoneServer, NoneServiceAuth};
 use crate::auth::{Credentials, Entity, Mode};
@@ -9,6 +12,7 @@ use crate::client::{Client, ClientOptions};
 use crate::encoding::{Addresses, EntityKind, EntityName, Time};
 use crate::message::features::SUPPORTED;
 use crate::msgr::{Connection, ServerOptions};
+use crate::op::{OpResult, Reply};
 
 const OSD: OsdId = OsdId(3);
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -148,6 +152,37 @@ fn short_messages_keep_no_receive_buffer_while_much_is_unacknowledged() {
     assert_eq!(message.front, [7; 4096][..]);
 }
 
+/// A result of one byte keeps the message's data, also those that belong to no operation.
+#[test]
+fn an_answer_counts_with_all_its_data() {
+    let (mut branch, mut flood) = Flood::new();
+    let result = OpResult { result: 0, data: Bytes::from_static(b"x") };
+    let answer = OsdOpReply {
+        pg: PgId { pool: PoolId(1), seed: 0 },
+        object: Bytes::from_static(b"object"),
+        flags: 0,
+        map_epoch: 1,
+        attempt: 0,
+        reply: Reply { ops: smallvec![result], ..Reply::default() },
+        redirect: None,
+    };
+    let mut count = 0_u64;
+    while branch.wants_input() {
+        let mut message = answer.encode(SUPPORTED);
+        message.data = smallvec![Bytes::from(vec![b'x'; MESSAGE_BYTES])];
+        flood.server.send(message);
+        flood.exchange(&mut branch);
+        count += 1;
+    }
+    assert!(count <= UNACKNOWLEDGED_BYTES_MAX / MESSAGE_BYTES as u64, "{count} are kept");
+    let reports = branch.take_reports();
+    let Some(Report { kind: ReportKind::Replied { reply: Ok(reply), .. }, .. }) = reports.last()
+    else {
+        panic!("it is no answer: {reports:?}")
+    };
+    assert_eq!(reply.reply.ops[0].data, b"x"[..]);
+}
+
 #[test]
 fn the_client_tells_what_it_has_acknowledged() {
     let options = ClientOptions {
@@ -168,10 +203,9 @@ fn the_client_tells_what_it_has_acknowledged() {
     let (mut client, _cluster) = Client::new(options, NOW);
     client.set_branches(2);
     let report = |bytes: u64| {
-        let message = Message { front: vec![0; bytes as usize].into(), ..Message::default() };
-        let event = ConnectionEvent::Message(message);
+        let event = ConnectionEvent::Message(Message::default());
         // The session is over: what it told is dropped, and counts all the same.
-        Report::new(ReportKind::Link { osd: OSD, session: 7, event })
+        Report::new(ReportKind::Link { osd: OSD, session: 7, event }, bytes)
     };
     let acknowledged = |client: &mut Client| {
         client.run(NOW, Time::default());
