@@ -51,11 +51,15 @@ def scenario(world):
     handle.shutdown()
     server.stop()
 
-    # The map outlives the server, and --read-only is seen by clients.
-    server = pool.serve("first", options=["--read-only"])
+    # The map outlives the server, and clients see --read-only, and the block of a volume
+    # without the layer align.
+    server = pool.serve("first", options=["--read-only", "--layer", "align:off"])
     again = json.loads(run("nbdinfo", "--map", "--json", server.uri()).stdout)
     check([(r["offset"], r["length"]) for r in again if r["type"] == 0] == data, f"now {again}")
-    check(info(server.uri())["exports"][0]["is_read_only"], "--read-only is not told")
+    [export] = info(server.uri())["exports"]
+    check(export["is_read_only"], "--read-only is not told")
+    minimum = export["block_size_minimum"]
+    check(minimum == 4096, f"without the layer align, the minimum block size is {minimum}")
     server.stop()
 
     # Over TCP, and with --cores 2.

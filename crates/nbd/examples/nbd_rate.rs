@@ -58,6 +58,7 @@ fn measure(case: &Case) -> f64 {
         size_bytes: 1 << 40,
         read_only: false,
         can_multi_conn: true,
+        minimum_block_bytes: 1,
         preferred_block_bytes: 4096,
     };
     let list = ExportList::new(vec![export]).expect("a sound export");

@@ -166,6 +166,19 @@ pub enum ExportError {
         /// The preferred block size.
         bytes: u32,
     },
+    /// The minimum block size is outside of what the protocol and the export allow.
+    #[error(
+        "export {name:?} has a minimum block of {bytes} bytes; it must be a power of two, and at \
+         most {bytes_max}"
+    )]
+    MinimumBlock {
+        /// The export.
+        name: String,
+        /// The minimum block size.
+        bytes: u32,
+        /// The most that it may be.
+        bytes_max: u32,
+    },
     /// The size does not fit the signed 64-bit offsets that clients use.
     #[error("export {name:?} has {size_bytes} bytes, more than 2^63-1")]
     TooLarge {

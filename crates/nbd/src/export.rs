@@ -12,6 +12,8 @@ use crate::wire::{MAX_STRING_BYTES, flag};
 
 /// The preferred block size for clients when the backend states none.
 const DEFAULT_PREFERRED_BYTES: u32 = 4096;
+/// The largest minimum block size that the protocol allows.
+const MINIMUM_BLOCK_BYTES_MAX: u32 = 64 * 1024;
 
 /// The position of an export in its [`ExportList`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,7 +32,10 @@ pub struct Export {
     pub read_only: bool,
     /// All connections to this export reach one backend queue (see the module's head).
     pub can_multi_conn: bool,
-    /// The best block size for the device: a power of two, at least 512.
+    /// Requests start and end on multiples of this: a power of two, at most 64 KiB. 1: any
+    /// alignment.
+    pub minimum_block_bytes: u32,
+    /// The best block size for the device: a power of two, at least 512 and the minimum.
     pub preferred_block_bytes: u32,
 }
 
@@ -44,13 +49,15 @@ impl Export {
         } else {
             info.preferred_bytes.clamp(512, MAX_PAYLOAD_BYTES).next_power_of_two()
         };
+        let minimum_block_bytes = info.block_bytes.max(1);
         Self {
             name: name.into(),
             description: String::new(),
             size_bytes: info.size_bytes,
             read_only: info.read_only,
             can_multi_conn: false,
-            preferred_block_bytes: preferred,
+            minimum_block_bytes,
+            preferred_block_bytes: preferred.max(minimum_block_bytes),
         }
     }
 
@@ -83,6 +90,11 @@ impl Export {
         let bytes = self.preferred_block_bytes;
         if !bytes.is_power_of_two() || !(512..=MAX_PAYLOAD_BYTES).contains(&bytes) {
             return Err(ExportError::PreferredBlock { name: name(), bytes });
+        }
+        let bytes = self.minimum_block_bytes;
+        let bytes_max = self.preferred_block_bytes.min(MINIMUM_BLOCK_BYTES_MAX);
+        if !bytes.is_power_of_two() || bytes > bytes_max {
+            return Err(ExportError::MinimumBlock { name: name(), bytes, bytes_max });
         }
         if i64::try_from(self.size_bytes).is_err() {
             return Err(ExportError::TooLarge { name: name(), size_bytes: self.size_bytes });

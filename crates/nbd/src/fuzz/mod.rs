@@ -122,6 +122,7 @@ impl Harness {
             size_bytes: SIZE_BYTES,
             read_only,
             can_multi_conn: true,
+            minimum_block_bytes: 1,
             preferred_block_bytes: 4096,
         };
         let list = ExportList::new(vec![export("disk", false), export("fixed", true)]);

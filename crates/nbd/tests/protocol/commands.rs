@@ -419,10 +419,11 @@ fn shutting_down_refuses_new_requests_and_ends_old_ones() {
 #[test]
 fn the_client_sees_failures_with_their_reason() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let mut pair = Pair::new(Config::full("disk"), export("disk", SIZE), Limits::default());
+    let disk = Export { minimum_block_bytes: 512, ..export("disk", SIZE) };
+    let mut pair = Pair::new(Config::full("disk"), disk, Limits::default());
     pair.run(&mut rng);
     let about = pair.client.about().unwrap().clone();
-    assert_eq!(about.block_sizes, Some([1, 4096, 32 << 20]));
+    assert_eq!(about.block_sizes, Some([512, 4096, 32 << 20]));
     assert_eq!(about.name.as_deref(), Some("disk"));
     assert_eq!(about.description.as_deref(), Some("the disk volume"));
     pair.ram.fail_next = Some(BlockError::Io("shards 2 and 3 are gone".into()));

@@ -327,23 +327,35 @@ fn export_lists_are_checked() {
         let bad = ExportList::new(vec![Export { preferred_block_bytes: bytes, ..good() }]);
         assert_eq!(bad, Err(ExportError::PreferredBlock { name: "e".into(), bytes }));
     }
+    for (bytes, preferred_block_bytes) in [(0, 4096), (3, 4096), (8192, 4096), (1 << 17, 1 << 20)] {
+        let export = Export { minimum_block_bytes: bytes, preferred_block_bytes, ..good() };
+        let bad = ExportList::new(vec![export]);
+        let bytes_max = preferred_block_bytes.min(1 << 16);
+        assert_eq!(bad, Err(ExportError::MinimumBlock { name: "e".into(), bytes, bytes_max }));
+    }
     let bad = ExportList::new(vec![Export { size_bytes: 1 << 63, ..good() }]);
     assert!(matches!(bad, Err(ExportError::TooLarge { .. })));
 }
 
 #[test]
 fn exports_take_their_block_size_from_the_backend() {
-    let info = |preferred_bytes| fieldstone_block::Info {
+    let info = |block_bytes, preferred_bytes| fieldstone_block::Info {
         size_bytes: 1 << 20,
-        block_bytes: 4096,
+        block_bytes,
         preferred_bytes,
         read_ahead_bytes: 0,
         read_only: true,
     };
-    for (preferred, told) in [(0, 4096), (1, 512), (4096, 4096), (5000, 8192), (u32::MAX, 32 << 20)]
-    {
-        let export = Export::new("e", &info(preferred));
-        assert_eq!(export.preferred_block_bytes, told);
+    let cases = [
+        ((1, 0), (1, 4096)),
+        ((1, 1), (1, 512)),
+        ((4096, 1), (4096, 4096)),
+        ((512, 5000), (512, 8192)),
+        ((0, u32::MAX), (1, 32 << 20)),
+    ];
+    for ((block, preferred), told) in cases {
+        let export = Export::new("e", &info(block, preferred));
+        assert_eq!((export.minimum_block_bytes, export.preferred_block_bytes), told);
         assert!(export.read_only && !export.can_multi_conn);
         ExportList::new(vec![export]).unwrap();
     }

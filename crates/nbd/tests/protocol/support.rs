@@ -23,6 +23,7 @@ pub fn export(name: &str, size_bytes: u64) -> Export {
         size_bytes,
         read_only: false,
         can_multi_conn: true,
+        minimum_block_bytes: 1,
         preferred_block_bytes: 4096,
     }
 }

@@ -453,8 +453,8 @@ impl Layer for Luks {
                 let sector = cipher.sector_bytes() as u64;
                 let behind = below.size_bytes.saturating_sub(segment.offset_bytes);
                 let size = segment.len_bytes.map_or(behind, |len| len.min(behind));
-                info.size_bytes = size - size % sector;
                 info.block_bytes = below.block_bytes.max(sector as u32);
+                info.size_bytes = size - size % u64::from(info.block_bytes);
                 self.is_ordered = below.block_bytes < sector as u32;
             }
             State::Opening(opening) => {
