@@ -423,14 +423,13 @@ fn check(path: &Path, found: &Superblock, expected: &Superblock) -> Result<(), F
     if found.pool == expected.pool && found.node == expected.node && found.key == expected.key {
         return Ok(());
     }
+    if found.pool == expected.pool && found.node == expected.node {
+        return Err(FolderError::OtherSecret(path.to_path_buf()));
+    }
     Err(FolderError::WrongNode {
         path: path.to_path_buf(),
         found: who(found),
-        expected: if who(found) == who(expected) {
-            format!("{} with another secret", who(expected))
-        } else {
-            who(expected)
-        },
+        expected: who(expected),
     })
 }
 

@@ -78,6 +78,18 @@ pub enum NodePlace {
     Announced(PathBuf),
 }
 
+impl NodePlace {
+    /// Words that say where a node outside of this process is.
+    #[must_use]
+    pub fn remote(&self) -> Option<String> {
+        match self {
+            Self::Here(_) => None,
+            Self::At(endpoint) => Some(format!(" at {}", endpoint.address())),
+            Self::Announced(folder) => Some(format!(" of {}", folder.display())),
+        }
+    }
+}
+
 /// One connection of a client to an in-process node. Each reconnection of a device has a larger
 /// number, which distinguishes late messages of earlier connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

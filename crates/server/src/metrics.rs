@@ -48,8 +48,13 @@ impl MetricsServer {
     /// The system refuses the address, for example because it is in use, or the thread cannot
     /// start.
     pub fn start(address: &str, collect: Collect) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(address)
-            .map_err(|error| anyhow!("cannot serve metrics on {address}: {error}"))?;
+        let listener = TcpListener::bind(address).map_err(|error| {
+            let form = match error.kind() {
+                io::ErrorKind::InvalidInput => "; an address has the form HOST:PORT",
+                _ => "",
+            };
+            anyhow!("cannot serve metrics on {address}: {error}{form}")
+        })?;
         let stopped = Arc::new(AtomicBool::new(false));
         let server = Self { address: listener.local_addr()?, stopped: Arc::clone(&stopped) };
         let shared = Shared::default();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use crate::pool;
+use fieldstone_units as units;
 
 /// Longest name of a volume, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -47,16 +48,17 @@ pub fn volume_path(path: &Path) -> anyhow::Result<VolumePath> {
         }
         pool::check_not_lost(&parent)?;
         if path.exists() && !path.is_dir() {
+            let target = units::shell_word(format_args!("file:{shown}"));
             bail!(
-                "{shown} is not the volume of a pool, but a file; `fieldstone serve file:{shown} \
-                 --nbd unix:SOCKET` serves it as a device"
+                "{shown} is not the volume of a pool, but a file; `fieldstone serve {target} --nbd \
+                 unix:SOCKET` serves it as a device"
             );
         }
         bail!(
             "{} is not a pool (it has no {}); make one with `fieldstone pool create {}`",
             parent.display(),
             pool::POOL_FILE,
-            parent.display()
+            units::shell_word(parent.display())
         );
     }
     Ok(VolumePath { pool: parent, volume: name.to_owned() })
@@ -84,7 +86,8 @@ pub fn pool_or_volume(path: &Path) -> anyhow::Result<PoolOrVolume> {
         pool::check_not_lost(&folder_of(path))?;
         bail!(
             "{shown} is not a pool (it has no {file}), nor the volume of one; make one with \
-             `fieldstone pool create {shown}`"
+             `fieldstone pool create {}`",
+            units::shell_word(&shown)
         );
     }
     let volume = volume_path(path)?;

@@ -22,6 +22,7 @@ use crate::pool::record::{self, FolderKind, Record};
 use crate::pool::{Losses, Pool, inspect};
 use crate::report::{NodeReport, PoolReport};
 use crate::running::FixedNode;
+use fieldstone_units as units;
 
 /// An empty node that replaced a lost node.
 #[derive(Serialize)]
@@ -59,7 +60,7 @@ pub fn replace(
             "{reason}\nNodes that are only unmounted come back with their data. Mount them; name \
              the address of those that run elsewhere (--node I=ADDR); rebuild those that were \
              replaced before (`fieldstone rebuild {}`); or pass --force",
-            pool.folder.display()
+            units::shell_word(pool.folder.display())
         );
     }
     lost.iter().zip(found).map(|(node, found)| make(pool, *node, found == Found::Empty)).collect()

@@ -1,10 +1,15 @@
-//! Quantities in the form that people write and read: sizes, rates, counts, durations.
+//! Quantities in the form that people write and read: sizes, rates, counts, durations; and words of
+//! the commands that messages name ([`shell_word`]).
 //!
 //! Sizes take the suffixes K, M, G, T and P as powers of 1024, with or without `iB` or `B`, and
 //! fractions (`1.5G`). Output uses the unambiguous KiB, MiB, GiB. Counts take k and M as powers of
 //! 1000. Durations take `ns`, `us`, `ms`, `s` and `min`.
 
 use std::time::Duration;
+
+mod shell;
+
+pub use shell::shell_word;
 
 const SUFFIXES: [(&str, u32); 6] = [("", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50)];
 

@@ -31,7 +31,8 @@ pub enum VolumeFailure {
     NewCheckpointGone,
     /// Nodes still count another writer as holder.
     #[error(
-        "{}: stop that server, or open with takeover if it is gone for good",
+        "{}: stop that server, or take the volume over (`fieldstone serve --takeover`) if it \
+         is gone for good",
         NodeError::InUse { current: *current }
     )]
     InUse {
@@ -303,8 +304,8 @@ mod tests {
         let node = NodeIndex;
         says(
             VolumeFailure::InUse { current: Epoch(7) },
-            "the volume is in use by another writer (epoch 7): stop that server, or open with \
-             takeover if it is gone for good",
+            "the volume is in use by another writer (epoch 7): stop that server, or take the \
+             volume over (`fieldstone serve --takeover`) if it is gone for good",
         );
         says(
             VolumeFailure::FencedOut { current: Epoch(8) },

@@ -156,6 +156,7 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
     print_line!("its secret is in {dir}/pool.key; keep a copy of that file and of {POOL_FILE}");
     // A quarter fits also into the smallest pool, and leaves room for other volumes.
     let size = units::size_argument((data_bytes / 4 / MIB * MIB).clamp(MIB, 1024 * MIB));
-    print_line!("next: fieldstone volume create {dir}/VOLUME --size {size}");
+    let volume = units::shell_word(format_args!("{dir}/VOLUME"));
+    print_line!("next: fieldstone volume create {volume} --size {size}");
     Ok(())
 }

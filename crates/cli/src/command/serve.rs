@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, bail};
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_block::{SettingError, Settings};
 use fieldstone_console::signals::{self, Signals};
@@ -34,12 +34,14 @@ use fieldstone_units as units;
 
 /// Options of `serve`.
 #[derive(clap::Args, Debug)]
+#[group(skip)]
+#[command(group(ArgGroup::new("address").args(["nbd", "listen"]).required(true).multiple(true)))]
 pub struct Args {
     // The help names the kinds of stores that are registered.
     #[arg(value_name = targets_form(), help = targets_help(), required = true)]
     targets: Vec<ServeTarget>,
     /// Where to listen for NBD clients: unix:PATH or tcp:HOST:PORT. May be repeated.
-    #[arg(long, value_name = "ADDR", required_unless_present = "listen")]
+    #[arg(long, value_name = "ADDR")]
     nbd: Vec<Address>,
     #[arg(long, value_name = "[KIND:]ADDR", help = listen_help())]
     listen: Vec<ClientAddress>,
@@ -315,6 +317,9 @@ fn start(args: &Args, pools: Vec<Pool>) -> anyhow::Result<(Arc<Runtime>, Vec<Run
             "--accel {} needs a volume: other stores have nothing to place or to code",
             args.accel.word()
         );
+    }
+    if pools.is_empty() && !args.nodes.fixed.is_empty() {
+        bail!("--node needs a volume: other stores have no nodes");
     }
     if pools.len() > 1 && !args.nodes.fixed.is_empty() {
         bail!(

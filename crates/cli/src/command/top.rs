@@ -11,7 +11,7 @@ use fieldstone_server::paths::pool_or_volume;
 use fieldstone_server::report::{PoolReport, VolumeReport};
 
 use crate::report::{rebuild_text, scrub_text, stage_table};
-use fieldstone_units::{rate, size};
+use fieldstone_units::{rate, shell_word, size};
 
 /// Options of `top`.
 #[derive(clap::Args, Debug)]
@@ -43,8 +43,10 @@ fn not_served(pool: &Path, volume: Option<&str>) -> anyhow::Error {
     let dir = pool.display();
     let mut servers = servers(pool);
     let (Some(name), false) = (volume, servers.is_empty()) else {
+        let word = shell_word(dir);
         return anyhow!(
-            "no server of {dir} is running; `fieldstone status {dir}` looks without one"
+            "no server of {} is running; `fieldstone status {word}` looks without one",
+            pool.display()
         );
     };
     let reports: Vec<PoolReport> =

@@ -155,7 +155,9 @@ fn create(args: &Create) -> anyhow::Result<()> {
     } else {
         let path = args.path.display();
         print_line!("made the volume {path}: {}, {}", units::size(made.size_bytes), made.code);
-        print_line!("next: fieldstone serve {path} --nbd unix:/tmp/{name}.sock");
+        let (target, address) =
+            (units::shell_word(&path), units::shell_word(format_args!("unix:/tmp/{name}.sock")));
+        print_line!("next: fieldstone serve {target} --nbd {address}");
     }
     Ok(())
 }
@@ -181,7 +183,7 @@ fn one_volume(response: Response) -> anyhow::Result<(VolumeLine, Option<String>)
 
 fn warn(warning: Option<String>) {
     if let Some(warning) = warning {
-        eprint_line!("fieldstone: {warning}");
+        eprint_line!("fieldstone: warning: {warning}");
     }
 }
 
@@ -291,8 +293,8 @@ fn limit(args: &LimitArgs) -> anyhow::Result<()> {
         }
         Operator::Own(running) => {
             running.finish()?;
-            let path = args.path.display();
-            bail!("no server serves {path}: start one with `fieldstone serve {path} --limit …`");
+            let (path, word) = (args.path.display(), units::shell_word(args.path.display()));
+            bail!("no server serves {path}: start one with `fieldstone serve {word} --limit …`");
         }
     };
     print_line!("{} is served with {limit} now", args.path.display());

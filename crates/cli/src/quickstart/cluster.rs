@@ -22,7 +22,7 @@ use crate::command::accelerator::Accel;
 use crate::nbd_disk::NbdDisk;
 use crate::progress::{new_bar, show};
 use crate::report::{engine_text, stage_table};
-use fieldstone_units::{rate, size};
+use fieldstone_units::{rate, shell_word, size};
 
 /// Name of the volume.
 const VOLUME: &str = "demo";
@@ -328,7 +328,7 @@ fn print_stages(report: &PoolReport) {
 fn print_next(options: &Options, cluster: &Cluster, took: Duration) {
     print_line!("\ndone in {:.1} s. What to try next:", took.as_secs_f64());
     let dir =
-        if options.keep { cluster.pool.folder.display().to_string() } else { "DIR".to_owned() };
+        if options.keep { shell_word(cluster.pool.folder.display()) } else { "DIR".to_owned() };
     if options.keep {
         print_line!("  the pool is still there; the nodes run in the server from now on:");
     } else {

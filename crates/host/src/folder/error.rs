@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fieldstone_proto::disk::DiskFormatError;
 
+use fieldstone_units::shell_word;
 use fieldstone_uring::{Address, Holder, Life};
 
 /// Why a node's folder cannot be used.
@@ -127,6 +128,14 @@ pub enum FolderError {
         /// The expected identity.
         expected: String,
     },
+    /// The node has the pool's id and its own number, but another first secret than `pool.key`.
+    #[error(
+        "{} was made with another secret than the pool.key of its pool has: if all nodes say so, \
+         put the newest copy of the pool's own pool.key back; if only this one does, it is another \
+         pool's",
+        .0.display()
+    )]
+    OtherSecret(PathBuf),
     /// A process that has ended left operations in the kernel that are still under way.
     #[error(
         "{}: operations of a process that has ended are still under way: its disk is slow or hangs",
@@ -164,5 +173,6 @@ fn replace_command(path: &Path) -> String {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    format!("fieldstone pool replace {} {name}", pool.display())
+    let (pool, name) = (shell_word(pool.display()), shell_word(name));
+    format!("fieldstone pool replace {pool} {name}")
 }

@@ -137,7 +137,7 @@ rows! {
         |path| swap(path, &Superblock { pool: PoolId(6), ..superblock() });
     superblock_of_another_node: ["belongs elsewhere", "it is node.3"],
         |path| swap(path, &Superblock { node: NodeIndex(3), ..superblock() });
-    superblock_with_another_secret: ["belongs elsewhere", "another secret"],
+    superblock_with_another_secret: ["was made with another secret", "newest copy of"],
         |path| swap(path, &Superblock { key: MasterKey([4; 16]), ..superblock() });
     folder_missing: ["nothing lies at", "mount its disk"],
         |path| fs::remove_dir_all(path).expect("removed");

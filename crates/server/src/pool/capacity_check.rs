@@ -94,7 +94,7 @@ pub fn check_capacity(
     if !overcommit {
         bail!("{text}; pass a smaller --node-size, or --overcommit to make the pool all the same");
     }
-    eprint_line!("fieldstone: {text}: the disk will be full before the nodes are");
+    eprint_line!("fieldstone: warning: {text}: the disk will be full before the nodes are");
     Ok(())
 }
 

@@ -36,6 +36,7 @@ use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
 use fieldstone_host::SharedKeys;
 use fieldstone_proto::{NodeIndex, PoolId};
+use fieldstone_units as units;
 
 pub use capacity_check::check_capacity;
 pub use create::{Sizes, check_fits, create};
@@ -118,7 +119,7 @@ impl Pool {
                     "{} is not a pool (it has no {POOL_FILE}); make one with `fieldstone pool \
                      create {}`",
                     folder.display(),
-                    folder.display()
+                    units::shell_word(folder.display())
                 )
             }
             Err(error) => {

@@ -13,6 +13,7 @@ use fieldstone_proto::{Epoch, NodeIndex, ReplyBody, RequestBody, VolumeId, Volum
 use fieldstone_volume::{Geometry, RootSummary, parse_root};
 
 use super::RunningPool;
+use fieldstone_units as units;
 
 /// A volume that the nodes know.
 #[derive(Clone, Debug)]
@@ -239,7 +240,8 @@ impl RunningPool {
             let there = if !listing.hidden.is_empty() {
                 "some volumes cannot be listed".to_owned()
             } else if names.is_empty() {
-                format!("make it with `fieldstone volume create {dir}/{name} --size 1G`")
+                let volume = units::shell_word(format_args!("{dir}/{name}"));
+                format!("make it with `fieldstone volume create {volume} --size 1G`")
             } else {
                 format!("there are: {}", names.join(", "))
             };

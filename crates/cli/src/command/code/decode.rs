@@ -73,10 +73,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             eprint_line!("fieldstone: {trouble}");
         }
         if decoded.rebuilt_units > 0 {
-            let units = count(decoded.rebuilt_units, "unit");
-            let dir = args.common.dir.display();
+            let rebuilt = count(decoded.rebuilt_units, "unit");
+            let dir = units::shell_word(args.common.dir.display());
             eprint_line!(
-                "fieldstone: {units} rebuilt on the fly; `fieldstone code repair {dir}` mends"
+                "fieldstone: {rebuilt} rebuilt on the fly; `fieldstone code repair {dir}` mends"
             );
         }
         let rate = units::rate(file_bytes, elapsed);

@@ -96,7 +96,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     if !clean {
-        bail!("{dir} is damaged, and nothing is lost; `fieldstone code repair {dir}` mends");
+        let word = units::shell_word(&dir);
+        bail!("{dir} is damaged, and nothing is lost; `fieldstone code repair {word}` mends");
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use fieldstone_server::report::PoolReport;
 use serde::Serialize;
 
 use crate::command::nodes::NodeOptions;
+use fieldstone_units as units;
 
 /// Options of `pool replace`.
 #[derive(clap::Args, Debug)]
@@ -88,7 +89,7 @@ fn print(pool: &Pool, nodes: Vec<ReplacedNode>, json: bool) -> anyhow::Result<()
     for made in &nodes {
         print_line!("made node.{} anew, empty, at {}", made.node, made.path.display());
     }
-    let dir = pool.folder.display();
+    let dir = units::shell_word(pool.folder.display());
     match server {
         Some(pid) => print_line!("{}", what_servers_do(pid, nodes.len(), &served)),
         None => print_line!(

@@ -9,6 +9,7 @@ use fieldstone_server::rotation::{Rotated, rotate};
 use serde::Serialize;
 
 use crate::command::nodes::NodeOptions;
+use fieldstone_units as units;
 
 /// Options of `pool rotate-key`.
 #[derive(clap::Args, Debug)]
@@ -117,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let dir = args.dir.display();
     print_line!("keep a copy of {dir}/pool.key: the pool cannot be opened without it");
     if let Rotation::Issuing(_) | Rotation::Staged(_) = keys.rotation() {
-        print_line!("next: fieldstone pool rotate-key {dir}");
+        print_line!("next: fieldstone pool rotate-key {}", units::shell_word(dir));
     }
     Ok(())
 }

@@ -308,6 +308,12 @@ impl RemoteNode {
                     Broken::Wire(error) => {
                         tracing::warn!("{} is not understood: {error}", self.node);
                     }
+                    // The node has answered over this connection: it is news that it is lost. What
+                    // accepts connections and closes them may do so for ever.
+                    other if self.pause_ms == 0 => {
+                        let place = self.place.remote().unwrap_or_default();
+                        tracing::warn!("the connection to {}{place} is lost: {other}", self.node);
+                    }
                     other => tracing::info!("the connection to {} is lost: {other}", self.node),
                 }
                 self.hang_up(io);
