@@ -49,7 +49,7 @@ const MAX_FLIGHTS: usize = MAX_JOBS + 1;
 
 /// The longest time of a job. The driver gives up a device without progress much earlier. A
 /// simulated device is a thousand times slower than a card, and slower still on a busy machine:
-/// with twice as many programs as CPUs, a job that waits for a change of the partition took 20 s.
+/// beside other programs on all CPUs, a job took more than 20 s while modules were exchanged.
 const LIMIT_NS: u64 = 60_000_000_000;
 
 /// Coding jobs that may wait for the device. Software would do them faster than a simulated device.

@@ -299,7 +299,8 @@ impl Worker {
     fn take_mail(&mut self, now: Nanos) {
         let mut mail = std::mem::take(&mut self.mail);
         self.mailbox.drain(&mut mail);
-        // Another core may have sent some of it since the turn began.
+        // Another core may have sent a message after this turn read the clock, and after a jump
+        // that this core does not know yet.
         self.tell_wall_clock(now);
         for message in mail.drain(..) {
             self.deliver(message, now);

@@ -307,8 +307,8 @@ impl Replies<'_> {
         if requested.description && !export.description.is_empty() {
             self.info(info::DESCRIPTION, &[export.description.as_bytes()]);
         }
-        // Sent even if the client did not ask. The minimum is 1 wherever the device accepts any
-        // alignment; where it does not, the device itself refuses what is not aligned.
+        // Sent even if the client did not ask. The session checks no alignment: a device that takes
+        // whole blocks only fails an unaligned request itself.
         let (minimum, preferred) = (export.minimum_block_bytes, export.preferred_block_bytes);
         let sizes = [minimum, preferred, MAX_PAYLOAD_BYTES].map(u32::to_be_bytes);
         self.info(info::BLOCK_SIZE, &[sizes.as_flattened()]);

@@ -165,8 +165,8 @@ pub enum NodeEvent {
     /// is suspended, the clock of [`crate::Node::handle`] stands still, and an operator or a time
     /// server may set the machine's clock. So the world says this before the first request, and
     /// before the next one after each change: it reads the clock after the request has come. For
-    /// 3 s after a jump forwards, the time before it counts: a volume may have signed before the
-    /// jump, or learn of it later.
+    /// 3 s after a jump forwards, the time before the jump counts: a volume may have signed a
+    /// request before the jump, and the clock of a volume's machine may jump later.
     WallClock {
         /// Nanoseconds since 1970 minus those of the clock of [`crate::Node::handle`]. 0 until the
         /// first event.

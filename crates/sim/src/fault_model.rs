@@ -59,9 +59,9 @@
 //!
 //! | condition | what happens                                                                  |
 //! |-----------|-------------------------------------------------------------------------------|
-//! | `clock`   | the time of day jumps, forwards and backwards. Volumes learn of it one after   |
-//! |           | another, in half of the runs nodes as well, and the clocks of processes may    |
-//! |           | differ all the time (`world/wall_clock.rs`)                                    |
+//! | `clock`   | the time of day jumps, forwards and backwards. Volumes learn of a jump one     |
+//! |           | after another. In half of the runs nodes do so, too. The clocks of processes   |
+//! |           | may differ all the time (`world/wall_clock.rs`)                                |
 //! | `keys`    | the pool's secret is replaced, step by step. Processes learn of each step one  |
 //! |           | after another. Some read an old copy or miss a rotation, which counts as a     |
 //! |           | fault (`world/rotation.rs`)                                                    |

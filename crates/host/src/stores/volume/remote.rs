@@ -308,8 +308,9 @@ impl RemoteNode {
                     Broken::Wire(error) => {
                         tracing::warn!("{} is not understood: {error}", self.node);
                     }
-                    // The node has answered over this connection: it is news that it is lost. What
-                    // accepts connections and closes them may do so for ever.
+                    // The node has answered over this connection, so its loss is news. An address
+                    // that accepts connections and closes them gives no warning: it may do so for
+                    // ever.
                     other if self.pause_ms == 0 => {
                         let place = self.place.remote().unwrap_or_default();
                         tracing::warn!("the connection to {}{place} is lost: {other}", self.node);
