@@ -103,6 +103,10 @@ def refusals(world, disk):
     refused(*serve, f"file:{disk}", says=["is locked"])
     server.stop()
     refused(*serve, "file:/nowhere/disk", says=["/nowhere/disk is not there"])
+    for option in ("--takeover", "--replace-missing", "--no-auto-rebuild", "--rebuild-limit=1M",
+                   "--reads=balance", "--accel=rtl", "--node=0=unix:n.sock"):
+        says = option.split("=")[0] + " needs a volume"
+        refused(*serve, option, f"file:{disk}", says=[says])
     refused(*serve, f"file:{world.folder}", says=["neither a file nor a block device"])
     missing = fieldstone(*serve, "file:", ok=(2,)).stderr
     check("the path of a file is missing" in missing, missing)

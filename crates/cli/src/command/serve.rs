@@ -310,16 +310,28 @@ fn volumes_of(targets: &[ServeTarget]) -> anyhow::Result<(Vec<Pool>, Vec<VolumeT
     Ok((pools, volumes))
 }
 
+/// The first given option that only volumes have, and why other stores have no use for it.
+fn option_of_volumes(args: &Args) -> Option<(String, &'static str)> {
+    let options = [
+        (args.accel != Accel::Cpu, "accel", "nothing to place or to code"),
+        (!args.nodes.fixed.is_empty(), "node", "no nodes"),
+        (args.replace_missing, "replace-missing", "no nodes"),
+        (args.takeover, "takeover", "no writer that could be connected to nodes"),
+        (args.no_auto_rebuild, "no-auto-rebuild", "nothing to rebuild"),
+        (args.rebuild_limit != 0, "rebuild-limit", "nothing to rebuild"),
+        (args.reads != ReadPolicy::default(), "reads", "no copies on nodes"),
+        (args.exercise_swaps.is_some(), "exercise-swaps", "no device"),
+    ];
+    let (_, name, lacking) = options.into_iter().find(|(given, ..)| *given)?;
+    Some((format!("--{name}"), lacking))
+}
+
 /// Starts the cores, and the nodes of all pools.
 fn start(args: &Args, pools: Vec<Pool>) -> anyhow::Result<(Arc<Runtime>, Vec<RunningPool>)> {
-    if pools.is_empty() && args.accel != Accel::Cpu {
-        bail!(
-            "--accel {} needs a volume: other stores have nothing to place or to code",
-            args.accel.word()
-        );
-    }
-    if pools.is_empty() && !args.nodes.fixed.is_empty() {
-        bail!("--node needs a volume: other stores have no nodes");
+    if pools.is_empty()
+        && let Some((option, lacking)) = option_of_volumes(args)
+    {
+        bail!("{option} needs a volume: other stores have {lacking}");
     }
     if pools.len() > 1 && !args.nodes.fixed.is_empty() {
         bail!(
