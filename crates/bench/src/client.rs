@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, bail, ensure};
 
 use crate::fio::{self, FioTarget, Load, Measured, Pattern, Run};
-use crate::generator::{FILL, GeneratorTask, InProcess};
+use crate::generator::{Answers, FILL, GeneratorTask, InProcess};
 use crate::process::end_with_parent;
 
 /// Makes the accesses of the cells.
@@ -57,8 +57,17 @@ impl Client {
     ) -> anyhow::Result<Measured> {
         let Self::InProcess { program, target } = self else { bail!("fio makes these accesses") };
         let (target, fill) = (target.clone(), is_memory(target));
-        let (direct, cores) = (false, 1);
-        let load = InProcess { target, direct, cores, size_bytes, load, seconds, fill, seed };
+        let load = InProcess {
+            target,
+            direct: false,
+            cores: 1,
+            size_bytes,
+            load,
+            seconds,
+            fill,
+            seed,
+            answers: Answers::Queue,
+        };
         let mut command = GeneratorTask::Device(load).command(program)?;
         command.stdin(Stdio::null());
         end_with_parent(&mut command);

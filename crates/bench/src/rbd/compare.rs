@@ -17,8 +17,10 @@ use crate::usage::Usage;
 pub const NAME: &str = "rbd";
 
 /// Pairs of a client of ours and a peer.
-const PAIRS: [(Contender, Contender); 8] = [
+const PAIRS: [(Contender, Contender); 10] = [
     (Contender::Embed, Contender::Librbd),
+    (Contender::EmbedCallback, Contender::Librbd),
+    (Contender::EmbedCallback, Contender::LibrbdCallback),
     (Contender::EmbedCores, Contender::Librbd),
     (Contender::EmbedCores, Contender::Embed),
     (Contender::Nbd, Contender::Librbd),

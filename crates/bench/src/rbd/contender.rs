@@ -12,11 +12,12 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 
 use super::librados::Librados;
+use super::librbd::{self, ImageLoad};
 use super::mapped::Mapped;
 use super::objects::ObjectClient;
-use super::place::{LibrbdCache, Place};
+use super::place::{Address, LibrbdCache, Place};
 use crate::fio::{self, FioTarget, Load, Measured, Run};
-use crate::generator::{GeneratorTask, InProcess};
+use crate::generator::{Answers, GeneratorTask, InProcess};
 use crate::interleaving::Entrant;
 use crate::process::{Server, SwitchCounter, pin};
 use crate::usage::{Usage, run_counted};
@@ -30,8 +31,12 @@ pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 pub enum Contender {
     /// fio's rbd engine: librbd in fio's process.
     Librbd,
+    /// librbd in a process whose callbacks submit the next requests.
+    LibrbdCallback,
     /// Our client in the process of the load.
     Embed,
+    /// The same in a process whose callbacks submit the next requests.
+    EmbedCallback,
     /// The same on several cores: one image, whose connections to OSDs are divided among them.
     EmbedCores,
     /// Our client behind NBD, with fio.
@@ -48,9 +53,11 @@ pub enum Contender {
 
 impl Contender {
     /// All contenders, in the order of the report.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Librbd,
+        Self::LibrbdCallback,
         Self::Embed,
+        Self::EmbedCallback,
         Self::EmbedCores,
         Self::Nbd,
         Self::RbdNbd,
@@ -63,7 +70,9 @@ impl Contender {
     pub fn about(self) -> &'static str {
         match self {
             Self::Librbd => "fio --ioengine=rbd: librbd in fio's process, rbd_cache=false",
+            Self::LibrbdCallback => "librbd through C: its callbacks submit the next requests",
             Self::Embed => "ours: the image in the process of the load (embed)",
+            Self::EmbedCallback => "ours: the same; its callbacks submit the next requests",
             Self::EmbedCores => "ours: the same image on --cores cores",
             Self::Nbd => "ours: fieldstone serve, and fio --ioengine=nbd over a unix socket",
             Self::RbdNbd => "rbd-nbd map, and fio --ioengine=io_uring on the device",
@@ -93,7 +102,9 @@ impl Entrant for Contender {
     fn name(self) -> &'static str {
         match self {
             Self::Librbd => "librbd",
+            Self::LibrbdCallback => "librbd-callback",
             Self::Embed => "embed",
+            Self::EmbedCallback => "embed-callback",
             Self::EmbedCores => "embed-cores",
             Self::Nbd => "nbd",
             Self::RbdNbd => "rbd-nbd",
@@ -104,8 +115,8 @@ impl Entrant for Contender {
     }
 
     fn is_ours(self) -> bool {
-        use Contender::{Embed, EmbedCores, Nbd, Rados, RadosCores};
-        matches!(self, Embed | EmbedCores | Nbd | Rados | RadosCores)
+        use Contender::{Embed, EmbedCallback, EmbedCores, Nbd, Rados, RadosCores};
+        matches!(self, Embed | EmbedCallback | EmbedCores | Nbd | Rados | RadosCores)
     }
 }
 
@@ -149,12 +160,13 @@ impl Setup {
             Contender::Nbd => {
                 ensure!(fio::has_engine("nbd"), "this fio was built without its nbd engine");
             }
+            Contender::LibrbdCallback => librbd::check_libraries()?,
             Contender::Librados => Librados::check()?,
             Contender::RbdNbd => Mapped::check()?,
             Contender::EmbedCores | Contender::RadosCores => {
                 ensure!(self.cores > 1, "only with --cores 2 or more");
             }
-            Contender::Embed | Contender::Rados => {}
+            Contender::Embed | Contender::EmbedCallback | Contender::Rados => {}
         }
         Ok(())
     }
@@ -177,7 +189,9 @@ impl Setup {
                 let mapped = Mapped::map(&place.address)?;
                 self.fio_alone(place, &FioTarget::File(mapped.device.clone()))
             }
-            Contender::Embed
+            Contender::LibrbdCallback
+            | Contender::Embed
+            | Contender::EmbedCallback
             | Contender::EmbedCores
             | Contender::Librados
             | Contender::Rados
@@ -219,7 +233,9 @@ impl Setup {
                 let (cell, used) = self.behind(mapped.pid, place, &target, run)?;
                 Cell { fio: used.without(start_up), ..cell }
             }
-            Contender::Embed
+            Contender::LibrbdCallback
+            | Contender::Embed
+            | Contender::EmbedCallback
             | Contender::EmbedCores
             | Contender::Librados
             | Contender::Rados
@@ -247,6 +263,12 @@ impl Setup {
             Contender::Librados => ObjectClient::Librados,
             Contender::Rados => ObjectClient::Ours { cores: 1 },
             Contender::RadosCores => ObjectClient::Ours { cores: self.cores },
+            Contender::LibrbdCallback => {
+                let Address { conf, id, pool, image } = place.address.clone();
+                let size_bytes = place.size_bytes;
+                let load = ImageLoad { id, conf, pool, image, size_bytes, load, seconds, seed };
+                return GeneratorTask::Librbd(load);
+            }
             _ => {
                 return GeneratorTask::Device(InProcess {
                     target: place.address.target(),
@@ -257,6 +279,10 @@ impl Setup {
                     seconds: Some(seconds),
                     fill: false,
                     seed,
+                    answers: match contender {
+                        Contender::EmbedCallback => Answers::Callback,
+                        _ => Answers::Queue,
+                    },
                 });
             }
         };

@@ -1,11 +1,10 @@
-//! librados and librbd through their C interfaces (`rados/librados.h`, `rbd/librbd.h`), loaded when
-//! the benchmark runs.
+//! librados through its C interface (`rados/librados.h`), loaded when the benchmark runs.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use crate::library::{Library, Symbol};
 
@@ -15,7 +14,7 @@ pub const LIBRADOS: &str = "librados.so.2";
 pub const LIBRBD: &str = "librbd.so.1";
 
 /// A pointer to one of the library's objects.
-type Handle = *mut c_void;
+pub(super) type Handle = *mut c_void;
 type Callback = Option<unsafe extern "C" fn(Handle, *mut c_void)>;
 
 /// The functions of librados that the benchmark calls.
@@ -23,6 +22,7 @@ type Callback = Option<unsafe extern "C" fn(Handle, *mut c_void)>;
 struct Functions {
     create: unsafe extern "C" fn(*mut Handle, *const c_char) -> c_int,
     conf_read_file: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
+    conf_set: unsafe extern "C" fn(Handle, *const c_char, *const c_char) -> c_int,
     connect: unsafe extern "C" fn(Handle) -> c_int,
     shutdown: unsafe extern "C" fn(Handle),
     ioctx_create: unsafe extern "C" fn(Handle, *const c_char, *mut Handle) -> c_int,
@@ -45,6 +45,7 @@ impl Functions {
             Ok(Self {
                 create: function(&library, c"rados_create")?,
                 conf_read_file: function(&library, c"rados_conf_read_file")?,
+                conf_set: function(&library, c"rados_conf_set")?,
                 connect: function(&library, c"rados_connect")?,
                 shutdown: function(&library, c"rados_shutdown")?,
                 ioctx_create: function(&library, c"rados_ioctx_create")?,
@@ -65,7 +66,7 @@ impl Functions {
 ///
 /// # Safety
 /// `F` is the type of a pointer to this function.
-unsafe fn function<F: Copy>(library: &Library, name: &CStr) -> anyhow::Result<F> {
+pub(super) unsafe fn function<F: Copy>(library: &Library, name: &CStr) -> anyhow::Result<F> {
     let symbol = library.symbol(name)?;
     assert_eq!(size_of::<F>(), size_of::<Symbol>(), "a pointer to a function");
     // SAFETY: the caller's contract; both are pointers.
@@ -73,7 +74,7 @@ unsafe fn function<F: Copy>(library: &Library, name: &CStr) -> anyhow::Result<F>
 }
 
 /// An error number of the library as an error.
-fn check(result: c_int, what: &str) -> anyhow::Result<()> {
+pub(super) fn check(result: c_int, what: &str) -> anyhow::Result<()> {
     if result < 0 {
         let error = std::io::Error::from_raw_os_error(-result);
         bail!("{what}: {error}");
@@ -97,11 +98,16 @@ impl Librados {
         Functions::load().map(drop)
     }
 
-    /// Connects to a cluster, and opens a pool.
+    /// Connects to a cluster, and opens a pool. `options` override those of the configuration file.
     ///
     /// # Errors
     /// The library is missing, or the cluster or the pool cannot be reached.
-    pub fn open(id: &str, conf: &Path, pool: &str) -> anyhow::Result<Self> {
+    pub fn open(
+        id: &str,
+        conf: &Path,
+        pool: &str,
+        options: &[(&CStr, &CStr)],
+    ) -> anyhow::Result<Self> {
         let functions = Functions::load()?;
         let (id, name) = (CString::new(id)?, CString::new(pool)?);
         let conf_name = CString::new(conf.as_os_str().as_encoded_bytes())?;
@@ -113,11 +119,20 @@ impl Librados {
             open.cluster = cluster;
             let read = (functions.conf_read_file)(cluster, conf_name.as_ptr());
             check(read, &conf.display().to_string())?;
+            for (name, value) in options {
+                let set = (functions.conf_set)(cluster, name.as_ptr(), value.as_ptr());
+                check(set, &name.to_string_lossy())?;
+            }
             check((functions.connect)(cluster), "librados cannot connect")?;
             let created = (functions.ioctx_create)(cluster, name.as_ptr(), &raw mut open.pool);
             check(created, &format!("pool {pool}"))?;
         }
         Ok(open)
+    }
+
+    /// The open pool, for librbd.
+    pub(super) fn pool(&self) -> Handle {
+        self.pool
     }
 
     /// Begins to read an object into `buffer`.
@@ -229,25 +244,5 @@ impl Drop for Request {
         }
         // SAFETY: the request has ended or never begun, and the completion is dropped once.
         unsafe { (self.functions.aio_release)(self.completion) };
-    }
-}
-
-/// Opens an image through librbd, and closes it.
-///
-/// # Errors
-/// The library is missing, or there is no such image.
-pub fn open_image(rados: &Librados, image: &str) -> anyhow::Result<()> {
-    type Open = unsafe extern "C" fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
-    type Close = unsafe extern "C" fn(Handle) -> c_int;
-    let library = Library::load(Path::new(LIBRBD))?;
-    let name = CString::new(image).context("the image's name has a zero byte")?;
-    let mut handle = ptr::null_mut();
-    // SAFETY: these are the types of librbd's header; the name is a C string, the result has room,
-    // and no snapshot is named.
-    unsafe {
-        let open: Open = function(&library, c"rbd_open")?;
-        let close: Close = function(&library, c"rbd_close")?;
-        check(open(rados.pool, name.as_ptr(), &raw mut handle, ptr::null()), image)?;
-        check(close(handle), image)
     }
 }

@@ -12,7 +12,7 @@
 //! | `place` | the cluster and its image, made, filled and removed |
 //! | `osds` | the processes of the OSDs, and their CPU time |
 //! | `contender` | the contenders, and one cell of each |
-//! | `librados` | librados and librbd through C |
+//! | `librados`, `librbd` | librados and librbd through C |
 //! | `mapped` | an image as a device, by rbd-nbd |
 //! | `objects` | the load on plain objects |
 //! | `open` | what it costs to open an image |
@@ -25,6 +25,7 @@ mod compare;
 pub mod contender;
 mod draw;
 mod librados;
+pub mod librbd;
 mod mapped;
 pub mod objects;
 pub mod open;

@@ -113,7 +113,7 @@ struct Slot {
 }
 
 fn by_librados(load: &ObjectLoad) -> anyhow::Result<Course> {
-    let rados = Librados::open(&load.id, &load.conf, &load.pool)?;
+    let rados = Librados::open(&load.id, &load.conf, &load.pool, &[])?;
     let names = load.names().into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
     let data = random_bytes(usize::try_from(load.load.block_bytes)?, load.seed);
     let mut course = load.course(load.seed)?;

@@ -9,8 +9,7 @@ use std::path::PathBuf;
 use fieldstone_embed::{Device, Options};
 use serde::{Deserialize, Serialize};
 
-use super::librados::{self, LIBRBD, Librados};
-use crate::library::Library;
+use super::librbd::{self, Image};
 use crate::usage::Usage;
 
 /// Who opens the image.
@@ -41,14 +40,12 @@ pub enum OpenTask {
 pub fn measure(task: &OpenTask) -> anyhow::Result<Usage> {
     if matches!(task, OpenTask::Librbd { .. }) {
         // Loaded before, so that the work of the dynamic linker is not counted.
-        Librados::check()?;
-        Library::load(LIBRBD.as_ref())?;
+        librbd::check_libraries()?;
     }
     let before = Usage::now();
     match task {
         OpenTask::Librbd { id, conf, pool, image } => {
-            let rados = Librados::open(id, conf, pool)?;
-            librados::open_image(&rados, image)?;
+            drop(Image::open(id, conf, pool, image)?);
         }
         OpenTask::Embed { target } => Device::open(target, &Options::default())?.close()?,
     }

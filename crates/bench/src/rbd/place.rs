@@ -14,7 +14,7 @@ use fieldstone_units as units;
 use super::objects::{OBJECT_BYTES, ObjectClient, ObjectLoad, names};
 use super::osds::Osds;
 use crate::fio::Load;
-use crate::generator::{FILL, GeneratorTask, InProcess};
+use crate::generator::{Answers, FILL, GeneratorTask, InProcess};
 use crate::process::Server;
 use crate::usage::run_counted;
 
@@ -323,6 +323,7 @@ impl Place {
             seconds: None,
             fill: false,
             seed: 0,
+            answers: Answers::Queue,
         };
         self.work(&GeneratorTask::Device(task))
             .with_context(|| format!("filling {}", self.address.path()))
