@@ -229,8 +229,8 @@ impl Chain {
         drop(access);
         let mut completion = ptr::null_mut();
         let argument = ptr::from_ref(slot).cast_mut().cast();
-        // SAFETY: the image is open while requests are under way. Slot and buffer live for ever, and
-        // only this request uses the buffer: the slot's next one begins after its answer.
+        // SAFETY: the image is open while requests are under way. Slot and buffer live for ever.
+        // Only this request uses the buffer: the slot's next one begins after its answer.
         let result = unsafe {
             match (self.functions.aio_create_completion)(argument, answered, &raw mut completion) {
                 0 if self.reads => (self.functions.aio_read)(
