@@ -20,7 +20,13 @@ DEPTHS = {
     "128k-randread-qd16": 16,
     "128k-randwrite-qd16": 16,
 }
-PAIRS = [("embed", "librbd"), ("nbd", "librbd"), ("rados", "librados")]
+PAIRS = [
+    ("embed", "librbd"),
+    ("embed-callback", "librbd"),
+    ("embed-callback", "librbd-callback"),
+    ("nbd", "librbd"),
+    ("rados", "librados"),
+]
 UNITS = [
     "IOPS",
     "us mean latency",
