@@ -29,6 +29,10 @@
 //! it passes the request on, and for which it has memory (`parity_memory`). The others learn that
 //! nothing comes.
 //!
+//! A write of a data shard may also bring the parity shards that belong to it, which the writer has
+//! made (DeLiBA-2, section 5.3). Then the payload has a part for each replica. The node takes its
+//! part as its own write, and passes each other part on as an ordinary write of a parity shard.
+//!
 //! A node is a client of its children. It sends them the writer's capability, and they check it
 //! like one of the writer itself. In addition they want the writer's pass
 //! ([`fieldstone_proto::RequestBody::AdmitRelays`]).
@@ -39,7 +43,7 @@ use bytes::Bytes;
 use slab::Slab;
 
 use fieldstone_proto::{
-    Column, NodeError, NodeIndex, Outcome, Reply, ReplyBody, Request, RequestBody, Route,
+    Column, Content, NodeError, NodeIndex, Outcome, Reply, ReplyBody, Request, RequestBody, Route,
     ShardIndex, Tag, VolumeId,
 };
 
@@ -209,7 +213,8 @@ impl Relays {
 }
 
 impl Node {
-    /// Passes an admitted request on to the node's children in its route.
+    /// Passes an admitted request on to the node's children in its route. Of a payload in parts,
+    /// the node's own part stays in the entry.
     ///
     /// # Errors
     /// The children would get damaged bytes. None of them gets anything.
@@ -224,8 +229,13 @@ impl Node {
         if relay.route.children().is_empty() {
             return Ok(());
         }
-        let (body, payload) = parked.as_ref().clone();
+        let (mut body, mut payload) = parked.as_ref().clone();
         let route = relay.route.clone();
+        let mut of_others = Vec::new();
+        if route.content == Content::Parts {
+            of_others = split_off_parts((&mut body, &mut payload), route.replicas.len());
+            self.table[id].task = Task::Parked(Box::new((body.clone(), payload.clone())));
+        }
         let volume = self.table[id].volume;
         let mut children: Vec<(usize, LinkTarget)> = Vec::new();
         for rank in route.children() {
@@ -236,10 +246,14 @@ impl Node {
                 false => self.note_outcomes(id, rank, Err(NodeError::Unreachable)),
             }
         }
-        let mut parts = match (&route.column, &body) {
-            (Some(column), RequestBody::ShardWrite { offset_bytes, checksums, .. }) => {
+        let mut parts = match (&route.content, &body) {
+            (Content::Column(column), RequestBody::ShardWrite { offset_bytes, checksums, .. }) => {
                 let checksums = (*offset_bytes, &checksums[..]);
                 self.products_for(volume, (&children, column), checksums, &payload)?
+            }
+            (Content::Parts, _) => {
+                let part = |(rank, _): &(usize, LinkTarget)| of_others[rank - 1].clone();
+                children.iter().map(part).collect()
             }
             _ => vec![Part::Same; children.len()],
         }
@@ -294,7 +308,7 @@ impl Node {
         let products = contributions((&factors, memory), checksums, payload)?;
         let mut products = products.into_iter();
         let part = |has_memory: bool| match has_memory.then(|| products.next()).flatten() {
-            Some((checksums, bytes)) => Part::Product(checksums, bytes),
+            Some((checksums, bytes)) => Part::Other(checksums, vec![bytes]),
             None => Part::Nothing,
         };
         Ok(has_memory.into_iter().map(part).collect())
@@ -393,8 +407,8 @@ impl Node {
 enum Part {
     /// All of it.
     Same,
-    /// A product of it, with the checksums of its blocks.
-    Product(Vec<u32>, Bytes),
+    /// Other bytes, with the checksums of their blocks: a product of it, or the child's part of it.
+    Other(Vec<u32>, Vec<Bytes>),
     /// Nothing: there is no memory for the product.
     Nothing,
 }
@@ -412,15 +426,47 @@ fn for_child(
     *to = shard;
     match part {
         Part::Same => (body, payload.to_vec()),
-        Part::Product(of_product, bytes) => {
-            *checksums = of_product;
-            (body, vec![bytes])
+        Part::Other(of_part, bytes) => {
+            *checksums = of_part;
+            (body, bytes)
         }
         Part::Nothing => {
             *checksums = Vec::new();
             (body, Vec::new())
         }
     }
+}
+
+/// Leaves the first of `count` parts of equal length in the body and the payload of a write, and
+/// gives the others, by rank.
+fn split_off_parts(
+    (body, payload): (&mut RequestBody, &mut Vec<Bytes>),
+    count: usize,
+) -> Vec<Part> {
+    let RequestBody::ShardWrite { checksums, .. } = body else {
+        unreachable!("the header handler admits parts of no other write")
+    };
+    let (len_bytes, sums) = (payload_len(payload) / count, checksums.len() / count);
+    let mut rest = std::mem::take(payload).into_iter();
+    let mut piece = Bytes::new();
+    let mut next = || {
+        let (mut part, mut missing) = (Vec::new(), len_bytes);
+        while missing > 0 {
+            if piece.is_empty() {
+                piece = rest.next().expect("the payload has this length");
+            }
+            let taken = piece.split_to(missing.min(piece.len()));
+            missing -= taken.len();
+            part.extend((!taken.is_empty()).then_some(taken));
+        }
+        part
+    };
+    *payload = next();
+    let parts =
+        (1..count).map(|rank| Part::Other(checksums[rank * sums..][..sums].to_vec(), next()));
+    let parts = parts.collect();
+    checksums.truncate(sums);
+    parts
 }
 
 impl EntryRelay {

@@ -301,7 +301,7 @@ impl Node {
         let entry = &mut self.table[id];
         let (volume, epoch) = (entry.volume, entry.epoch);
         let Some(relay) = &mut entry.relay else { unreachable!("a contribution has a route") };
-        let Some(Column { index, count, .. }) = relay.route.column else {
+        let Some(&Column { index, count, .. }) = relay.route.column() else {
             unreachable!("a contribution has a column")
         };
         let piece = Piece { key: ShardKey { volume, segment, shard }, offset_bytes };

@@ -18,9 +18,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::wire::{Decoder, Header, Message, WIRE_HEADER_BYTES, WireError, mend_header};
 use crate::wire::{encode_reply, encode_request};
 use crate::{
-    Capability, CapabilityError, Column, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex,
-    NodeStat, Outcome, Pass, Replica, Reply, ReplyBody, Request, RequestBody, Route, SealMeta,
-    SegmentId, SegmentKind, ShardIndex, ShardInfo, Strategy, Tag, VolumeId, VolumeState,
+    Capability, CapabilityError, Column, Content, Epoch, JournalGen, JournalInfo, Lsn, NodeError,
+    NodeIndex, NodeStat, Outcome, Pass, Replica, Reply, ReplyBody, Request, RequestBody, Route,
+    SealMeta, SegmentId, SegmentKind, ShardIndex, ShardInfo, Strategy, Tag, VolumeId, VolumeState,
     VolumeSummary,
 };
 
@@ -144,6 +144,9 @@ fn meta() -> SealMeta {
 /// The log position of the append that has a route.
 const ROUTED: u64 = 11;
 
+/// The offset of the write of a shard whose payload has parts.
+const PARTED: u32 = 12288;
+
 fn route() -> Route {
     let replica = |node, address: &'static str| Replica {
         node: NodeIndex(node),
@@ -152,17 +155,21 @@ fn route() -> Route {
         address: Bytes::from_static(address.as_bytes()),
     };
     let replicas = vec![replica(2, ""), replica(0, "tcp:[::1]:7000"), replica(1, "unix:/n/1")];
-    Route { strategy: Strategy::Tree, rank: 1, wait_ms: 23, replicas, column: None }
+    Route { strategy: Strategy::Tree, rank: 1, wait_ms: 23, replicas, content: Content::Same }
 }
 
-/// One append and one write of a shard have routes.
+/// One append and two writes of shards have routes.
 fn route_of(body: &RequestBody) -> Option<Route> {
     match body {
         RequestBody::JournalAppend { lsn, .. } if lsn.0 == ROUTED => Some(route()),
         RequestBody::ShardWrite { data_first: true, .. } => {
             let coefficients = Bytes::from_static(&[1, 2]);
-            let column = Some(Column { index: 1, count: 4, coefficients });
-            Some(Route { strategy: Strategy::Primary, column, ..route() })
+            let content = Content::Column(Column { index: 1, count: 4, coefficients });
+            Some(Route { strategy: Strategy::Primary, content, ..route() })
+        }
+        RequestBody::ShardWrite { offset_bytes: PARTED, .. } => {
+            let (strategy, content) = (Strategy::Primary, Content::Parts);
+            Some(Route { strategy, rank: 0, content, ..route() })
         }
         _ => None,
     }
@@ -171,7 +178,7 @@ fn route_of(body: &RequestBody) -> Option<Route> {
 fn requests() -> Vec<RequestBody> {
     let (segment, shard, generation) = (SegmentId(4), ShardIndex(5), JournalGen(6));
     let (offset_bytes, len_bytes) = (4096, 8192);
-    let write = |seal, data_first| RequestBody::ShardWrite {
+    let write = |offset_bytes, seal, data_first| RequestBody::ShardWrite {
         segment,
         shard,
         offset_bytes,
@@ -190,9 +197,10 @@ fn requests() -> Vec<RequestBody> {
         RequestBody::JournalSync { generation },
         RequestBody::JournalRead { generation, offset_bytes: 4096, len_bytes },
         RequestBody::JournalDelete { first: generation, below: JournalGen(9) },
-        write(None, false),
-        write(Some(meta()), false),
-        write(Some(meta()), true),
+        write(offset_bytes, None, false),
+        write(offset_bytes, Some(meta()), false),
+        write(offset_bytes, Some(meta()), true),
+        write(PARTED, None, false),
         RequestBody::ShardSync,
         RequestBody::ShardRead { segment, shard, offset_bytes, len_bytes },
         RequestBody::ShardVerify { segment, shard },

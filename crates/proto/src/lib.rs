@@ -24,7 +24,7 @@ pub use message::{
     JournalInfo, NodeError, NodeStat, Outcome, Reply, ReplyBody, Request, RequestBody, SealMeta,
     SegmentKind, ShardInfo, Tag, VolumeState, VolumeSummary,
 };
-pub use route::{Column, Encode, Pass, Replica, Route, RouteError, Strategy};
+pub use route::{Column, Content, Encode, Pass, Replica, Route, RouteError, Strategy};
 
 /// The unit of addressing, checksumming and allocation, in bytes.
 pub const BLOCK_BYTES: usize = 4096;

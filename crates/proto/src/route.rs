@@ -28,6 +28,13 @@
 //! (section VI-B). The route is then a *primary* one from the data node to the parity nodes, and
 //! has a [`Column`]. The data node passes on what its bytes contribute to each parity shard. A
 //! parity node adds up the contributions of all columns, and writes the sum.
+//!
+//! # Parity that a data node passes on
+//! A writer that makes the parity itself may send a data shard and parity shards of its stripe to
+//! the data node in one request: the write flow of DeLiBA-2 (section 5.3, Figure 10). The route is
+//! then a *primary* one from the data node to the parity nodes, and its content is
+//! [`Content::Parts`]. The data node writes the first part and passes each other part on. A parity
+//! node sees an ordinary write of its shard.
 
 use std::fmt;
 use std::ops::Range;
@@ -166,9 +173,24 @@ pub struct Route {
     pub wait_ms: u32,
     /// The replicas by rank.
     pub replicas: Vec<Replica>,
-    /// For a write whose parity the nodes make: the part of the data shard. The other replicas are
-    /// parity nodes.
-    pub column: Option<Column>,
+    /// What each replica writes.
+    pub content: Content,
+}
+
+/// What the replicas of a route write, as compared with the payload that the head gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Content {
+    /// All replicas write the payload.
+    #[default]
+    Same,
+    /// The nodes make the parity. The head writes the payload, a piece of a data shard. The other
+    /// replicas are parity nodes. Each gets the payload times its factor, and writes the sum of
+    /// what it gets from all data nodes.
+    Column(Column),
+    /// Each replica writes a part of its own. The payload has these parts one behind the other, by
+    /// rank, all of the same length. So have the checksums. Only the head gets such a request. Each
+    /// other replica gets its part, and a route whose content is [`Content::Same`].
+    Parts,
 }
 
 /// The part that a data shard has in the coding of its stripe.
@@ -253,6 +275,12 @@ pub enum RouteError {
          straight to them"
     )]
     Column,
+    /// The parts of the payload have no receivers, or the request is not that of the head.
+    #[error(
+        "a payload in parts goes to the head of a primary route, and has a part for one other node \
+         or more"
+    )]
+    Parts,
 }
 
 impl Route {
@@ -279,21 +307,44 @@ impl Route {
                 return Err(RouteError::Twice(replica.node));
             }
         }
-        let fits = |column: &Column| {
-            self.strategy == Strategy::Primary
-                && column.index < column.count
-                && column.coefficients.len() + 1 == self.replicas.len()
-        };
-        match self.column.as_ref().is_none_or(fits) {
-            true => Ok(()),
-            false => Err(RouteError::Column),
+        let is_primary = self.strategy == Strategy::Primary;
+        match &self.content {
+            Content::Same => Ok(()),
+            Content::Column(column) => {
+                let fits = is_primary
+                    && column.index < column.count
+                    && column.coefficients.len() + 1 == self.replicas.len();
+                if fits { Ok(()) } else { Err(RouteError::Column) }
+            }
+            Content::Parts => {
+                let fits = is_primary && !self.is_relayed() && self.replicas.len() > 1;
+                if fits { Ok(()) } else { Err(RouteError::Parts) }
+            }
+        }
+    }
+
+    /// The column of a data shard whose parity the nodes make.
+    #[must_use]
+    pub fn column(&self) -> Option<&Column> {
+        match &self.content {
+            Content::Column(column) => Some(column),
+            Content::Same | Content::Parts => None,
+        }
+    }
+
+    /// The number of parts in the payload of the request.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        match self.content {
+            Content::Same | Content::Column(_) => 1,
+            Content::Parts => self.replicas.len(),
         }
     }
 
     /// The request is a contribution to a parity shard.
     #[must_use]
     pub fn is_contribution(&self) -> bool {
-        self.column.is_some() && self.is_relayed()
+        self.column().is_some() && self.is_relayed()
     }
 
     /// How long a parity node waits for the other contributions: so long that its answer is on time
@@ -315,10 +366,17 @@ impl Route {
         self.strategy.children(usize::from(self.rank), self.replicas.len())
     }
 
-    /// The same route for the node at `rank`.
+    /// The same route for the replica at `rank` behind the head. It gets one part of a payload in
+    /// parts.
     #[must_use]
     pub fn at(&self, rank: usize) -> Self {
-        Self { rank: u8::try_from(rank).expect("a route is short"), ..self.clone() }
+        let content = match &self.content {
+            Content::Column(column) => Content::Column(column.clone()),
+            Content::Same | Content::Parts => Content::Same,
+        };
+        let (strategy, wait_ms, replicas) = (self.strategy, self.wait_ms, self.replicas.clone());
+        let rank = u8::try_from(rank).expect("a route is short");
+        Self { strategy, rank, wait_ms, replicas, content }
     }
 
     /// How long this node waits for the replicas behind it. A node waits longer than those behind
@@ -340,7 +398,7 @@ mod tests {
     fn route(strategy: Strategy, nodes: &[u16], rank: u8) -> Route {
         let replica = |node: &u16| Replica { node: NodeIndex(*node), ..Replica::default() };
         let replicas = nodes.iter().map(replica).collect();
-        Route { strategy, rank, wait_ms: 600, replicas, column: None }
+        Route { strategy, rank, wait_ms: 600, replicas, content: Content::Same }
     }
 
     /// Every rank but the head has exactly one parent, of a lower rank, so each replica gets the
@@ -423,10 +481,10 @@ mod tests {
     #[test]
     fn a_column_fits_its_route() {
         let column = |index, count, factors: &'static [u8]| {
-            Some(Column { index, count, coefficients: Bytes::from_static(factors) })
+            Content::Column(Column { index, count, coefficients: Bytes::from_static(factors) })
         };
-        let check = |strategy, column| {
-            Route { column, ..route(strategy, &[7, 5, 3], 0) }.check(NodeIndex(7))
+        let check = |strategy, content| {
+            Route { content, ..route(strategy, &[7, 5, 3], 0) }.check(NodeIndex(7))
         };
         assert_eq!(check(Strategy::Primary, column(3, 4, &[1, 2])), Ok(()));
         let wrong = Err(RouteError::Column);
@@ -435,12 +493,39 @@ mod tests {
         assert_eq!(check(Strategy::Primary, column(0, 4, &[1])), wrong);
         assert_eq!(check(Strategy::Primary, column(0, 4, &[1, 2, 3])), wrong);
         assert_eq!(check(Strategy::Ring, column(0, 4, &[1, 2])), wrong);
-        let head = Route { column: column(0, 4, &[1, 2]), ..route(Strategy::Primary, &[7, 5], 0) };
+        let content = column(0, 4, &[1, 2]);
+        let head = Route { content, ..route(Strategy::Primary, &[7, 5], 0) };
         assert!(!head.is_contribution() && head.at(1).is_contribution());
         assert!(!route(Strategy::Primary, &[7, 5], 1).is_contribution());
         assert!(head.gather_ms() < head.wait_here_ms());
         let patient = Route { wait_ms: u32::MAX, ..head };
         assert_eq!(patient.gather_ms(), u64::from(WAIT_MS_MAX) / 2);
+    }
+
+    #[test]
+    fn parts_go_from_the_head_straight_to_others() {
+        let parts = |strategy, nodes: &[u16], rank| Route {
+            content: Content::Parts,
+            ..route(strategy, nodes, rank)
+        };
+        let check = |strategy, nodes: &[u16], rank| {
+            parts(strategy, nodes, rank).check(NodeIndex(nodes[usize::from(rank)]))
+        };
+        assert_eq!(check(Strategy::Primary, &[7, 5, 3], 0), Ok(()));
+        assert_eq!(check(Strategy::Primary, &[7, 5], 0), Ok(()));
+        let wrong = Err(RouteError::Parts);
+        assert_eq!(check(Strategy::Primary, &[7], 0), wrong, "no other node");
+        assert_eq!(check(Strategy::Primary, &[7, 5, 3], 1), wrong, "not the head");
+        assert_eq!(check(Strategy::Ring, &[7, 5, 3], 0), wrong);
+        assert_eq!(check(Strategy::Tree, &[7, 5, 3], 0), wrong);
+        let head = parts(Strategy::Primary, &[7, 5, 3], 0);
+        let copies = route(Strategy::Primary, &[7, 5, 3], 0);
+        assert_eq!((head.parts(), copies.parts()), (3, 1));
+        assert_eq!(head.at(2), copies.at(2), "a child writes what it gets");
+        assert!(!head.is_contribution() && !head.at(1).is_contribution());
+        let content = Content::Column(Column { index: 0, count: 2, coefficients: Bytes::new() });
+        let streamed = Route { content, ..copies };
+        assert_eq!((streamed.parts(), streamed.at(1).content), (1, streamed.content.clone()));
     }
 
     #[test]

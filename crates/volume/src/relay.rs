@@ -27,8 +27,8 @@ use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_proto::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX, WAIT_MS_MAX};
 use fieldstone_proto::{
-    JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica, ReplyBody, RequestBody, Route,
-    ShardIndex, Strategy,
+    Content, JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica, ReplyBody, RequestBody,
+    Route, ShardIndex, Strategy,
 };
 
 use crate::calls::{CallResult, Waiter};
@@ -153,7 +153,8 @@ impl VolumeCore {
             return None;
         }
         let replicas = order.iter().map(|node| self.replica(*node)).collect();
-        Some(Route { strategy, rank: 0, wait_ms: self.route_wait_ms(), replicas, column: None })
+        let (wait_ms, content) = (self.route_wait_ms(), Content::Same);
+        Some(Route { strategy, rank: 0, wait_ms, replicas, content })
     }
 
     /// The nodes have confirmed the volume's passes. Announces those that they do not know.

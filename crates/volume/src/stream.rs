@@ -35,8 +35,8 @@ use fieldstone_accel::Shard;
 use fieldstone_codes::Profile;
 use fieldstone_proto::route::REPLICAS_MAX;
 use fieldstone_proto::{
-    Column, Encode, NodeError, NodeIndex, ReplyBody, RequestBody, Route, SealMeta, SegmentId,
-    Strategy,
+    Column, Content, Encode, NodeError, NodeIndex, ReplyBody, RequestBody, Route, SealMeta,
+    SegmentId, Strategy,
 };
 use smallvec::SmallVec;
 
@@ -158,9 +158,10 @@ impl VolumeCore {
                 replica.shard = shard_index(shard);
             }
             let factors = (0..m).map(|row| matrix.row(row)[usize::from(index)]);
-            let column = Some(Column { index, count, coefficients: factors.collect() });
+            let coefficients = factors.collect();
+            let content = Content::Column(Column { index, count, coefficients });
             let (strategy, wait_ms) = (Strategy::Primary, self.route_wait_ms());
-            Route { strategy, rank: 0, wait_ms, replicas, column }
+            Route { strategy, rank: 0, wait_ms, replicas, content }
         };
         Some((0..count).zip(data).map(route).collect())
     }

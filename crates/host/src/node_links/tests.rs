@@ -7,7 +7,7 @@ use bytes::Bytes;
 use fieldstone_proto::route::ADDRESS_BYTES_MAX;
 use fieldstone_proto::wire::Decoder;
 use fieldstone_proto::{
-    Column, NodeStat, Pass, Replica, Route, SealMeta, SegmentId, ShardIndex, Strategy,
+    Column, Content, NodeStat, Pass, Replica, Route, SealMeta, SegmentId, ShardIndex, Strategy,
 };
 use fieldstone_uring::{Mailbox, ReactorOptions};
 
@@ -140,7 +140,11 @@ fn empty_contribution() -> Request {
         rank: 1,
         wait_ms: 0,
         replicas: (0..16).map(replica).collect(),
-        column: Some(Column { index: 0, count: 4, coefficients: Bytes::from(vec![3; 15]) }),
+        content: Content::Column(Column {
+            index: 0,
+            count: 4,
+            coefficients: Bytes::from(vec![3; 15]),
+        }),
     };
     assert_eq!(route.replicas.len(), REPLICAS_MAX);
     let body = RequestBody::ShardWrite {

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use fieldstone_host::{Destination, Host, LocalNodeConfig, LocalNodeId};
 use fieldstone_proto::wire::{Decoder, encode_reply, encode_request};
 use fieldstone_proto::{
-    Capability, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Outcome, Pass,
-    Replica, Reply, ReplyBody, Request, RequestBody, Rights, Route, ShardIndex, Strategy, Tag,
-    VolumeId,
+    Capability, Content, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat,
+    Outcome, Pass, Replica, Reply, ReplyBody, Request, RequestBody, Rights, Route, ShardIndex,
+    Strategy, Tag, VolumeId,
 };
 use fieldstone_uring::{Address, Listener};
 
@@ -107,7 +107,7 @@ fn route(strategy: Strategy, addresses: &[String]) -> Route {
         address: Bytes::from(address.clone()),
     };
     let replicas = (0..).zip(addresses).map(replica).collect();
-    Route { strategy, rank: 0, wait_ms: WAIT_MS, replicas, column: None }
+    Route { strategy, rank: 0, wait_ms: WAIT_MS, replicas, content: Content::Same }
 }
 
 /// Lets the nodes of a host listen, each on the socket of its index.

@@ -21,10 +21,11 @@ pub(crate) fn payload_len(payload: &[Bytes]) -> usize {
     payload.iter().map(Bytes::len).sum()
 }
 
-/// Checks a request on its own.
+/// Checks a request on its own. Its payload has `parts` parts; every bound of a write is one of a
+/// part.
 pub(super) fn check(
     body: &RequestBody,
-    payload: &[Bytes],
+    (payload, parts): (&[Bytes], usize),
     slot_bytes: u32,
 ) -> Result<(), NodeError> {
     let len_bytes = payload_len(payload);
@@ -48,7 +49,16 @@ pub(super) fn check(
             Ok(())
         }
         RequestBody::ShardWrite { offset_bytes, checksums, seal, .. } => {
-            shard_write(*offset_bytes, len_bytes, checksums.len(), seal.as_ref(), slot_bytes)
+            let sums = checksums.len();
+            if !len_bytes.is_multiple_of(parts) || !sums.is_multiple_of(parts) {
+                return invalid("the parts of a payload have the same length");
+            }
+            // The connection of a writer in this process has no bound of its own.
+            if parts > 1 && len_bytes > PAYLOAD_BYTES_MAX {
+                return invalid("a payload in parts has up to 4 MiB");
+            }
+            let (len_bytes, sums) = (len_bytes / parts, sums / parts);
+            shard_write(*offset_bytes, len_bytes, sums, seal.as_ref(), slot_bytes)
         }
         _ if len_bytes != 0 => invalid("this operation takes no payload"),
         RequestBody::JournalCreate { ring_bytes, .. } => {

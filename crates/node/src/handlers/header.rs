@@ -3,12 +3,13 @@
 //!
 //! It checks in this order, so that a sender without a valid capability learns nothing but the
 //! generations of the pool's secret: generation, signature in constant time, expiry, rights,
-//! segment range; then bounds, epoch, and whether the node has room for the request. The volume
-//! keeps the key for capabilities of its current epoch, so this check is one MAC of 52 bytes. The
-//! handler derives other keys when it needs them.
+//! segment range; then route, bounds, epoch, and whether the node has room for the request. The
+//! volume keeps the key for capabilities of its current epoch, so this check is one MAC of 52
+//! bytes. The handler derives other keys when it needs them.
 
 use fieldstone_proto::{
-    Capability, CapabilityKey, NodeError, ReplyBody, Request, RequestBody, Rights, SegmentId,
+    Capability, CapabilityKey, Content, NodeError, ReplyBody, Request, RequestBody, Rights,
+    SegmentId,
 };
 
 use super::bounds;
@@ -79,10 +80,12 @@ impl Node {
             return Err(error);
         }
         self.accepted = Some(peer);
-        if !is_empty_contribution(request) {
-            bounds::check(&request.body, &request.payload, self.config.slot_bytes)?;
-        }
         self.check_route(request)?;
+        if !is_empty_contribution(request) {
+            let parts = request.route.as_ref().map_or(1, |route| route.parts());
+            let payload = (&request.payload[..], parts);
+            bounds::check(&request.body, payload, self.config.slot_bytes)?;
+        }
         let capability = &request.capability;
         match request.body {
             RequestBody::Stat => return Ok(Admission::Answer(ReplyBody::Stat(self.stat()))),
@@ -163,8 +166,15 @@ impl Node {
         if !writes {
             return Err(NodeError::Invalid("this operation takes no route".to_owned()));
         }
-        if route.column.is_some() && !matches!(request.body, RequestBody::ShardWrite { .. }) {
-            return Err(NodeError::Invalid("only writes of shards have a column".to_owned()));
+        if !matches!(request.body, RequestBody::ShardWrite { .. }) {
+            let what = match route.content {
+                Content::Same => None,
+                Content::Column(_) => Some("only writes of shards have a column"),
+                Content::Parts => Some("only writes of shards have a payload in parts"),
+            };
+            if let Some(what) = what {
+                return Err(NodeError::Invalid(what.to_owned()));
+            }
         }
         route.check(self.config.node).map_err(|error| NodeError::Invalid(error.to_string()))
     }

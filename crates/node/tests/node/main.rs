@@ -8,6 +8,7 @@ mod keys;
 mod model;
 mod open;
 mod order;
+mod parted;
 mod pieces;
 mod rebuilt;
 mod relays;

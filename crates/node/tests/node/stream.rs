@@ -7,9 +7,9 @@ use fieldstone_gf::field::mul;
 use fieldstone_node::{NodeEvent, ParityMemory, PeerId, limits};
 use fieldstone_proto::route::WAIT_MS_MAX;
 use fieldstone_proto::{
-    BLOCK_BYTES, Column, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica,
-    Reply, ReplyBody, RequestBody, Route, SealMeta, SegmentId, ShardIndex, ShardInfo, Strategy,
-    Tag, VolumeId, crc32c_blocks,
+    BLOCK_BYTES, Column, Content, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass,
+    Replica, Reply, ReplyBody, RequestBody, Route, SealMeta, SegmentId, ShardIndex, ShardInfo,
+    Strategy, Tag, VolumeId, crc32c_blocks,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -88,8 +88,9 @@ pub fn route(index: u8, count: u8) -> Route {
         address: Bytes::from(format!("unix:/n/{node}")),
     };
     let replicas = vec![replica(7, ShardIndex(index)), replica(0, PARITY)];
-    let column = Some(Column { index, count, coefficients: Bytes::from_static(&[1]) });
-    Route { strategy: Strategy::Primary, rank: 1, wait_ms: WAIT_MS, replicas, column }
+    let coefficients = Bytes::from_static(&[1]);
+    let content = Content::Column(Column { index, count, coefficients });
+    Route { strategy: Strategy::Primary, rank: 1, wait_ms: WAIT_MS, replicas, content }
 }
 
 pub fn write(offset_bytes: u32, data: &[u8], seal: Option<SealMeta>) -> RequestBody {
@@ -148,12 +149,12 @@ pub fn data_write(parity: &[u16], data: &[u8]) -> (RequestBody, Route) {
     let parity = parity.iter().zip(4..).map(|(node, shard)| replica(*node, shard));
     let replicas: Vec<Replica> = std::iter::once(replica(0, 2)).chain(parity).collect();
     let coefficients = Bytes::copy_from_slice(&FACTORS[..replicas.len() - 1]);
-    let column = Some(Column { index: 2, count: 4, coefficients });
+    let content = Content::Column(Column { index: 2, count: 4, coefficients });
     let mut body = write(0, data, None);
     if let RequestBody::ShardWrite { shard, .. } = &mut body {
         *shard = ShardIndex(2);
     }
-    (body, Route { strategy: Strategy::Primary, rank: 0, wait_ms: WAIT_MS, replicas, column })
+    (body, Route { strategy: Strategy::Primary, rank: 0, wait_ms: WAIT_MS, replicas, content })
 }
 
 fn send_data(world: &mut World, parity: &[u16]) -> Tag {
@@ -197,7 +198,7 @@ fn a_data_node_passes_on_the_products_of_its_bytes() {
         rank: 0,
         wait_ms: WAIT_MS,
         replicas: vec![replica(0, 2), replica(8, 4), replica(9, 5)],
-        column: Some(column.clone()),
+        content: Content::Column(column.clone()),
     };
     let seal = Some(SealMeta { shard_bytes: LEN_BYTES as u32, ..SealMeta::default() });
     let (data, capability) = (data(2), cap(VOLUME, Epoch(1)));
@@ -217,7 +218,7 @@ fn a_data_node_passes_on_the_products_of_its_bytes() {
         assert_eq!(request.body, body(shard, &product), "with the checksums of the product");
         assert_eq!(request.capability, capability);
         let passed = request.route.as_ref().expect("a route");
-        assert_eq!((passed.rank > 0, passed.column.as_ref()), (true, Some(&column)));
+        assert_eq!((passed.rank > 0, passed.column()), (true, Some(&column)));
     }
     for index in 0..2 {
         let (from, request) = &world.relayed[index];
@@ -456,7 +457,7 @@ fn a_factor_of_zero_contributes_zeroes() {
     let mut world = world();
     let data = data(2);
     let (body, mut route) = data_write(&[8, 9], &data);
-    if let Some(column) = &mut route.column {
+    if let Content::Column(column) = &mut route.content {
         column.coefficients = Bytes::from_static(&[0, 0]);
     }
     world.send_routed(WRITER, cap(VOLUME, Epoch(1)), body, Some(route), &data);

@@ -30,10 +30,11 @@
 //! - Left-over bytes in a body, unknown operations and values out of range are errors. A newer
 //!   version is an error that names both versions. A reader never accepts a part of a message.
 //!   Version 3 added routes, [`crate::RequestBody::AdmitRelays`], [`crate::ReplyBody::Outcomes`]
-//!   and [`crate::NodeError::NotPassedOn`]. Version 4 added columns to routes. All other messages
-//!   are still those of version 2, so programs of all versions understand each other as long as no
-//!   write is passed on. [`crate::NodeError::Denied`] has no number: it is a *not passed on* from a
-//!   node to itself, which releases without it understand as well.
+//!   and [`crate::NodeError::NotPassedOn`]. Version 4 added columns to routes, version 5 payloads
+//!   in parts. All other messages are still those of version 2, so programs of all versions
+//!   understand each other as long as no write is passed on. [`crate::NodeError::Denied`] has no
+//!   number: it is a *not passed on* from a node to itself, which releases without it understand as
+//!   well.
 //! - After an error the connection is useless: the reader does not know where the next message
 //!   starts.
 //!
@@ -66,7 +67,10 @@ use crate::{PAYLOAD_BYTES_MAX, Tag, crc32c};
 pub const WIRE_HEADER_BYTES: usize = size_of::<Header>();
 
 /// The newest version of the protocol that this release speaks.
-pub const WIRE_VERSION: u16 = 4;
+pub const WIRE_VERSION: u16 = 5;
+
+/// The version that added columns to routes.
+const WIRE_VERSION_COLUMNS: u16 = 4;
 
 /// The version that added routes.
 const WIRE_VERSION_ROUTES: u16 = 3;

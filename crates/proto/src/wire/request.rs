@@ -6,12 +6,13 @@ use super::body::{Reader, Writer};
 use super::decoder::sealed::Parts;
 use super::{
     Envelope, Header, REQUEST_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC,
-    WIRE_VERSION_ROUTES, WireError, WireErrorKind, assemble,
+    WIRE_VERSION_COLUMNS, WIRE_VERSION_ROUTES, WireError, WireErrorKind, assemble,
 };
 use crate::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX};
 use crate::{
-    Capability, Column, Epoch, JournalGen, Lsn, NodeIndex, Pass, Replica, Request, RequestBody,
-    Rights, Route, SealMeta, SegmentId, SegmentKind, ShardIndex, Strategy, Tag, VolumeId,
+    Capability, Column, Content, Epoch, JournalGen, Lsn, NodeIndex, Pass, Replica, Request,
+    RequestBody, Rights, Route, SealMeta, SegmentId, SegmentKind, ShardIndex, Strategy, Tag,
+    VolumeId,
 };
 
 /// The operations' numbers.
@@ -40,6 +41,8 @@ mod op {
     pub(super) const ROUTED: u8 = 64;
     /// Added to the number of an operation whose route has a column.
     pub(super) const STREAMED: u8 = 128;
+    /// Added to the number of an operation whose payload has a part for each replica of its route.
+    pub(super) const PARTED: u8 = 192;
 }
 
 /// The request as a gather list: header and body, then the payload's own pieces.
@@ -53,10 +56,11 @@ pub fn encode_request(request: &Request) -> Result<Vec<Bytes>, WireError> {
         put_route(&mut out, route);
     }
     let op = put_body(&mut out, &request.body);
-    let op = match request.route.as_ref().map(|route| &route.column) {
+    let op = match request.route.as_ref().map(|route| &route.content) {
         None => op,
-        Some(None) => op | op::ROUTED,
-        Some(Some(_)) => op | op::STREAMED,
+        Some(Content::Same) => op | op::ROUTED,
+        Some(Content::Column(_)) => op | op::STREAMED,
+        Some(Content::Parts) => op | op::PARTED,
     };
     let envelope = Envelope {
         direction: Request::DIRECTION,
@@ -103,7 +107,7 @@ fn put_route(out: &mut Writer, route: &Route) {
         out.u8(replica.shard.0);
         out.bytes(&replica.address);
     }
-    if let Some(column) = &route.column {
+    if let Content::Column(column) = &route.content {
         out.u8(column.index);
         out.u8(column.count);
         out.bytes(&column.coefficients);
@@ -113,7 +117,8 @@ fn put_route(out: &mut Writer, route: &Route) {
 /// The smallest length of a replica: its fields, with an empty address.
 const REPLICA_BYTES: usize = 15;
 
-fn get_route(body: &mut Reader<'_>, streamed: bool) -> Result<Route, WireError> {
+/// The route of a request whose operation has this number.
+fn get_route(body: &mut Reader<'_>, op: u8) -> Result<Route, WireError> {
     let last = u8::try_from(Strategy::ALL.len() - 1).expect("four strategies");
     let strategy = Strategy::ALL[usize::from(body.choice(last, "the strategy")?)];
     let rank = body.u8("the rank")?;
@@ -133,8 +138,12 @@ fn get_route(body: &mut Reader<'_>, streamed: bool) -> Result<Route, WireError> 
         }
     });
     let replicas = replicas.collect::<Result<_, WireError>>()?;
-    let column = if streamed { Some(get_column(body)?) } else { None };
-    Ok(Route { strategy, rank, wait_ms, replicas, column })
+    let content = match op {
+        op::PARTED.. => Content::Parts,
+        op::STREAMED.. => Content::Column(get_column(body)?),
+        _ => Content::Same,
+    };
+    Ok(Route { strategy, rank, wait_ms, replicas, content })
 }
 
 fn get_column(body: &mut Reader<'_>) -> Result<Column, WireError> {
@@ -270,7 +279,8 @@ impl Parts for Request {
 
     fn version_of(op: u8) -> u16 {
         match op {
-            op::STREAMED.. => WIRE_VERSION,
+            op::PARTED.. => WIRE_VERSION,
+            op::STREAMED.. => WIRE_VERSION_COLUMNS,
             op::ADMIT_RELAYS.. => WIRE_VERSION_ROUTES,
             _ => WIRE_VERSION_BASIC,
         }
@@ -280,8 +290,9 @@ impl Parts for Request {
         let mut reader = Reader::new(body);
         let capability = get_capability(&mut reader)?;
         let (route, op) = match header.op {
-            op @ op::STREAMED.. => (Some(get_route(&mut reader, true)?), op - op::STREAMED),
-            op @ op::ROUTED.. => (Some(get_route(&mut reader, false)?), op - op::ROUTED),
+            op @ op::PARTED.. => (Some(get_route(&mut reader, op)?), op - op::PARTED),
+            op @ op::STREAMED.. => (Some(get_route(&mut reader, op)?), op - op::STREAMED),
+            op @ op::ROUTED.. => (Some(get_route(&mut reader, op)?), op - op::ROUTED),
             op => (None, op),
         };
         let route = route.map(Box::new);

@@ -5,9 +5,9 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::{
-    Capability, CapabilityError, Column, Epoch, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex,
-    NodeStat, Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody, Rights,
-    Route, SealMeta, SegmentId, SegmentKind, ShardIndex, ShardInfo, VolumeId, VolumeState,
+    Capability, CapabilityError, Column, Content, Epoch, JournalGen, JournalInfo, Lsn, NodeError,
+    NodeIndex, NodeStat, Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody,
+    Rights, Route, SealMeta, SegmentId, SegmentKind, ShardIndex, ShardInfo, VolumeId, VolumeState,
     VolumeSummary,
 };
 
@@ -107,7 +107,8 @@ fn golden_routed_request() {
     };
     let replicas = vec![replica(2, 5, 0, b""), replica(0, 6, 1, b"unix:/n")];
     let strategy = crate::Strategy::Ring;
-    let route = Route { strategy, rank: 1, wait_ms: 1500, replicas, column: None };
+    let content = Content::Same;
+    let route = Route { strategy, rank: 1, wait_ms: 1500, replicas, content };
     let request = Request {
         tag: Tag(0x55),
         capability: capability(),
@@ -167,7 +168,8 @@ fn golden_streamed_request() {
     };
     let replicas = vec![replica(2, 5, 1, b""), replica(0, 6, 4, b"unix:/n")];
     let strategy = crate::Strategy::Primary;
-    let column = Some(Column { index: 1, count: 4, coefficients: Bytes::from_static(&[0x8e]) });
+    let coefficients = Bytes::from_static(&[0x8e]);
+    let content = Content::Column(Column { index: 1, count: 4, coefficients });
     let request = Request {
         tag: Tag(0x56),
         capability: capability(),
@@ -179,7 +181,7 @@ fn golden_streamed_request() {
             seal: None,
             data_first: false,
         },
-        route: Some(Box::new(Route { strategy, rank: 0, wait_ms: 1500, replicas, column })),
+        route: Some(Box::new(Route { strategy, rank: 0, wait_ms: 1500, replicas, content })),
         payload: vec![Bytes::from_static(b"fieldstone")],
     };
     let golden = concat!(
@@ -231,8 +233,79 @@ fn golden_streamed_request() {
     assert_eq!(decode(&bytes).unwrap(), Some(request));
 }
 
+/// A program outside this project made these bytes, too.
+#[test]
+fn golden_parted_request() {
+    let replica = |node, pass, shard, address| Replica {
+        node: NodeIndex(node),
+        pass: Pass(pass),
+        shard: ShardIndex(shard),
+        address: Bytes::from_static(address),
+    };
+    let replicas = vec![replica(2, 5, 1, b""), replica(0, 6, 4, b"unix:/n")];
+    let (strategy, content) = (crate::Strategy::Primary, Content::Parts);
+    let request = Request {
+        tag: Tag(0x57),
+        capability: capability(),
+        body: RequestBody::ShardWrite {
+            segment: SegmentId(9),
+            shard: ShardIndex(1),
+            offset_bytes: 4096,
+            checksums: vec![0x1122_3344, 0x5566_7788],
+            seal: None,
+            data_first: false,
+        },
+        route: Some(Box::new(Route { strategy, rank: 0, wait_ms: 1500, replicas, content })),
+        payload: vec![Bytes::from_static(b"field"), Bytes::from_static(b"stone")],
+    };
+    let golden = concat!(
+        "46535457",
+        "0500",
+        "00",
+        "c9",
+        "5700000000000000",
+        "00000000",
+        "8d000000",
+        "0a000000",
+        "efee50ea",
+        "ba1238a2",
+        "bd91934e",
+        "02010000000000000000000000000000",
+        "0300000000000000",
+        "07000000",
+        "0000000000000000",
+        "ffffffffffffffff",
+        "4433221100000000",
+        "abababababababababababababababab",
+        "03",
+        "00",
+        "dc050000",
+        "02000000",
+        "0200",
+        "0500000000000000",
+        "01",
+        "00000000",
+        "0000",
+        "0600000000000000",
+        "04",
+        "07000000",
+        "756e69783a2f6e",
+        "0900000000000000",
+        "01",
+        "00100000",
+        "00",
+        "02000000",
+        "44332211",
+        "88776655",
+        "6669656c6473746f6e65"
+    );
+    let bytes = joined(&encode_request(&request).unwrap());
+    assert_eq!(hex(&bytes), golden);
+    assert_eq!(decode(&bytes).unwrap(), Some(arrived(&request)));
+}
+
 /// A program of version 2 does not know the additions of version 3, so no message of version 2 has
-/// them, and no other message has version 3. So it is with version 4.
+/// them, and no other message has version 3. So it is with versions 4 and 5.
 #[test]
 fn an_addition_comes_only_with_its_version() {
     let with = |op: u8, version: u16| {
@@ -242,7 +315,7 @@ fn an_addition_comes_only_with_its_version() {
         header.header_crc = crc32c(&header.as_bytes()[..COVERED_BYTES]).into();
         decode::<Request>(header.as_bytes()).unwrap_err().kind
     };
-    for (op, version) in [(16, 2), (19, 3), (69, 3), (137, 4)] {
+    for (op, version) in [(16, 2), (19, 3), (69, 3), (137, 4), (201, 5)] {
         assert_eq!(with(op, version), WireErrorKind::Truncated("the capability"));
         let other = if version == 2 { 3 } else { 2 };
         let what = "the operation in this version";
@@ -367,14 +440,15 @@ fn route() -> impl Strategy<Value = Route> {
     let coefficients = bytes(crate::route::REPLICAS_MAX);
     let column = (any::<u8>(), any::<u8>(), coefficients)
         .prop_map(|(index, count, coefficients)| Column { index, count, coefficients });
-    let column = proptest::option::of(column);
-    (strategy, any::<u8>(), any::<u32>(), replicas, column).prop_map(
-        |(strategy, rank, wait_ms, replicas, column)| Route {
+    let content =
+        prop_oneof![Just(Content::Same), column.prop_map(Content::Column), Just(Content::Parts),];
+    (strategy, any::<u8>(), any::<u32>(), replicas, content).prop_map(
+        |(strategy, rank, wait_ms, replicas, content)| Route {
             strategy,
             rank,
             wait_ms,
             replicas,
-            column,
+            content,
         },
     )
 }
@@ -596,6 +670,7 @@ proptest! {
         let cases = [
             (0, WIRE_VERSION_BASIC, REQUEST_BODY_BYTES_MAX),
             (0, WIRE_VERSION_ROUTES, REQUEST_BODY_BYTES_MAX),
+            (0, WIRE_VERSION_COLUMNS, REQUEST_BODY_BYTES_MAX),
             (0, WIRE_VERSION, REQUEST_BODY_BYTES_MAX),
             (1, WIRE_VERSION_BASIC, REPLY_BODY_BYTES_MAX),
             (1, WIRE_VERSION_ROUTES, REPLY_BODY_BYTES_MAX),

@@ -92,7 +92,7 @@ fn rows_go_as_data_only_and_wait_for_their_parity() {
     let mut made = vec![vec![0; 4 * BLOCK_BYTES]; 2];
     for (at, sent) in shards.iter().enumerate() {
         let route = sent.request.route.as_ref().expect("a route");
-        let column = route.column.as_ref().expect("a column");
+        let column = route.column().expect("a column");
         assert_eq!((usize::from(column.index), column.count), (at, 4));
         assert_eq!(route.check(sent.node), Ok(()));
         let of_shards: Vec<u8> = route.replicas.iter().map(|r| r.shard.0).collect();
@@ -231,7 +231,8 @@ fn a_node_that_always_denies_rests_longer_and_longer() {
         assert!(core.stream_routes(&data).is_some(), "so does its own data");
         // A record that went through it says nothing about its memory for parity.
         let replicas = vec![core.replica(nodes[0]), core.replica(nodes[5])];
-        let route = Route { strategy: Strategy::Ring, rank: 0, wait_ms: 1, replicas, column: None };
+        let (strategy, content) = (Strategy::Ring, Content::Same);
+        let route = Route { strategy, rank: 0, wait_ms: 1, replicas, content };
         let node = |at: usize| Outcome { node: nodes[at], result: Ok(()) };
         let answer = Ok(ReplyBody::Outcomes(vec![node(0), node(5)]));
         assert_eq!(core.outcomes_of(nodes[0], &route, answer), [Ok(()), Ok(())]);
