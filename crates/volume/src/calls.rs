@@ -19,7 +19,7 @@ use slab::Slab;
 use crate::core::{Ctx, VolumeCore};
 use crate::interface::VolumeAction;
 use crate::relay::RelayedAppend;
-use crate::relay_copies::RelayedCopies;
+use crate::relay_shards::RelayedShards;
 use crate::status::{NodeHealth, VolumePhase};
 use crate::stream::{Stream, StreamedShard};
 use fieldstone_tasks::{Awaited, Filler, oneshot};
@@ -67,8 +67,8 @@ pub enum Waiter {
     },
     /// A record of the journal that the nodes pass on to each other.
     Relay(Box<RelayedAppend>),
-    /// Copies of a shard that the nodes pass on to each other.
-    Copies(Box<RelayedCopies>),
+    /// Shards that the nodes pass on to each other.
+    Shards(Box<RelayedShards>),
     /// A data shard whose node contributes to the parity.
     Stream(Box<StreamedShard>),
     /// A pass, over the connection of this session.
@@ -262,7 +262,7 @@ impl VolumeCore {
                 self.append_replied(call.node, generation, batch, result);
             }
             Waiter::Relay(relayed) => self.relay_replied(call.node, *relayed, result),
-            Waiter::Copies(relayed) => self.copies_replied(call.node, *relayed, result),
+            Waiter::Shards(relayed) => self.shards_replied(call.node, *relayed, result),
             Waiter::Stream(streamed) => self.stream_replied(call.node, *streamed, result),
             Waiter::Pass { pass, session } => {
                 self.pass_replied(call.node, (pass, session), &result);

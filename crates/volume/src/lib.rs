@@ -1,15 +1,16 @@
 //! The log-structured volume: a block device whose data is a log, protected by codes.
 //!
 //! Read in this order: [`interface`] (the interface between the volume and its world), `log` (how a
-//! write becomes a record), `relay` and `relay_copies` (how nodes pass writes on to each other),
-//! `rows` (how large writes go around the journal), `seal` (how records become shards), `stream`
-//! (how nodes make the parity), `width` (how many shards a segment must have), `sync` (when the
-//! shards are stable), `read` and `decode`, `open` (recovery, in its own folder), `gc` (how
-//! collection frees space), `space` and `provision` (how much room a volume has, and how nodes
-//! share room between volumes), `rebuild`, `scrub`, `damage`, `journal` and `join` (how the volume
-//! handles nodes that fail and return), `keys` (how the pool's secret changes meanwhile). The
-//! formats are in `record`, `footer`, `checkpoint` and `root`. `core` lists the parts of the state;
-//! `life`, `writer`, `shape`, `committed` and `outbox` are parts that all the others use.
+//! write becomes a record), `relay` and `relay_shards` (how nodes pass writes on to each other),
+//! `rows` (how large writes go around the journal), `seal` (how records become shards), `carry`
+//! (how data nodes pass parity on), `stream` (how nodes make the parity), `width` (how many shards
+//! a segment must have), `sync` (when the shards are stable), `read` and `decode`, `open`
+//! (recovery, in its own folder), `gc` (how collection frees space), `space` and `provision` (how
+//! much room a volume has, and how nodes share room between volumes), `rebuild`, `scrub`, `damage`,
+//! `journal` and `join` (how the volume handles nodes that fail and return), `keys` (how the pool's
+//! secret changes meanwhile). The formats are in `record`, `footer`, `checkpoint` and `root`.
+//! `core` lists the parts of the state; `life`, `writer`, `shape`, `committed` and `outbox` are
+//! parts that all the others use.
 //!
 //! # How to drive it
 //! The world hands the volume [`VolumeEvent`]s and block requests. It calls
@@ -26,6 +27,7 @@
 //!   older one.
 
 mod calls;
+mod carry;
 mod checkpoint;
 mod checkpoint_slots;
 mod codec;
@@ -56,7 +58,7 @@ mod read;
 mod rebuild;
 mod record;
 mod relay;
-mod relay_copies;
+mod relay_shards;
 mod repair;
 mod reserve;
 mod root;

@@ -14,17 +14,17 @@
 
 use fieldstone_accel::Shard;
 use fieldstone_proto::{
-    BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, SegmentKind, ShardIndex,
+    BLOCK_BYTES, NodeError, NodeIndex, RequestBody, SealMeta, SegmentId, SegmentKind,
 };
 
 use crate::calls::CallResult;
 use crate::core::{Ctx, VolumeCore};
-use crate::relay_copies::{CopiesWaiter, CopiesWrite};
-use crate::rows::complete_rows;
+use crate::relay_shards::{ShardTarget, ShardsWaiter, ShardsWrite};
+use crate::rows::{complete_rows, shard_index};
 use crate::segment::{Segment, SegmentIndex, State};
 use crate::status::NodeHealth;
 use crate::stream::{Streamed, stream_segment};
-use fieldstone_tasks::oneshot;
+use fieldstone_tasks::{Awaited, oneshot};
 
 /// Pause before the volume tries failed shards on other nodes.
 const RETRY_MS: u64 = 50;
@@ -139,56 +139,52 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
     false
 }
 
-/// Writes complete shards to their nodes. The nodes pass copies on to each other if they can.
-async fn write_shards(
+/// Shards on a route: their places among the targets, and the results to come.
+type OnRoute = (Vec<usize>, Awaited<Vec<Option<CallResult>>>);
+
+/// Writes complete shards to their nodes. The nodes pass copies and parity on to each other if they
+/// can.
+pub async fn write_shards(
     ctx: &Ctx,
     segment: SegmentId,
     targets: &[(usize, NodeIndex)],
     shards: &[Shard],
     meta: SealMeta,
 ) -> Vec<CallResult> {
-    let relayed = ctx.with(|core| {
-        let (first, _) = targets.first().filter(|_| core.has_copies())?;
-        let session = |node: NodeIndex| core.node(node).link.session;
-        let targets = targets.iter().map(|(shard, node)| (*shard, *node, session(*node)));
-        let write = CopiesWrite {
-            segment,
-            targets: targets.collect(),
-            offset_bytes: 0,
-            checksums: shards[*first].checksums.clone(),
-            seal: Some(meta),
-            data: vec![shards[*first].data.clone()],
-            first: true,
-        };
-        let (filler, awaited) = oneshot();
-        core.send_copies(write, CopiesWaiter::Task(filler)).then_some(awaited)
-    });
     let mut results: Vec<Option<CallResult>> = vec![None; targets.len()];
-    if let Some(relayed) = relayed {
-        results = relayed.await;
-    }
-    let calls: Vec<_> = ctx.with(|core| {
-        let direct = targets.iter().zip(&results).filter(|(_, result)| result.is_none());
-        direct
-            .map(|((shard, node), _)| {
-                let body = RequestBody::ShardWrite {
-                    segment,
-                    shard: ShardIndex(u8::try_from(*shard).expect("at most 255 shards")),
-                    offset_bytes: 0,
-                    checksums: shards[*shard].checksums.clone(),
-                    seal: Some(meta),
-                    data_first: false,
-                };
-                core.call(*node, body, vec![shards[*shard].data.clone()])
-            })
-            .collect()
+    let mut calls = Vec::with_capacity(targets.len());
+    let call = |core: &mut VolumeCore, at: usize| {
+        let (shard, node) = targets[at];
+        let body = RequestBody::ShardWrite {
+            segment,
+            shard: shard_index(shard),
+            offset_bytes: 0,
+            checksums: shards[shard].checksums.clone(),
+            seal: Some(meta),
+            data_first: false,
+        };
+        (at, core.call(node, body, vec![shards[shard].data.clone()]))
+    };
+    let on_routes = ctx.with(|core| {
+        let on_routes = core.send_along_routes(segment, targets, shards, meta);
+        let others =
+            (0..targets.len()).filter(|at| on_routes.iter().all(|(on, _)| !on.contains(at)));
+        calls.extend(others.map(|at| call(core, at)));
+        on_routes
     });
-    let mut answers = fieldstone_tasks::all(calls).await.into_iter();
+    for (places, awaited) in on_routes {
+        for (at, result) in places.into_iter().zip(awaited.await) {
+            match result {
+                None => calls.push(ctx.with(|core| call(core, at))),
+                result => results[at] = result,
+            }
+        }
+    }
+    for (at, answer) in calls {
+        results[at] = Some(answer.await);
+    }
     let lost = || Err(NodeError::Unreachable);
-    results
-        .into_iter()
-        .map(|result| result.or_else(|| answers.next()).unwrap_or_else(lost))
-        .collect()
+    results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
 }
 
 /// Asks each node that had no room for a missing shard of the segment how much room it has now. Its
@@ -215,6 +211,51 @@ async fn ask_for_room(ctx: &Ctx, handle: SegmentIndex) -> bool {
 }
 
 impl VolumeCore {
+    /// Sends complete shards along routes, as far as there are routes now: all copies along one, or
+    /// data shards with the parity that their nodes pass on.
+    fn send_along_routes(
+        &mut self,
+        segment: SegmentId,
+        targets: &[(usize, NodeIndex)],
+        shards: &[Shard],
+        meta: SealMeta,
+    ) -> Vec<OnRoute> {
+        let place = |shard: &usize| targets.iter().position(|(placed, _)| placed == shard);
+        let copies = self.has_copies();
+        let groups: Vec<Vec<usize>> = match copies {
+            true => vec![(0..targets.len()).collect()],
+            false if meta.kind == SegmentKind::Data => {
+                let places =
+                    self.groups().into_iter().map(|group| group.iter().map(place).collect());
+                places.collect::<Vec<Option<Vec<usize>>>>().into_iter().flatten().collect()
+            }
+            false => Vec::new(),
+        };
+        let mut on_routes = Vec::with_capacity(groups.len());
+        for places in groups {
+            let nodes: Vec<NodeIndex> = places.iter().map(|at| targets[*at].1).collect();
+            let target = |at: &usize| {
+                let (shard, node) = targets[*at];
+                let session = self.node(node).link.session;
+                let Shard { data, checksums } = shards[shard].clone();
+                ShardTarget { shard, node, session, checksums, data: vec![data] }
+            };
+            let targets = places.iter().map(target).collect();
+            let (offset_bytes, seal) = (0, Some(meta));
+            let write = ShardsWrite { segment, targets, offset_bytes, seal, first: true };
+            let route = match copies {
+                true => self.route_through(&nodes),
+                false => self.route_of_group(&nodes, write.part_bytes()),
+            };
+            if let Some(route) = route {
+                let (filler, awaited) = oneshot();
+                self.send_shards(route, write, ShardsWaiter::Task(filler));
+                on_routes.push((places, awaited));
+            }
+        }
+        on_routes
+    }
+
     /// The segment exists, and shards are to be written.
     fn is_short(&mut self, handle: SegmentIndex) -> bool {
         let exists = self.segments.get(handle).is_some();

@@ -152,6 +152,10 @@ pub struct Status {
     pub copies_relayed: u64,
     /// Copies that the volume sent to a node itself, because no other node had reached it.
     pub copies_sent_again: u64,
+    /// Parity shards, or pieces of them, that data nodes passed on to the parity nodes.
+    pub parities_relayed: u64,
+    /// Those that the volume sent to a node itself, because the data node had not reached it.
+    pub parities_sent_again: u64,
     /// Who makes the parity of new segments.
     pub encode: Encode,
     /// Parity shards, or pieces of them, that nodes made.

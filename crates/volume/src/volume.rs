@@ -457,6 +457,8 @@ fn status(core: &VolumeCore) -> Status {
         appends_sent_again: core.counters.appends_sent_again,
         copies_relayed: core.counters.copies_relayed,
         copies_sent_again: core.counters.copies_sent_again,
+        parities_relayed: core.counters.parities_relayed,
+        parities_sent_again: core.counters.parities_sent_again,
         encode: core.encodes(),
         parities_streamed: core.counters.parities_streamed,
         parities_coded_again: core.counters.parities_coded_again,

@@ -69,8 +69,8 @@ pub struct Rows {
     written: Vec<bool>,
     /// No write of rows went wrong: more rows may follow.
     intact: bool,
-    /// Records whose rows may be overtaken by the write that seals a shard: while the world makes
-    /// their parity, or while they or their parity are on a route.
+    /// What may be overtaken by the write that seals a shard: records while the world makes their
+    /// parity, and writes of rows or of their parity that are on a route.
     in_coding: u32,
 }
 
@@ -263,6 +263,13 @@ pub struct ShardRows {
     pub data: Vec<Bytes>,
     /// Checksums of the blocks.
     pub checksums: Vec<u32>,
+}
+
+impl ShardRows {
+    /// Length of the bytes.
+    fn len_bytes(&self) -> usize {
+        self.data.iter().map(Bytes::len).sum()
+    }
 }
 
 pub fn shard_index(shard: usize) -> ShardIndex {

@@ -5,20 +5,31 @@ use fieldstone_buf::join;
 use fieldstone_proto::{BLOCK_BYTES, JournalGen, NodeError, NodeIndex, RequestBody, SegmentId};
 use smallvec::SmallVec;
 
-use super::{Keeper, RecordRows, ShardRows, shard_index};
+use super::{Keeper, RecordRows, Rows, ShardRows, shard_index};
 use crate::calls::{CallResult, Waiter};
+use crate::carry::Group;
 use crate::coding::finish_encoding;
 use crate::core::{Ctx, VolumeCore};
 use crate::jobs::JobResult;
-use crate::relay_copies::{CopiesWaiter, CopiesWrite};
+use crate::relay_shards::{ShardTarget, ShardsWaiter, ShardsWrite};
 use crate::segment::SegmentIndex;
 use fieldstone_tasks::Awaited;
+
+/// Where the parity of a record's rows goes.
+struct ParityWay {
+    /// These shards go to their nodes alone.
+    alone: SmallVec<[usize; 4]>,
+    /// These go with data shards that wait for them, to nodes that pass them on (`carry`).
+    carried: Vec<(Group, ShardRows)>,
+    /// The rows are the first ones of the segment.
+    first: bool,
+}
 
 impl VolumeCore {
     /// Writes whole rows of the open segment, from block `first` on, to the data shards. The nodes
     /// make their parity (`stream`), or the volume starts to code them, and their parity follows
-    /// ([`send_parity`]). Returns the number of writes of both kinds, which count towards batch
-    /// `batch`.
+    /// ([`send_parity`]). Data nodes that pass parity on (`carry`) get their rows with the parity.
+    /// Returns the number of writes of both kinds, which count towards batch `batch`.
     pub fn send_rows(
         &mut self,
         handle: SegmentIndex,
@@ -69,11 +80,17 @@ impl VolumeCore {
             return width;
         }
         let parity = self.start_parity(inputs_of_rows);
+        let mut groups = self.groups_with_routes(&nodes, parts_of_shards[0].len_bytes());
+        let with_data = |shard: &usize| groups.iter().flatten().any(|other| other == shard);
+        let alone = (k..keepers.len()).filter(|shard| !with_data(shard)).collect();
+        let mut way = ParityWay { alone, carried: Vec::new(), first: is_first };
         for (shard, (keeper, part)) in keepers.iter().zip(parts_of_shards).enumerate() {
-            self.send_shard_rows(record, shard, keeper.node, part);
+            match groups.iter().position(|group| group[0] == shard) {
+                Some(at) => way.carried.push((groups.swap_remove(at), part)),
+                None => self.send_shard_rows(record, shard, keeper.node, part),
+            }
         }
-        let shards = (k..keepers.len()).collect();
-        self.spawn_with(move |ctx| send_parity(ctx, record, parity, shards));
+        self.spawn_with(move |ctx| send_parity(ctx, record, parity, way));
         width
     }
 
@@ -85,7 +102,8 @@ impl VolumeCore {
         shards: SmallVec<[usize; 4]>,
     ) {
         let parity = self.start_parity(inputs_of_rows);
-        self.spawn_with(move |ctx| send_parity(ctx, record, parity, shards));
+        let way = ParityWay { alone: shards, carried: Vec::new(), first: false };
+        self.spawn_with(move |ctx| send_parity(ctx, record, parity, way));
     }
 
     /// Starts to make parity for rows; gives a job for each row.
@@ -109,26 +127,104 @@ impl VolumeCore {
         if !self.has_copies() {
             return false;
         }
-        let RecordRows { generation, batch, segment, .. } = record;
-        let targets = keepers.iter().enumerate();
-        let write = CopiesWrite {
-            segment,
-            targets: targets.map(|(shard, keeper)| (shard, keeper.node, keeper.session)).collect(),
-            offset_bytes: self.row_offset_bytes(record),
-            checksums: part.checksums.clone(),
-            seal: None,
-            data: part.data.clone(),
-            first,
+        let nodes: SmallVec<[NodeIndex; 8]> = keepers.iter().map(|keeper| keeper.node).collect();
+        let Some(route) = self.route_through(&nodes) else { return false };
+        let parts = keepers.iter().enumerate().map(|target| (target, part.clone()));
+        let write = self.rows_write(record, parts, first);
+        let RecordRows { generation, batch, .. } = record;
+        self.send_shards(route, write, ShardsWaiter::Rows { generation, batch });
+        true
+    }
+
+    /// The write of a record's rows to these shards.
+    fn rows_write<'a>(
+        &self,
+        record: RecordRows,
+        parts: impl Iterator<Item = ((usize, &'a Keeper), ShardRows)>,
+        first: bool,
+    ) -> ShardsWrite {
+        let target = |((shard, keeper), part): ((usize, &Keeper), ShardRows)| ShardTarget {
+            shard,
+            node: keeper.node,
+            session: keeper.session,
+            checksums: part.checksums,
+            data: part.data,
         };
-        self.send_copies(write, CopiesWaiter::Rows { generation, batch })
+        let (segment, offset_bytes) = (record.segment, self.row_offset_bytes(record));
+        ShardsWrite {
+            segment,
+            targets: parts.map(target).collect(),
+            offset_bytes,
+            seal: None,
+            first,
+        }
+    }
+
+    /// Sends rows of a data shard and of its parity shards to the data node, which passes the
+    /// parity on. Without a route each shard goes to its own node.
+    fn send_group(
+        &mut self,
+        record: RecordRows,
+        keepers: &[Keeper],
+        (group, parts): (&Group, Vec<ShardRows>),
+        first: bool,
+    ) {
+        let RecordRows { generation, batch, segment, .. } = record;
+        let targets = group.iter().map(|shard| (*shard, &keepers[*shard])).zip(parts);
+        let nodes: SmallVec<[NodeIndex; 8]> =
+            group.iter().map(|shard| keepers[*shard].node).collect();
+        let write = self.rows_write(record, targets, first);
+        let there = group.iter().all(|shard| self.is_connected_since(&keepers[*shard]));
+        let part_bytes = write.part_bytes();
+        let route = if there { self.route_of_group(&nodes, part_bytes) } else { None };
+        match route {
+            Some(route) => {
+                self.rows_on_route(segment);
+                self.send_shards(route, write, ShardsWaiter::Rows { generation, batch });
+            }
+            None => {
+                for ShardTarget { shard, checksums, data, .. } in write.targets {
+                    let part = ShardRows { data, checksums };
+                    self.send_to_keeper(record, shard, &keepers[shard], part);
+                }
+            }
+        }
+    }
+
+    /// Rows of the segment are on a route from now on.
+    fn rows_on_route(&mut self, segment: SegmentId) {
+        if let Some(rows) = self.rows_of(segment) {
+            rows.in_coding += 1;
+        }
     }
 
     /// Rows of the segment are not on a route any more.
     pub fn rows_off_route(&mut self, segment: SegmentId) {
-        let Some(handle) = self.segments.find(segment) else { return };
-        let rows = self.segments.get_mut(handle).and_then(|segment| segment.rows.as_mut());
-        if let Some(rows) = rows {
+        if let Some(rows) = self.rows_of(segment) {
             rows.in_coding = rows.in_coding.saturating_sub(1);
+        }
+    }
+
+    fn rows_of(&mut self, segment: SegmentId) -> Option<&mut Rows> {
+        let handle = self.segments.find(segment)?;
+        self.segments.get_mut(handle)?.rows.as_mut()
+    }
+
+    /// Sends rows of a shard to its keeper. A keeper that was lost since the volume chose it has
+    /// lost the other rows as well, and gets none.
+    fn send_to_keeper(
+        &mut self,
+        record: RecordRows,
+        shard: usize,
+        keeper: &Keeper,
+        part: ShardRows,
+    ) {
+        let RecordRows { generation, batch, segment, .. } = record;
+        if self.is_connected_since(keeper) {
+            self.send_shard_rows(record, shard, keeper.node, part);
+        } else {
+            let lost = Err(NodeError::Unreachable);
+            self.row_replied(keeper.node, generation, batch, (segment, shard), lost);
         }
     }
 
@@ -152,32 +248,24 @@ impl VolumeCore {
         self.send(node, body, part.data, waiter);
     }
 
-    /// The parity of a record's rows is there; it goes to these shards. A keeper that was lost
-    /// since the volume wrote the data has lost the other rows as well.
-    fn parity_made(
-        &mut self,
-        record: RecordRows,
-        parts_of_shards: Vec<ShardRows>,
-        shards: &[usize],
-    ) {
-        let RecordRows { generation, batch, segment, .. } = record;
-        let Some(handle) = self.segments.find(segment) else { return };
-        let rows = self.segments.get_mut(handle).and_then(|segment| segment.rows.as_mut());
-        let Some(rows) = rows else { return };
+    /// The parity of a record's rows is there, and goes this way.
+    fn parity_made(&mut self, record: RecordRows, mut parity: Vec<ShardRows>, way: ParityWay) {
+        let Some(rows) = self.rows_of(record.segment) else { return };
         rows.in_coding -= 1;
         let keepers = rows.keepers.clone();
         if self.life.is_over() {
             return;
         }
-        let k = keepers.len() - parts_of_shards.len();
-        let parts = (k..).zip(keepers.iter().skip(k).zip(parts_of_shards));
-        for (shard, (keeper, part)) in parts.filter(|(shard, _)| shards.contains(shard)) {
-            if self.is_connected_since(keeper) {
-                self.send_shard_rows(record, shard, keeper.node, part);
-            } else {
-                let lost = Err(NodeError::Unreachable);
-                self.row_replied(keeper.node, generation, batch, (segment, shard), lost);
-            }
+        let k = keepers.len() - parity.len();
+        let mut of_shard = |shard: &usize| std::mem::take(&mut parity[shard - k]);
+        for (group, of_data) in way.carried {
+            let of_parity = group[1..].iter().map(&mut of_shard);
+            let parts = std::iter::once(of_data).chain(of_parity).collect();
+            self.send_group(record, &keepers, (&group, parts), way.first);
+        }
+        for shard in way.alone {
+            let part = of_shard(&shard);
+            self.send_to_keeper(record, shard, &keepers[shard], part);
         }
     }
 
@@ -212,12 +300,12 @@ impl VolumeCore {
     }
 }
 
-/// Sends the parity of a record's rows to `shards`. `parity` has one job for each row.
+/// Sends the parity of a record's rows this way. `parity` has one job for each row.
 async fn send_parity(
     ctx: Ctx,
     record: RecordRows,
     parity: Vec<Awaited<JobResult>>,
-    shards: SmallVec<[usize; 4]>,
+    way: ParityWay,
 ) {
     let mut parts_of_shards: Vec<ShardRows> = Vec::new();
     for row in parity {
@@ -228,7 +316,7 @@ async fn send_parity(
             part.data.push(shard.data);
         }
     }
-    ctx.with(|core| core.parity_made(record, parts_of_shards, &shards));
+    ctx.with(|core| core.parity_made(record, parts_of_shards, way));
 }
 
 #[cfg(test)]

@@ -1,15 +1,19 @@
-//! Writes of copies that nodes pass on to each other.
+//! Writes of shards that nodes pass on to each other.
 //!
-//! With `copies:N` all shards of a segment hold the same bytes, so a write of a shard can take a
-//! route like a record ([`relay`](crate::relay)): the volume sends the bytes once, and each node
-//! writes its own shard. With any other code each node gets different bytes, and they go flat.
+//! The volume sends a write of several shards once, to the head of a route, and the nodes pass it
+//! on like a record ([`relay`](crate::relay)). The shards are copies of each other: with `copies:N`
+//! all shards of a segment hold the same bytes, so the volume sends these once. Or they are a data
+//! shard and the parity shards that its node passes on ([`carry`](crate::carry)): then the message
+//! has a part for each shard.
 //!
 //! - *Order.* The write that seals a shard must come after all other writes to the shard. On the
 //!   connection to a node, order sees to that. A write on a route may be overtaken, so sealing
 //!   waits until no rows of the segment are on a route.
-//! - *A node that was not reached* gets the write from the volume itself, over the connection on
+//! - *A node that was not reached* gets its shard from the volume itself, over the connection on
 //!   which the volume has announced a new pass before. So each node in the end answers for its
 //!   shard, or is lost, as without routes: the volume always knows which node has which shard.
+//! - *A node that was lost* after the head has heard from it may have lost the write as well. Its
+//!   shard counts as not written.
 //! - *Room.* The answer of a node reports its free slots, but a node behind the head gives no
 //!   answer to the volume. Until the node's next answer, the volume counts the slot that the first
 //!   write of a shard took there.
@@ -17,7 +21,8 @@
 use bytes::Bytes;
 use fieldstone_codes::Profile;
 use fieldstone_proto::{
-    JournalGen, NodeError, NodeIndex, Replica, ReplyBody, RequestBody, Route, SealMeta, SegmentId,
+    Content, JournalGen, NodeError, NodeIndex, Replica, ReplyBody, RequestBody, Route, SealMeta,
+    SegmentId,
 };
 use smallvec::SmallVec;
 
@@ -27,27 +32,38 @@ use crate::relay::may_lack;
 use crate::rows::shard_index;
 use fieldstone_tasks::Filler;
 
-/// A write of the same bytes to several shards of a segment.
+/// A shard, or a piece of it, on the way to its node.
 #[derive(Clone, Debug)]
-pub struct CopiesWrite {
-    /// The segment.
-    pub segment: SegmentId,
-    /// The shards, each with its node and the connection to it.
-    pub targets: SmallVec<[(usize, NodeIndex, u64); 8]>,
-    /// Where in each shard.
-    pub offset_bytes: u32,
+pub struct ShardTarget {
+    /// Number of the shard.
+    pub shard: usize,
+    /// Its node.
+    pub node: NodeIndex,
+    /// The connection to the node.
+    pub session: u64,
     /// CRC-32C of each block.
     pub checksums: Vec<u32>,
-    /// Completes the shards.
-    pub seal: Option<SealMeta>,
     /// The bytes.
     pub data: Vec<Bytes>,
+}
+
+/// A write to several shards of a segment, at the same place in each.
+#[derive(Clone, Debug)]
+pub struct ShardsWrite {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The shards.
+    pub targets: SmallVec<[ShardTarget; 3]>,
+    /// Where in each shard.
+    pub offset_bytes: u32,
+    /// Completes the shards.
+    pub seal: Option<SealMeta>,
     /// The first write of the segment: it takes a slot on each node.
     pub first: bool,
 }
 
 /// The receiver of the outcomes.
-pub enum CopiesWaiter {
+pub enum ShardsWaiter {
     /// Rows of a detached record.
     Rows {
         /// The journal that the record's header went to.
@@ -60,22 +76,32 @@ pub enum CopiesWaiter {
 }
 
 /// A write on its way along a route.
-pub struct RelayedCopies {
+pub struct RelayedShards {
     route: Route,
-    write: CopiesWrite,
-    waiter: CopiesWaiter,
+    write: ShardsWrite,
+    waiter: ShardsWaiter,
 }
 
-impl CopiesWrite {
-    fn body(&self, shard: usize) -> RequestBody {
+impl ShardsWrite {
+    fn body(&self, shard: usize, checksums: Vec<u32>) -> RequestBody {
         RequestBody::ShardWrite {
             segment: self.segment,
             shard: shard_index(shard),
             offset_bytes: self.offset_bytes,
-            checksums: self.checksums.clone(),
+            checksums,
             seal: self.seal,
             data_first: false,
         }
+    }
+
+    /// Length of what goes to one shard.
+    pub fn part_bytes(&self) -> usize {
+        self.targets.first().map_or(0, |target| target.data.iter().map(Bytes::len).sum())
+    }
+
+    fn target_of(&self, replica: &Replica) -> &ShardTarget {
+        let found = self.targets.iter().find(|target| target.node == replica.node);
+        found.expect("the route was made of the targets")
     }
 }
 
@@ -85,58 +111,70 @@ impl VolumeCore {
         matches!(self.shape.profile(), Profile::Copies { .. })
     }
 
-    /// Sends a write along a route through the nodes of its targets. False if there is no such
-    /// route now. Then no node is told anything.
-    pub fn send_copies(&mut self, write: CopiesWrite, waiter: CopiesWaiter) -> bool {
-        let nodes: SmallVec<[NodeIndex; 8]> = write.targets.iter().map(|target| target.1).collect();
-        let route = if self.has_copies() { self.route_through(&nodes) } else { None };
-        let Some(mut route) = route else { return false };
+    /// Sends a write along a route through the nodes of its targets.
+    pub fn send_shards(&mut self, mut route: Route, write: ShardsWrite, waiter: ShardsWaiter) {
         for replica in &mut route.replicas {
-            let target = write.targets.iter().find(|target| target.1 == replica.node);
-            replica.shard = shard_index(target.map_or(0, |target| target.0));
+            replica.shard = shard_index(write.target_of(replica).shard);
         }
-        let head = route.replicas[0].node;
         for replica in &route.replicas[1..] {
             let claimed = &mut self.node_mut(replica.node).slots.claimed;
             *claimed.entry(write.segment).or_default() += 1;
         }
-        self.counters.copies_relayed += 1;
-        let body = write.body(usize::from(route.replicas[0].shard.0));
-        let (sent, data) = (Some(Box::new(route.clone())), write.data.clone());
-        let relayed = RelayedCopies { route, write, waiter };
-        self.send_along(head, body, sent, data, Waiter::Copies(Box::new(relayed)));
-        true
+        match route.content {
+            Content::Parts => {
+                self.counters.parities_relayed += route.replicas.len() as u64 - 1;
+            }
+            _ => self.counters.copies_relayed += 1,
+        }
+        let (mut checksums, mut data) = (Vec::new(), Vec::new());
+        for replica in &route.replicas[..route.parts()] {
+            let target = write.target_of(replica);
+            checksums.extend_from_slice(&target.checksums);
+            data.extend_from_slice(&target.data);
+        }
+        let head = &route.replicas[0];
+        let (node, body) = (head.node, write.body(usize::from(head.shard.0), checksums));
+        let sent = Some(Box::new(route.clone()));
+        let relayed = RelayedShards { route, write, waiter };
+        self.send_along(node, body, sent, data, Waiter::Shards(Box::new(relayed)));
     }
 
     /// The head answered a write that went along a route, or is lost.
-    pub fn copies_replied(&mut self, head: NodeIndex, relayed: RelayedCopies, result: CallResult) {
-        let RelayedCopies { route, write, waiter } = relayed;
+    pub fn shards_replied(&mut self, head: NodeIndex, relayed: RelayedShards, result: CallResult) {
+        let RelayedShards { route, write, waiter } = relayed;
         for replica in &route.replicas[1..] {
             self.end_claim(replica.node, write.segment);
         }
         let results = self.outcomes_of(head, &route, result);
         let mut by_target: Vec<Option<CallResult>> = Vec::with_capacity(write.targets.len());
-        for (_, node, session) in &write.targets {
-            let at = route.replicas.iter().position(|replica| replica.node == *node);
+        for target in &write.targets {
+            let at = route.replicas.iter().position(|replica| replica.node == target.node);
             let at = at.expect("the route was made of the targets");
-            let copy = (at, &route.replicas[at], *session);
-            let result = self.note_copy(copy, &write, &results[at]);
+            let shard = (at, &route.replicas[at], target.session);
+            let result = self.note_shard(shard, &write, &results[at]);
+            if result.is_none() {
+                match route.content {
+                    Content::Parts => self.counters.parities_sent_again += u64::from(at > 0),
+                    _ => self.counters.copies_sent_again += 1,
+                }
+            }
             by_target.push(result);
         }
         match waiter {
-            CopiesWaiter::Task(filler) => filler.fill(by_target),
-            CopiesWaiter::Rows { generation, batch } => {
-                self.rows_off_route(write.segment);
-                for ((shard, node, _), result) in write.targets.clone().into_iter().zip(by_target) {
-                    let waiter = Waiter::Row { generation, batch, segment: write.segment, shard };
+            ShardsWaiter::Task(filler) => filler.fill(by_target),
+            ShardsWaiter::Rows { generation, batch } => {
+                let segment = write.segment;
+                self.rows_off_route(segment);
+                for (target, result) in write.targets.iter().zip(by_target) {
+                    let (node, shard) = (target.node, target.shard);
                     match result {
                         None => {
-                            self.counters.copies_sent_again += 1;
-                            self.send(node, write.body(shard), write.data.clone(), waiter);
+                            let body = write.body(shard, target.checksums.clone());
+                            let waiter = Waiter::Row { generation, batch, segment, shard };
+                            self.send(node, body, target.data.clone(), waiter);
                         }
                         Some(result) => {
-                            let place = (write.segment, shard);
-                            self.row_replied(node, generation, batch, place, result);
+                            self.row_replied(node, generation, batch, (segment, shard), result);
                         }
                     }
                 }
@@ -145,34 +183,35 @@ impl VolumeCore {
     }
 
     /// The outcome on the node of this rank, in this session; `None` if the volume has to write to
-    /// the node itself. Then no late copy can reach the node any more.
-    fn note_copy(
+    /// the node itself. Then no late write can reach the node any more.
+    fn note_shard(
         &mut self,
         (rank, replica, session): (usize, &Replica, u64),
-        write: &CopiesWrite,
+        write: &ShardsWrite,
         result: &Result<(), NodeError>,
     ) -> Option<CallResult> {
         let node = replica.node;
-        let error = match result {
+        if let Err(error) = result {
+            self.note_fenced(node, error);
+            if !may_lack(error) {
+                return Some(Err(error.clone()));
+            }
+            self.renew_pass(replica);
+        }
+        let link = &self.node(node).link;
+        let same = link.connected && link.session == session;
+        match result {
+            // The head has counted itself, in the room that its answer tells.
+            Ok(()) if rank == 0 => Some(Ok(ReplyBody::Done)),
+            _ if !same => Some(Err(NodeError::Unreachable)),
+            Err(_) => None,
             Ok(()) => {
-                // The head has counted itself, in the room that its answer tells.
-                if write.first && rank > 0 {
+                if write.first {
                     let free = &mut self.node_mut(node).slots.free;
                     *free = free.saturating_sub(1);
                 }
-                return Some(Ok(ReplyBody::Done));
+                Some(Ok(ReplyBody::Done))
             }
-            Err(error) => error.clone(),
-        };
-        self.note_fenced(node, &error);
-        if !may_lack(&error) {
-            return Some(Err(error));
-        }
-        self.renew_pass(replica);
-        let same = self.node(node).link.connected && self.node(node).link.session == session;
-        match same {
-            true => None,
-            false => Some(Err(NodeError::Unreachable)),
         }
     }
 }
@@ -328,27 +367,6 @@ mod tests {
             script.core(|core| {
                 assert_eq!(core.segments.get(handle).map(Segment::missing), Some(0));
             });
-        }
-    }
-
-    /// With a code each node gets different bytes.
-    #[test]
-    fn rows_of_a_code_go_flat() {
-        let mut script = Script::serving(8);
-        script.core(|core| {
-            core.config.replicate = Strategy::Ring;
-            core.nodes.iter_mut().for_each(|node| node.relay.reach = Reach::Here);
-        });
-        for round in 0..2 {
-            script.write(16 * round, 16);
-            let sent = script.sent();
-            assert!(sent.iter().filter(|s| is_shard(s)).all(|s| s.request.route.is_none()));
-            for sent in &sent {
-                match sent.request.route {
-                    Some(_) => script.answer(sent, Ok(outcomes(sent, 0))),
-                    None => script.done(sent),
-                }
-            }
         }
     }
 }
