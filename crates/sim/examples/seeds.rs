@@ -41,7 +41,8 @@ fn main() {
     let threads = arguments.next().map_or(1, |count| count.parse().expect("a number"));
     let began = Instant::now();
     let (mut done, mut ops, mut events, mut failed) = (0u64, 0u64, 0u64, 0u64);
-    let (mut relays, mut parities, mut links) = ([0u64; 2], [0u64; 2], [0u64; 3]);
+    let (mut relays, mut carried, mut parities) = ([0u64; 2], [0u64; 2], [0u64; 2]);
+    let mut links = [0u64; 3];
     let mut virtual_ns = 0;
     let mut faults: BTreeMap<&'static str, u64> = BTreeMap::new();
     run_many(
@@ -53,6 +54,7 @@ fn main() {
             ops += outcome.ops;
             events += outcome.events;
             relays = [0, 1].map(|at| relays[at] + outcome.relays[at]);
+            carried = [0, 1].map(|at| carried[at] + outcome.carried[at]);
             parities = [0, 1].map(|at| parities[at] + outcome.parities[at]);
             links = [0, 1, 2].map(|at| links[at] + outcome.links[at]);
             virtual_ns += outcome.virtual_time.0 / 1_000_000_000;
@@ -76,11 +78,14 @@ fn main() {
     println!(
         "{done} seeds, {failed} failed, {ops} requests, {events} events, {:.1} seeds/s\n\
          {faults:?}\n{} records passed on, {} sent once more\n\
+         {} pieces of parity passed on, {} sent once more\n\
          {} pieces of parity made by nodes, {} made in their place\n\
          {} passed on inside, {} outwards, {} outside; {virtual_ns} s of virtual time",
         done as f64 / seconds,
         relays[0],
         relays[1],
+        carried[0],
+        carried[1],
         parities[0],
         parities[1],
         links[0],

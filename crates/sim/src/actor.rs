@@ -71,6 +71,10 @@ pub trait VolumeProcess: Backend {
     fn relays(&self) -> [u64; 2] {
         [0, 0]
     }
+    /// The parity that data nodes passed on, and the parity that the volume sent once more.
+    fn carried(&self) -> [u64; 2] {
+        [0, 0]
+    }
     /// The parity that nodes made, and the parity that the volume made in their place.
     fn parities(&self) -> [u64; 2] {
         [0, 0]

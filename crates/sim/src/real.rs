@@ -154,6 +154,11 @@ impl VolumeProcess for Volume {
         ]
     }
 
+    fn carried(&self) -> [u64; 2] {
+        let status = self.status();
+        [status.parities_relayed, status.parities_sent_again]
+    }
+
     fn parities(&self) -> [u64; 2] {
         let status = self.status();
         [status.parities_streamed, status.parities_coded_again]

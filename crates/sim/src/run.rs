@@ -54,6 +54,9 @@ pub struct Outcome {
     /// Records of journals that nodes passed on to each other, and records that a volume sent to a
     /// node itself because no other node had reached it.
     pub relays: [u64; 2],
+    /// Pieces of parity shards that data nodes passed on, and those that a volume sent to a node
+    /// itself because the data node had not reached it.
+    pub carried: [u64; 2],
     /// Pieces of parity shards that nodes made, and those that a volume made itself because a node
     /// did not get all contributions.
     pub parities: [u64; 2],

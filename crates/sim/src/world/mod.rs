@@ -188,7 +188,9 @@ pub struct World<'a, C: Cast> {
     /// Records that nodes passed on, and records that volumes sent once more, of volume processes
     /// that have died.
     relays: [u64; 2],
-    /// The same for parity: what nodes made, and what volumes made in their place.
+    /// The same for parity that data nodes passed on.
+    carried: [u64; 2],
+    /// The same for parity that nodes make: what nodes made, and what volumes made in their place.
     parities: [u64; 2],
     injected: BTreeMap<Fault, u64>,
     device_faults: BTreeMap<DeviceFault, u64>,
@@ -239,6 +241,7 @@ impl<'a, C: Cast> World<'a, C> {
             secrets: Secrets::new(&scenario),
             links: [0; 3],
             relays: [0, 0],
+            carried: [0, 0],
             parities: [0, 0],
             injected: BTreeMap::new(),
             device_faults: BTreeMap::new(),
@@ -437,6 +440,7 @@ impl<C: Cast> World<'_, C> {
             volumes_started: self.owners.len() as u32,
             faults: injected.chain(of_devices).chain(of_links).chain(of_conditions).collect(),
             relays: self.relays,
+            carried: self.carried,
             parities: self.parities,
             links: self.links,
             layers: self.layers.iter().map(|(name, value)| (name.0, name.1, *value)).collect(),

@@ -481,6 +481,8 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn count_layers(&mut self, host: &VolumeHost<C::Volume>) {
         let [relayed, again] = host.device.store().relays();
         self.relays = [self.relays[0] + relayed, self.relays[1] + again];
+        let [relayed, again] = host.device.store().carried();
+        self.carried = [self.carried[0] + relayed, self.carried[1] + again];
         let [streamed, coded] = host.device.store().parities();
         self.parities = [self.parities[0] + streamed, self.parities[1] + coded];
         for layer in host.device.layers() {
