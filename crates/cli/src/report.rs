@@ -183,14 +183,14 @@ fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
     ]
 }
 
-/// How nodes pass records on to each other, if they do.
+/// How nodes pass records, copies and parity on to each other, if they do.
 fn passed_on(volume: &VolumeReport) -> String {
     match volume.replicate.as_str() {
         "" | "flat" => String::new(),
         way => format!(
             ", {way} ({} writes passed on, {} sent once more)",
-            volume.appends_relayed + volume.copies_relayed,
-            volume.appends_sent_again + volume.copies_sent_again
+            volume.appends_relayed + volume.copies_relayed + volume.parities_relayed,
+            volume.appends_sent_again + volume.copies_sent_again + volume.parities_sent_again
         ),
     }
 }

@@ -319,6 +319,12 @@ const VOLUME_FIELDS: &[Metric] = &[
     ("copies_sent_again_total", "counter", "Copies sent to nodes that were not reached.", |v| {
         v.copies_sent_again
     }),
+    ("parities_relayed_total", "counter", "Pieces of parity that nodes passed on.", |v| {
+        v.parities_relayed
+    }),
+    ("parities_sent_again_total", "counter", "Parity sent to nodes that were not reached.", |v| {
+        v.parities_sent_again
+    }),
     ("parities_streamed_total", "counter", "Pieces of parity that nodes made.", |v| {
         v.parities_streamed
     }),

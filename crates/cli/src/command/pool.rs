@@ -133,9 +133,11 @@ fn print(pool: &Pool, json: bool, made: bool) -> anyhow::Result<()> {
         Strategy::Flat => String::new(),
         way => format!(", journals replicated by {way}"),
     };
-    let encode = match pool.encode {
-        Encode::Client => "",
-        Encode::Stream => ", parity made by nodes",
+    let copies = matches!(pool.profile, Profile::Copies { .. });
+    let encode = match (pool.encode, pool.replicate) {
+        (Encode::Client, Strategy::Primary) if !copies => ", parity passed on by data nodes",
+        (Encode::Client, _) => "",
+        (Encode::Stream, _) => ", parity made by nodes",
     };
     print_line!(
         "{} {dir}: {} nodes of {}, {} (up to {} of data, {} {} may be lost){way}{encode}",

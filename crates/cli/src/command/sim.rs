@@ -212,6 +212,8 @@ fn line(outcome: &Outcome) -> serde_json::Value {
         "faults": faults,
         "records_relayed": outcome.relays[0],
         "records_sent_again": outcome.relays[1],
+        "parities_relayed": outcome.carried[0],
+        "parities_sent_again": outcome.carried[1],
         "parities_streamed": outcome.parities[0],
         "parities_coded_again": outcome.parities[1],
         "trace_hash": format!("{:016x}", outcome.trace_hash),

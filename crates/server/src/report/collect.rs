@@ -263,6 +263,8 @@ fn volume_report(store: &VolumeStatus) -> VolumeReport {
         appends_sent_again: status.appends_sent_again,
         copies_relayed: status.copies_relayed,
         copies_sent_again: status.copies_sent_again,
+        parities_relayed: status.parities_relayed,
+        parities_sent_again: status.parities_sent_again,
         encode: status.encode.to_string(),
         parities_streamed: status.parities_streamed,
         parities_coded_again: status.parities_coded_again,

@@ -197,6 +197,12 @@ pub struct VolumeReport {
     /// Copies that the volume sent to a node itself, because no other node had reached it.
     #[serde(default)]
     pub copies_sent_again: u64,
+    /// Parity shards, or pieces of them, that data nodes passed on to the parity nodes.
+    #[serde(default)]
+    pub parities_relayed: u64,
+    /// Those that the volume sent to a node itself, because the data node had not reached it.
+    #[serde(default)]
+    pub parities_sent_again: u64,
     /// Who makes the parity of new segments: "client" or "stream".
     #[serde(default)]
     pub encode: String,
