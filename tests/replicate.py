@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Nodes pass the journal on to each other: ring, tree, primary copy. Nodes make the parity. Nodes
-are killed and stalled."""
+"""Nodes pass the journal on to each other: ring, tree, primary copy. Data nodes pass parity on. Nodes
+make the parity. Nodes are killed and stalled."""
 
 import pathlib
 import random
@@ -15,7 +15,7 @@ from world import COPIES_INSIDE, EVERY_CASE, MIB, check, fieldstone, wait_until
 
 SIZE = 48 * MIB
 WAYS = ("ring", "tree", "primary")
-# How often nodes fail under each way, and while nodes make the parity.
+# How often nodes fail under each way, and while nodes make the parity or pass it on.
 TURNS = 2
 
 
@@ -103,6 +103,66 @@ def inside(world, way, rng):
         server = pool.serve("v", options=options, name=f"serve-{way}-{cores}-again")
         ledger.verify(server.uri("v"))
         server.stop()
+
+
+def check_passed_on(pool, server, ledger):
+    """Data nodes pass parity on. `status` counts it."""
+    before = pool.volume_status("v")
+    load(ledger, server.uri("v"), 3)()
+    after = pool.volume_status("v")
+    relayed = after["parities_relayed"] - before["parities_relayed"]
+    again = after["parities_sent_again"] - before["parities_sent_again"]
+    check(relayed > 0, "no data node passed parity on")
+    check(after["copies_relayed"] == 0, "parity counts as copies")
+    check(after["parities_streamed"] == 0, "nodes made parity")
+    print(f"{relayed} pieces of parity passed on by data nodes, {again} sent once more")
+
+
+def carries(world, rng):
+    """Data nodes pass on the parity that the server made. Each node is killed once in the middle of
+    writes, so parity nodes are."""
+    pool = world.pool("768M", name="carry", options=["--replicate", "primary"])
+    shown = fieldstone("pool", "show", pool.path).stdout
+    check("parity passed on by data nodes" in shown, f"pool show: {shown}")
+    pool.create_volume("v", SIZE)
+    server = pool.serve("v", name="serve-carry")
+    ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
+    load(ledger, server.uri("v"), 1)()
+    check_passed_on(pool, server, ledger)
+    if world.case.nodes == "processes":
+        for killed in range(world.case.node_count):
+            finish = load(ledger, server.uri("v"), 2)
+            time.sleep(rng.uniform(0.3, 1.0))
+            pool.kill_nodes([killed])
+            finish()
+            ledger.verify(server.uri("v"))
+            pool.start_missing_nodes()
+            pool.wait_until_whole("v")
+        status = pool.volume_status("v")
+        print(
+            f"every node killed once: {status['parities_relayed']} pieces of parity passed on, "
+            f"{status['parities_sent_again']} sent once more"
+        )
+    before = pool.volume_status("v")["parities_relayed"]
+
+    def again():
+        load(ledger, server.uri("v"), 1)()
+        return pool.volume_status("v")["parities_relayed"] > before
+
+    wait_until("data nodes pass parity on again", again, seconds=90)
+    # Every shard of parity is that of its data, and any two nodes may be lost.
+    fieldstone("scrub", pool.path)
+    status = pool.volume_status("v")
+    check(status["shards_damaged"] == 0, f"{status['shards_damaged']} shards damaged")
+    server.kill()
+    server = pool.serve("v", name="serve-carry-again")
+    ledger.verify(server.uri("v"))
+    if world.case.nodes == "processes":
+        # Reads without two nodes decode with the parity that data nodes passed on.
+        pool.kill_nodes(rng.sample(range(world.case.node_count), 2))
+        ledger.verify(server.uri("v"))
+    server.stop()
+    pool.stop_nodes()
 
 
 def check_parity(pool, server, ledger):
@@ -205,6 +265,7 @@ def exhausted(world, rng):
 def scenario(world):
     rng = random.Random(7)
     if world.case.code == "rs:4+2":
+        carries(world, rng)
         streams(world, rng)
         exhausted(world, rng)
     for way in WAYS:
