@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Nodes pass the journal on to each other: ring, tree, primary copy. Data nodes pass parity on. Nodes
-make the parity. Nodes are killed and stalled."""
+"""Nodes pass the journal on to each other: ring, tree, primary copy. Data nodes pass parity on.
+Nodes make the parity. Nodes are killed and stalled."""
 
 import pathlib
 import random
