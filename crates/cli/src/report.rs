@@ -185,14 +185,19 @@ fn space_rows(volume: &VolumeReport) -> [(&'static str, String); 5] {
 
 /// How nodes pass records, copies and parity on to each other, if they do.
 fn passed_on(volume: &VolumeReport) -> String {
-    match volume.replicate.as_str() {
-        "" | "flat" => String::new(),
-        way => format!(
-            ", {way} ({} writes passed on, {} sent once more)",
-            volume.appends_relayed + volume.copies_relayed + volume.parities_relayed,
-            volume.appends_sent_again + volume.copies_sent_again + volume.parities_sent_again
-        ),
-    }
+    let way = match volume.replicate.as_str() {
+        "" | "flat" => return String::new(),
+        way => way,
+    };
+    let parity = match (volume.parities_relayed, volume.parities_sent_again) {
+        (0, 0) => String::new(),
+        (passed, again) => format!("; {passed} pieces of parity passed on, {again} sent once more"),
+    };
+    format!(
+        ", {way} ({} writes passed on, {} sent once more{parity})",
+        volume.appends_relayed + volume.copies_relayed,
+        volume.appends_sent_again + volume.copies_sent_again
+    )
 }
 
 /// A line about the memory for parity in the server's process, once it was used up.

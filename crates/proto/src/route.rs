@@ -188,8 +188,8 @@ pub enum Content {
     /// what it gets from all data nodes.
     Column(Column),
     /// Each replica writes a part of its own. The payload has these parts one behind the other, by
-    /// rank, all of the same length. So have the checksums. Only the head gets such a request. Each
-    /// other replica gets its part, and a route whose content is [`Content::Same`].
+    /// rank, all of the same length. The checksums are in the same order. Only the head gets such a
+    /// request. Each other replica gets its part, and a route whose content is [`Content::Same`].
     Parts,
 }
 

@@ -3,8 +3,8 @@
 //! With `encode: Client` the world makes the parity. If the volume replicates as *primary*, it
 //! sends the parity of rows and of complete shards to data nodes, and these pass it on to the
 //! parity nodes, all at the same time. A data node answers when its own shard is in its file and
-//! every one of its parity nodes has answered. The volume still sends all k + m shards, but to the
-//! k data nodes only.
+//! each of its parity nodes has answered or is given up. The volume still sends all k + m shards,
+//! but to the k data nodes only.
 //!
 //! - *Groups.* In the paper's figure one data node serves all parity nodes. Here data shard j
 //!   passes on the parity shards k + j, k + j + k and so on. So with k = 1 one data node serves
@@ -18,7 +18,9 @@
 //!   world has made this. A data shard without parity to pass on goes at once.
 //! - *What is carried.* Rows of large writes (`rows`), and complete shards of segments of data
 //!   (`seal`). The rest of a segment with rows, checkpoints, rebuilds and openings are not.
-//! - *Failures* are those of [`relay_shards`](crate::relay_shards).
+//! - *Failures* are those of [`relay_shards`](crate::relay_shards). A data node whose connection
+//!   ends with a group gets none for a while, longer after each time: a process of an older release
+//!   does not know these messages, and closes the connection.
 
 use fieldstone_proto::route::REPLICAS_MAX;
 use fieldstone_proto::{Content, Encode, NodeIndex, PAYLOAD_BYTES_MAX, Route, Strategy};
@@ -70,7 +72,7 @@ impl VolumeCore {
         let (head, others) = nodes.split_first()?;
         let here = |node: &NodeIndex| self.node(*node).relay.reach == Reach::Here;
         // A node of another process reaches no node of this one.
-        if !here(head) && others.iter().any(here) {
+        if !self.may_get_parts(*head) || (!here(head) && others.iter().any(here)) {
             return None;
         }
         if !self.are_admitted(others) {

@@ -47,7 +47,7 @@ pub struct Counters {
     pub copies_relayed: u64,
     /// Copies that the volume sent to a node itself because the route had not reached the node.
     pub copies_sent_again: u64,
-    /// Parity shards, or pieces of them, that went along a route from a data node.
+    /// Parity shards, or pieces of them, that data nodes passed on to the parity nodes.
     pub parities_relayed: u64,
     /// Those that the volume sent to a node itself because the route had not reached the node.
     pub parities_sent_again: u64,

@@ -78,6 +78,11 @@ pub struct NodeRelay {
     parity_rests_until: Nanos,
     /// How long this lasts the next time.
     parity_rest: Nanos,
+    /// The node gets no payload in parts before this time: its connection ended with the last one.
+    /// A process of an older release does not know such payloads.
+    parts_rest_until: Nanos,
+    /// How long this lasts the next time.
+    parts_rest: Nanos,
 }
 
 impl NodeRelay {
@@ -310,6 +315,24 @@ impl VolumeCore {
     /// The node has not denied too many pieces in a row to get others now.
     pub fn may_add_up(&self, node: NodeIndex) -> bool {
         self.node(node).relay.parity_rests_until <= self.now
+    }
+
+    /// The head of a route answered a payload in parts, or was lost with it.
+    pub fn note_parts(&mut self, head: NodeIndex, result: &CallResult) {
+        let now = self.now;
+        let relay = &mut self.node_mut(head).relay;
+        match result {
+            Ok(_) => relay.parts_rest = Nanos(0),
+            Err(NodeError::Unreachable) => {
+                relay.parts_rest_until = now.plus(next_rest(&mut relay.parts_rest));
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The node was not lost with payloads in parts too lately to get one now.
+    pub fn may_get_parts(&self, node: NodeIndex) -> bool {
+        self.node(node).relay.parts_rest_until <= self.now
     }
 
     /// A node may lack a write that went along a route. From now on the node takes no late copy of

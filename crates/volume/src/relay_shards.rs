@@ -120,11 +120,8 @@ impl VolumeCore {
             let claimed = &mut self.node_mut(replica.node).slots.claimed;
             *claimed.entry(write.segment).or_default() += 1;
         }
-        match route.content {
-            Content::Parts => {
-                self.counters.parities_relayed += route.replicas.len() as u64 - 1;
-            }
-            _ => self.counters.copies_relayed += 1,
+        if route.content != Content::Parts {
+            self.counters.copies_relayed += 1;
         }
         let (mut checksums, mut data) = (Vec::new(), Vec::new());
         for replica in &route.replicas[..route.parts()] {
@@ -145,6 +142,9 @@ impl VolumeCore {
         for replica in &route.replicas[1..] {
             self.end_claim(replica.node, write.segment);
         }
+        if route.content == Content::Parts {
+            self.note_parts(head, &result);
+        }
         let results = self.outcomes_of(head, &route, result);
         let mut by_target: Vec<Option<CallResult>> = Vec::with_capacity(write.targets.len());
         for target in &write.targets {
@@ -152,11 +152,13 @@ impl VolumeCore {
             let at = at.expect("the route was made of the targets");
             let shard = (at, &route.replicas[at], target.session);
             let result = self.note_shard(shard, &write, &results[at]);
-            if result.is_none() {
-                match route.content {
-                    Content::Parts => self.counters.parities_sent_again += u64::from(at > 0),
-                    _ => self.counters.copies_sent_again += 1,
+            match (&route.content, &result) {
+                (Content::Parts, None) => self.counters.parities_sent_again += u64::from(at > 0),
+                (Content::Parts, Some(_)) => {
+                    self.counters.parities_relayed += u64::from(at > 0 && results[at].is_ok());
                 }
+                (_, None) => self.counters.copies_sent_again += 1,
+                (_, Some(_)) => {}
             }
             by_target.push(result);
         }
@@ -193,18 +195,19 @@ impl VolumeCore {
         let node = replica.node;
         if let Err(error) = result {
             self.note_fenced(node, error);
-            if !may_lack(error) {
-                return Some(Err(error.clone()));
+            if may_lack(error) {
+                self.renew_pass(replica);
             }
-            self.renew_pass(replica);
         }
         let link = &self.node(node).link;
         let same = link.connected && link.session == session;
         match result {
             // The head has counted itself, in the room that its answer tells.
             Ok(()) if rank == 0 => Some(Ok(ReplyBody::Done)),
+            // An outcome of an earlier connection says nothing about the node that is there now.
             _ if !same => Some(Err(NodeError::Unreachable)),
-            Err(_) => None,
+            Err(error) if may_lack(error) => None,
+            Err(error) => Some(Err(error.clone())),
             Ok(()) => {
                 if write.first {
                     let free = &mut self.node_mut(node).slots.free;

@@ -139,8 +139,9 @@ pub async fn store(ctx: &Ctx, handle: SegmentIndex, shards: &[Shard], meta: Seal
     false
 }
 
-/// Shards on a route: their places among the targets, and the results to come.
-type OnRoute = (Vec<usize>, Awaited<Vec<Option<CallResult>>>);
+/// Shards on a route: their places among the targets, each with the connection to its node, and the
+/// results to come.
+type OnRoute = (Vec<(usize, u64)>, Awaited<Vec<Option<CallResult>>>);
 
 /// Writes complete shards to their nodes. The nodes pass copies and parity on to each other if they
 /// can.
@@ -167,16 +168,23 @@ pub async fn write_shards(
     };
     let on_routes = ctx.with(|core| {
         let on_routes = core.send_along_routes(segment, targets, shards, meta);
-        let others =
-            (0..targets.len()).filter(|at| on_routes.iter().all(|(on, _)| !on.contains(at)));
-        calls.extend(others.map(|at| call(core, at)));
+        let is_on_route = |at: &usize| {
+            on_routes.iter().any(|(places, _)| places.iter().any(|(place, _)| place == at))
+        };
+        calls.extend((0..targets.len()).filter(|at| !is_on_route(at)).map(|at| call(core, at)));
         on_routes
     });
     for (places, awaited) in on_routes {
-        for (at, result) in places.into_iter().zip(awaited.await) {
-            match result {
-                None => calls.push(ctx.with(|core| call(core, at))),
-                result => results[at] = result,
+        for ((at, session), result) in places.into_iter().zip(awaited.await) {
+            // The node of an earlier route may be lost by now. Over a new connection the shard
+            // would take a slot that the volume does not count.
+            let again = ctx.with(|core| {
+                let same = core.node(targets[at].1).link.session == session;
+                (same && result.is_none()).then(|| call(core, at))
+            });
+            match again {
+                Some(again) => calls.push(again),
+                None => results[at] = result,
             }
         }
     }
@@ -249,6 +257,8 @@ impl VolumeCore {
             };
             if let Some(route) = route {
                 let (filler, awaited) = oneshot();
+                let sessions = write.targets.iter().map(|target| target.session);
+                let places = places.into_iter().zip(sessions).collect();
                 self.send_shards(route, write, ShardsWaiter::Task(filler));
                 on_routes.push((places, awaited));
             }

@@ -42,10 +42,11 @@ pub struct Create {
     /// free space]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     node_size: Option<u64>,
-    /// How the records of a volume's journal reach its nodes. flat: the server sends each record to
-    /// each node. ring, tree, primary: it sends each record once, and the nodes pass it on: each to
-    /// the next one, each to two others, or the first one to all others. Older releases cannot open
-    /// a pool that is not flat.
+    /// How the records of a volume's journal, and copies, reach their nodes. flat: the server sends
+    /// each record to each node. ring, tree, primary: it sends each record once, and the nodes pass
+    /// it on: each to the next one, each to two others, or the first one to all others. With
+    /// primary, data nodes also pass on the parity that the server makes. Older releases cannot
+    /// open a pool that is not flat.
     #[arg(long, value_name = "WAY", default_value = "flat")]
     replicate: Strategy,
     /// Who makes the parity of new segments. client: the server, which sends it to the nodes.

@@ -21,7 +21,7 @@ pub(crate) fn payload_len(payload: &[Bytes]) -> usize {
     payload.iter().map(Bytes::len).sum()
 }
 
-/// Checks a request on its own. Its payload has `parts` parts; every bound of a write is one of a
+/// Checks a request on its own. Its payload has `parts` parts. The bounds of a write apply to each
 /// part.
 pub(super) fn check(
     body: &RequestBody,

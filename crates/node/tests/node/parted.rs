@@ -84,7 +84,7 @@ fn read(world: &mut World, shard: u8) -> Result<ReplyBody, NodeError> {
     world.call(WRITER, cap(VOLUME, Epoch(1)), body, &Bytes::new())
 }
 
-/// However the payload was put together.
+/// The pieces of the payload need not be the parts.
 #[test]
 fn the_data_node_writes_its_part_and_passes_each_other_part_on() {
     let ends = [
@@ -164,7 +164,7 @@ fn a_parity_node_that_is_not_reached_is_named() {
     assert_eq!(world.take(tag), outcomes([(0, Ok(())), (9, Ok(())), (8, lost(8))]));
 }
 
-/// What the node does not pass on, it says, and its own write is its own part also then.
+/// The node names what it did not pass on. It writes its own part.
 #[test]
 fn without_room_among_the_waits_the_node_still_writes_its_part() {
     let mut world = world();

@@ -69,8 +69,8 @@ pub struct Rows {
     written: Vec<bool>,
     /// No write of rows went wrong: more rows may follow.
     intact: bool,
-    /// What may be overtaken by the write that seals a shard: records while the world makes their
-    /// parity, and writes of rows or of their parity that are on a route.
+    /// Number of things that the write which seals a shard may overtake: records while the world
+    /// makes their parity, and writes of rows or of their parity that are on a route.
     in_coding: u32,
 }
 
