@@ -1,5 +1,7 @@
 //! Groups step by step: the test answers for the nodes.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -300,9 +302,12 @@ fn parity_on_a_node_that_was_lost_since_does_not_count() {
     answer(&mut script, &second, &[]);
     script.reconnect(lost);
     script.sent();
+    let free = |script: &mut Script| script.core(|core| core.node(lost).slots.free);
+    let free_before = free(&mut script);
     answer(&mut script, &first, &[]);
     script.sent();
     assert!(script.completions.is_empty());
+    assert_eq!(free(&mut script), free_before, "it has told its room since");
     script.core(|core| assert!(core.log.journal_move.has_to_move()));
     assert_at_rest(&mut script, 2, 0);
 }
@@ -384,15 +389,24 @@ fn each_shard_of_a_larger_group_gets_its_own_bytes() {
     assert_at_rest(&mut script, 2, 2);
 }
 
-/// A node is lost while the world makes the parity. The others of its group get their rows.
+/// A node is lost while the world makes the parity, and may have joined again. The others of its
+/// group get their rows.
 #[test]
 fn rows_go_to_no_node_that_was_lost_while_their_parity_was_made() {
-    for (shard, wanted) in [(5, [vec![1], vec![0, 4]]), (1, [vec![0, 4], vec![5]])] {
+    for (shard, is_back, wanted) in [
+        (5, false, [vec![1], vec![0, 4]]),
+        (5, true, [vec![1], vec![0, 4]]),
+        (1, false, [vec![0, 4], vec![5]]),
+        (1, true, [vec![0, 4], vec![5]]),
+    ] {
         let mut script = script(Strategy::Primary);
         let at_once = write_rows(&mut script);
         at_once.iter().for_each(|sent| answer(&mut script, sent, &[]));
         let keepers = keepers(&mut script);
-        script.reconnect(keepers[shard]);
+        match is_back {
+            true => script.core(|core| core.node_mut(keepers[shard]).link.session += 1),
+            false => script.reconnect(keepers[shard]),
+        }
         script.sent();
         script.do_jobs();
         let sent: Vec<Sent> = script.sent().into_iter().filter(is_shard).collect();
@@ -597,6 +611,29 @@ fn missing_shards_without_the_rest_of_their_group_go_from_the_volume() {
     assert_eq!(found, [vec![0], vec![1, 5]]);
     sent.iter().for_each(|sent| answer(&mut script, sent, &[]));
     script.sent();
+}
+
+/// Its next join reports its shards, and may have deleted this one.
+#[test]
+fn a_complete_shard_on_a_node_that_was_lost_since_does_not_count() {
+    let mut script = script(Strategy::Primary);
+    let targets = [(1, NodeIndex(4)), (5, NodeIndex(5))];
+    let data = Bytes::from(vec![5; BLOCK_BYTES]);
+    let shards = vec![Shard { checksums: crc32c_blocks(&data), data }; 6];
+    let results = Rc::new(RefCell::new(Vec::new()));
+    let written = Rc::clone(&results);
+    script.start(move |ctx| async move {
+        let (segment, meta) = (fieldstone_proto::SegmentId(9), SealMeta::default());
+        let all = crate::seal::write_shards(&ctx, segment, &targets, &shards, meta).await;
+        *written.borrow_mut() = all;
+    });
+    let sent = script.sent_one();
+    assert_eq!(all_shards(std::slice::from_ref(&sent)), [[1, 5]]);
+    script.reconnect(NodeIndex(5));
+    script.sent();
+    answer(&mut script, &sent, &[]);
+    script.sent();
+    assert_eq!(*results.borrow(), [Ok(ReplyBody::Done), Err(NodeError::Unreachable)]);
 }
 
 #[test]
