@@ -119,8 +119,8 @@ def check_passed_on(pool, server, ledger):
 
 
 def carries(world, rng):
-    """Data nodes pass on the parity that the server made. Half of the nodes are killed one after the
-    other in the middle of writes; each is a parity node of some segments."""
+    """Data nodes pass on the parity that the server made. Half of the nodes are killed, one after
+    the other, in the middle of writes; each is a parity node of some segments."""
     pool = world.pool("768M", name="carry", options=["--replicate", "primary"])
     shown = fieldstone("pool", "show", pool.path).stdout
     check("parity passed on by data nodes" in shown, f"pool show: {shown}")
