@@ -78,7 +78,7 @@ def checksums(cluster, image, options):
     server = cluster.serve(image)
     through_us = ["--ioengine=nbd", f"--uri={server.uri(image.split('/')[1])}"]
     fio(cluster, *through_us, *write)
-    # librbd asks the server for the lock; without a write it needs none.
+    # librbd reads without the lock, which the server keeps.
     fio(cluster, *through_librbd(image), *verify)
     # Other bytes at the same places, now by librbd, while the server has the image open.
     again = ["--verify=md5", "--bs=8k"]

@@ -407,7 +407,8 @@ impl Node {
 enum Part {
     /// All of it.
     Same,
-    /// Other bytes, with the checksums of their blocks: a product of it, or the child's part of it.
+    /// Other bytes, with the checksums of their blocks: a product of the payload, or the child's
+    /// part of it.
     Other(Vec<u32>, Vec<Bytes>),
     /// Nothing: there is no memory for the product.
     Nothing,

@@ -69,8 +69,8 @@ pub struct Rows {
     written: Vec<bool>,
     /// No write of rows went wrong: more rows may follow.
     intact: bool,
-    /// Number of things that the write which seals a shard may overtake: records while the world
-    /// makes their parity, and writes of rows or of their parity that are on a route.
+    /// Number of records and writes that the write which seals a shard may overtake: records while
+    /// the world makes their parity, and writes of rows or of parity that are on a route.
     in_coding: u32,
 }
 
