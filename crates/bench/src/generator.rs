@@ -39,7 +39,7 @@ use crate::rbd::{librbd, objects, open};
 use crate::usage::Usage;
 
 /// The longest wait for an answer.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+pub const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// Who takes the answers of a load, and submits the next requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,8 @@
 //!
 //! A submitter holds the lock for a short time: it checks the bounds, gives the request an id and
 //! puts it into the queue. The first submitter after the core has taken the requests wakes the
-//! core. Later submitters need not wake it again. So many requests cost one message.
+//! core. Later submitters need not wake it again. So many requests cost one message. A thread
+//! releases the lock before it wakes another one: that one would only wait for the lock.
 //!
 //! A request takes up room until just before its receiver gets the answer. So a callback finds room
 //! for the next request, and no more requests are under way than the bounds allow. A read into the
@@ -19,7 +20,7 @@ use fieldstone_block::{
     Stamps,
 };
 use fieldstone_host::{
-    DeviceId, FrontendId, FrontendMailer, Handle, NoFrontend, Submitter, WakeError,
+    DeviceId, FrontendId, FrontendMailer, Handle, NoFrontend, Submitter, WakeError, WakeUp,
 };
 use slab::Slab;
 use smallvec::SmallVec;
@@ -356,27 +357,41 @@ impl Shared {
     }
 
     fn submit(&self, request: Request, entry: Entry) -> Result<(), Error> {
-        self.put(&mut self.lock(), request, entry)
+        let mut state = self.lock();
+        let put = self.put(&mut state, request, entry);
+        drop(state);
+        put.map(drop)
     }
 
     fn submit_batch(&self, batch: &mut Vec<(Operation, OnComplete)>) -> Result<(), Error> {
-        // The core takes the requests only after this thread has released the lock.
         let mut state = self.lock();
         let mut accepted = 0;
+        // Only the first request wakes the core: after this thread has released the lock.
+        let mut wake_up = None;
         let result = batch.iter().try_for_each(|(operation, on_complete)| {
             let held_bytes = operation.held_bytes();
             let (request, read_into) = operation.clone().request()?;
             let on_complete = on_complete.clone();
-            self.put(&mut state, request, Entry { on_complete, held_bytes, read_into })?;
+            let put =
+                self.put(&mut state, request, Entry { on_complete, held_bytes, read_into })?;
+            wake_up = wake_up.take().or(put);
             accepted += 1;
             Ok(())
         });
         drop(state);
+        drop(wake_up);
         batch.drain(..accepted);
         result
     }
 
-    fn put(&self, state: &mut State, mut request: Request, entry: Entry) -> Result<(), Error> {
+    /// Puts a request into the queue. The caller drops the [`WakeUp`] after it has released the
+    /// lock: the core takes the lock as soon as it is awake.
+    fn put(
+        &self,
+        state: &mut State,
+        mut request: Request,
+        entry: Entry,
+    ) -> Result<Option<WakeUp<'_>>, Error> {
         let held_bytes = entry.held_bytes;
         if self.read_only && request.op.changes_data() {
             return Err(BlockError::ReadOnly.into());
@@ -385,12 +400,13 @@ impl Shared {
             return Err(Error::Closed);
         }
         self.room(state, held_bytes).ok_or(Error::Full)??;
+        let mut wake_up = None;
         if !state.woken {
-            // The core takes the requests only after this thread has released the lock.
-            self.mailer.wake(self.submitter.place).map_err(|error| match error {
+            let first = self.mailer.wake(self.submitter.place).map_err(|error| match error {
                 WakeError::Full => Error::Full,
                 WakeError::Gone => Error::Closed,
             })?;
+            wake_up = Some(first);
             state.woken = true;
         }
         if !entry.on_complete.to.reserve() {
@@ -400,7 +416,7 @@ impl Shared {
         state.held_bytes += held_bytes;
         state.undelivered += 1;
         state.pending.push(request);
-        Ok(())
+        Ok(wake_up)
     }
 
     /// Waits until `is_so` returns a result. Returns [`Error::Full`] after the deadline.
@@ -434,8 +450,11 @@ impl Shared {
         }
     }
 
-    fn notify(&self, state: &State) {
-        if state.waiting > 0 {
+    /// Releases the lock, and then wakes the threads that wait for it.
+    fn release(&self, state: MutexGuard<'_, State>) {
+        let any_waits = state.waiting > 0;
+        drop(state);
+        if any_waits {
             self.changed.notify_all();
         }
     }
@@ -464,8 +483,7 @@ impl Shared {
             state.held_bytes -= entry.held_bytes;
             answered.push((entry, completion.result.map_err(Error::from)));
         }
-        self.notify(&state);
-        drop(state);
+        self.release(state);
         self.deliver(answered);
     }
 
@@ -505,7 +523,7 @@ impl Shared {
     fn delivered(&self, count: usize) {
         let mut state = self.lock();
         state.undelivered -= count;
-        self.notify(&state);
+        self.release(state);
     }
 
     /// The core drops the queue: answers the requests under way with [`Error::Closed`].
@@ -515,8 +533,7 @@ impl Shared {
         let pending = std::mem::take(&mut state.pending);
         state.held_bytes = 0;
         let entries = std::mem::take(&mut state.entries);
-        self.notify(&state);
-        drop(state);
+        self.release(state);
         // Memory of the caller may have code of its own that runs when it is dropped.
         drop(pending);
         self.deliver(entries.into_iter().map(|(_, entry)| (entry, Err(Error::Closed))));

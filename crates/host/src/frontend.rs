@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use fieldstone_block::{Completion, Info, Nanos, Request};
 use fieldstone_buf::Budget;
-use fieldstone_uring::{Event, Reactor, SendError, Sender, Socket, Token};
+use fieldstone_uring::{Event, Reactor, SendError, Sender, Socket, Token, WakeUp};
 
 use crate::connection_table::Bounds;
 use crate::handle::Handle;
@@ -292,13 +292,15 @@ pub enum WakeError {
 }
 
 impl FrontendMailer {
-    /// Makes the core call [`Frontend::wake`] with `index`. Allocates no memory.
+    /// Makes the core call [`Frontend::wake`] with `index`. If the core sleeps, it wakes up when
+    /// the returned [`WakeUp`] is dropped: after the caller has released what the core needs.
+    /// Allocates no memory.
     ///
     /// # Errors
     /// The core does not take the message.
-    pub fn wake(&self, index: u32) -> Result<(), WakeError> {
+    pub fn wake(&self, index: u32) -> Result<WakeUp<'_>, WakeError> {
         let frontend = self.frontend;
-        self.sender.send(Message::WakeFrontend { frontend, index }).map_err(|error| match error {
+        self.sender.put(Message::WakeFrontend { frontend, index }).map_err(|error| match error {
             SendError::Full(_) => WakeError::Full,
             SendError::Closed(_) => WakeError::Gone,
         })

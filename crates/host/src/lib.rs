@@ -79,6 +79,7 @@ pub use control::{CoreSnapshot, DeviceSnapshot, FrontendSnapshot};
 pub use device::{DeviceSpec, DeviceStats, LayerStatus};
 pub use fieldstone_node::ParityMemoryUse;
 pub use fieldstone_node::limits::PARITY_MEMORY_BYTES;
+pub use fieldstone_uring::WakeUp;
 pub use folder::{
     Attempt, FOLDERS_TIMEOUT, FolderError, NodeFolder, NodeRegistry, Opening, OpeningState,
     free_bytes,

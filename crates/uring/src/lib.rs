@@ -46,7 +46,7 @@ pub use event::{Event, Payload, Token};
 pub use file::{Caching, Creation, File, FileOptions, open_regular, sync_directory};
 pub use listener::{ListenError, Listener};
 pub use lock::{Holder, Life, LockError, LockFile};
-pub use mailbox::{Mailbox, SendError, Sender};
+pub use mailbox::{Mailbox, SendError, Sender, WakeUp};
 pub use op::Want;
 pub use reactor::{Counters, Inlined, QUIET_MAX, Reactor, ReactorOptions, Space, Unsure};
 pub use ring::TaskRun;

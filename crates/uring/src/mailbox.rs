@@ -166,22 +166,39 @@ impl<T> Sender<T> {
     /// # Errors
     /// The mailbox is full or closed. The error returns the message.
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
-        let was_empty = {
-            let mut queue = self.shared.lock();
-            if queue.closed {
-                return Err(SendError::Closed(message));
-            }
-            if queue.messages.len() >= self.shared.capacity {
-                return Err(SendError::Full(message));
-            }
-            let was_empty = queue.messages.is_empty();
-            queue.messages.push(message);
-            was_empty
-        };
-        if was_empty {
-            self.shared.bell.ring();
+        self.put(message).map(drop)
+    }
+
+    /// As [`Sender::send`], but wakes the receiver only when the returned [`WakeUp`] is dropped. So
+    /// a sender that holds a lock which the receiver needs first releases the lock.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    pub fn put(&self, message: T) -> Result<WakeUp<'_>, SendError<T>> {
+        let mut queue = self.shared.lock();
+        if queue.closed {
+            return Err(SendError::Closed(message));
         }
-        Ok(())
+        if queue.messages.len() >= self.shared.capacity {
+            return Err(SendError::Full(message));
+        }
+        let was_empty = queue.messages.is_empty();
+        queue.messages.push(message);
+        Ok(WakeUp(was_empty.then_some(&*self.shared.bell)))
+    }
+}
+
+/// Wakes the receiver of a message when it is dropped, if the receiver has to be woken. Until then
+/// no later message wakes the receiver either.
+#[derive(Debug)]
+#[must_use = "dropping it wakes the receiver"]
+pub struct WakeUp<'a>(Option<&'a Bell>);
+
+impl Drop for WakeUp<'_> {
+    fn drop(&mut self) {
+        if let Some(bell) = self.0 {
+            bell.ring();
+        }
     }
 }
 
@@ -248,6 +265,19 @@ mod tests {
         assert_eq!(got, [99, 0, 1, 2]);
         drop(mailbox);
         assert_eq!(sender.send(4), Err(SendError::Closed(4)));
+    }
+
+    #[test]
+    fn the_receiver_is_woken_when_the_sender_says_so() {
+        let (sender, mailbox, bell) = mailbox(9);
+        assert!(bell.try_sleep());
+        let wake_up = sender.put(1).expect("room");
+        sender.send(2).expect("room");
+        assert_eq!(eventfd_count(&bell), 0, "the first sender wakes the receiver");
+        drop(wake_up);
+        assert_eq!(eventfd_count(&bell), 1);
+        assert!(bell.answer());
+        assert_eq!(mailbox.drain(&mut Vec::new()), 2);
     }
 
     #[test]

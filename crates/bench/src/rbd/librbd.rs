@@ -8,7 +8,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -16,12 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::librados::{Handle, LIBRBD, Librados, check, function};
 use crate::course::Course;
 use crate::fio::{Load, Measured};
-use crate::generator::random_bytes;
+use crate::generator::{ANSWER_MAX, random_bytes};
 use crate::library::Library;
 use crate::usage::Usage;
-
-/// The longest wait for an answer.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A load on an image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -218,7 +218,7 @@ fn sockets_and_wakeups_reach_the_front_end_that_they_are_for() {
     handle.listen(listener, Destination::Frontend(probe));
     check_greeting(&path);
     for index in [40, 2] {
-        handle.frontend_mailer(probe, device).wake(index).expect("it runs");
+        drop(handle.frontend_mailer(probe, device).wake(index).expect("it runs"));
     }
     let mut cores = handle.snapshot(false);
     let core = cores.pop().expect("one");
