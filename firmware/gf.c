@@ -3,11 +3,11 @@
 #include "layout.h"
 #include "xpulp.h"
 
-#if !defined(GF_TABLE) && !defined(GF_SCHEDULED) && !defined(GF_PAIRS)
-#error "define GF_TABLE, GF_SCHEDULED or GF_PAIRS"
+#if !defined(GF_TABLE) && !defined(GF_SCHEDULED) && !defined(GF_PAIRS) && !defined(GF_PLANES)
+#error "define GF_TABLE, GF_SCHEDULED, GF_PAIRS or GF_PLANES"
 #endif
 
-#if defined(GF_TABLE) || defined(GF_SCHEDULED)
+#if !defined(GF_PAIRS)
 
 static const uint8_t *row(const uint8_t *tables, uint8_t coefficient)
 {
@@ -20,6 +20,10 @@ static void encode_one(const uint8_t *products, const uint8_t *data, uint32_t le
     for (uint32_t i = 0; i < len; i++)
         out[i] = products[data[i]];
 }
+
+#endif
+
+#if defined(GF_TABLE) || defined(GF_SCHEDULED)
 
 #if defined(__riscv)
 
@@ -122,7 +126,7 @@ void gf_encode(const uint8_t *tables, const uint8_t *coefficients, uint32_t pari
         encode_one(row(tables, coefficients[p * MAX_DATA_NODES]), data, len, out[p]);
 }
 
-#else /* GF_PAIRS */
+#elif defined(GF_PAIRS)
 
 /* Four bytes of data give four bytes of each parity; what is after `len` is not used. */
 #if defined(__riscv)
@@ -211,6 +215,49 @@ void gf_encode(const uint8_t *table, const uint8_t *coefficients, uint32_t parit
             out[p][2 * i + 1] = table[8 * pair + 2 * p + 1];
         }
     }
+}
+
+#else /* GF_PLANES */
+
+#include "planes.h"
+
+enum { PLANES = 8, BLOCK_BYTES = PLANES * 4 };
+
+/* Any coefficient: product plane i has data plane b if the coefficient times 2^b has bit i. */
+static void encode_blocks(uint8_t coefficient, const uint32_t *x, uint32_t blocks, uint32_t *y)
+{
+    for (; blocks != 0; blocks--, x += PLANES, y += PLANES) {
+        uint32_t c = coefficient;
+        for (uint32_t i = 0; i < PLANES; i++)
+            y[i] = 0;
+        for (uint32_t b = 0; b < PLANES; b++) {
+            for (uint32_t i = 0; i < PLANES; i++)
+                if (c >> i & 1)
+                    y[i] ^= x[b];
+            c = (c << 1 ^ (c >> 7) * 0x11d) & 0xff;
+        }
+    }
+}
+
+void gf_encode(const uint8_t *tables, const uint8_t *coefficients, uint32_t parities,
+               const uint8_t *data, uint32_t len, uint8_t *const *out)
+{
+    const uint32_t *x = (const uint32_t *)data;
+    uint32_t blocks = len / BLOCK_BYTES, rest = blocks * BLOCK_BYTES, column = 0;
+    uint32_t *y[MAX_PARITIES];
+    for (uint32_t p = 0; p < parities; p++) {
+        column |= (uint32_t)coefficients[p * MAX_DATA_NODES] << 8 * p;
+        y[p] = (uint32_t *)out[p];
+    }
+    if (blocks != 0 && !planes_encode(column, x, x + blocks * PLANES, y)) {
+        for (uint32_t p = 0; p < parities; p++)
+            encode_blocks(coefficients[p * MAX_DATA_NODES], x, blocks, y[p]);
+    }
+    if (rest == len)
+        return;
+    for (uint32_t p = 0; p < parities; p++)
+        encode_one(row(tables, coefficients[p * MAX_DATA_NODES]), data + rest, len - rest,
+                   out[p] + rest);
 }
 
 #endif

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::firmware::planes;
 use crate::firmware::state::Multiply;
 use crate::riscv::elf::{ElfError, Program};
 
@@ -49,6 +50,9 @@ pub enum BuildError {
     /// The compiler failed.
     #[error("the compiler refused the firmware: {0}")]
     Compiler(String),
+    /// There is no code for the columns of a code.
+    #[error("code for planes of bits: {0}")]
+    Planes(String),
     /// The compiled file is no program.
     #[error("the compiled firmware: {0}")]
     Elf(#[from] ElfError),
@@ -91,6 +95,10 @@ pub fn build_in(folder: &Path, target: Target, multiply: Multiply) -> Result<Pat
     let failed = |source| BuildError::Folder { folder: folder.to_owned(), source };
     for (name, text) in SOURCES {
         std::fs::write(folder.join(name), text).map_err(failed)?;
+    }
+    if multiply == Multiply::Planes {
+        let text = planes::source().map_err(BuildError::Planes)?;
+        std::fs::write(folder.join("planes.h"), text).map_err(failed)?;
     }
     let file = folder.join(format!("{}-{}", target.name(), multiply.name()));
     let output = Command::new("sh")

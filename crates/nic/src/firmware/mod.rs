@@ -10,6 +10,7 @@
 //! | module | idea |
 //! |---|---|
 //! | [`build`] | compiles the firmware |
+//! | [`planes`] | straight-line code of the firmware for products of planes of bits |
 //! | [`packet`], [`state`] | the layouts of `firmware/layout.h` |
 //! | [`command`] | what handlers ask of the NIC |
 //! | [`engine`] | what executes handlers: a core, or the host's build of the firmware |
@@ -29,5 +30,6 @@ pub mod engine;
 pub mod hpu;
 pub mod nic;
 pub mod packet;
+pub mod planes;
 pub mod profile;
 pub mod state;

@@ -12,7 +12,7 @@ use super::engine::{EngineError, Handler};
 use super::hpu::{Hpu, HpuError};
 use super::nic::{Nic, Output, Ran};
 use super::packet::{Coordinates, DATA_BYTES, Reply, Scheme, Write};
-use super::state::{Extent, Multiply, Settings, SettingsError, coefficients};
+use super::state::{Extent, Multiply, Settings, SettingsError};
 use crate::network::handlers::{Cost, HandlerCosts, Role, Rs};
 use crate::riscv::elf::Program;
 
@@ -67,7 +67,8 @@ const PACKETS: usize = 3;
 /// Runs the handlers of a node in `role` on writes whose last packet has `bytes` of data.
 ///
 /// A node of [`Role::Store`] is the first of four; the tree's has two children. A node of
-/// [`Role::Data`] has column 0. One of [`Role::Parity`] gets the packets of all data nodes; its
+/// [`Role::Data`] has column 0, as good as any; with [`Multiply::Planes`] it has the last column,
+/// which costs most. One of [`Role::Parity`] gets the packets of all data nodes; its
 /// costs are the mean over them.
 ///
 /// # Errors
@@ -85,8 +86,11 @@ pub fn profile(
         Role::Store { .. } => (0, 0),
         Role::Data(rs) | Role::Parity(rs) => (usize::from(rs.k), usize::from(rs.m)),
     };
-    let coefficients =
-        if m == 0 { Vec::new() } else { coefficients(k, m).map_err(ProfileError::Code)? };
+    let coefficients = if m == 0 {
+        Vec::new()
+    } else {
+        multiply.coefficients(k, m).map_err(ProfileError::Code)?
+    };
     let settings = Settings {
         node: NODE,
         host_len: 1 << 40,
@@ -98,8 +102,10 @@ pub fn profile(
         column: 0,
     };
     let mut nic = Nic::new(Hpu::new(program, &settings.context()?)?);
-    let new = run(&mut nic, role, bytes, 0)?;
-    let known = run(&mut nic, role, bytes, 1)?;
+    let column = if multiply == Multiply::Planes { k.saturating_sub(1) } else { 0 };
+    let column = u8::try_from(column).unwrap_or(u8::MAX);
+    let new = run(&mut nic, role, column, bytes, 0)?;
+    let known = run(&mut nic, role, column, bytes, 1)?;
     let first = new.iter().find(|ran| ran.handler == Handler::Header).copied();
     let payloads = known.iter().filter(|ran| ran.handler == Handler::Payload);
     let lasts: Vec<Ran> = payloads.copied().skip(PACKETS - 1).step_by(PACKETS).collect();
@@ -138,8 +144,14 @@ pub fn handler_costs(program: &Program, multiply: Multiply) -> Result<HandlerCos
 }
 
 /// The messages of one write, and the runs of their handlers.
-fn run(nic: &mut Nic<Hpu>, role: Role, bytes: usize, round: u32) -> Result<Vec<Ran>, ProfileError> {
-    for (source, rank, write) in writes(role, bytes, round) {
+fn run(
+    nic: &mut Nic<Hpu>,
+    role: Role,
+    column: u8,
+    bytes: usize,
+    round: u32,
+) -> Result<Vec<Ran>, ProfileError> {
+    for (source, rank, write) in writes(role, column, bytes, round) {
         for mut packet in write.packets() {
             packet[0..4].copy_from_slice(&source.to_le_bytes());
             packet[14] = rank;
@@ -160,8 +172,9 @@ fn run(nic: &mut Nic<Hpu>, role: Role, bytes: usize, round: u32) -> Result<Vec<R
     Ok(nic.take_runs())
 }
 
-/// Source, rank of the measured node, and write of each message that the node gets.
-fn writes(role: Role, bytes: usize, round: u32) -> Vec<(u32, u8, Write)> {
+/// Source, rank of the measured node, and write of each message that the node gets. A node of
+/// [`Role::Data`] has this column.
+fn writes(role: Role, column: u8, bytes: usize, round: u32) -> Vec<(u32, u8, Write)> {
     let key = MASTER.derive(VOLUME, EPOCH);
     let write = |scheme, nodes: u8, rank: u8| {
         let nodes = (0..nodes).map(|other| Coordinates {
@@ -191,7 +204,7 @@ fn writes(role: Role, bytes: usize, round: u32) -> Vec<(u32, u8, Write)> {
             let (k, m) = (rs.k.min(255) as u8, rs.m.min(254) as u8);
             let code = |column| Scheme::Code { k, m, column };
             if matches!(role, Role::Data(_)) {
-                return vec![(CLIENT, 0, write(code(0), 1 + m, 0))];
+                return vec![(CLIENT, 0, write(code(column), 1 + m, 0))];
             }
             (0..k).map(|column| (u32::from(column), 1, write(code(column), 1 + m, 1))).collect()
         }

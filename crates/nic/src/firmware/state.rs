@@ -54,6 +54,8 @@ pub enum Multiply {
     Scheduled,
     /// Two bytes at a time.
     Pairs,
+    /// 32 elements at a time. The data are in planes of bits.
+    Planes,
 }
 
 impl Multiply {
@@ -64,7 +66,42 @@ impl Multiply {
             Multiply::Table => "TABLE",
             Multiply::Scheduled => "SCHEDULED",
             Multiply::Pairs => "PAIRS",
+            Multiply::Planes => "PLANES",
         }
+    }
+
+    /// The family of codes, as crates/codes names it. Planes take the one whose coefficients have
+    /// the fewest sums; in the other ways all coefficients cost the same.
+    #[must_use]
+    pub fn family(self) -> &'static str {
+        match self {
+            Multiply::Table | Multiply::Scheduled | Multiply::Pairs => "rs",
+            Multiply::Planes => "rs-van",
+        }
+    }
+
+    /// Coefficients of the code with k data shards and m parities of this [family](Self::family):
+    /// what data node `column` adds to parity `p` is `coefficients[p][column]` times its elements.
+    ///
+    /// # Errors
+    /// If the code does not exist.
+    pub fn coefficients(self, k: usize, m: usize) -> Result<Vec<Vec<u8>>, String> {
+        let profile: Profile =
+            format!("{}:{k}+{m}", self.family()).parse().map_err(|e| format!("{e}"))?;
+        let code = profile.code();
+        let mut rows = vec![vec![0; k]; m];
+        // Encode unit vectors: the parities are the columns of the matrix.
+        for column in 0..k {
+            let data: Vec<Vec<u8>> = (0..k).map(|i| vec![u8::from(i == column)]).collect();
+            let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+            let mut parities = vec![vec![0u8]; m];
+            let mut outputs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
+            code.encode().execute(&inputs, &mut outputs).map_err(|e| e.to_string())?;
+            for (row, parity) in rows.iter_mut().zip(&parities) {
+                row[column] = parity[0];
+            }
+        }
+        Ok(rows)
     }
 }
 
@@ -152,29 +189,6 @@ pub struct Settings {
     pub multiply: Multiply,
     /// The column that the table of [`Multiply::Pairs`] serves.
     pub column: usize,
-}
-
-/// Coefficients of the code `rs:k+m` of crates/codes: what data node `column` adds to parity `p` is
-/// `coefficients[p][column]` times its bytes.
-///
-/// # Errors
-/// If the code does not exist.
-pub fn coefficients(k: usize, m: usize) -> Result<Vec<Vec<u8>>, String> {
-    let profile: Profile = format!("rs:{k}+{m}").parse().map_err(|e| format!("{e}"))?;
-    let code = profile.code();
-    let mut rows = vec![vec![0; k]; m];
-    // Encode unit vectors: the parities are the columns of the matrix.
-    for column in 0..k {
-        let data: Vec<Vec<u8>> = (0..k).map(|i| vec![u8::from(i == column)]).collect();
-        let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
-        let mut parities = vec![vec![0u8]; m];
-        let mut outputs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
-        code.encode().execute(&inputs, &mut outputs).map_err(|e| e.to_string())?;
-        for (row, parity) in rows.iter_mut().zip(&parities) {
-            row[column] = parity[0];
-        }
-    }
-    Ok(rows)
 }
 
 /// The product of two elements of GF(2^8) with the polynomial 0x11d.

@@ -36,13 +36,45 @@ fn interleaved(writes: &[Write]) -> Vec<Vec<u8>> {
 }
 
 /// The parities of crates/codes, which crates/gf computes.
-fn parities(writes: &[Write], m: u8) -> Vec<Vec<u8>> {
-    let profile: Profile = format!("rs:{}+{m}", writes.len()).parse().unwrap();
-    let inputs: Vec<&[u8]> = writes.iter().map(|w| w.data.as_slice()).collect();
+fn parities(multiply: Multiply, writes: &[Write], m: u8) -> Vec<Vec<u8>> {
+    let profile: Profile = format!("{}:{}+{m}", multiply.family(), writes.len()).parse().unwrap();
+    let in_planes = |bytes: &[u8], change: fn(&[u8]) -> [u8; 32]| match multiply {
+        Multiply::Planes => by_blocks(&writes[0], bytes, change),
+        _ => bytes.to_vec(),
+    };
+    let elements: Vec<Vec<u8>> = writes.iter().map(|w| in_planes(&w.data, elements_of)).collect();
+    let inputs: Vec<&[u8]> = elements.iter().map(Vec::as_slice).collect();
     let mut parities = vec![vec![0; writes[0].data.len()]; usize::from(m)];
     let mut outputs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
     profile.code().encode().execute(&inputs, &mut outputs).unwrap();
-    parities
+    parities.iter().map(|parity| in_planes(parity, planes_of)).collect()
+}
+
+/// Changes each whole block of 32 bytes of each packet of `write` (`firmware/gf.h`).
+fn by_blocks(write: &Write, bytes: &[u8], change: fn(&[u8]) -> [u8; 32]) -> Vec<u8> {
+    let mut rest = bytes;
+    let mut changed = Vec::new();
+    for packet in write.packets() {
+        let len = usize::from(u16::from_le_bytes([packet[20], packet[21]]));
+        let (data, behind) = rest.split_at(len);
+        let (blocks, tail) = data.as_chunks::<32>();
+        changed.extend(blocks.iter().flat_map(|block| change(block)));
+        changed.extend(tail);
+        rest = behind;
+    }
+    assert!(rest.is_empty());
+    changed
+}
+
+/// The 32 elements of a block: bit b of element e is bit e of word b.
+fn elements_of(block: &[u8]) -> [u8; 32] {
+    std::array::from_fn(|e| (0..8).map(|b| (block[4 * b + e / 8] >> (e % 8) & 1) << b).sum())
+}
+
+/// The block of 32 elements.
+fn planes_of(elements: &[u8]) -> [u8; 32] {
+    let bit = |byte: usize, i: usize| elements[byte % 4 * 8 + i] >> (byte / 4) & 1;
+    std::array::from_fn(|byte| (0..8).map(|i| bit(byte, i) << i).sum())
 }
 
 /// Streams a write of k chunks of `len` bytes; the answer is the cluster afterwards.
@@ -60,7 +92,8 @@ fn check_code(multiply: Multiply, k: u8, m: u8, len: usize) -> Option<Cluster> {
     for (node, write) in cluster.nodes.iter().zip(&writes) {
         assert!(node.stored(write.nodes[0].address, len) == write.data);
     }
-    for (node, parity) in cluster.nodes[usize::from(k)..].iter().zip(parities(&writes, m)) {
+    for (node, parity) in cluster.nodes[usize::from(k)..].iter().zip(parities(multiply, &writes, m))
+    {
         assert!(node.stored(PARITY_PLACE, len) == parity, "{multiply:?} {k}+{m} {len}");
     }
     Some(cluster)
@@ -68,7 +101,7 @@ fn check_code(multiply: Multiply, k: u8, m: u8, len: usize) -> Option<Cluster> {
 
 #[test]
 fn streamed_parities_are_those_of_gf() {
-    for multiply in [Multiply::Table, Multiply::Scheduled, Multiply::Pairs] {
+    for multiply in [Multiply::Table, Multiply::Scheduled, Multiply::Pairs, Multiply::Planes] {
         for (k, m) in [(3, 2), (6, 3), (2, 1), (4, 4)] {
             for len in [1, 6, 1913, 7000] {
                 if check_code(multiply, k, m, len).is_none() {

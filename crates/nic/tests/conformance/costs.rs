@@ -7,7 +7,7 @@ use fieldstone_nic::firmware::nic::Nic;
 use fieldstone_nic::firmware::packet::Scheme;
 use fieldstone_nic::firmware::profile::{Profile, ProfileError, handler_costs, profile};
 use fieldstone_nic::firmware::state::Multiply;
-use fieldstone_nic::network::handlers::{HandlerCosts, Role, Rs};
+use fieldstone_nic::network::handlers::{Cost, HandlerCosts, Role, Rs};
 use fieldstone_nic::network::spin::Handler as ModelHandler;
 use fieldstone_nic::riscv::core::Costs;
 
@@ -45,6 +45,17 @@ fn encoding_costs_less_in_another_order_and_by_pairs() {
         let pairs = of(Multiply::Pairs, role).unwrap().payload;
         assert!(scheduled.cycles * 10 < table.payload.cycles * 7, "{scheduled:?}");
         assert!(pairs.cycles * 10 < scheduled.cycles * 7, "{pairs:?}");
+    }
+}
+
+/// The last column, which costs most, takes at most 2 instructions per byte.
+#[test]
+fn encoding_of_planes_costs_two_instructions_per_byte() {
+    for (role, most_per_byte) in [(RS32, 1.4), (RS63, 2.0)] {
+        let Some(planes) = of(Multiply::Planes, role) else { return };
+        let Cost { instructions, cycles } = planes.payload;
+        assert!(f64::from(instructions) <= most_per_byte * 2016.0, "{role:?}: {instructions}");
+        assert!(cycles * 10 < instructions * 11, "{role:?}: {instructions} {cycles}");
     }
 }
 

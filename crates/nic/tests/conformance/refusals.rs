@@ -255,6 +255,8 @@ fn a_code_without_tables_is_refused() {
         (Multiply::Pairs, (3, 2), 1, code(3, 2, 2), Some(8)),
         (Multiply::Pairs, (3, 2), 1, code(3, 2, 1), None),
         (Multiply::Pairs, (3, 2), 300, code(3, 2, 0), Some(8)),
+        (Multiply::Planes, (3, 2), 0, code(6, 3, 2), Some(8)),
+        (Multiply::Planes, (3, 2), 0, code(3, 2, 2), None),
     ] {
         let mut settings = settings(0, multiply, coefficients.0, coefficients.1);
         settings.column = column;

@@ -95,7 +95,7 @@ type Handlers = [HandlerFunction; 4];
 /// Builds and loads the firmware once for each way to multiply; `None`, with the reason on stderr,
 /// without a C compiler.
 fn handlers(multiply: Multiply) -> Option<Handlers> {
-    static LOADED: [OnceLock<Result<Handlers, String>>; 3] = [const { OnceLock::new() }; 3];
+    static LOADED: [OnceLock<Result<Handlers, String>>; 4] = [const { OnceLock::new() }; 4];
     or_skip(LOADED[multiply as usize].get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let file = or_missing(build::build_in(folder.path(), Target::Host, multiply))?;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use fieldstone_nic::firmware::build::{self, BuildError};
 use fieldstone_nic::firmware::hpu::Hpu;
 use fieldstone_nic::firmware::packet::{Coordinates, Scheme, Write};
-use fieldstone_nic::firmware::state::{Extent, Multiply, Settings, coefficients};
+use fieldstone_nic::firmware::state::{Extent, Multiply, Settings};
 use fieldstone_nic::riscv::elf::Program;
 use fieldstone_proto::capability::{Capability, MasterKey, Rights};
 use fieldstone_proto::ids::{Epoch, SegmentId, VolumeId};
@@ -40,7 +40,7 @@ pub fn or_skip<T: Clone>(built: &Result<T, String>) -> Option<T> {
 /// The firmware for the cores, built once for each way to multiply; `None`, with the reason on
 /// stderr, without its compiler.
 pub fn program(multiply: Multiply) -> Option<Program> {
-    static BUILT: [OnceLock<Result<Program, String>>; 3] = [const { OnceLock::new() }; 3];
+    static BUILT: [OnceLock<Result<Program, String>>; 4] = [const { OnceLock::new() }; 4];
     or_skip(BUILT[multiply as usize].get_or_init(|| or_missing(build::program(multiply))))
 }
 
@@ -51,7 +51,7 @@ pub fn settings(node: u32, multiply: Multiply, k: usize, m: usize) -> Settings {
         staging_len: STAGING_LEN,
         keys: vec![(MASTER, VolumeId(1), Epoch(1)), (MASTER, VOLUME, EPOCH)],
         extents: SEGMENTS.map(extent).to_vec(),
-        coefficients: if m == 0 { Vec::new() } else { coefficients(k, m).unwrap() },
+        coefficients: if m == 0 { Vec::new() } else { multiply.coefficients(k, m).unwrap() },
         multiply,
         column: 0,
     }
