@@ -278,7 +278,7 @@ fn statements_of_table2([rs32, rs63, pairs, planes]: [Option<Cost>; 4]) -> Vec<S
             "instructions per byte",
             7.0,
             planes.map(per_byte),
-            "the data in planes of bits, the column that costs most; no table",
+            "rs-van with the data in planes of bits, another layout; the column that costs most",
         ),
         statement(
             "hpus-rs63",
@@ -305,8 +305,8 @@ fn statements_of_table2([rs32, rs63, pairs, planes]: [Option<Cost>; 4]) -> Vec<S
             "HPUs",
             512.0,
             planes.map(hpus),
-            "another algorithm, planes of bits, the column that costs most, on a core alone; it \
-             has no table, and so no loads at random",
+            "another algorithm and another layout of the data, planes of bits; the column that \
+             costs most, on a core alone",
         ),
     ]
 }

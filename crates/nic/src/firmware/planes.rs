@@ -49,7 +49,8 @@ fn take_value(row: &mut u128) -> usize {
 }
 
 impl Sums {
-    /// The shortest code that was found for these coefficients, one for each parity. None is 0.
+    /// The shortest code that was found for these coefficients, one for each parity. None of them
+    /// is 0.
     fn of(coefficients: &[u8]) -> Self {
         let tries = (0..TRIES).map(|seed| Self::search(coefficients, seed));
         tries.min_by_key(|sums| sums.pairs.len()).expect("at least one try")
@@ -60,7 +61,7 @@ impl Sums {
             .iter()
             .flat_map(|&c| (0..PLANES).map(move |plane| row(c, plane)))
             .collect();
-        // What is left of each sum: words of the data and partial sums.
+        // By sum: the words of the data and the partial sums that it still adds.
         let mut left: BTreeMap<u128, u128> = rows.iter().map(|&row| (row, row)).collect();
         let mut pairs = Vec::new();
         let mut random = seed;
