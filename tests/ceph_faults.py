@@ -134,28 +134,31 @@ def upmaps(cluster):
     return cluster.command("osd dump")["pg_upmap_items"]
 
 
-def split(cluster, loads):
-    """Twice as many placement groups, then their number is lowered again."""
+def set_groups(cluster, loads, count):
+    """Each pool gets so many placement groups. The manager splits or merges them step by step."""
     for pool in ("rep", "ec"):
-        cluster.command("osd pool set", pool=pool, var="pg_num", val="32")
-    wanted = 64
+        cluster.command("osd pool set", pool=pool, var="pg_num", val=str(count))
 
     def done():
         check_loads(loads)
         pools = {pool["pool_name"]: pool for pool in cluster.command("osd dump")["pools"]}
-        return sum(pools[name]["pg_num"] for name in ("rep", "ec")) == wanted
+        return all(pools[name]["pg_num"] == count for name in ("rep", "ec"))
 
-    wait_until("the placement groups are split", done, 90)
+    wait_until(f"each pool has {count} placement groups", done, 180)
+
+
+def split(cluster, loads):
+    """Twice as many placement groups."""
+    set_groups(cluster, loads, 32)
     for pool in ("rep", "ec"):
         cluster.command("osd pool set", pool=pool, var="pgp_num", val="32")
     go_on(loads)
 
 
 def merge(cluster, loads):
-    """Fewer placement groups: they are merged, one by one."""
-    for pool in ("rep", "ec"):
-        cluster.command("osd pool set", pool=pool, var="pg_num", val="24")
-    settle(20)
+    """Fewer placement groups: they are merged, one by one. The next fault begins after the last of
+    them: without a monitor, a group that is about to be merged answers no request."""
+    set_groups(cluster, loads, 24)
     go_on(loads)
 
 
