@@ -153,7 +153,10 @@ static inline void nic_free(uint32_t request_id)
 
 #endif
 
-/* Atomic operations on words: single instructions on the NIC's cores. All give the old word. */
+/* Atomic operations on words: single instructions on the NIC's cores. All give the old word. The
+ * host, and a core without such instructions, run one handler at a time. */
+#if defined(__riscv_atomic)
+
 static inline uint32_t nic_atomic_add(uint32_t *word, uint32_t value)
 {
     return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
@@ -169,18 +172,43 @@ static inline void nic_atomic_xor(uint32_t *word, uint32_t value)
     (void)__atomic_fetch_xor(word, value, __ATOMIC_RELAXED);
 }
 
-/* The old word; the word becomes the larger of it and `value`. */
+/* The word becomes the larger of it and `value`. */
 static inline uint32_t nic_atomic_max(uint32_t *word, uint32_t value)
 {
-#if defined(__riscv)
     uint32_t old;
     __asm__ volatile("amomaxu.w %0, %2, (%1)" : "=r"(old) : "r"(word), "r"(value) : "memory");
     return old;
+}
+
 #else
+
+static inline uint32_t nic_atomic_add(uint32_t *word, uint32_t value)
+{
+    uint32_t old = *word;
+    *word = old + value;
+    return old;
+}
+
+static inline uint32_t nic_atomic_swap(uint32_t *word, uint32_t value)
+{
+    uint32_t old = *word;
+    *word = value;
+    return old;
+}
+
+static inline void nic_atomic_xor(uint32_t *word, uint32_t value)
+{
+    *word ^= value;
+}
+
+/* The word becomes the larger of it and `value`. */
+static inline uint32_t nic_atomic_max(uint32_t *word, uint32_t value)
+{
     uint32_t old = *word;
     *word = old > value ? old : value;
     return old;
-#endif
 }
+
+#endif
 
 #endif

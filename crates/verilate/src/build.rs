@@ -11,6 +11,10 @@
 //! coverage = true                    # count lines; also switches assertions on
 //! debug_assertions = true            # check assertions, in debug builds only
 //! trace = true                       # can write waves
+//!
+//! # Sources of others, in a Python package beside Verilator's: not ours to lint.
+//! package = "pythondata_cpu_cv32e40p"
+//! package_files = ["system_verilog/rtl/include/cv32e40p_pkg.sv"]   # before `files`
 //! ```
 //!
 //! A design is built again only if its sources,
@@ -49,6 +53,9 @@ struct Entry {
     debug_assertions: bool,
     #[serde(default)]
     trace: bool,
+    package: Option<PathBuf>,
+    #[serde(default)]
+    package_files: Vec<PathBuf>,
 }
 
 impl Entry {
@@ -118,7 +125,12 @@ impl Verilator {
         out: &Path,
         opt_level: u32,
     ) -> Result<(), BuildError> {
-        let files: Vec<PathBuf> = entry.files.iter().map(|file| folder.join(file)).collect();
+        let mut files: Vec<PathBuf> = Vec::new();
+        if let Some(package) = &entry.package {
+            let package = self.package(package)?;
+            files.extend(entry.package_files.iter().map(|file| package.join(file)));
+        }
+        files.extend(entry.files.iter().map(|file| folder.join(file)));
         let mut hasher = DefaultHasher::new();
         entry.hash(&mut hasher);
         opt_level.hash(&mut hasher);
@@ -159,6 +171,9 @@ impl Verilator {
         }
         if entry.trace {
             command.args(["--trace-fst", "--trace-structs"]);
+        }
+        if entry.package.is_some() {
+            command.args(["-Wno-lint", "-Wno-style", "-Wno-UNOPTFLAT"]);
         }
         for (name, value) in &entry.parameters {
             match value {

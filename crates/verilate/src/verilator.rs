@@ -4,7 +4,7 @@
 //! this crate, which compiles Verilator's run-time library once for all designs.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use thiserror::Error;
@@ -15,6 +15,9 @@ pub enum BuildError {
     /// Verilator was not found.
     #[error("Verilator was not found: run `make hdl-tools`, or set VERILATOR to its path")]
     NoVerilator,
+    /// A package of sources was not found.
+    #[error("the Python package {0} was not found beside Verilator's: run `make hdl-tools`")]
+    NoPackage(PathBuf),
     /// A file cannot be read or written.
     #[error("{path}: {error}")]
     File {
@@ -100,6 +103,12 @@ impl Verilator {
         let mut candidates: Vec<PathBuf> = bundled.filter(|path| path.exists()).collect();
         candidates.push(PathBuf::from("verilator"));
         candidates
+    }
+
+    /// The folder of a Python package that is installed beside this Verilator.
+    pub fn package(&self, name: &Path) -> Result<PathBuf, BuildError> {
+        let folder = self.root.parent().unwrap_or(&self.root).join(name);
+        if folder.is_dir() { Ok(folder) } else { Err(BuildError::NoPackage(name.to_owned())) }
     }
 
     /// The file with the version of the C++ sources.

@@ -63,6 +63,8 @@ pub enum BuildError {
 pub enum Target {
     /// The cores of the NIC.
     Rv32,
+    /// The same without atomic operations, for a core that runs alone: CV32E40P has none.
+    Rv32Alone,
     /// This machine: a shared object.
     Host,
 }
@@ -71,13 +73,14 @@ impl Target {
     fn name(self) -> &'static str {
         match self {
             Target::Rv32 => "rv32",
+            Target::Rv32Alone => "rv32-alone",
             Target::Host => "host",
         }
     }
 
     fn compiler(self) -> (&'static str, &'static str) {
         match self {
-            Target::Rv32 => ("riscv64-unknown-elf-gcc", COMPILER_PACKAGE),
+            Target::Rv32 | Target::Rv32Alone => ("riscv64-unknown-elf-gcc", COMPILER_PACKAGE),
             Target::Host => ("cc", "gcc"),
         }
     }
@@ -119,10 +122,18 @@ pub fn build_in(folder: &Path, target: Target, multiply: Multiply) -> Result<Pat
 /// # Errors
 /// [`BuildError`] says what is missing or wrong.
 pub fn program(multiply: Multiply) -> Result<Program, BuildError> {
+    program_for(Target::Rv32, multiply)
+}
+
+/// The firmware for the cores of `target`, which is not [`Target::Host`].
+///
+/// # Errors
+/// [`BuildError`] says what is missing or wrong.
+pub fn program_for(target: Target, multiply: Multiply) -> Result<Program, BuildError> {
     let temporary = std::env::temp_dir();
     let folder =
         tempfile::tempdir().map_err(|source| BuildError::Folder { folder: temporary, source })?;
-    let file = build_in(folder.path(), Target::Rv32, multiply)?;
+    let file = build_in(folder.path(), target, multiply)?;
     let bytes = std::fs::read(&file)
         .map_err(|source| BuildError::Folder { folder: folder.path().to_owned(), source })?;
     Ok(Program::parse(&bytes)?)

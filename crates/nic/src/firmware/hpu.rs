@@ -24,12 +24,13 @@ use crate::firmware::state::{
     CACHE_BYTES, CONTEXT_BYTES, POOL_BYTES, REQUEST_BYTES, SCRATCH_BYTES, STAGING_LEN_AT,
     TABLES_AT, new_pool,
 };
-use crate::riscv::core::{Core, Costs, Stop};
+use crate::riscv::core::{Costs, Stop};
 use crate::riscv::elf::{ElfError, MAX_PROGRAM_BYTES, Program};
-use crate::riscv::isa::{Decoded, Reg, Width};
+use crate::riscv::isa::{Decoded, Width};
 use crate::riscv::memory::{
     Access, Bus, BusError, FetchError, Grant, Memory, MemoryError, Permission, Region,
 };
+use crate::riscv::processor::{Function, Interpreter, Processor, Returned};
 
 const PROGRAM: u32 = 0x1d00_0000;
 const L1: u32 = 0x1000_0000;
@@ -156,6 +157,58 @@ impl Hpu {
         self.max_cycles = max_cycles;
     }
 
+    /// Runs one handler on another core than the model's. See [`Engine::run`].
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn run_on(
+        &mut self,
+        processor: &mut impl Processor,
+        handler: Handler,
+        call: &Call<'_>,
+    ) -> Result<Run, EngineError> {
+        let max_cycles = self.max_cycles;
+        let (function, mut bus) = self.begin(handler, call)?;
+        let Returned { stop, result, counters } = processor.call(&function, &mut bus, max_cycles);
+        let commands = bus.commands;
+        match stop {
+            Stop::Reached => Ok(Run { result, commands, counters: Some(counters) }),
+            Stop::Trapped(trap) => Err(EngineError::Trap { handler, trap }),
+            Stop::OutOfCycles => Err(EngineError::OutOfCycles { handler, cycles: max_cycles }),
+        }
+    }
+
+    /// Prepares a run of a handler: the function, and the core's bus.
+    pub(super) fn begin(
+        &mut self,
+        handler: Handler,
+        call: &Call<'_>,
+    ) -> Result<(Function, UnitBus<'_>), EngineError> {
+        if call.packet.len() > MAX_PACKET_BYTES || call.slot >= MAX_REQUESTS {
+            return Err(EngineError::Call);
+        }
+        self.write_task(call).map_err(|_| EngineError::Call)?;
+        let grants = self.grants(handler, call);
+        self.memory.set_grants(&grants).map_err(|_| EngineError::Call)?;
+        let bus = UnitBus {
+            memory: &mut self.memory,
+            surroundings: self.surroundings,
+            host_end: self.host_end,
+            node: self.node,
+            cycle: 0,
+            words: [0; WORDS],
+            busy_until: [0; SLOTS],
+            commands: Vec::new(),
+        };
+        let function = Function {
+            entry: self.entries[handler as usize],
+            end: END,
+            stack: STACK + STACK_BYTES,
+            argument: TASK,
+        };
+        Ok((function, bus))
+    }
+
     fn grants(&self, handler: Handler, call: &Call<'_>) -> Vec<Grant> {
         let grant = |base, len, permission| Grant { base, len, permission };
         let mut grants = vec![
@@ -203,35 +256,8 @@ fn request_address(slot: u32) -> u32 {
 
 impl Engine for Hpu {
     fn run(&mut self, handler: Handler, call: &Call<'_>) -> Result<Run, EngineError> {
-        if call.packet.len() > MAX_PACKET_BYTES || call.slot >= MAX_REQUESTS {
-            return Err(EngineError::Call);
-        }
-        self.write_task(call).map_err(|_| EngineError::Call)?;
-        let grants = self.grants(handler, call);
-        self.memory.set_grants(&grants).map_err(|_| EngineError::Call)?;
-        let mut core = Core::new(self.entries[handler as usize], self.costs);
-        core.set_register(Reg::SP, STACK + STACK_BYTES);
-        core.set_register(Reg::RA, END);
-        core.set_register(Reg::A0, TASK);
-        let mut bus = UnitBus {
-            memory: &mut self.memory,
-            surroundings: self.surroundings,
-            host_end: self.host_end,
-            node: self.node,
-            cycle: 0,
-            words: [0; WORDS],
-            busy_until: [0; SLOTS],
-            commands: Vec::new(),
-        };
-        let stop = core.run(&mut bus, END, self.max_cycles);
-        let commands = bus.commands;
-        match stop {
-            Stop::Reached => {
-                Ok(Run { result: core.register(Reg::A0), commands, counters: Some(core.counters) })
-            }
-            Stop::Trapped(trap) => Err(EngineError::Trap { handler, trap }),
-            Stop::OutOfCycles => Err(EngineError::OutOfCycles { handler, cycles: self.max_cycles }),
-        }
+        let mut interpreter = Interpreter { costs: self.costs };
+        self.run_on(&mut interpreter, handler, call)
     }
 
     fn set_context(&mut self, context: &[u8]) -> Result<(), EngineError> {
@@ -271,7 +297,7 @@ fn place(area: Area) -> (u32, usize) {
 }
 
 /// The memories, and the command unit beside them.
-struct UnitBus<'a> {
+pub(super) struct UnitBus<'a> {
     memory: &'a mut Memory,
     surroundings: Surroundings,
     /// The end of the host's storage and of its staging areas.

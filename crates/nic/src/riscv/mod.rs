@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`isa`] | instructions: RV32IMAC and a part of Xpulp |
 //! | [`core`] | a core: steps, cycles, traps |
+//! | [`processor`] | what executes a function: the core, or another one that is compared with it |
 //! | [`memory`] | regions with latencies; what a handler may touch |
 //! | [`elf`] | programs for the cores |
 
@@ -12,3 +13,4 @@ pub mod core;
 pub mod elf;
 pub mod isa;
 pub mod memory;
+pub mod processor;

@@ -1,29 +1,31 @@
 //! What instructions cost on RI5CY, in cycles.
 //!
 //! The core has four stages, issues in order, and starts one instruction per cycle unless something
-//! stalls it. The constants are the stalls. They were measured on the RTL of CV32E40P, RI5CY's
-//! descendant with the same pipeline, run by Verilator with a memory that answers in the next
-//! cycle:
+//! stalls it. The constants are the stalls. They are those of CV32E40P, RI5CY's descendant with the
+//! same pipeline: `tests/rtl` runs random programs and the firmware's handlers on its RTL and on
+//! this model, and both take the same cycles.
 //!
 //! | instruction | cycles |
 //! |---|---|
-//! | arithmetic, `mul`, store, load | 1 |
-//! | the instruction after a load that uses its result | +1 |
+//! | arithmetic, `mul`, store, load, Xpulp | 1 |
+//! | the instruction after a load that uses its register, or computes a value for it | +1 |
 //! | branch not taken, taken | 1, 3 |
 //! | jump | 2 |
 //! | target is a 32-bit instruction that is not at a multiple of 4 | +1 |
 //! | load or store that crosses a word | +1 |
 //! | `mulh`, `mulhsu`, `mulhu` | 5 |
-//! | `div`, `divu`, `rem`, `remu` | 3 to 35, by the leading zeros of the divisor |
+//! | `div`, `divu`, `rem`, `remu` | 3 to 35, by the leading zeros or ones of the divisor |
 //! | hardware loop: setup, each turn | 1, 0 |
 //!
-//! Of Xpulp only hardware loops were measured. Its other instructions take one cycle in RI5CY,
-//! products of halves included, as `mul` does in the same multiplier.
-//!
 //! `jalr` waits one cycle more for a register that the instruction before it writes, or that a load
-//! two instructions before it loads: RI5CY's controller compares the register with the write ports
-//! of both stages behind the decoder (`jr_stall`). A memory that answers later than in the next
-//! cycle stalls the core until it does: see [`Access`](crate::riscv::memory::Access).
+//! two instructions before it loads: the controller compares the register with the write ports of
+//! both stages behind the decoder (`jr_stall`). A jump that waits in the decoder, because the
+//! instruction before it takes several cycles, fetches its target meanwhile. Then it takes 1 cycle.
+//!
+//! A memory that answers later than in the next cycle stalls the model until it does: see
+//! [`Access`](crate::riscv::memory::Access). CV32E40P goes on until an instruction needs the answer
+//! or two answers are open, so the model is slower there. CV32E40P has no atomic operations; they
+//! cost what loads cost.
 
 /// Stalls of the core, in cycles beside the one that each instruction takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,21 +61,15 @@ impl Costs {
         divide: 2,
     };
 
-    /// The stall of a division of `dividend` by `divisor`. The divider takes as many steps as it
-    /// shifts the divisor to the left; an unsigned or non-negative dividend takes one more.
+    /// The stall of a division by `divisor`: the divider takes as many steps as it shifts the
+    /// divisor to the left.
     #[must_use]
-    pub fn division(&self, signed: bool, dividend: u32, divisor: u32) -> u64 {
-        let negative = signed && dividend >> 31 == 1;
-        let same_bits = if signed && divisor >> 31 == 1 {
-            divisor.leading_ones()
+    pub fn division(&self, signed: bool, divisor: u32) -> u64 {
+        let steps = if signed && divisor >> 31 == 1 {
+            divisor.leading_ones() - 1
         } else {
             divisor.leading_zeros()
         };
-        let shift = if divisor == 0 || (signed && divisor == u32::MAX) {
-            31
-        } else {
-            same_bits.saturating_sub(1)
-        };
-        self.divide + u64::from(shift) + u64::from(!negative)
+        self.divide + u64::from(steps)
     }
 }

@@ -1,6 +1,6 @@
 //! What instructions do, and the stalls that they cause.
 
-use super::{Core, Producer, Trap};
+use super::{Core, Trap, Writes};
 use crate::riscv::isa::{
     Alu, Amo, Condition, CsrOp, CsrSource, Decoded, Instr, LoopCount, Mode, MulDiv, Offset, Reg,
     Width, encode,
@@ -20,11 +20,14 @@ const CSR_MCYCLE_HIGH: u32 = 0xb80;
 const CSR_MINSTRET: u32 = 0xb02;
 const CSR_MINSTRET_HIGH: u32 = 0xb82;
 
-/// Cycles that an instruction waits for a register.
+/// Cycles that an instruction waits in the decoder for registers.
 #[derive(Default)]
 struct Hazard {
     load_use: u64,
     jump_register: u64,
+    /// Cycles that a jump is in the decoder after its register has come: its target is fetched in
+    /// them.
+    jump_fetches: u64,
 }
 
 /// A load or store, with its address computed.
@@ -41,62 +44,61 @@ impl Core {
         let Decoded { instr, len_bytes } = decoded;
         let pc = self.pc;
         let next = pc.wrapping_add(len_bytes);
-        let start = self.counters.cycles;
+        // Cycles that the next instruction stays in the decoder because of this one.
+        let mut keeps = 0;
         let hazard = self.hazard(&instr);
         let mut target = next;
-        let mut wrote = None;
         match instr {
-            Instr::Lui { rd, imm } => wrote = Some(self.alu_write(rd, imm)),
-            Instr::Auipc { rd, imm } => wrote = Some(self.alu_write(rd, pc.wrapping_add(imm))),
+            Instr::Lui { rd, imm } => self.set_register(rd, imm),
+            Instr::Auipc { rd, imm } => self.set_register(rd, pc.wrapping_add(imm)),
             Instr::Jal { rd, offset } => {
-                target = self.jump(pc.wrapping_add(offset as u32), bus)?;
-                wrote = Some(self.alu_write(rd, next));
+                target = self.jump(pc.wrapping_add(offset as u32), &hazard, bus);
+                self.set_register(rd, next);
             }
             Instr::Jalr { rd, rs1, offset } => {
                 let to = self.register(rs1).wrapping_add(offset as u32) & !1;
-                target = self.jump(to, bus)?;
-                wrote = Some(self.alu_write(rd, next));
+                target = self.jump(to, &hazard, bus);
+                self.set_register(rd, next);
             }
             Instr::Branch { condition, rs1, rs2, offset } => {
                 if holds(condition, self.register(rs1), self.register(rs2)) {
-                    target = self.branch(pc.wrapping_add(offset as u32), bus)?;
+                    target = self.branch(pc.wrapping_add(offset as u32), bus);
                 }
             }
             Instr::BranchImm { equal, rs1, imm, offset } => {
                 if (self.register(rs1) == imm as u32) == equal {
-                    target = self.branch(pc.wrapping_add(offset as u32), bus)?;
+                    target = self.branch(pc.wrapping_add(offset as u32), bus);
                 }
             }
-            Instr::Load { .. } | Instr::Store { .. } => wrote = self.memory(&instr, bus)?,
+            Instr::Load { .. } | Instr::Store { .. } => keeps = self.memory(&instr, bus)?,
             Instr::LoadReserved { .. } | Instr::StoreConditional { .. } | Instr::Amo { .. } => {
-                wrote = self.atomic(&instr, bus)?;
+                self.atomic(&instr, bus)?;
             }
-            Instr::MulDiv { op, rd, rs1, rs2 } => wrote = Some(self.mul_div(op, rd, rs1, rs2)),
+            Instr::MulDiv { op, rd, rs1, rs2 } => keeps = self.mul_div(op, rd, rs1, rs2),
             Instr::Fence | Instr::FenceI => {}
             Instr::Ecall => return Err(NotDone::Trap(Trap::Ecall { pc })),
             Instr::Ebreak => return Err(NotDone::Trap(Trap::Ebreak { pc })),
             Instr::Csr { op, rd, source, csr } => {
-                wrote = Some(self.csr(op, rd, source, csr).ok_or_else(|| {
+                let value = self.csr(op, source, csr).ok_or_else(|| {
                     let word = encode(&instr);
                     NotDone::Trap(Trap::Illegal { pc, word })
-                })?);
+                })?;
+                self.set_register(rd, value);
             }
             Instr::LoopStart { .. }
             | Instr::LoopEnd { .. }
             | Instr::LoopCount { .. }
             | Instr::LoopSetup { .. } => self.set_loop(&instr, next),
-            _ => wrote = self.compute(&instr),
+            _ => self.compute(&instr),
         }
         self.counters.load_use_stalls += hazard.load_use;
         self.counters.jump_stalls += hazard.jump_register;
         self.counters.cycles += hazard.load_use + hazard.jump_register;
-        let one_cycle = self.counters.cycles == start && !self.was_busy;
-        self.was_busy = false;
-        self.written_back = self
-            .written
-            .filter(|_| one_cycle)
-            .and_then(|(rd, producer)| (producer == Producer::Memory).then_some(rd));
-        self.written = wrote.filter(|(rd, _)| *rd != Reg::ZERO);
+        let waited = hazard.load_use + hazard.jump_register;
+        self.written_back = self.written.loaded.filter(|_| waited == 0);
+        self.written = writes(&instr);
+        self.held = self.busy + keeps;
+        self.busy = 0;
         self.pc = if target == next { self.after(pc, next) } else { target };
         Ok(())
     }
@@ -106,40 +108,50 @@ impl Core {
     fn hazard(&self, instr: &Instr) -> Hazard {
         let mut hazard = Hazard::default();
         let registers = reads(instr);
-        let jumps = matches!(instr, Instr::Jalr { .. });
-        let written = self.written.filter(|(rd, _)| registers.contains(&Some(*rd)));
-        if let Some((_, producer)) = written {
-            if producer == Producer::Memory {
-                hazard.load_use = self.costs.load_use;
-            }
-            if jumps {
-                hazard.jump_register = self.costs.jump_register;
-            }
-        } else if jumps && self.written_back.is_some_and(|rd| registers.contains(&Some(rd))) {
-            hazard.jump_register = self.costs.jump_register;
+        let needs =
+            |rd: Option<Reg>| rd.is_some_and(|rd| rd != Reg::ZERO && registers.contains(&Some(rd)));
+        let Writes { computed, loaded } = self.written;
+        // The result of a load comes by another port than computed ones, and later: a computed one
+        // for the same register, x0 too, waits as well.
+        if needs(loaded) || (loaded.is_some() && loaded == writes(instr).computed) {
+            hazard.load_use = self.costs.load_use;
         }
+        // Cycles in the decoder until the register of a jump comes, and until a jump leaves.
+        let after_last = self.held + self.costs.jump_register;
+        let comes = if !matches!(instr, Instr::Jalr { .. }) {
+            0
+        } else if needs(loaded) {
+            after_last + hazard.load_use
+        } else if needs(computed) {
+            after_last
+        } else if needs(self.written_back) {
+            self.costs.jump_register
+        } else {
+            0
+        };
+        let leaves = comes.max(self.held + hazard.load_use);
+        hazard.jump_register = leaves - self.held - hazard.load_use;
+        hazard.jump_fetches = leaves - comes;
         hazard
     }
 
-    fn alu_write(&mut self, rd: Reg, value: u32) -> (Reg, Producer) {
-        self.set_register(rd, value);
-        (rd, Producer::Alu)
-    }
-
-    fn jump(&mut self, target: u32, bus: &mut impl Bus) -> Result<u32, NotDone> {
+    fn jump(&mut self, target: u32, hazard: &Hazard, bus: &mut impl Bus) -> u32 {
         let stall = self.costs.jump;
-        Ok(self.go(target, stall, bus))
+        self.go(target, stall, hazard.jump_fetches, bus)
     }
 
-    fn branch(&mut self, target: u32, bus: &mut impl Bus) -> Result<u32, NotDone> {
+    fn branch(&mut self, target: u32, bus: &mut impl Bus) -> u32 {
         let stall = self.costs.branch_taken;
-        Ok(self.go(target, stall, bus))
+        self.go(target, stall, 0, bus)
     }
 
-    fn go(&mut self, target: u32, stall: u64, bus: &mut impl Bus) -> u32 {
+    /// Goes to `target`, which has been fetched for `fetched` cycles. An instruction across words
+    /// is put together only when the decoder takes it.
+    fn go(&mut self, target: u32, stall: u64, fetched: u64, bus: &mut impl Bus) -> u32 {
         // A target outside of what may be executed traps at its own fetch.
         let split = target & 2 != 0 && bus.fetch(target).is_ok_and(|half| half & 3 == 3);
-        let stall = stall + if split { self.costs.split_target } else { 0 };
+        let split = if split { self.costs.split_target } else { 0 };
+        let stall = stall.saturating_sub(fetched) + split;
         self.counters.jump_stalls += stall;
         self.counters.cycles += stall;
         target
@@ -156,11 +168,8 @@ impl Core {
         next
     }
 
-    fn memory(
-        &mut self,
-        instr: &Instr,
-        bus: &mut impl Bus,
-    ) -> Result<Option<(Reg, Producer)>, NotDone> {
+    /// A load or store. The answer is how long it keeps the next instruction in the decoder.
+    fn memory(&mut self, instr: &Instr, bus: &mut impl Bus) -> Result<u64, NotDone> {
         match *instr {
             Instr::Load { width, signed, rd, rs1, offset, mode } => {
                 let access = self.address(width, rs1, offset, mode);
@@ -168,11 +177,11 @@ impl Core {
                     .load(access.address, width)
                     .map_err(|error| self.refused(error, access.address, false))?;
                 let value = extend(width, signed, answer.value);
-                self.count_access(&access, answer.extra_cycles);
+                let keeps = self.count_access(&access, answer.extra_cycles);
                 self.counters.loads += 1;
                 self.increment(&access);
                 self.set_register(rd, value);
-                Ok(Some((rd, Producer::Memory)))
+                Ok(keeps)
             }
             Instr::Store { width, rs2, rs1, offset, mode } => {
                 let access = self.address(width, rs1, offset, mode);
@@ -180,12 +189,12 @@ impl Core {
                     .store(access.address, width, self.register(rs2))
                     .map_err(|error| self.refused(error, access.address, true))?;
                 self.drop_reservation(access.address);
-                self.count_access(&access, extra_cycles);
+                let keeps = self.count_access(&access, extra_cycles);
                 self.counters.stores += 1;
                 self.increment(&access);
-                Ok((mode == Mode::PostIncrement).then_some((rs1, Producer::Alu)))
+                Ok(keeps)
             }
-            _ => Ok(None),
+            _ => Ok(0),
         }
     }
 
@@ -206,11 +215,14 @@ impl Core {
         }
     }
 
-    fn count_access(&mut self, access: &MemoryAccess, extra_cycles: u64) {
+    /// Counts the stalls. The answer is those of the two accesses across words, which the next
+    /// instruction waits for in the decoder; while an answer is late, it has left the decoder.
+    fn count_access(&mut self, access: &MemoryAccess, extra_cycles: u64) -> u64 {
         let split = (access.address & 3) + access.width.bytes() > 4;
-        let stall = extra_cycles + if split { self.costs.split_access } else { 0 };
-        self.counters.memory_stalls += stall;
-        self.counters.cycles += stall;
+        let split_stall = if split { self.costs.split_access } else { 0 };
+        self.counters.memory_stalls += extra_cycles + split_stall;
+        self.counters.cycles += extra_cycles + split_stall;
+        split_stall
     }
 
     fn refused(&self, error: BusError, address: u32, write: bool) -> NotDone {
@@ -228,16 +240,12 @@ impl Core {
         }
     }
 
-    fn atomic(
-        &mut self,
-        instr: &Instr,
-        bus: &mut impl Bus,
-    ) -> Result<Option<(Reg, Producer)>, NotDone> {
+    fn atomic(&mut self, instr: &Instr, bus: &mut impl Bus) -> Result<(), NotDone> {
         let (Instr::LoadReserved { rd, rs1 }
         | Instr::StoreConditional { rd, rs1, .. }
         | Instr::Amo { rd, rs1, .. }) = *instr
         else {
-            return Ok(None);
+            return Ok(());
         };
         let address = self.register(rs1);
         if address & 3 != 0 {
@@ -276,24 +284,27 @@ impl Core {
         self.counters.memory_stalls += extra_cycles;
         self.counters.cycles += extra_cycles;
         self.set_register(rd, value);
-        Ok(Some((rd, Producer::Memory)))
+        Ok(())
     }
 
-    fn mul_div(&mut self, op: MulDiv, rd: Reg, rs1: Reg, rs2: Reg) -> (Reg, Producer) {
+    /// The same for a product or a quotient.
+    fn mul_div(&mut self, op: MulDiv, rd: Reg, rs1: Reg, rs2: Reg) -> u64 {
         let (a, b) = (self.register(rs1), self.register(rs2));
         let stall = match op {
             MulDiv::Mul => 0,
             MulDiv::Mulh | MulDiv::Mulhsu | MulDiv::Mulhu => self.costs.mul_high,
-            MulDiv::Div | MulDiv::Rem => self.costs.division(true, a, b),
-            MulDiv::Divu | MulDiv::Remu => self.costs.division(false, a, b),
+            MulDiv::Div | MulDiv::Rem => self.costs.division(true, b),
+            MulDiv::Divu | MulDiv::Remu => self.costs.division(false, b),
         };
         self.counters.arithmetic_stalls += stall;
         self.counters.cycles += stall;
-        self.alu_write(rd, mul_div(op, a, b))
+        self.set_register(rd, mul_div(op, a, b));
+        stall
     }
 
-    /// `None` if the core has no such register, or the instruction would write it.
-    fn csr(&mut self, op: CsrOp, rd: Reg, source: CsrSource, csr: u32) -> Option<(Reg, Producer)> {
+    /// The value of a control register. `None` if the core has no such register, or the instruction
+    /// would write it.
+    fn csr(&self, op: CsrOp, source: CsrSource, csr: u32) -> Option<u32> {
         let writes = match source {
             CsrSource::Reg(rs1) => op == CsrOp::Write || rs1 != Reg::ZERO,
             CsrSource::Imm(imm) => op == CsrOp::Write || imm != 0,
@@ -301,14 +312,13 @@ impl Core {
         if writes {
             return None;
         }
-        let value = match csr {
-            CSR_MCYCLE => self.counters.cycles as u32,
-            CSR_MCYCLE_HIGH => (self.counters.cycles >> 32) as u32,
-            CSR_MINSTRET => self.counters.instructions as u32,
-            CSR_MINSTRET_HIGH => (self.counters.instructions >> 32) as u32,
-            _ => return None,
-        };
-        Some(self.alu_write(rd, value))
+        match csr {
+            CSR_MCYCLE => Some(self.counters.cycles as u32),
+            CSR_MCYCLE_HIGH => Some((self.counters.cycles >> 32) as u32),
+            CSR_MINSTRET => Some(self.counters.instructions as u32),
+            CSR_MINSTRET_HIGH => Some((self.counters.instructions >> 32) as u32),
+            _ => None,
+        }
     }
 
     fn set_loop(&mut self, instr: &Instr, next: u32) {
@@ -334,7 +344,7 @@ impl Core {
     }
 
     /// Instructions that read registers, take one cycle and write one register.
-    fn compute(&mut self, instr: &Instr) -> Option<(Reg, Producer)> {
+    fn compute(&mut self, instr: &Instr) {
         let (rd, value) = match *instr {
             Instr::OpImm { op, rd, rs1, imm } => (rd, alu(op, self.register(rs1), imm as u32)),
             Instr::Op { op, rd, rs1, rs2 } => (rd, alu(op, self.register(rs1), self.register(rs2))),
@@ -372,9 +382,9 @@ impl Core {
                 });
                 (rd, u32::from_le_bytes(chosen))
             }
-            _ => return None,
+            _ => return,
         };
-        Some(self.alu_write(rd, value))
+        self.set_register(rd, value);
     }
 }
 
@@ -408,6 +418,37 @@ fn reads(instr: &Instr) -> [Option<Reg>; 3] {
         Instr::Insert { rd, rs1, .. } => [Some(rd), Some(rs1), None],
         Instr::Shuffle2 { rd, rs1, rs2 } => [Some(rd), Some(rs1), Some(rs2)],
         _ => [None; 3],
+    }
+}
+
+/// The registers that an instruction writes.
+fn writes(instr: &Instr) -> Writes {
+    let computed = |rd| Writes { computed: Some(rd), loaded: None };
+    match *instr {
+        Instr::Load { rd, rs1, mode, .. } => {
+            Writes { computed: (mode == Mode::PostIncrement).then_some(rs1), loaded: Some(rd) }
+        }
+        Instr::Store { rs1, mode: Mode::PostIncrement, .. } => computed(rs1),
+        Instr::LoadReserved { rd, .. }
+        | Instr::StoreConditional { rd, .. }
+        | Instr::Amo { rd, .. } => Writes { computed: None, loaded: Some(rd) },
+        Instr::Lui { rd, .. }
+        | Instr::Auipc { rd, .. }
+        | Instr::Jal { rd, .. }
+        | Instr::Jalr { rd, .. }
+        | Instr::OpImm { rd, .. }
+        | Instr::Op { rd, .. }
+        | Instr::MulDiv { rd, .. }
+        | Instr::Csr { rd, .. }
+        | Instr::Extract { rd, .. }
+        | Instr::Insert { rd, .. }
+        | Instr::MulLow16 { rd, .. }
+        | Instr::MulHigh16 { rd, .. }
+        | Instr::PackLow { rd, .. }
+        | Instr::PackHigh { rd, .. }
+        | Instr::Shuffle { rd, .. }
+        | Instr::Shuffle2 { rd, .. } => computed(rd),
+        _ => Writes::default(),
     }
 }
 

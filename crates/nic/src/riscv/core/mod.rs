@@ -147,22 +147,26 @@ pub struct Core {
     /// What the core has done.
     pub counters: Counters,
     costs: Costs,
-    /// The register that the last instruction loaded, and whether it loaded or computed one.
-    written: Option<(Reg, Producer)>,
-    /// The register that the instruction before that one loaded, if that one took one cycle: the
-    /// load is in its last stage while the next instruction is decoded.
+    /// What the last instruction wrote.
+    written: Writes,
+    /// The register that the instruction before that one loaded, if that one did not wait: the load
+    /// is in its last stage while the next instruction is decoded.
     written_back: Option<Reg>,
-    /// The bus was busy for the next instruction: older loads have passed their last stage.
-    was_busy: bool,
+    /// Cycles that the last instruction keeps the next one in the decoder.
+    held: u64,
+    /// Cycles that the bus has been busy for the next instruction.
+    busy: u64,
     /// The word that `lr.w` reserved.
     reservation: Option<u32>,
 }
 
-/// The source of a register that the last instruction wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Producer {
-    Alu,
-    Memory,
+/// The registers that an instruction writes; x0 is one of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Writes {
+    /// Computed, or an incremented address.
+    computed: Option<Reg>,
+    /// Loaded from memory.
+    loaded: Option<Reg>,
 }
 
 impl Core {
@@ -175,9 +179,10 @@ impl Core {
             loops: [HardwareLoop::default(); 2],
             counters: Counters::default(),
             costs,
-            written: None,
+            written: Writes::default(),
             written_back: None,
-            was_busy: false,
+            held: 0,
+            busy: 0,
             reservation: None,
         }
     }
@@ -210,7 +215,7 @@ impl Core {
                 Step::Retired
             }
             Err(execute::NotDone::Busy) => {
-                self.was_busy = true;
+                self.busy += 1;
                 self.counters.busy_stalls += 1;
                 self.counters.cycles += 1;
                 Step::Stalled
