@@ -209,6 +209,16 @@ impl Hpu {
         Ok((function, bus))
     }
 
+    /// What the core's instructions cost.
+    pub(super) fn costs(&self) -> Costs {
+        self.costs
+    }
+
+    /// True for addresses of the cluster's L1. The context stands for its own part of it.
+    pub(super) fn is_l1(address: u32) -> bool {
+        (L1..PROGRAM).contains(&address)
+    }
+
     fn grants(&self, handler: Handler, call: &Call<'_>) -> Vec<Grant> {
         let grant = |base, len, permission| Grant { base, len, permission };
         let mut grants = vec![
@@ -310,6 +320,13 @@ pub(super) struct UnitBus<'a> {
 }
 
 impl UnitBus<'_> {
+    /// Forgets the words and the commands of a run, for the next one.
+    pub(super) fn clear(&mut self) {
+        self.words = [0; WORDS];
+        self.busy_until = [0; SLOTS];
+        self.commands.clear();
+    }
+
     fn issue(&mut self) -> Result<Access, BusError> {
         let cycle = self.cycle;
         let Some(slot) = self.busy_until.iter().position(|&until| until <= cycle) else {

@@ -16,15 +16,17 @@
 //! | [`engine`] | what executes handlers: a core, or the host's build of the firmware |
 //! | [`arrivals`] | which packets of a message have come: each counts once |
 //! | [`hpu`] | a core with its memories, protection and command unit |
+//! | [`cluster`] | several cores at once, whose accesses meet in the banks of L1 |
 //! | [`nic`] | a NIC that handles packets one after the other |
 //! | [`profile`] | what each handler costs |
 //!
 //! The network model of [`network`](crate::network) does not run the firmware. Its handlers have
-//! costs: the paper's, or those that [`profile`] counts. Clusters, the packet scheduler and copies
-//! between memories are there, and not here.
+//! costs: the paper's, or those that [`profile`] counts. The packet scheduler and copies between
+//! memories are there, and not here.
 
 pub mod arrivals;
 pub mod build;
+pub mod cluster;
 pub mod command;
 pub mod engine;
 pub mod hpu;

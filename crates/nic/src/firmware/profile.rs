@@ -3,17 +3,20 @@
 //!
 //! The core is alone: nothing else uses its memories, commands are done at once, and instructions
 //! are always in the cache. So the numbers are those of a handler without waits, as the network
-//! model takes them ([`HandlerCosts`]). That model adds the waits.
+//! model takes them ([`HandlerCosts`]). That model adds the waits. [`payload_on_cluster`] has
+//! several cores, which wait for banks of memory.
 
 use fieldstone_proto::capability::{Capability, MasterKey, Rights};
 use fieldstone_proto::ids::{Epoch, SegmentId, VolumeId};
 
-use super::engine::{EngineError, Handler};
+use super::cluster::{CORES, Job, run_together};
+use super::engine::{Area, Call, Engine, EngineError, Handler, Run};
 use super::hpu::{Hpu, HpuError};
 use super::nic::{Nic, Output, Ran};
 use super::packet::{Coordinates, DATA_BYTES, Reply, Scheme, Write};
 use super::state::{Extent, Multiply, Settings, SettingsError};
 use crate::network::handlers::{Cost, HandlerCosts, Role, Rs};
+use crate::riscv::core::Counters;
 use crate::riscv::elf::Program;
 
 /// The costs of the handlers in one role.
@@ -82,30 +85,11 @@ pub fn profile(
     if bytes == 0 || bytes > DATA_BYTES {
         return Err(ProfileError::Bytes(bytes));
     }
-    let (k, m) = match role {
-        Role::Store { .. } => (0, 0),
-        Role::Data(rs) | Role::Parity(rs) => (usize::from(rs.k), usize::from(rs.m)),
-    };
-    let coefficients = if m == 0 {
-        Vec::new()
-    } else {
-        multiply.coefficients(k, m).map_err(ProfileError::Code)?
-    };
-    let settings = Settings {
-        node: NODE,
-        host_len: 1 << 40,
-        staging_len: 1 << 16,
-        keys: vec![(MASTER, VOLUME, EPOCH)],
-        extents: vec![Extent { volume: VOLUME, segment: SEGMENT, base: 0, length: 1 << 30 }],
-        coefficients,
-        multiply,
-        column: 0,
-    };
-    let mut nic = Nic::new(Hpu::new(program, &settings.context()?)?);
-    let column = if multiply == Multiply::Planes { k.saturating_sub(1) } else { 0 };
-    let column = u8::try_from(column).unwrap_or(u8::MAX);
-    let new = run(&mut nic, role, column, bytes, 0)?;
-    let known = run(&mut nic, role, column, bytes, 1)?;
+    let context = settings(multiply, role)?.context()?;
+    let mut nic = Nic::new(Hpu::new(program, &context)?);
+    let column = column(multiply, role);
+    let new = run(&mut nic, &writes(role, column, bytes, 0, 0))?;
+    let known = run(&mut nic, &writes(role, column, bytes, 1, 0))?;
     let first = new.iter().find(|ran| ran.handler == Handler::Header).copied();
     let payloads = known.iter().filter(|ran| ran.handler == Handler::Payload);
     let lasts: Vec<Ran> = payloads.copied().skip(PACKETS - 1).step_by(PACKETS).collect();
@@ -116,6 +100,104 @@ pub fn profile(
         payload: mean(Handler::Payload, lasts.into_iter())?,
         completion: mean(Handler::Completion, of(Handler::Completion))?,
     })
+}
+
+/// What a payload handler costs if 1 to 8 cores of a cluster run it at once, each on packets of its
+/// own: their accesses wait for banks of memory. The mean over the cores.
+///
+/// # Errors
+/// [`ProfileError`] says what did not work.
+pub fn payload_on_cluster(
+    program: &Program,
+    multiply: Multiply,
+    role: Role,
+    bytes: usize,
+    cores: usize,
+) -> Result<Cost, ProfileError> {
+    if bytes == 0 || bytes > DATA_BYTES {
+        return Err(ProfileError::Bytes(bytes));
+    }
+    let context = settings(multiply, role)?.context()?;
+    let mut jobs = Vec::new();
+    for core in 0..cores.clamp(1, CORES) {
+        let recorder = Recorder { hpu: Hpu::new(program, &context)?, last: None };
+        let mut nic = Nic::new(recorder);
+        run(&mut nic, &writes(role, column(multiply, role), bytes, 0, core as u64 + 1))?;
+        jobs.push(nic.engine().last.clone().ok_or(ProfileError::NotRun(Handler::Payload))?);
+    }
+    let counters = run_together(&mut jobs, STAGGER_CYCLES, RUNS_TOGETHER)?;
+    mean_of(Handler::Payload, &counters)
+}
+
+/// Cores that run together begin one after the other, as packets come.
+const STAGGER_CYCLES: u64 = 1009;
+const RUNS_TOGETHER: usize = 2;
+
+/// A core that remembers its last payload handler.
+struct Recorder {
+    hpu: Hpu,
+    last: Option<Job>,
+}
+
+impl Engine for Recorder {
+    fn run(&mut self, handler: Handler, call: &Call<'_>) -> Result<Run, EngineError> {
+        if handler == Handler::Payload {
+            self.last = Some(Job {
+                hpu: self.hpu.clone(),
+                handler,
+                packet: call.packet.to_vec(),
+                slot: call.slot,
+                request_id: call.request_id,
+                now_ns: call.now_ns,
+            });
+        }
+        self.hpu.run(handler, call)
+    }
+
+    fn set_context(&mut self, context: &[u8]) -> Result<(), EngineError> {
+        self.hpu.set_context(context)
+    }
+
+    fn area(&self, area: Area) -> &[u8] {
+        self.hpu.area(area)
+    }
+
+    fn area_mut(&mut self, area: Area) -> &mut [u8] {
+        self.hpu.area_mut(area)
+    }
+}
+
+/// The settings of a node in `role`.
+fn settings(multiply: Multiply, role: Role) -> Result<Settings, ProfileError> {
+    let (k, m) = match role {
+        Role::Store { .. } => (0, 0),
+        Role::Data(rs) | Role::Parity(rs) => (usize::from(rs.k), usize::from(rs.m)),
+    };
+    let coefficients = if m == 0 {
+        Vec::new()
+    } else {
+        multiply.coefficients(k, m).map_err(ProfileError::Code)?
+    };
+    Ok(Settings {
+        node: NODE,
+        host_len: 1 << 40,
+        staging_len: 1 << 16,
+        keys: vec![(MASTER, VOLUME, EPOCH)],
+        extents: vec![Extent { volume: VOLUME, segment: SEGMENT, base: 0, length: 1 << 30 }],
+        coefficients,
+        multiply,
+        column: 0,
+    })
+}
+
+/// The column of a data node: any, or the one that costs most.
+fn column(multiply: Multiply, role: Role) -> u8 {
+    match role {
+        Role::Data(rs) if multiply == Multiply::Planes => {
+            u8::try_from(rs.k.saturating_sub(1)).unwrap_or(u8::MAX)
+        }
+        _ => 0,
+    }
 }
 
 /// The costs that the network model takes: those of the firmware in place of the paper's. The
@@ -143,15 +225,11 @@ pub fn handler_costs(program: &Program, multiply: Multiply) -> Result<HandlerCos
     })
 }
 
-/// The messages of one write, and the runs of their handlers.
-fn run(
-    nic: &mut Nic<Hpu>,
-    role: Role,
-    column: u8,
-    bytes: usize,
-    round: u32,
-) -> Result<Vec<Ran>, ProfileError> {
-    for (source, rank, write) in writes(role, column, bytes, round) {
+/// The runs of handlers for the messages of one write: the source of each, and the rank of the
+/// measured node.
+fn run<E: Engine>(nic: &mut Nic<E>, writes: &[(u32, u8, Write)]) -> Result<Vec<Ran>, ProfileError> {
+    for (source, rank, write) in writes {
+        let (source, rank) = (*source, *rank);
         for mut packet in write.packets() {
             packet[0..4].copy_from_slice(&source.to_le_bytes());
             packet[14] = rank;
@@ -173,8 +251,8 @@ fn run(
 }
 
 /// Source, rank of the measured node, and write of each message that the node gets. A node of
-/// [`Role::Data`] has this column.
-fn writes(role: Role, column: u8, bytes: usize, round: u32) -> Vec<(u32, u8, Write)> {
+/// [`Role::Data`] has this column. Other seeds give other data.
+fn writes(role: Role, column: u8, bytes: usize, round: u32, seed: u64) -> Vec<(u32, u8, Write)> {
     let key = MASTER.derive(VOLUME, EPOCH);
     let write = |scheme, nodes: u8, rank: u8| {
         let nodes = (0..nodes).map(|other| Coordinates {
@@ -193,7 +271,7 @@ fn writes(role: Role, column: u8, bytes: usize, round: u32) -> Vec<(u32, u8, Wri
         };
         let first = DATA_BYTES - write.headers().len();
         let len = first + (PACKETS - 2) * DATA_BYTES + bytes;
-        write.data = (0..len).map(|i| (i * 7 + i / 256 * 13 + 5) as u8).collect();
+        write.data = data(seed, len);
         write
     };
     match role {
@@ -211,9 +289,25 @@ fn writes(role: Role, column: u8, bytes: usize, round: u32) -> Vec<(u32, u8, Wri
     }
 }
 
+/// Bytes without a pattern (SplitMix64).
+fn data(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    };
+    let words = (0..len.div_ceil(8)).flat_map(|_| next().to_le_bytes());
+    words.take(len).collect()
+}
+
 /// The mean of the runs, rounded.
 fn mean(handler: Handler, runs: impl Iterator<Item = Ran>) -> Result<Cost, ProfileError> {
-    let counters: Vec<_> = runs.filter_map(|ran| ran.counters).collect();
+    mean_of(handler, &runs.filter_map(|ran| ran.counters).collect::<Vec<_>>())
+}
+
+fn mean_of(handler: Handler, counters: &[Counters]) -> Result<Cost, ProfileError> {
     let count = counters.len() as u64;
     if count == 0 {
         return Err(ProfileError::NotRun(handler));

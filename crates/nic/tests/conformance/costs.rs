@@ -5,7 +5,9 @@ use fieldstone_nic::firmware::engine::Handler;
 use fieldstone_nic::firmware::hpu::Surroundings;
 use fieldstone_nic::firmware::nic::Nic;
 use fieldstone_nic::firmware::packet::Scheme;
-use fieldstone_nic::firmware::profile::{Profile, ProfileError, handler_costs, profile};
+use fieldstone_nic::firmware::profile::{
+    Profile, ProfileError, handler_costs, payload_on_cluster, profile,
+};
 use fieldstone_nic::firmware::state::Multiply;
 use fieldstone_nic::network::handlers::{Cost, HandlerCosts, Role, Rs};
 use fieldstone_nic::network::spin::Handler as ModelHandler;
@@ -56,6 +58,23 @@ fn encoding_of_planes_costs_two_instructions_per_byte() {
         let Cost { instructions, cycles } = planes.payload;
         assert!(f64::from(instructions) <= most_per_byte * 2016.0, "{role:?}: {instructions}");
         assert!(cycles * 10 < instructions * 11, "{role:?}: {instructions} {cycles}");
+    }
+}
+
+/// Cores of a cluster wait for each other's banks: more of them, more cycles each, and as many
+/// instructions.
+#[test]
+fn cores_of_a_cluster_wait_for_banks() {
+    for multiply in [Multiply::Table, Multiply::Scheduled, Multiply::Pairs, Multiply::Planes] {
+        let Some(program) = program(multiply) else { return };
+        let on = |cores| payload_on_cluster(&program, multiply, RS63, 2016, cores).unwrap();
+        let alone = profile(&program, multiply, RS63, 2016).unwrap().payload;
+        assert_eq!(on(1), alone);
+        let costs = [on(2), on(4), on(8)];
+        eprintln!("{multiply:?}: {alone:?} {costs:?}");
+        assert!(costs.iter().all(|cost| cost.instructions == alone.instructions));
+        assert!(costs.is_sorted_by_key(|cost| cost.cycles) && costs[0].cycles > alone.cycles);
+        assert!(costs[2].cycles < 2 * alone.cycles);
     }
 }
 
