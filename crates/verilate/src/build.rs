@@ -12,7 +12,7 @@
 //! debug_assertions = true            # check assertions, in debug builds only
 //! trace = true                       # can write waves
 //!
-//! # Sources of others, in a Python package beside Verilator's: not ours to lint.
+//! # Sources of others, in a Python package beside Verilator's. Such a design is not linted.
 //! package = "pythondata_cpu_cv32e40p"
 //! package_files = ["system_verilog/rtl/include/cv32e40p_pkg.sv"]   # before `files`
 //! ```

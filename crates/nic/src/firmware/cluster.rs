@@ -2,14 +2,13 @@
 //!
 //! PsPIN's clusters have L1 memory in 64 banks of words, next to each other in the address space. A
 //! bank does one access in a cycle. If two cores want the same bank in one cycle, one of them gets
-//! the bank, and the others wait (their request is not granted). Which core gets the bank goes
-//! round, cycle by cycle.
+//! the bank, and the other one waits (its request is not granted). Which core gets the bank goes
+//! round, cycle by cycle. An access across words takes two banks, the second one in the next cycle.
 //!
 //! Each core here has memory of its own, at the addresses that all cores have. So cores meet in
-//! banks, and never in words: what a handler does is not changed. Packets, stacks and tables of all
-//! cores start at the same bank, as those of PsPIN do: their places are multiples of 256 bytes. An
-//! access that waits for a register first is counted in the cycle before. DMA, instruction caches
-//! and the memory outside of the cluster are not modelled.
+//! banks, and never in words: what a handler does is not changed. In PsPIN the stacks and packets
+//! of cores are at different places. These are multiples of 256 bytes, so they start at the same
+//! bank, too. DMA, instruction caches and the memory outside of the cluster are not modelled.
 
 use super::engine::{Call, EngineError, Handler};
 use super::hpu::{Hpu, UnitBus};
@@ -32,15 +31,14 @@ struct Banks {
 
 impl Banks {
     /// Takes the banks of an access: the second word of one that crosses words is accessed in the
-    /// next cycle. False if the first is in use; then none is taken.
+    /// next cycle. False if one is in use; then none is taken.
     fn take(&mut self, address: u32, width: Width) -> bool {
         let bank = |address: u32| address as usize / 4 % BANKS;
-        let first = bank(address);
-        if self.taken[0][first] {
+        let (first, last) = (bank(address), bank(address.wrapping_add(width.bytes() - 1)));
+        if self.taken[0][first] || (last != first && self.taken[1][last]) {
             return false;
         }
         self.taken[0][first] = true;
-        let last = bank(address.wrapping_add(width.bytes() - 1));
         if last != first {
             self.taken[1][last] = true;
         }
@@ -131,6 +129,11 @@ struct Lane<'a> {
 }
 
 impl Lane<'_> {
+    /// The cycle in which the next instruction accesses memory, if it does.
+    fn next_access(&mut self) -> u64 {
+        self.start + self.core.counters.cycles + self.core.waits(&mut self.bus)
+    }
+
     /// The runs that have ended, of those that began at this cycle or later.
     fn ended_since(&self, cycle: u64) -> impl Iterator<Item = Counters> {
         let runs = self.ended.iter().filter(move |(start, _)| *start >= cycle);
@@ -185,7 +188,7 @@ pub fn run_together(
             let first = (cycle % lanes.len() as u64) as usize;
             let place = (first + turn) % lanes.len();
             let lane = &mut lanes[place];
-            if lane.start + lane.core.counters.cycles <= cycle {
+            if lane.next_access() <= cycle {
                 lane.step(&mut banks)?;
             }
         }
@@ -216,11 +219,19 @@ mod tests {
         // Across words: the second one in the next cycle.
         assert!(banks.take(10, Width::Word));
         assert!(banks.take(12, Width::Word));
+        assert!(!banks.take(15 * 4 + 256 - 50, Width::Word), "its second bank is 3, too");
         banks.next_cycle();
         assert!(!banks.take(12, Width::Word));
         assert!(banks.take(8, Width::Word));
-        assert!(banks.take(252, Width::Word));
         banks.next_cycle();
         assert!(banks.take(12, Width::Word));
+    }
+
+    #[test]
+    fn memory_is_in_banks_and_the_command_unit_is_not() {
+        assert!(Hpu::is_l1(0x1000_0000));
+        assert!(!Hpu::is_l1(crate::firmware::command::WORDS_BASE));
+        assert!(!Hpu::is_l1(crate::firmware::command::ISSUE));
+        assert!(!Hpu::is_l1(0x1d00_0000));
     }
 }

@@ -14,8 +14,9 @@
 //! | `0x100b0000` | context and tables | read |
 //! | `0x1b200000` | command unit | write words, read to issue |
 //!
-//! All but program and unit are the L1 memory of a cluster (1 MiB and single-cycle in PsPIN). Bank
-//! conflicts, instruction caches and the swap area in L2 come with the clusters.
+//! All but program and unit are the L1 memory of a cluster (1 MiB and single-cycle in PsPIN).
+//! [`cluster`](super::cluster) has conflicts of its banks. Instruction caches and the swap area in
+//! L2 are not modelled.
 
 use crate::firmware::command::{self, Command, SLOTS, WORDS, Words};
 use crate::firmware::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS, Run};
@@ -214,9 +215,9 @@ impl Hpu {
         self.costs
     }
 
-    /// True for addresses of the cluster's L1. The context stands for its own part of it.
+    /// True for addresses of the cluster's L1; all of the context is a part of it here.
     pub(super) fn is_l1(address: u32) -> bool {
-        (L1..PROGRAM).contains(&address)
+        (L1..CONTEXT + CONTEXT_BYTES as u32).contains(&address)
     }
 
     fn grants(&self, handler: Handler, call: &Call<'_>) -> Vec<Grant> {

@@ -103,7 +103,8 @@ pub fn profile(
 }
 
 /// What a payload handler costs if 1 to 8 cores of a cluster run it at once, each on packets of its
-/// own: their accesses wait for banks of memory. The mean over the cores.
+/// own: their accesses wait for banks of memory. The mean over the cores. Another seed gives other
+/// data and another distance between the starts of the cores.
 ///
 /// # Errors
 /// [`ProfileError`] says what did not work.
@@ -113,6 +114,7 @@ pub fn payload_on_cluster(
     role: Role,
     bytes: usize,
     cores: usize,
+    seed: u64,
 ) -> Result<Cost, ProfileError> {
     if bytes == 0 || bytes > DATA_BYTES {
         return Err(ProfileError::Bytes(bytes));
@@ -122,15 +124,16 @@ pub fn payload_on_cluster(
     for core in 0..cores.clamp(1, CORES) {
         let recorder = Recorder { hpu: Hpu::new(program, &context)?, last: None };
         let mut nic = Nic::new(recorder);
-        run(&mut nic, &writes(role, column(multiply, role), bytes, 0, core as u64 + 1))?;
+        run(&mut nic, &writes(role, column(multiply, role), bytes, 0, seed << 8 | core as u64))?;
         jobs.push(nic.engine().last.clone().ok_or(ProfileError::NotRun(Handler::Payload))?);
     }
-    let counters = run_together(&mut jobs, STAGGER_CYCLES, RUNS_TOGETHER)?;
+    // Packets come at any time: 500 to 1,523 cycles.
+    let stagger_cycles = 500 + u64::from(data(seed, 1)[0]) * 4 + seed % 4;
+    let counters = run_together(&mut jobs, stagger_cycles, RUNS_TOGETHER)?;
     mean_of(Handler::Payload, &counters)
 }
 
-/// Cores that run together begin one after the other, as packets come.
-const STAGGER_CYCLES: u64 = 1009;
+/// Runs of each core that count.
 const RUNS_TOGETHER: usize = 2;
 
 /// A core that remembers its last payload handler.

@@ -62,19 +62,27 @@ fn encoding_of_planes_costs_two_instructions_per_byte() {
 }
 
 /// Cores of a cluster wait for each other's banks: more of them, more cycles each, and as many
-/// instructions.
+/// instructions. Eight cores take as long as the documents say, whatever the data and the starts.
 #[test]
 fn cores_of_a_cluster_wait_for_banks() {
-    for multiply in [Multiply::Table, Multiply::Scheduled, Multiply::Pairs, Multiply::Planes] {
+    for (multiply, documented) in [
+        (Multiply::Table, 22_696),
+        (Multiply::Scheduled, 15_264),
+        (Multiply::Pairs, 6_924),
+        (Multiply::Planes, 4_265),
+    ] {
         let Some(program) = program(multiply) else { return };
-        let on = |cores| payload_on_cluster(&program, multiply, RS63, 2016, cores).unwrap();
+        let on =
+            |cores, seed| payload_on_cluster(&program, multiply, RS63, 2016, cores, seed).unwrap();
         let alone = profile(&program, multiply, RS63, 2016).unwrap().payload;
-        assert_eq!(on(1), alone);
-        let costs = [on(2), on(4), on(8)];
+        assert_eq!(on(1, 1), alone);
+        let costs = [on(2, 1), on(4, 1), on(8, 1), on(8, 2)];
         eprintln!("{multiply:?}: {alone:?} {costs:?}");
         assert!(costs.iter().all(|cost| cost.instructions == alone.instructions));
-        assert!(costs.is_sorted_by_key(|cost| cost.cycles) && costs[0].cycles > alone.cycles);
-        assert!(costs[2].cycles < 2 * alone.cycles);
+        assert!(costs[..3].is_sorted_by_key(|cost| cost.cycles) && costs[0].cycles > alone.cycles);
+        for cost in &costs[2..] {
+            assert!(cost.cycles.abs_diff(documented) * 100 < documented, "{cost:?}");
+        }
     }
 }
 

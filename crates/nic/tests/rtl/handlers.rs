@@ -44,6 +44,8 @@ impl Engine for RtlHpu {
 struct Node {
     model: Nic<Hpu>,
     rtl: Nic<RtlHpu>,
+    /// Each handler takes the same cycles on both. If not, none takes more on the RTL.
+    is_exact: bool,
     /// Cycles of the handlers so far, on the model and on the RTL.
     cycles: [u64; 2],
     handlers: usize,
@@ -56,7 +58,9 @@ impl Node {
         let mut rtl = RtlCore::new();
         rtl.set_text(program.base, &program.bytes);
         let model = Nic::new(hpu.clone());
-        Self { model, rtl: Nic::new(RtlHpu { hpu, rtl }), cycles: [0; 2], handlers: 0 }
+        let rtl = Nic::new(RtlHpu { hpu, rtl });
+        let is_exact = surroundings == AS_MEMORY;
+        Self { model, rtl, is_exact, cycles: [0; 2], handlers: 0 }
     }
 
     fn packet(&mut self, from: u32, packet: &[u8]) -> Vec<Output> {
@@ -83,10 +87,12 @@ impl Node {
         }
         let (ours, theirs) = (self.model.take_runs(), self.rtl.take_runs());
         assert_eq!(ours.len(), theirs.len());
-        for (ours, theirs) in ours.into_iter().zip(theirs) {
-            assert_eq!(ours.handler, theirs.handler);
-            let (ours, theirs) = (ours.counters.unwrap(), theirs.counters.unwrap());
+        for (ran, theirs) in ours.into_iter().zip(theirs) {
+            assert_eq!(ran.handler, theirs.handler);
+            let (ours, theirs) = (ran.counters.unwrap(), theirs.counters.unwrap());
             assert_eq!(ours.instructions, theirs.instructions);
+            assert!(theirs.cycles <= ours.cycles, "{:?}: {theirs:?} {ours:?}", ran.handler);
+            assert!(!self.is_exact || theirs.cycles == ours.cycles, "{theirs:?} {ours:?}");
             self.cycles = [self.cycles[0] + ours.cycles, self.cycles[1] + theirs.cycles];
             self.handlers += 1;
         }
@@ -189,16 +195,17 @@ fn writes_of_all_kinds(surroundings: Surroundings) -> Option<[u64; 2]> {
     Some(sums)
 }
 
-/// With a command unit as fast as memory, whose answers are never late, both take the same time.
+/// A command unit as fast as memory, whose answers are never late.
+const AS_MEMORY: Surroundings = Surroundings {
+    unit_store_extra_cycles: 0,
+    unit_issue_extra_cycles: 0,
+    atomic_extra_cycles: 0,
+    command_cycles: 0,
+};
+
 #[test]
 fn handlers_take_the_cycles_of_the_rtl() {
-    let as_memory = Surroundings {
-        unit_store_extra_cycles: 0,
-        unit_issue_extra_cycles: 0,
-        atomic_extra_cycles: 0,
-        command_cycles: 0,
-    };
-    let Some([ours, theirs]) = writes_of_all_kinds(as_memory) else { return };
+    let Some([ours, theirs]) = writes_of_all_kinds(AS_MEMORY) else { return };
     assert_eq!(ours, theirs);
 }
 
@@ -206,5 +213,5 @@ fn handlers_take_the_cycles_of_the_rtl() {
 #[test]
 fn handlers_with_a_slower_command_unit_take_no_less_than_on_the_rtl() {
     let Some([ours, theirs]) = writes_of_all_kinds(Surroundings::UNLIMITED) else { return };
-    assert!(theirs <= ours && ours * 100 < theirs * 105, "{ours} {theirs}");
+    assert!(ours * 100 < theirs * 101, "{ours} {theirs}");
 }

@@ -1,6 +1,7 @@
 //! The model of the handlers' core against RTL: CV32E40P, RI5CY's descendant with the same
 //! pipeline, verilated. The same programs give the same registers, the same memory, as many
-//! instructions, and as many cycles.
+//! instructions, and as many cycles. The firmware's handlers give the same commands and leave the
+//! same entries.
 //!
 //! | module | idea |
 //! |---|---|

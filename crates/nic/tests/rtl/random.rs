@@ -2,8 +2,8 @@
 //!
 //! A program is a row of pieces: arithmetic, loads and stores of any width and alignment, branches,
 //! jumps, loops, and instructions of 16 bits between them, so that long ones lie across words. Few
-//! registers are in use, so that most instructions wait for another one. Every piece ends, so every
-//! program does.
+//! registers are in use, so that many instructions wait for another one. Every piece ends, so every
+//! program does. Fences and control registers do not occur.
 
 use fieldstone_nic::riscv::core::{Core, Costs, Stop};
 use fieldstone_nic::riscv::isa::{
@@ -277,15 +277,49 @@ impl Maker {
         self.code.extend(skipped);
     }
 
-    /// A branch on a small number, which is an instruction of Xpulp and so not across words.
     fn branch_on_number(&mut self) {
-        self.align();
         let skipped = self.apart(Self::block);
         let offset = 4 + skipped.len() as i32;
         let (equal, rs1) = (self.random.random(), self.source());
         let imm = self.random.random_range(-16..16);
         self.instr(Instr::BranchImm { equal, rs1, imm, offset });
         self.code.extend(skipped);
+    }
+
+    /// A jump or a branch of 16 bits.
+    fn short_branch(&mut self) {
+        let at = self.code.len();
+        self.half(0); // its place
+        self.block();
+        let offset = (self.code.len() - at) as u32;
+        let bit = |from: u32, to: u32| (offset >> from & 1) << to;
+        let rs1 = self.random.random_range(1..5); // x9 to x12
+        let branch = rs1 << 7
+            | bit(8, 12)
+            | bit(4, 11)
+            | bit(3, 10)
+            | bit(7, 6)
+            | bit(6, 5)
+            | bit(2, 4)
+            | bit(1, 3)
+            | bit(5, 2);
+        let jump = bit(11, 12)
+            | bit(4, 11)
+            | bit(9, 10)
+            | bit(8, 9)
+            | bit(10, 8)
+            | bit(6, 7)
+            | bit(7, 6)
+            | bit(3, 5)
+            | bit(2, 4)
+            | bit(1, 3)
+            | bit(5, 2);
+        let half = match self.random.random_range(0..3) {
+            0 => 0xa001 | jump,   // c.j
+            1 => 0xc001 | branch, // c.beqz
+            _ => 0xe001 | branch, // c.bnez
+        };
+        self.code[at..at + 2].copy_from_slice(&(half as u16).to_le_bytes());
     }
 
     fn jump_to_register(&mut self) {
@@ -297,8 +331,10 @@ impl Maker {
         let through_memory = self.random.random_ratio(1, 2);
         let more = if through_memory { 8 } else { 0 };
         let offset = (8 + more + between.len() + 4 + skipped.len()) as i32;
+        // The jump itself adds a part.
+        let part = 2 * self.random.random_range(-20..20);
         self.instr(Instr::Auipc { rd: r(TARGET), imm: 0 });
-        self.move_by(TARGET, TARGET, offset);
+        self.move_by(TARGET, TARGET, offset - part);
         if through_memory {
             let (width, rs1, offset, mode) = (Width::Word, r(BASE), Offset::Imm(1100), Mode::Plain);
             self.instr(Instr::Store { width, rs2: r(TARGET), rs1, offset, mode });
@@ -306,7 +342,7 @@ impl Maker {
         }
         self.code.extend(between);
         let rd = self.destination();
-        self.instr(Instr::Jalr { rd, rs1: r(TARGET), offset: 0 });
+        self.instr(Instr::Jalr { rd, rs1: r(TARGET), offset: part });
         self.code.extend(skipped);
     }
 
@@ -338,6 +374,24 @@ impl Maker {
     fn new_offset(&mut self) {
         let rs1 = self.source();
         self.instr(Instr::OpImm { op: Alu::And, rd: r(OFFSET), rs1, imm: 255 });
+    }
+
+    /// A byte is loaded, and its value is the offset of the next load or store, or of one behind
+    /// that: a look-up in a table, as the firmware's.
+    fn look_up(&mut self) {
+        let (width, signed, rd) = (Width::Byte, false, r(OFFSET));
+        let (rs1, offset, mode) = (r(BASE), self.offset(Mode::Plain), Mode::Plain);
+        self.instr(Instr::Load { width, signed, rd, rs1, offset, mode });
+        for _ in 0..self.random.random_range(1..3) {
+            let (width, offset) = (self.width(), Offset::Reg(r(OFFSET)));
+            let (rd, rs2) = (self.source(), self.source());
+            let instr = if self.random.random() {
+                Instr::Load { width, signed: true, rd, rs1, offset, mode }
+            } else {
+                Instr::Store { width, rs2, rs1, offset, mode }
+            };
+            self.instr(instr);
+        }
     }
 
     fn body(&mut self) -> u32 {
@@ -373,6 +427,13 @@ impl Maker {
         let by_parts = self.random.random_ratio(1, 3);
         if self.random.random() {
             self.move_by(TURNS, 0, turns as i32);
+            if self.random.random() {
+                // The count comes from memory.
+                let (width, rs1, mode) = (Width::Word, r(BASE), Mode::Plain);
+                let offset = Offset::Imm(1108);
+                self.instr(Instr::Store { width, rs2: r(TURNS), rs1, offset, mode });
+                self.instr(Instr::Load { width, signed: true, rd: r(TURNS), rs1, offset, mode });
+            }
             let body = self.apart(|maker| _ = maker.body());
             let (count, len) = (LoopCount::Reg(r(TURNS)), body.len() as u32);
             self.setup(by_parts, id, count, len);
@@ -397,7 +458,9 @@ impl Maker {
     fn program(mut self, pieces: usize) -> (Vec<u8>, ChaCha8Rng) {
         self.new_offset();
         for _ in 0..pieces {
-            match self.random.random_range(0..12) {
+            match self.random.random_range(0..15) {
+                12 | 13 => self.look_up(),
+                14 => self.short_branch(),
                 0..=3 => self.block(),
                 4 | 5 => self.forward_branch(),
                 6 => self.branch_on_number(),
@@ -447,7 +510,9 @@ fn compare(rtl: &mut RtlCore, seed: u64, upper: Upper) -> Result<[u64; 2], Strin
         if core.counters.instructions == starts.len() as u64 {
             starts.push((core.counters.cycles, core.pc));
         }
-        core.run(&mut bus, u32::MAX, 1);
+        if let Stop::Trapped(trap) = core.run(&mut bus, u32::MAX, 1) {
+            return Err(format!("seed {seed}: {trap}"));
+        }
     }
     let ended = rtl.run(&start, &mut rtl_bus, 100_000);
     let differs = |what: &str| {

@@ -24,8 +24,8 @@
 //!
 //! A memory that answers later than in the next cycle stalls the model until it does: see
 //! [`Access`](crate::riscv::memory::Access). CV32E40P goes on until an instruction needs the answer
-//! or two answers are open, so the model is slower there. CV32E40P has no atomic operations; they
-//! cost what loads cost.
+//! or two answers are open, so the model is slower there. CV32E40P has no atomic operations. They
+//! cost what loads cost, and what the bus adds.
 
 /// Stalls of the core, in cycles beside the one that each instruction takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -103,6 +103,12 @@ impl Core {
         Ok(())
     }
 
+    /// Cycles that an instruction waits for registers.
+    pub(super) fn waits_for(&self, instr: &Instr) -> u64 {
+        let hazard = self.hazard(instr);
+        hazard.load_use + hazard.jump_register
+    }
+
     /// The stalls for registers that are not written yet. They count once the instruction executes,
     /// however often a busy bus has it tried.
     fn hazard(&self, instr: &Instr) -> Hazard {

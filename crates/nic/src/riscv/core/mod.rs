@@ -200,6 +200,14 @@ impl Core {
         }
     }
 
+    /// Cycles that the next instruction waits for registers before it accesses memory. [`step`]
+    /// counts them; a world of several cores waits for them first.
+    ///
+    /// [`step`]: Self::step
+    pub fn waits(&self, bus: &mut impl Bus) -> u64 {
+        bus.instruction(self.pc).map_or(0, |decoded| self.waits_for(&decoded.instr))
+    }
+
     /// Executes one instruction.
     pub fn step(&mut self, bus: &mut impl Bus) -> Step {
         let pc = self.pc;
