@@ -34,7 +34,7 @@ FUZZ_SECONDS ?= 300
 	install-codes install-block \
 	ceph-plugin install-ceph-plugin ceph-plugin-harness ceph-plugin-for-tests \
 	bench-ceph-plugin simulate scenarios \
-	test-ceph bench fuzz-smoke fuzz clean
+	test-ceph test-net bench fuzz-smoke fuzz clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,7 +65,7 @@ BUILD_TESTS = env -u CARGO_BUILD_TARGET $(CARGO) build --workspace --locked $(FE
 	--lib --bins --tests --examples
 
 # `make scenarios PROFILE=release` has them run the command as users have it.
-bindings simulate scenarios test-ceph: export PROFILE = dev
+bindings simulate scenarios test-ceph test-net: export PROFILE = dev
 
 # The C libraries get the names that `bindings` gives them, and so are not linked again.
 test-build:
@@ -178,6 +178,10 @@ test-ceph: test-build ceph-plugin-for-tests ## Scenarios with real Ceph clusters
 	tests/install-tools
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 \
 		$(basename $(notdir $(wildcard tests/ceph_*.py)))
+
+test-net: test-build ## Nodes on machines of their own, in network namespaces: every way of replication, faults of the network; needs root
+	tests/install-tools
+	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 network
 
 bench: build ## Our numbers and those of nbdkit and qemu-nbd, one JSON line per row
 	$(FIELDSTONE) bench nbd

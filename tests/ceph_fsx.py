@@ -157,4 +157,7 @@ parser.add_argument("--seed", type=int, default=1, help="the first seed")
 parser.add_argument("--seeds", type=int, default=1, help="so many seeds")
 parser.add_argument("--operations", type=int, default=0, help="so many operations of each seed")
 parser.add_argument("--kills", type=int, default=0, help="deaths of the client in 10,000 steps")
-main(scenario, [Case("ceph", "memstore")], parser, long=[Case("long", "memstore")])
+main(
+    scenario, [Case("ceph", "memstore")], parser, long=[Case("long", "memstore")],
+    long_seconds=7200,
+)

@@ -46,7 +46,9 @@ def _time_is_up(*_):
     raise Failure("the time limit of the case is reached")
 
 
-def main(run, cases, parser=None, waits=False, computes=False, more=(), long=()):
+def main(
+    run, cases, parser=None, waits=False, computes=False, more=(), long=(), long_seconds=None
+):
     """Runs the script's cases; `parser` adds options, which `run` then gets as second argument.
 
     `waits`: the cases use a CPU for less than a third of their time; the rest they wait, for time
@@ -54,7 +56,8 @@ def main(run, cases, parser=None, waits=False, computes=False, more=(), long=())
     `computes`: they use more than a CPU nearly all the time, against time limits. They take the
     places of two others. `more`: those that are not in `cases` have other codes and places, and
     run only when they are named, or with `tests/run --all`; world.py has the rule. `long` are
-    cases that run only when they are named, or with `tests/run --long`.
+    cases that run only when they are named, or with `tests/run --long`; `long_seconds` is their
+    time limit there, if they need more than others.
     """
     scenario = pathlib.Path(sys.argv[0]).stem
     given = parser is not None
@@ -63,10 +66,11 @@ def main(run, cases, parser=None, waits=False, computes=False, more=(), long=())
     parser.add_argument("--list", action="store_true", help="list the cases")
     options = parser.parse_args()
     if options.list:
+        long_mark = f" long {long_seconds}" if long_seconds else " long"
         mark = " waits" if waits else " computes" if computes else ""
         known = [str(case) for case in cases]
         others = [case for case in more if str(case) not in known]
-        for group, kind in ((cases, ""), (others, " more"), (long, " long")):
+        for group, kind in ((cases, ""), (others, " more"), (long, long_mark)):
             for case in group:
                 print(f"{case}{mark}{kind}")
         return

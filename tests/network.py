@@ -1,0 +1,231 @@
+#!/usr/bin/python3
+"""Nodes on machines of their own, in network namespaces: how many bytes the client sends under each
+way of replication, and faults of the network in the middle of writes. A cable is pulled, nodes no
+longer hear each other, a cable is slow. Nothing is lost, and no write waits for ever.
+
+    tests/network.py                               # ring, copies:3
+    tests/network.py --case primary,long
+    tests/network.py --case stream,long            # rs:4+2, nodes make the parity
+    make test-net                                  # all ways
+"""
+
+import json
+import pathlib
+import random
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from kill_nodes import load
+from ledger import BLOCK, Ledger
+from network import Network
+from scenario import main
+from world import FIELDSTONE, MIB, Case, Process, check, need, run, wait_until
+
+SIZE = 48 * MIB
+PORT = 7700
+# The code, and the options of the pool.
+WAYS = {
+    "flat": ("copies:3", ["--replicate", "flat"]),
+    "ring": ("copies:3", ["--replicate", "ring"]),
+    "tree": ("copies:3", ["--replicate", "tree"]),
+    "primary": ("copies:3", ["--replicate", "primary"]),
+    "stream": ("rs:4+2", ["--replicate", "flat", "--encode", "stream"]),
+    "client": ("rs:4+2", ["--replicate", "flat", "--encode", "client"]),
+}
+# The most bytes that the client sends for each byte of users: once or for each copy into the
+# journal, and into segments, with headers.
+SENT_MAX = {"flat": 6.6, "ring": 2.4, "tree": 2.4, "primary": 2.4, "stream": 4.4, "client": 4.9}
+WRITE_KIB = (64, 256, 1024)
+
+
+class Cluster:
+    """A pool whose nodes, and whose server, have a machine each."""
+
+    def __init__(self, world, way):
+        self.world, self.way = world, way
+        code, options = WAYS[way]
+        self.case = Case(code, "inside")
+        self.count = self.case.node_count
+        self.network = Network(world, ["client", *map(self.machine, range(self.count))])
+        # The nodes are started below, on their machines.
+        self.pool = world.pool("768M", case=self.case, options=options)
+        self.nodes = [self.start_node(index) for index in range(self.count)]
+        addresses = [f"{index}={self.address(index)}" for index in range(self.count)]
+        self.at = [word for address in addresses for word in ("--node", address)]
+        fieldstone_on = self.network.command("client", FIELDSTONE)
+        run(*fieldstone_on, "volume", "create", self.pool.path / "v", "--size", SIZE, *self.at)
+        self.socket = world.file("nbd.sock")
+        self.server = Process(
+            world, "serve",
+            [
+                *fieldstone_on, "serve", self.pool.path / "v", "--nbd", f"unix:{self.socket}",
+                *self.at,
+            ],
+        )
+        self.server.wait_for_output("serving ")
+        self.uri = f"nbd+unix:///?socket={self.socket}"
+
+    @property
+    def passes_on(self):
+        """Nodes send writes, or parity that they make, to other nodes."""
+        return self.way not in ("flat", "client")
+
+    @staticmethod
+    def machine(index):
+        return f"node{index}"
+
+    def address(self, index):
+        return f"tcp:{self.network.addresses[self.machine(index)]}:{PORT}"
+
+    def start_node(self, index):
+        command = [FIELDSTONE, "node", self.pool.node_path(index), "--listen", self.address(index)]
+        name = self.machine(index)
+        node = Process(self.world, name, self.network.command(name, *command))
+        node.wait_for_output("listens on")
+        return node
+
+    def status(self):
+        """What the server says of the volume."""
+        return self.pool.volume_status("v")
+
+    def wait_until_whole(self):
+        self.pool.wait_until_whole("v")
+
+    def cpu_seconds(self):
+        return [process.cpu_seconds() for process in (self.server, *self.nodes)]
+
+
+def measure(cluster, kib, seconds):
+    """Sequential writes, one after the other: mean latency, CPU, bytes of the client's machine."""
+    before = cluster.status()["user_written_bytes"]
+    cpu, sent = cluster.cpu_seconds(), cluster.network.sent_bytes("client")
+    result = run(
+        "fio", "--name=w", "--ioengine=nbd", f"--uri={cluster.uri}", "--rw=write", f"--bs={kib}k",
+        "--iodepth=1", "--time_based", f"--runtime={seconds}", f"--size={SIZE}",
+        "--output-format=json",
+    )
+    # fio may say something first.
+    job = json.loads(result.stdout[result.stdout.index("{"):])["jobs"][0]
+    written = cluster.status()["user_written_bytes"] - before
+    server, *nodes = (after - old for after, old in zip(cluster.cpu_seconds(), cpu))
+    ratio = (cluster.network.sent_bytes("client") - sent) / written
+    per_mib = [1e3 * seconds / (written / MIB) for seconds in (server, sum(nodes))]
+    print(
+        f"{cluster.way}, writes of {kib} KiB: {job['write']['lat_ns']['mean'] / 1e6:.2f} ms; the "
+        f"client sends {ratio:.2f} bytes per byte; CPU per MiB: server {per_mib[0]:.2f} ms, nodes "
+        f"{per_mib[1]:.2f} ms",
+        flush=True,
+    )
+    return ratio
+
+
+def unplug(cluster, rng):
+    """A node's cable is pulled, and plugged in again."""
+    machine = cluster.machine(rng.choice(cluster.status()["journal_nodes"]))
+    cluster.network.unplug(machine)
+    yield f"the cable of {machine} is pulled"
+    cluster.network.plug(machine)
+
+
+def deafen(cluster, _rng):
+    """No node hears another one. The server hears all, and all hear the server."""
+    machines = [cluster.machine(index) for index in range(cluster.count)]
+    pairs = [(deaf, speaker) for deaf in machines for speaker in machines if deaf != speaker]
+    for deaf, speaker in pairs:
+        cluster.network.deafen(deaf, speaker)
+    yield "no node hears another one"
+    for deaf, speaker in pairs:
+        cluster.network.hear(deaf, speaker)
+
+
+def slow(cluster, rng):
+    """A node's cable is slow."""
+    machine = cluster.machine(rng.choice(cluster.status()["journal_nodes"]))
+    cluster.network.slow(machine, "4mbit")
+    yield f"the cable of {machine} is slow"
+    cluster.network.fast(machine)
+
+
+def client_is_cut_off(cluster, _rng):
+    """The client's own cable is pulled for a moment: its writes wait, and none fails."""
+    cluster.network.unplug("client")
+    yield "the client's cable is pulled"
+    cluster.network.plug("client")
+
+
+# The server waits for a node that is silent, and then goes on without it: some seconds.
+SHORT_SECONDS, LONG_SECONDS = 3, 12
+QUICK = [(unplug, SHORT_SECONDS), (deafen, LONG_SECONDS), (slow, SHORT_SECONDS)]
+FAULTS = (unplug, deafen, slow)
+LONG = [(fault, seconds) for fault in FAULTS for seconds in (SHORT_SECONDS, LONG_SECONDS)]
+LONG.append((client_is_cut_off, SHORT_SECONDS))
+
+
+def suffer(cluster, ledger, fault, rng, seconds):
+    """The fault comes in the middle of writes, and goes in the middle of writes."""
+    finish = load(ledger, cluster.uri, seconds + 8)
+    time.sleep(rng.uniform(0.3, 1.0))
+    before = sent_again(cluster.status())
+    steps = fault(cluster, rng)
+    what = next(steps)
+    begun = ledger.writes
+    time.sleep(seconds)
+    ended = ledger.writes
+    next(steps, None)
+    finish()
+    during, after = ended - begun, ledger.writes - ended
+    print(f"{what} for {seconds} s: {during} writes meanwhile, {after} afterwards", flush=True)
+    waits = fault is client_is_cut_off or seconds < LONG_SECONDS
+    check(during > 0 or waits, f"no write was answered while {what}")
+    check(after > 0, f"no write was answered after {what}")
+    if fault is deafen and cluster.passes_on and seconds == LONG_SECONDS:
+        again = sent_again(cluster.status()) - before
+        check(again > 0, f"the server sent nothing once more although {what}")
+    cluster.wait_until_whole()
+    ledger.verify(cluster.uri)
+
+
+def passed_on(status):
+    return status["appends_relayed"] + status["parities_streamed"]
+
+
+def sent_again(status):
+    """What the server sent, or coded, in the place of a node that did not pass it on."""
+    return status["appends_sent_again"] + status["parities_coded_again"]
+
+
+def scenario(world):
+    need("fio")
+    way = world.case.code
+    is_long = world.case.nodes == "long"
+    rng = random.Random(way)
+    cluster = Cluster(world, way)
+    ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
+    for kib in WRITE_KIB if is_long else WRITE_KIB[1:2]:
+        ratio = measure(cluster, kib, 4 if is_long else 2)
+        check(ratio < SENT_MAX[way], f"the client sends {ratio:.2f} bytes for each byte of users")
+    # What fio wrote is not the ledger's.
+    run("nbdsh", "-u", cluster.uri, "-c", f"h.zero({SIZE}, 0)")
+    for fault, seconds in LONG if is_long else QUICK:
+        suffer(cluster, ledger, fault, rng, seconds)
+    if cluster.passes_on:
+        before = passed_on(cluster.status())
+
+        def again():
+            load(ledger, cluster.uri, 1)()
+            return passed_on(cluster.status()) > before
+
+        wait_until("nodes pass writes on again", again, seconds=90)
+    cluster.server.stop()
+    for node in cluster.nodes:
+        node.stop()
+
+
+if __name__ == "__main__":
+    main(
+        scenario,
+        [Case("ring", "processes")],
+        waits=True,
+        long=[Case(way, "long") for way in WAYS],
+    )
