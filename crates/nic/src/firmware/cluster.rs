@@ -1,14 +1,16 @@
 //! Several cores of a cluster at once: their accesses meet in the banks of L1.
 //!
 //! PsPIN's clusters have L1 memory in 64 banks of words, next to each other in the address space. A
-//! bank does one access in a cycle. If two cores want the same bank in one cycle, one of them gets
-//! the bank, and the other one waits (its request is not granted). Which core gets the bank goes
-//! round, cycle by cycle. An access across words takes two banks, the second one in the next cycle.
+//! bank does one access in a cycle. If two cores want the same bank in one cycle, the bank serves
+//! one core, and the other core waits (its request is not granted). The first choice goes round
+//! from core to core, cycle by cycle. An access across words takes two banks, the second one in the
+//! next cycle.
 //!
 //! Each core here has memory of its own, at the addresses that all cores have. So cores meet in
-//! banks, and never in words: what a handler does is not changed. In PsPIN the stacks and packets
-//! of cores are at different places. These are multiples of 256 bytes, so they start at the same
-//! bank, too. DMA, instruction caches and the memory outside of the cluster are not modelled.
+//! banks, and never in words: what a handler does is not changed. So the packets and stacks of all
+//! cores start at the same bank. In PsPIN a packet starts at any multiple of 64 bytes, which is one
+//! of four banks: the cores may meet more or less often there. DMA, instruction caches and the
+//! memory outside of the cluster are not modelled.
 
 use super::engine::{Call, EngineError, Handler};
 use super::hpu::{Hpu, UnitBus};
@@ -30,8 +32,8 @@ struct Banks {
 }
 
 impl Banks {
-    /// Takes the banks of an access: the second word of one that crosses words is accessed in the
-    /// next cycle. False if one is in use; then none is taken.
+    /// Takes the banks of an access. An access across words takes its second bank in the next
+    /// cycle. False if one of the banks is in use; then the access takes none.
     fn take(&mut self, address: u32, width: Width) -> bool {
         let bank = |address: u32| address as usize / 4 % BANKS;
         let (first, last) = (bank(address), bank(address.wrapping_add(width.bytes() - 1)));
@@ -124,7 +126,7 @@ struct Lane<'a> {
     core: Core,
     /// When this run began.
     start: u64,
-    /// When each run that has ended began, and what it counted.
+    /// The runs that have ended: the cycle in which each began, and its counters.
     ended: Vec<(u64, Counters)>,
 }
 

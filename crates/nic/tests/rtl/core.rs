@@ -248,7 +248,7 @@ impl<B: Bus> Running<'_, B> {
         if let Some(half) = own.or_else(|| of(&self.text.1, self.text.0)) {
             return half;
         }
-        // The core also fetches behind a program, and does not execute what it gets.
+        // The core fetches ahead of what it executes, so also behind the end of a program.
         self.bus.fetch(address).map_or(0, u32::from)
     }
 

@@ -100,8 +100,9 @@ impl Node {
     }
 }
 
-/// Delivers packets, and what they cause; so many replies say that a write is done. Messages that
-/// are open then are cleaned up. The answer is the cycles of all handlers.
+/// Delivers the packets, and the packets that handlers send. Exactly `replies` replies say that a
+/// write is done. Then the cleanup handlers run for the messages that are still open. The answer is
+/// the cycles of all handlers.
 fn deliver(nodes: &mut [Node], packets: Vec<Vec<u8>>, replies: usize) -> [u64; 2] {
     let mut queue = VecDeque::from(packets);
     let mut came = 0;

@@ -583,8 +583,9 @@ fn a_busy_memory_stalls_as_it_stalls_the_rtl() {
     }
 }
 
-/// The RTL goes on behind a load or store whose answer is late, until it needs the answer or has
-/// two of them open. The model waits for each: it is never faster.
+/// While the answer to a load or store is late, the RTL executes the next instructions, until one
+/// needs the answer or two answers are open. The model waits for every answer, so it is never
+/// faster than the RTL.
 #[test]
 fn a_late_memory_stalls_no_less_than_the_rtl() {
     for extra_cycles in [1, 2, 7] {

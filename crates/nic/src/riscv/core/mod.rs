@@ -160,7 +160,7 @@ pub struct Core {
     reservation: Option<u32>,
 }
 
-/// The registers that an instruction writes; x0 is one of them.
+/// The registers that an instruction writes. A write to x0 counts here, though x0 stays zero.
 #[derive(Clone, Copy, Debug, Default)]
 struct Writes {
     /// Computed, or an incremented address.
