@@ -18,7 +18,8 @@
 //! | `handlers::completion`  | follows up disk operations, verifies, replies                     |
 //! | `relays`                | passes writes on to other nodes: ring, tree, primary copy         |
 //! | `stream`                | makes parity while it stores data: TriEC                          |
-//! | `parity_memory`         | the memory for that                                               |
+//! | `products`              | what a data node contributes to parity                            |
+//! | `parity_memory`         | the memory for both                                               |
 //! | `store`                 | shards in slots, safe against crashes: the essay is there         |
 //! | `volumes`               | epochs, fencing, roots, journals                                  |
 //! | `start`                 | reads, checks and repairs the disk before the first request       |
@@ -39,6 +40,7 @@ pub mod limits;
 mod node;
 mod own_delay;
 mod parity_memory;
+mod products;
 mod relays;
 mod request_table;
 mod start;

@@ -44,6 +44,10 @@ pub const PARITY_MEMORY_BYTES: usize = 64 << 20;
 /// writer of a volume chooses how many nodes there are and how long the nodes wait for them.
 pub const PARITY_VOLUMES: usize = 4;
 
+/// Tables of columns whose compiled maps a node keeps (`products`).
+pub const COLUMN_TABLES_KEPT: usize = 32;
+/// Terms of all these maps together. A term takes about 70 bytes. The map used last always stays.
+pub const COLUMN_TERMS_KEPT: usize = 1 << 17;
 /// Sums that a node has denied and of which contributions may still come. The node denies these
 /// contributions, too. Without room here it answers [`fieldstone_proto::NodeError::Busy`], and the
 /// writer ends what waits.

@@ -13,6 +13,7 @@ use crate::handlers::header::Admission;
 use crate::interface::{NodeAction, NodeConfig, NodeEvent, PeerId};
 use crate::limits::LISTED_ROOT_BYTES_MAX;
 use crate::parity_memory::ParityMemory;
+use crate::products::ColumnMaps;
 use crate::relays::Relays;
 use crate::request_table::{EntryId, RequestTable};
 use crate::start::failed_sync::DoubtFile;
@@ -58,6 +59,8 @@ pub struct Node {
     pub(crate) doubt_file: DoubtFile,
     pub(crate) relays: Relays,
     pub(crate) parity_memory: ParityMemory,
+    /// Maps of the columns of data shards.
+    pub(crate) column_maps: ColumnMaps,
     pub(crate) accumulators: Accumulators,
     /// Entries that wait until the store changes, in order.
     pub(crate) parked: VecDeque<EntryId>,
@@ -81,6 +84,7 @@ impl Node {
             doubt_file: DoubtFile::default(),
             relays: Relays::default(),
             parity_memory: config.parity_memory.clone(),
+            column_maps: ColumnMaps::default(),
             accumulators: Accumulators::new(config.parity_memory.clone()),
             parked: VecDeque::new(),
             counters: Counters::default(),

@@ -54,8 +54,9 @@ use crate::limits::{
 };
 use crate::node::Node;
 use crate::own_delay::OwnDelay;
+use crate::products;
 use crate::request_table::{EntryId, Task};
-use crate::stream::{Gathered, contributions};
+use crate::stream::Gathered;
 
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
 
@@ -280,6 +281,8 @@ impl Node {
         }
         if let Some(relay) = &mut self.table[id].relay {
             relay.waiting = count;
+            // A table of elements is long, and an entry may wait for a while.
+            relay.route.forget_table();
         }
         Ok(())
     }
@@ -295,18 +298,25 @@ impl Node {
         checksums: (u32, &[u32]),
         payload: &[Bytes],
     ) -> Result<Vec<Part>, NodeError> {
+        products::check(checksums, payload)?;
         let len_bytes = payload_len(payload);
-        let (mut factors, mut memory, mut has_memory) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut parities, mut memory, mut has_memory) = (Vec::new(), Vec::new(), Vec::new());
         for (rank, to) in children {
             let lease = self.parity_memory.lease_product((volume, to), len_bytes);
             has_memory.push(lease.is_some());
             if let Some(lease) = lease {
-                factors.push(column.coefficients[rank - 1]);
+                parities.push(rank - 1);
                 memory.push(lease);
             }
         }
-        let products = contributions((&factors, memory), checksums, payload)?;
-        let mut products = products.into_iter();
+        let mut products = match parities.is_empty() {
+            true => Vec::new(),
+            false => {
+                let multiplication = self.column_maps.multiplication(column, &parities)?;
+                multiplication.products(payload, memory)
+            }
+        }
+        .into_iter();
         let part = |has_memory: bool| match has_memory.then(|| products.next()).flatten() {
             Some((checksums, bytes)) => Part::Other(checksums, vec![bytes]),
             None => Part::Nothing,

@@ -10,9 +10,9 @@
 //!         ...                                +--> parity node k + 1  the same with other factors
 //! ```
 //!
-//! - *Data node.* It writes its shard like any other. It multiplies the same bytes by the factor of
-//!   each parity shard, and passes the products, its *contributions*, on. The shard and its parity
-//!   must belong together, so the node first compares the bytes with the writer's checksums,
+//! - *Data node.* It writes its shard like any other. It multiplies the same bytes by its column of
+//!   the code (`products`), and passes the products, its *contributions*, on. The shard and its
+//!   parity must belong together, so the node first compares the bytes with the writer's checksums,
 //!   whatever its configuration is. If they differ, it passes nothing on.
 //! - *Parity node.* The first contribution to a piece of a shard takes an accumulator. Each further
 //!   one is added, and its entry waits. The last one writes the sum, and the result of this write
@@ -43,14 +43,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use fieldstone_buf::AlignedBuf;
-use fieldstone_gf::{LinearMap, Matrix};
 use fieldstone_proto::{
     BLOCK_BYTES, Column, Epoch, NodeError, RequestBody, SealMeta, VolumeId, ZERO_BLOCK_CRC32C,
-    crc32c_blocks, crc32c_of_sum,
+    crc32c_of_sum,
 };
 
 use crate::denied_sums::DeniedSums;
-use crate::handlers::{first_mismatch, payload_len};
+use crate::handlers::payload_len;
 use crate::limits::GATHERING_PER_VOLUME_MAX;
 use crate::node::Node;
 use crate::own_delay::OwnDelay;
@@ -388,40 +387,4 @@ impl Node {
             self.close(entry, Err(error.clone()));
         }
     }
-}
-
-/// The products of a data shard with these factors, which are its contributions to parity shards,
-/// with the checksums of their blocks. Each product keeps its memory.
-///
-/// # Errors
-/// [`NodeError::Corrupt`] if the bytes are not those of the writer.
-pub(crate) fn contributions(
-    (factors, memory): (&[u8], Vec<ParityLease>),
-    (offset_bytes, checksums): (u32, &[u32]),
-    payload: &[Bytes],
-) -> Result<Vec<(Vec<u32>, Bytes)>, NodeError> {
-    if let Some(block) = first_mismatch(payload, checksums) {
-        let offset_bytes = offset_bytes + block * BLOCK_BYTES as u32;
-        return Err(NodeError::Corrupt { offset_bytes });
-    }
-    if factors.is_empty() {
-        return Ok(Vec::new());
-    }
-    let map = LinearMap::from_matrix(&Matrix::from_fn(factors.len(), 1, |row, _| factors[row]))
-        .map_err(|error| NodeError::Invalid(error.to_string()))?;
-    let len_bytes = payload_len(payload);
-    let mut products: Vec<AlignedBuf> =
-        factors.iter().map(|_| AlignedBuf::stale(len_bytes)).collect();
-    let mut at = 0;
-    for part in payload {
-        let end = at + part.len();
-        let mut outputs: Vec<&mut [u8]> =
-            products.iter_mut().map(|product| &mut product[at..end]).collect();
-        map.execute(&[&part[..]], &mut outputs).expect("parts of equal length");
-        at = end;
-    }
-    let with_checksums = |(product, memory): (AlignedBuf, ParityLease)| {
-        (crc32c_blocks(&product), product.freeze_leased(memory))
-    };
-    Ok(products.into_iter().zip(memory).map(with_checksums).collect())
 }

@@ -18,10 +18,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::wire::{Decoder, Header, Message, WIRE_HEADER_BYTES, WireError, mend_header};
 use crate::wire::{encode_reply, encode_request};
 use crate::{
-    Capability, CapabilityError, Column, Content, Epoch, JournalGen, JournalInfo, Lsn, NodeError,
-    NodeIndex, NodeStat, Outcome, Pass, Replica, Reply, ReplyBody, Request, RequestBody, Route,
-    SealMeta, SegmentId, SegmentKind, ShardIndex, ShardInfo, Strategy, Tag, VolumeId, VolumeState,
-    VolumeSummary,
+    Capability, CapabilityError, Column, Content, ElementTable, ElementTerm, Epoch, Factors,
+    JournalGen, JournalInfo, Lsn, NodeError, NodeIndex, NodeStat, Outcome, Pass, Replica, Reply,
+    ReplyBody, Request, RequestBody, Route, SealMeta, SegmentId, SegmentKind, ShardIndex,
+    ShardInfo, Strategy, Tag, VolumeId, VolumeState, VolumeSummary,
 };
 
 /// The lowest bit of the second byte: mend the frames. The bits above hold the length of the
@@ -147,6 +147,9 @@ const ROUTED: u64 = 11;
 /// The offset of the write of a shard whose payload has parts.
 const PARTED: u32 = 12288;
 
+/// The offset of the write of a shard whose column has a table of elements.
+const TABLED: u32 = 16384;
+
 fn route() -> Route {
     let replica = |node, address: &'static str| Replica {
         node: NodeIndex(node),
@@ -158,17 +161,25 @@ fn route() -> Route {
     Route { strategy: Strategy::Tree, rank: 1, wait_ms: 23, replicas, content: Content::Same }
 }
 
-/// One append and two writes of shards have routes.
+/// One append and three writes of shards have routes.
 fn route_of(body: &RequestBody) -> Option<Route> {
     match body {
         RequestBody::JournalAppend { lsn, .. } if lsn.0 == ROUTED => Some(route()),
         RequestBody::ShardWrite { data_first: true, .. } => {
-            let coefficients = Bytes::from_static(&[1, 2]);
-            let content = Content::Column(Column { index: 1, count: 4, coefficients });
+            let factors = Factors::Scalars(Bytes::from_static(&[1, 2]));
+            let content = Content::Column(Column { index: 1, count: 4, factors });
             Some(Route { strategy: Strategy::Primary, content, ..route() })
         }
         RequestBody::ShardWrite { offset_bytes: PARTED, .. } => {
             let (strategy, content) = (Strategy::Primary, Content::Parts);
+            Some(Route { strategy, rank: 0, content, ..route() })
+        }
+        RequestBody::ShardWrite { offset_bytes: TABLED, .. } => {
+            let term = ElementTerm { element: 0, factor: 3 };
+            let rows = [&[term][..], &[], &[term, term], &[]];
+            let table = ElementTable::new(8192, 2, rows).expect("it is short");
+            let column = Column { index: 1, count: 4, factors: Factors::Elements(table) };
+            let (strategy, content) = (Strategy::Primary, Content::Column(column));
             Some(Route { strategy, rank: 0, content, ..route() })
         }
         _ => None,
@@ -201,6 +212,7 @@ fn requests() -> Vec<RequestBody> {
         write(offset_bytes, Some(meta()), false),
         write(offset_bytes, Some(meta()), true),
         write(PARTED, None, false),
+        write(TABLED, None, false),
         RequestBody::ShardSync,
         RequestBody::ShardRead { segment, shard, offset_bytes, len_bytes },
         RequestBody::ShardVerify { segment, shard },

@@ -9,6 +9,7 @@
 //! newer version reports it and changes nothing.
 
 pub mod capability;
+pub mod column;
 pub mod disk;
 pub mod fuzz;
 pub mod ids;
@@ -18,13 +19,16 @@ pub mod route;
 pub mod wire;
 
 pub use capability::{Capability, CapabilityError, CapabilityKey, MasterKey, Rights};
+pub use column::{
+    Column, ElementTable, ElementTerm, Factors, NoRow, TABLE_BYTES_MAX, TABLE_ELEMENTS_MAX,
+};
 pub use ids::{Epoch, JournalGen, Lsn, NodeIndex, PoolId, SegmentId, ShardIndex, VolumeId};
 pub use keys::{KeyGeneration, PoolKeys, Rotation, RotationError};
 pub use message::{
     JournalInfo, NodeError, NodeStat, Outcome, Reply, ReplyBody, Request, RequestBody, SealMeta,
     SegmentKind, ShardInfo, Tag, VolumeState, VolumeSummary,
 };
-pub use route::{Column, Content, Encode, Pass, Replica, Route, RouteError, Strategy};
+pub use route::{Content, Encode, Pass, Replica, Route, RouteError, Strategy};
 
 /// The unit of addressing, checksumming and allocation, in bytes.
 pub const BLOCK_BYTES: usize = 4096;

@@ -42,6 +42,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 
+use crate::column::Column;
 use crate::ids::{NodeIndex, ShardIndex};
 
 /// The most replicas of a route.
@@ -184,24 +185,13 @@ pub enum Content {
     #[default]
     Same,
     /// The nodes make the parity. The head writes the payload, a piece of a data shard. The other
-    /// replicas are parity nodes. Each gets the payload times its factor, and writes the sum of
-    /// what it gets from all data nodes.
+    /// replicas are parity nodes. Each gets the payload's contribution to its shard, and writes the
+    /// sum of what it gets from all data nodes.
     Column(Column),
     /// Each replica writes a part of its own. The payload has these parts one behind the other, by
     /// rank, all of the same length. The checksums are in the same order. Only the head gets such a
     /// request. Each other replica gets its part, and a route whose content is [`Content::Same`].
     Parts,
-}
-
-/// The part that a data shard has in the coding of its stripe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Column {
-    /// Number of the data shard.
-    pub index: u8,
-    /// Number of data shards: so many contributions make a parity shard.
-    pub count: u8,
-    /// The factor of this data shard in the parity shard of each replica but the head, by rank.
-    pub coefficients: Bytes,
 }
 
 /// Who makes the parity of new segments.
@@ -271,7 +261,7 @@ pub enum RouteError {
     Flat,
     /// The column is none of the stripe's, or does not fit the route.
     #[error(
-        "the column has a number below the count, a factor for each parity node, and a route \
+        "the column has a number below the count, factors for each parity node, and a route \
          straight to them"
     )]
     Column,
@@ -311,9 +301,7 @@ impl Route {
         match &self.content {
             Content::Same => Ok(()),
             Content::Column(column) => {
-                let fits = is_primary
-                    && column.index < column.count
-                    && column.coefficients.len() + 1 == self.replicas.len();
+                let fits = is_primary && column.fits(self.replicas.len() - 1);
                 if fits { Ok(()) } else { Err(RouteError::Column) }
             }
             Content::Parts => {
@@ -367,16 +355,24 @@ impl Route {
     }
 
     /// The same route for the replica at `rank` behind the head. It gets one part of a payload in
-    /// parts.
+    /// parts, and of a column a contribution that is made.
     #[must_use]
     pub fn at(&self, rank: usize) -> Self {
         let content = match &self.content {
-            Content::Column(column) => Content::Column(column.clone()),
+            Content::Column(column) => Content::Column(column.made(self.replicas.len() - 1)),
             Content::Same | Content::Parts => Content::Same,
         };
         let (strategy, wait_ms, replicas) = (self.strategy, self.wait_ms, self.replicas.clone());
         let rank = u8::try_from(rank).expect("a route is short");
         Self { strategy, rank, wait_ms, replicas, content }
+    }
+
+    /// Replaces a column's table of elements by factors of one, when all contributions are made.
+    pub fn forget_table(&mut self) {
+        let parities = self.replicas.len().saturating_sub(1);
+        if let Content::Column(column) = &mut self.content {
+            *column = column.made(parities);
+        }
     }
 
     /// How long this node waits for the replicas behind it. A node waits longer than those behind
@@ -394,6 +390,7 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::column::Factors;
 
     fn route(strategy: Strategy, nodes: &[u16], rank: u8) -> Route {
         let replica = |node: &u16| Replica { node: NodeIndex(*node), ..Replica::default() };
@@ -481,7 +478,8 @@ mod tests {
     #[test]
     fn a_column_fits_its_route() {
         let column = |index, count, factors: &'static [u8]| {
-            Content::Column(Column { index, count, coefficients: Bytes::from_static(factors) })
+            let factors = Factors::Scalars(Bytes::from_static(factors));
+            Content::Column(Column { index, count, factors })
         };
         let check = |strategy, content| {
             Route { content, ..route(strategy, &[7, 5, 3], 0) }.check(NodeIndex(7))
@@ -523,7 +521,8 @@ mod tests {
         assert_eq!((head.parts(), copies.parts()), (3, 1));
         assert_eq!(head.at(2), copies.at(2), "a child writes what it gets");
         assert!(!head.is_contribution() && !head.at(1).is_contribution());
-        let content = Content::Column(Column { index: 0, count: 2, coefficients: Bytes::new() });
+        let factors = Factors::Scalars(Bytes::new());
+        let content = Content::Column(Column { index: 0, count: 2, factors });
         let streamed = Route { content, ..copies };
         assert_eq!((streamed.parts(), streamed.at(1).content), (1, streamed.content.clone()));
     }

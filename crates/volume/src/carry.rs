@@ -72,7 +72,7 @@ impl VolumeCore {
         let (head, others) = nodes.split_first()?;
         let here = |node: &NodeIndex| self.node(*node).relay.reach == Reach::Here;
         // A node of another process reaches no node of this one.
-        if !self.may_get_parts(*head) || (!here(head) && others.iter().any(here)) {
+        if !self.may_get_new_forms(*head) || (!here(head) && others.iter().any(here)) {
             return None;
         }
         if !self.are_admitted(others) {

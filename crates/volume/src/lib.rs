@@ -32,6 +32,7 @@ mod checkpoint;
 mod checkpoint_slots;
 mod codec;
 mod coding;
+mod column;
 mod committed;
 mod core;
 mod damage;

@@ -78,11 +78,12 @@ pub struct NodeRelay {
     parity_rests_until: Nanos,
     /// How long this lasts the next time.
     parity_rest: Nanos,
-    /// The node gets no payload in parts before this time: its connection ended with the last one.
-    /// A process of an older release does not know such payloads.
-    parts_rest_until: Nanos,
+    /// The node gets no request of a new form before this time: its connection ended with the last
+    /// one. A payload in parts, and a column with a table of elements, are of new forms: a process
+    /// of an older release does not know them.
+    new_forms_rest_until: Nanos,
     /// How long this lasts the next time.
-    parts_rest: Nanos,
+    new_forms_rest: Nanos,
 }
 
 impl NodeRelay {
@@ -317,22 +318,22 @@ impl VolumeCore {
         self.node(node).relay.parity_rests_until <= self.now
     }
 
-    /// The head of a route answered a payload in parts, or was lost with it.
-    pub fn note_parts(&mut self, head: NodeIndex, result: &CallResult) {
+    /// The head of a route answered a request of a new form, or was lost with it.
+    pub fn note_new_form(&mut self, head: NodeIndex, result: &CallResult) {
         let now = self.now;
         let relay = &mut self.node_mut(head).relay;
         match result {
-            Ok(_) => relay.parts_rest = Nanos(0),
+            Ok(_) => relay.new_forms_rest = Nanos(0),
             Err(NodeError::Unreachable) => {
-                relay.parts_rest_until = now.plus(next_rest(&mut relay.parts_rest));
+                relay.new_forms_rest_until = now.plus(next_rest(&mut relay.new_forms_rest));
             }
             Err(_) => {}
         }
     }
 
-    /// The node was not lost with payloads in parts too lately to get one now.
-    pub fn may_get_parts(&self, node: NodeIndex) -> bool {
-        self.node(node).relay.parts_rest_until <= self.now
+    /// The node was not lost with requests of new forms too lately to get one now.
+    pub fn may_get_new_forms(&self, node: NodeIndex) -> bool {
+        self.node(node).relay.new_forms_rest_until <= self.now
     }
 
     /// A node may lack a write that went along a route. From now on the node takes no late copy of

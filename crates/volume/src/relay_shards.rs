@@ -143,7 +143,7 @@ impl VolumeCore {
             self.end_claim(replica.node, write.segment);
         }
         if route.content == Content::Parts {
-            self.note_parts(head, &result);
+            self.note_new_form(head, &result);
         }
         let results = self.outcomes_of(head, &route, result);
         let mut by_target: Vec<Option<CallResult>> = Vec::with_capacity(write.targets.len());

@@ -11,8 +11,10 @@
 
 use fieldstone_codes::{Code, Profile};
 use fieldstone_proto::BLOCK_BYTES;
-use std::sync::Arc;
+use fieldstone_proto::route::REPLICAS_MAX;
+use std::sync::{Arc, OnceLock};
 
+use crate::column::Columns;
 use crate::interface::Geometry;
 use crate::layout::{Layout, step_blocks};
 
@@ -23,6 +25,8 @@ pub struct Shape {
     code: Arc<dyn Code>,
     geometry: Geometry,
     layout: Layout,
+    /// Made when they are first used.
+    columns: OnceLock<Option<Columns>>,
 }
 
 impl Shape {
@@ -31,7 +35,7 @@ impl Shape {
     pub fn new(name: String, profile: Profile, geometry: Geometry) -> Self {
         let code = profile.code();
         let layout = layout_of(&*code, &geometry);
-        Self { name, profile, code, geometry, layout }
+        Self { name, profile, code, geometry, layout, columns: OnceLock::new() }
     }
 
     /// The volume's name.
@@ -50,6 +54,13 @@ impl Shape {
     #[must_use]
     pub fn code(&self) -> &dyn Code {
         &*self.code
+    }
+
+    /// The columns of the code, if nodes can make its parity.
+    #[must_use]
+    pub fn columns(&self) -> Option<&Columns> {
+        let columns = || columns_for_nodes(&*self.code);
+        self.columns.get_or_init(columns).as_ref()
     }
 
     /// Its sizes.
@@ -80,6 +91,13 @@ impl Shape {
     pub fn grow(&mut self, size_bytes: u64) {
         self.geometry.size_bytes = self.geometry.size_bytes.max(size_bytes);
     }
+}
+
+/// The columns of a code, if a route has room for its parity nodes, and a message for the columns.
+#[must_use]
+pub fn columns_for_nodes(code: &dyn Code) -> Option<Columns> {
+    let fits = (1..REPLICAS_MAX).contains(&code.m());
+    fits.then(|| Columns::of(code)).flatten()
 }
 
 /// The layout that a code and geometry make.

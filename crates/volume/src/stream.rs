@@ -33,10 +33,9 @@
 use bytes::Bytes;
 use fieldstone_accel::Shard;
 use fieldstone_codes::Profile;
-use fieldstone_proto::route::REPLICAS_MAX;
 use fieldstone_proto::{
-    Column, Content, Encode, NodeError, NodeIndex, ReplyBody, RequestBody, Route, SealMeta,
-    SegmentId, Strategy,
+    Column, Content, Encode, Factors, NodeError, NodeIndex, ReplyBody, RequestBody, Route,
+    SealMeta, SegmentId, Strategy,
 };
 use smallvec::SmallVec;
 
@@ -45,15 +44,15 @@ use crate::core::{Ctx, VolumeCore};
 use crate::relay::Reach;
 use crate::rows::{RecordRows, ShardRows, shard_index};
 use crate::segment::SegmentIndex;
+use crate::shape::columns_for_nodes;
 use crate::status::NodeHealth;
 use fieldstone_tasks::{Awaited, Filler, oneshot};
 
-/// Nodes can make the parity of this code: each byte of it comes from the bytes at the same place
-/// of the data shards.
+/// Nodes can make the parity of this code: a route has room for its parity nodes, and a message for
+/// its columns.
 #[must_use]
 pub fn can_stream(profile: Profile) -> bool {
-    let map = profile.code();
-    (1..REPLICAS_MAX).contains(&profile.m()) && map.encode().to_matrix().is_some()
+    columns_for_nodes(&*profile.code()).is_some()
 }
 
 /// A parity shard, or a piece of it, that nodes make.
@@ -120,24 +119,27 @@ impl VolumeCore {
     /// Who makes the parity of this volume.
     pub fn encodes(&self) -> Encode {
         match self.config.encode {
-            Encode::Stream if can_stream(self.shape.profile()) => Encode::Stream,
+            Encode::Stream if self.shape.columns().is_some() => Encode::Stream,
             _ => Encode::Client,
         }
     }
 
-    /// The routes of the data shards of a segment whose shards are on `nodes`, if the nodes can
-    /// make the parity now. Announces passes that this needs.
-    pub fn stream_routes(&mut self, nodes: &[NodeIndex]) -> Option<Vec<Route>> {
+    /// The routes of the data shards of a segment whose shards are on `nodes`, or of pieces of
+    /// `len_bytes` of these shards, if the nodes can make the parity now. Announces passes that
+    /// this needs.
+    pub fn stream_routes(&mut self, nodes: &[NodeIndex], len_bytes: usize) -> Option<Vec<Route>> {
         if self.config.encode != Encode::Stream || !self.life.serves() {
             return None;
         }
-        let matrix = self.shape.code().encode().to_matrix()?;
-        let (k, m) = (matrix.columns(), matrix.rows());
-        let fits = nodes.len() == k + m && (1..REPLICAS_MAX).contains(&m);
-        if !fits || !nodes.iter().all(|node| self.may_relay(*node)) {
+        let are_tables = self.shape.columns()?.are_tables();
+        let (k, width) = (self.shape.code().k(), self.shape.layout().width());
+        if nodes.len() != width || !nodes.iter().all(|node| self.may_relay(*node)) {
             return None;
         }
         let (data, parity) = nodes.split_at(k);
+        if are_tables && !data.iter().all(|node| self.may_get_new_forms(*node)) {
+            return None;
+        }
         if !parity.iter().all(|node| self.may_add_up(*node)) {
             return None;
         }
@@ -150,6 +152,7 @@ impl VolumeCore {
             return None;
         }
         let count = u8::try_from(k).ok()?;
+        let chunk_bytes = self.coded_bytes(len_bytes);
         let route = |(index, node): (u8, &NodeIndex)| {
             let replicas = std::iter::once(node).chain(parity);
             let mut replicas: Vec<_> = replicas.map(|node| self.replica(*node)).collect();
@@ -157,13 +160,12 @@ impl VolumeCore {
             for (shard, replica) in (k..).zip(&mut replicas[1..]) {
                 replica.shard = shard_index(shard);
             }
-            let factors = (0..m).map(|row| matrix.row(row)[usize::from(index)]);
-            let coefficients = factors.collect();
-            let content = Content::Column(Column { index, count, coefficients });
+            let factors = self.shape.columns()?.get(usize::from(index), chunk_bytes)?;
+            let content = Content::Column(Column { index, count, factors });
             let (strategy, wait_ms) = (Strategy::Primary, self.route_wait_ms());
-            Route { strategy, rank: 0, wait_ms, replicas, content }
+            Some(Route { strategy, rank: 0, wait_ms, replicas, content })
         };
-        Some((0..count).zip(data).map(route).collect())
+        (0..count).zip(data).map(route).collect()
     }
 
     /// Sends rows of a record to the data nodes, which make the parity. `inputs` has the rows for
@@ -211,6 +213,9 @@ impl VolumeCore {
     /// A data node answered, or is lost.
     pub fn stream_replied(&mut self, head: NodeIndex, streamed: StreamedShard, result: CallResult) {
         let StreamedShard { stream: key, shard, route } = streamed;
+        if route.column().is_some_and(|column| matches!(column.factors, Factors::Elements(_))) {
+            self.note_new_form(head, &result);
+        }
         let mut outcomes = self.outcomes_of(head, &route, result);
         let own = outcomes.remove(0);
         for (at, (outcome, replica)) in outcomes.iter().zip(&route.replicas[1..]).enumerate() {
@@ -327,7 +332,7 @@ impl VolumeCore {
             return None;
         }
         let nodes: Vec<NodeIndex> = placed.iter().map(|(_, node)| *node).collect();
-        let routes = self.stream_routes(&nodes)?;
+        let routes = self.stream_routes(&nodes, data.first()?.data.len())?;
         let session = |node: &NodeIndex| (*node, self.node(*node).link.session);
         let targets = nodes.iter().map(session).collect();
         let place = Place { segment: id, offset_bytes: 0, seal: Some(seal) };

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use fieldstone_proto::route::ADDRESS_BYTES_MAX;
 use fieldstone_proto::wire::Decoder;
 use fieldstone_proto::{
-    Column, Content, NodeStat, Pass, Replica, Route, SealMeta, SegmentId, ShardIndex, Strategy,
+    Column, Content, Factors, NodeStat, Pass, Replica, Route, SealMeta, SegmentId, ShardIndex,
+    Strategy,
 };
 use fieldstone_uring::{Mailbox, ReactorOptions};
 
@@ -143,7 +144,7 @@ fn empty_contribution() -> Request {
         content: Content::Column(Column {
             index: 0,
             count: 4,
-            coefficients: Bytes::from(vec![3; 15]),
+            factors: Factors::Scalars(Bytes::from(vec![3; 15])),
         }),
     };
     assert_eq!(route.replicas.len(), REPLICAS_MAX);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use fieldstone_proto::{
-    BLOCK_BYTES, NodeError, PAYLOAD_BYTES_MAX, ROOT_BYTES_MAX, RequestBody, SealMeta,
+    BLOCK_BYTES, ElementTable, NodeError, PAYLOAD_BYTES_MAX, ROOT_BYTES_MAX, RequestBody, SealMeta,
 };
 
 use crate::limits::{RING_BYTES_MAX, SEGMENTS_PER_DELETE};
@@ -19,6 +19,14 @@ fn is_aligned(bytes: u64) -> bool {
 /// Total length of a gather list.
 pub(crate) fn payload_len(payload: &[Bytes]) -> usize {
     payload.iter().map(Bytes::len).sum()
+}
+
+/// Checks that a payload consists of whole chunks of the elements of its column.
+pub(super) fn whole_chunks(table: &ElementTable, payload: &[Bytes]) -> Result<(), NodeError> {
+    match payload_len(payload).is_multiple_of(table.chunk_bytes as usize) {
+        true => Ok(()),
+        false => invalid("the payload of a column consists of whole chunks"),
+    }
 }
 
 /// Checks a request on its own. Its payload has `parts` parts. The bounds of a write apply to each

@@ -8,8 +8,8 @@
 //! bytes. The handler derives other keys when it needs them.
 
 use fieldstone_proto::{
-    Capability, CapabilityKey, Content, NodeError, ReplyBody, Request, RequestBody, Rights,
-    SegmentId,
+    Capability, CapabilityKey, Content, Factors, NodeError, ReplyBody, Request, RequestBody,
+    Rights, SegmentId,
 };
 
 use super::bounds;
@@ -176,7 +176,11 @@ impl Node {
                 return Err(NodeError::Invalid(what.to_owned()));
             }
         }
-        route.check(self.config.node).map_err(|error| NodeError::Invalid(error.to_string()))
+        route.check(self.config.node).map_err(|error| NodeError::Invalid(error.to_string()))?;
+        match route.column().map(|column| &column.factors) {
+            Some(Factors::Elements(table)) => bounds::whole_chunks(table, &request.payload),
+            _ => Ok(()),
+        }
     }
 
     /// Checks that the node knows the volume, and that the capability has its epoch. Notes the

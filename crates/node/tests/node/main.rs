@@ -15,6 +15,7 @@ mod relays;
 mod shares;
 mod start;
 mod stream;
+mod stream_elements;
 mod stream_memory;
 mod stream_random;
 mod world;

@@ -7,9 +7,9 @@ use fieldstone_gf::field::mul;
 use fieldstone_node::{NodeEvent, ParityMemory, PeerId, limits};
 use fieldstone_proto::route::WAIT_MS_MAX;
 use fieldstone_proto::{
-    BLOCK_BYTES, Column, Content, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass,
-    Replica, Reply, ReplyBody, RequestBody, Route, SealMeta, SegmentId, ShardIndex, ShardInfo,
-    Strategy, Tag, VolumeId, crc32c_blocks,
+    BLOCK_BYTES, Column, Content, Epoch, Factors, JournalGen, Lsn, NodeError, NodeIndex, Outcome,
+    Pass, Replica, Reply, ReplyBody, RequestBody, Route, SealMeta, SegmentId, ShardIndex,
+    ShardInfo, Strategy, Tag, VolumeId, crc32c_blocks,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -88,8 +88,8 @@ pub fn route(index: u8, count: u8) -> Route {
         address: Bytes::from(format!("unix:/n/{node}")),
     };
     let replicas = vec![replica(7, ShardIndex(index)), replica(0, PARITY)];
-    let coefficients = Bytes::from_static(&[1]);
-    let content = Content::Column(Column { index, count, coefficients });
+    let factors = Factors::Scalars(Bytes::from_static(&[1]));
+    let content = Content::Column(Column { index, count, factors });
     Route { strategy: Strategy::Primary, rank: 1, wait_ms: WAIT_MS, replicas, content }
 }
 
@@ -148,8 +148,8 @@ pub fn data_write(parity: &[u16], data: &[u8]) -> (RequestBody, Route) {
     };
     let parity = parity.iter().zip(4..).map(|(node, shard)| replica(*node, shard));
     let replicas: Vec<Replica> = std::iter::once(replica(0, 2)).chain(parity).collect();
-    let coefficients = Bytes::copy_from_slice(&FACTORS[..replicas.len() - 1]);
-    let content = Content::Column(Column { index: 2, count: 4, coefficients });
+    let factors = Factors::Scalars(Bytes::copy_from_slice(&FACTORS[..replicas.len() - 1]));
+    let content = Content::Column(Column { index: 2, count: 4, factors });
     let mut body = write(0, data, None);
     if let RequestBody::ShardWrite { shard, .. } = &mut body {
         *shard = ShardIndex(2);
@@ -192,7 +192,8 @@ fn a_data_node_passes_on_the_products_of_its_bytes() {
         shard: ShardIndex(shard),
         address: Bytes::new(),
     };
-    let column = Column { index: 2, count: 4, coefficients: Bytes::from_static(&[1, 0x8e]) };
+    let factors = Factors::Scalars(Bytes::from_static(&[1, 0x8e]));
+    let column = Column { index: 2, count: 4, factors };
     let route = Route {
         strategy: Strategy::Primary,
         rank: 0,
@@ -458,7 +459,7 @@ fn a_factor_of_zero_contributes_zeroes() {
     let data = data(2);
     let (body, mut route) = data_write(&[8, 9], &data);
     if let Content::Column(column) = &mut route.content {
-        column.coefficients = Bytes::from_static(&[0, 0]);
+        column.factors = Factors::Scalars(Bytes::from_static(&[0, 0]));
     }
     world.send_routed(WRITER, cap(VOLUME, Epoch(1)), body, Some(route), &data);
     assert_eq!(world.relayed.len(), 2);

@@ -31,10 +31,10 @@
 //!   version is an error that names both versions. A reader never accepts a part of a message.
 //!   Version 3 added routes, [`crate::RequestBody::AdmitRelays`], [`crate::ReplyBody::Outcomes`]
 //!   and [`crate::NodeError::NotPassedOn`]. Version 4 added columns to routes, version 5 payloads
-//!   in parts. All other messages are still those of version 2, so programs of all versions
-//!   understand each other as long as no write is passed on. [`crate::NodeError::Denied`] has no
-//!   number: it is a *not passed on* from a node to itself, which releases without it understand as
-//!   well.
+//!   in parts, version 6 columns with a table of elements. All other messages are still those of
+//!   version 2, so programs of all versions understand each other as long as no write is passed on.
+//!   [`crate::NodeError::Denied`] has no number: it is a *not passed on* from a node to itself,
+//!   which releases without it understand as well.
 //! - After an error the connection is useless: the reader does not know where the next message
 //!   starts.
 //!
@@ -67,7 +67,10 @@ use crate::{PAYLOAD_BYTES_MAX, Tag, crc32c};
 pub const WIRE_HEADER_BYTES: usize = size_of::<Header>();
 
 /// The newest version of the protocol that this release speaks.
-pub const WIRE_VERSION: u16 = 5;
+pub const WIRE_VERSION: u16 = 6;
+
+/// The version that added payloads in parts.
+const WIRE_VERSION_PARTS: u16 = 5;
 
 /// The version that added columns to routes.
 const WIRE_VERSION_COLUMNS: u16 = 4;

@@ -6,13 +6,14 @@ use super::body::{Reader, Writer};
 use super::decoder::sealed::Parts;
 use super::{
     Envelope, Header, REQUEST_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC,
-    WIRE_VERSION_COLUMNS, WIRE_VERSION_ROUTES, WireError, WireErrorKind, assemble,
+    WIRE_VERSION_COLUMNS, WIRE_VERSION_PARTS, WIRE_VERSION_ROUTES, WireError, WireErrorKind,
+    assemble,
 };
 use crate::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX};
 use crate::{
-    Capability, Column, Content, Epoch, JournalGen, Lsn, NodeIndex, Pass, Replica, Request,
-    RequestBody, Rights, Route, SealMeta, SegmentId, SegmentKind, ShardIndex, Strategy, Tag,
-    VolumeId,
+    Capability, Column, Content, ElementTable, Epoch, Factors, JournalGen, Lsn, NodeIndex, Pass,
+    Replica, Request, RequestBody, Rights, Route, SealMeta, SegmentId, SegmentKind, ShardIndex,
+    Strategy, Tag, VolumeId,
 };
 
 /// The operations' numbers.
@@ -39,8 +40,10 @@ mod op {
     pub(super) const ADMIT_RELAYS: u8 = 19;
     /// Added to the number of an operation that has a route.
     pub(super) const ROUTED: u8 = 64;
-    /// Added to the number of an operation whose route has a column.
+    /// Added to the number of an operation whose route has a column of factors.
     pub(super) const STREAMED: u8 = 128;
+    /// Added to the number of an operation whose route has a column with a table of elements.
+    pub(super) const TABLED: u8 = 160;
     /// Added to the number of an operation whose payload has a part for each replica of its route.
     pub(super) const PARTED: u8 = 192;
 }
@@ -59,7 +62,10 @@ pub fn encode_request(request: &Request) -> Result<Vec<Bytes>, WireError> {
     let op = match request.route.as_ref().map(|route| &route.content) {
         None => op,
         Some(Content::Same) => op | op::ROUTED,
-        Some(Content::Column(_)) => op | op::STREAMED,
+        Some(Content::Column(column)) => match column.factors {
+            Factors::Scalars(_) => op | op::STREAMED,
+            Factors::Elements(_) => op | op::TABLED,
+        },
         Some(Content::Parts) => op | op::PARTED,
     };
     let envelope = Envelope {
@@ -110,7 +116,14 @@ fn put_route(out: &mut Writer, route: &Route) {
     if let Content::Column(column) = &route.content {
         out.u8(column.index);
         out.u8(column.count);
-        out.bytes(&column.coefficients);
+        match &column.factors {
+            Factors::Scalars(factors) => out.bytes(factors),
+            Factors::Elements(table) => {
+                out.u32(table.chunk_bytes);
+                out.u16(table.elements);
+                out.bytes(&table.rows);
+            }
+        }
     }
 }
 
@@ -140,18 +153,25 @@ fn get_route(body: &mut Reader<'_>, op: u8) -> Result<Route, WireError> {
     let replicas = replicas.collect::<Result<_, WireError>>()?;
     let content = match op {
         op::PARTED.. => Content::Parts,
-        op::STREAMED.. => Content::Column(get_column(body)?),
+        op::STREAMED.. => Content::Column(get_column(body, op)?),
         _ => Content::Same,
     };
     Ok(Route { strategy, rank, wait_ms, replicas, content })
 }
 
-fn get_column(body: &mut Reader<'_>) -> Result<Column, WireError> {
+fn get_column(body: &mut Reader<'_>, op: u8) -> Result<Column, WireError> {
     let (index, count) = (body.u8("the column")?, body.u8("the number of columns")?);
-    let coefficients = body.bytes("the coefficients")?;
-    match coefficients.len() < REPLICAS_MAX {
-        true => Ok(Column { index, count, coefficients }),
-        false => Err(body.value_error("the number of coefficients", coefficients.len() as u64, 0)),
+    if op >= op::TABLED {
+        let chunk_bytes = body.u32("the length of a chunk")?;
+        let elements = body.u16("the number of elements")?;
+        let rows = body.bytes("the table of elements")?;
+        let factors = Factors::Elements(ElementTable { chunk_bytes, elements, rows });
+        return Ok(Column { index, count, factors });
+    }
+    let factors = body.bytes("the factors")?;
+    match factors.len() < REPLICAS_MAX {
+        true => Ok(Column { index, count, factors: Factors::Scalars(factors) }),
+        false => Err(body.value_error("the number of factors", factors.len() as u64, 0)),
     }
 }
 
@@ -279,7 +299,8 @@ impl Parts for Request {
 
     fn version_of(op: u8) -> u16 {
         match op {
-            op::PARTED.. => WIRE_VERSION,
+            op::TABLED..op::PARTED => WIRE_VERSION,
+            op::PARTED.. => WIRE_VERSION_PARTS,
             op::STREAMED.. => WIRE_VERSION_COLUMNS,
             op::ADMIT_RELAYS.. => WIRE_VERSION_ROUTES,
             _ => WIRE_VERSION_BASIC,
@@ -291,6 +312,7 @@ impl Parts for Request {
         let capability = get_capability(&mut reader)?;
         let (route, op) = match header.op {
             op @ op::PARTED.. => (Some(get_route(&mut reader, op)?), op - op::PARTED),
+            op @ op::TABLED.. => (Some(get_route(&mut reader, op)?), op - op::TABLED),
             op @ op::STREAMED.. => (Some(get_route(&mut reader, op)?), op - op::STREAMED),
             op @ op::ROUTED.. => (Some(get_route(&mut reader, op)?), op - op::ROUTED),
             op => (None, op),

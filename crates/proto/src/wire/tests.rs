@@ -5,10 +5,10 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::{
-    Capability, CapabilityError, Column, Content, Epoch, JournalGen, JournalInfo, Lsn, NodeError,
-    NodeIndex, NodeStat, Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody,
-    Rights, Route, SealMeta, SegmentId, SegmentKind, ShardIndex, ShardInfo, VolumeId, VolumeState,
-    VolumeSummary,
+    Capability, CapabilityError, Column, Content, ElementTable, ElementTerm, Epoch, Factors,
+    JournalGen, JournalInfo, Lsn, NodeError, NodeIndex, NodeStat, Outcome, Pass, PoolId, Replica,
+    Reply, ReplyBody, Request, RequestBody, Rights, Route, SealMeta, SegmentId, SegmentKind,
+    ShardIndex, ShardInfo, VolumeId, VolumeState, VolumeSummary,
 };
 
 fn joined(parts: &[Bytes]) -> Vec<u8> {
@@ -168,8 +168,8 @@ fn golden_streamed_request() {
     };
     let replicas = vec![replica(2, 5, 1, b""), replica(0, 6, 4, b"unix:/n")];
     let strategy = crate::Strategy::Primary;
-    let coefficients = Bytes::from_static(&[0x8e]);
-    let content = Content::Column(Column { index: 1, count: 4, coefficients });
+    let factors = Factors::Scalars(Bytes::from_static(&[0x8e]));
+    let content = Content::Column(Column { index: 1, count: 4, factors });
     let request = Request {
         tag: Tag(0x56),
         capability: capability(),
@@ -220,6 +220,88 @@ fn golden_streamed_request() {
         "04",
         "01000000",
         "8e",
+        "0900000000000000",
+        "01",
+        "00100000",
+        "00",
+        "01000000",
+        "44332211",
+        "6669656c6473746f6e65"
+    );
+    let bytes = joined(&encode_request(&request).unwrap());
+    assert_eq!(hex(&bytes), golden);
+    assert_eq!(decode(&bytes).unwrap(), Some(request));
+}
+
+/// A program outside this project made these bytes, too.
+#[test]
+fn golden_request_with_a_table() {
+    let replica = |node, pass, shard, address| Replica {
+        node: NodeIndex(node),
+        pass: Pass(pass),
+        shard: ShardIndex(shard),
+        address: Bytes::from_static(address),
+    };
+    let replicas = vec![replica(2, 5, 1, b""), replica(0, 6, 4, b"unix:/n")];
+    let strategy = crate::Strategy::Primary;
+    let term = |element, factor| ElementTerm { element, factor };
+    let rows = [&[term(1, 3)][..], &[term(0, 1), term(1, 7)]];
+    let table = ElementTable::new(8192, 2, rows).unwrap();
+    let column = Column { index: 1, count: 4, factors: Factors::Elements(table) };
+    let content = Content::Column(column);
+    let request = Request {
+        tag: Tag(0x57),
+        capability: capability(),
+        body: RequestBody::ShardWrite {
+            segment: SegmentId(9),
+            shard: ShardIndex(1),
+            offset_bytes: 4096,
+            checksums: vec![0x1122_3344],
+            seal: None,
+            data_first: false,
+        },
+        route: Some(Box::new(Route { strategy, rank: 0, wait_ms: 1500, replicas, content })),
+        payload: vec![Bytes::from_static(b"fieldstone")],
+    };
+    let golden = concat!(
+        "46535457",
+        "0600",
+        "00",
+        "a9",
+        "5700000000000000",
+        "00000000",
+        "a2000000",
+        "0a000000",
+        "99fa7a71",
+        "ba1238a2",
+        "82fb1e8d",
+        "02010000000000000000000000000000",
+        "0300000000000000",
+        "07000000",
+        "0000000000000000",
+        "ffffffffffffffff",
+        "4433221100000000",
+        "abababababababababababababababab",
+        "03",
+        "00",
+        "dc050000",
+        "02000000",
+        "0200",
+        "0500000000000000",
+        "01",
+        "00000000",
+        "0000",
+        "0600000000000000",
+        "04",
+        "07000000",
+        "756e69783a2f6e",
+        "01",
+        "04",
+        "00200000",
+        "0200",
+        "0d000000",
+        "0100010003",
+        "0200000001010007",
         "0900000000000000",
         "01",
         "00100000",
@@ -437,9 +519,16 @@ fn route() -> impl Strategy<Value = Route> {
     );
     let replicas = proptest::collection::vec(replica, 0..=crate::route::REPLICAS_MAX);
     let strategy = prop::sample::select(crate::Strategy::ALL.to_vec());
-    let coefficients = bytes(crate::route::REPLICAS_MAX);
-    let column = (any::<u8>(), any::<u8>(), coefficients)
-        .prop_map(|(index, count, coefficients)| Column { index, count, coefficients });
+    let table =
+        (any::<u32>(), any::<u16>(), bytes(300)).prop_map(|(chunk_bytes, elements, rows)| {
+            Factors::Elements(ElementTable { chunk_bytes, elements, rows })
+        });
+    let factors = prop_oneof![bytes(crate::route::REPLICAS_MAX).prop_map(Factors::Scalars), table];
+    let column = (any::<u8>(), any::<u8>(), factors).prop_map(|(index, count, factors)| Column {
+        index,
+        count,
+        factors,
+    });
     let content =
         prop_oneof![Just(Content::Same), column.prop_map(Content::Column), Just(Content::Parts),];
     (strategy, any::<u8>(), any::<u32>(), replicas, content).prop_map(
@@ -671,6 +760,7 @@ proptest! {
             (0, WIRE_VERSION_BASIC, REQUEST_BODY_BYTES_MAX),
             (0, WIRE_VERSION_ROUTES, REQUEST_BODY_BYTES_MAX),
             (0, WIRE_VERSION_COLUMNS, REQUEST_BODY_BYTES_MAX),
+            (0, WIRE_VERSION_PARTS, REQUEST_BODY_BYTES_MAX),
             (0, WIRE_VERSION, REQUEST_BODY_BYTES_MAX),
             (1, WIRE_VERSION_BASIC, REPLY_BODY_BYTES_MAX),
             (1, WIRE_VERSION_ROUTES, REPLY_BODY_BYTES_MAX),

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use fieldstone_codes::Profile;
 use fieldstone_host::folder;
+use fieldstone_proto::route::REPLICAS_MAX;
 use fieldstone_proto::{Encode, MasterKey, PoolId, Strategy};
 use fieldstone_volume::can_stream;
 
@@ -51,8 +52,9 @@ pub fn create(
     check_fits(profile, nodes)?;
     if encode == Encode::Stream && !can_stream(profile) {
         bail!(
-            "nodes cannot make the parity of {profile}: a byte of it comes from several places of \
-             the data shards; use --encode client, or a code such as rs:4+2"
+            "nodes cannot make the parity of {profile}: it has more than {} parity shards, or more \
+             elements than a message can describe; use --encode client, or a code such as rs:4+2",
+            REPLICAS_MAX - 1
         );
     }
     if is_pool(dir) {
@@ -121,11 +123,11 @@ mod tests {
         }
         let profile = "clay:8+4".parse().expect("a name");
         let ways = (Strategy::Ring, Encode::Stream);
-        let error = create(&dir, 12, profile, ways, sizes).expect_err("its code has elements");
-        assert!(format!("{error:#}").contains("clay:8+4"), "{error:#}");
+        let many = "rs:4+16".parse().expect("a name");
+        let error = create(&dir, 20, many, ways, sizes).expect_err("no route is so long");
+        assert!(format!("{error:#}").contains("rs:4+16"), "{error:#}");
         assert!(!dir.exists());
-        let ways = (Strategy::Ring, Encode::Client);
         let pool = create(&dir, 12, profile, ways, sizes).expect("it fits");
-        assert_eq!((pool.nodes, pool.replicate), (12, Strategy::Ring));
+        assert_eq!((pool.nodes, pool.replicate, pool.encode), (12, ways.0, ways.1));
     }
 }

@@ -74,13 +74,14 @@ impl VolumeCore {
             return width;
         }
         let nodes: SmallVec<[NodeIndex; 8]> = keepers.iter().map(|keeper| keeper.node).collect();
-        if let Some(routes) = self.stream_routes(&nodes) {
+        let part_bytes = parts_of_shards[0].len_bytes();
+        if let Some(routes) = self.stream_routes(&nodes, part_bytes) {
             let at = (self.row_offset_bytes(record), is_first);
             self.stream_rows(record, routes, (parts_of_shards, inputs_of_rows), at);
             return width;
         }
         let parity = self.start_parity(inputs_of_rows);
-        let mut groups = self.groups_with_routes(&nodes, parts_of_shards[0].len_bytes());
+        let mut groups = self.groups_with_routes(&nodes, part_bytes);
         let with_data = |shard: &usize| groups.iter().flatten().any(|other| other == shard);
         let alone = (k..keepers.len()).filter(|shard| !with_data(shard)).collect();
         let mut way = ParityWay { alone, carried: Vec::new(), first: is_first };

@@ -97,7 +97,8 @@ fn rows_go_as_data_only_and_wait_for_their_parity() {
         assert_eq!(route.check(sent.node), Ok(()));
         let of_shards: Vec<u8> = route.replicas.iter().map(|r| r.shard.0).collect();
         assert_eq!(of_shards, [at as u8, 4, 5]);
-        for (made, factor) in made.iter_mut().zip(&column.coefficients) {
+        let Factors::Scalars(factors) = &column.factors else { panic!("one element") };
+        for (made, factor) in made.iter_mut().zip(factors) {
             made.iter_mut().zip(&data[at]).for_each(|(sum, byte)| *sum ^= mul(*factor, *byte));
         }
     }
@@ -155,7 +156,7 @@ fn parity_that_a_node_denies_comes_from_the_volume() {
     // The node rests. Then it is used again.
     let routes = |core: &mut VolumeCore| {
         let nodes: Vec<NodeIndex> = shards.iter().map(|sent| sent.node).collect();
-        core.stream_routes(&[nodes, parity(&shards[0])].concat()).is_some()
+        core.stream_routes(&[nodes, parity(&shards[0])].concat(), BLOCK_BYTES).is_some()
     };
     script.done(&pass);
     assert!(!script.core(routes));
@@ -189,7 +190,7 @@ fn write_with_a_denial(script: &mut Script) -> Vec<NodeIndex> {
 fn a_piece_without_memory_comes_from_the_volume_and_the_next_from_nodes() {
     let mut script = script();
     let nodes = write_with_a_denial(&mut script);
-    assert!(script.core(|core| core.stream_routes(&nodes).is_some()));
+    assert!(script.core(|core| core.stream_routes(&nodes, BLOCK_BYTES).is_some()));
     for sent in write_rows(&mut script) {
         answer(&mut script, &sent, [Ok(()), Ok(())]);
     }
@@ -218,7 +219,7 @@ fn a_node_that_always_denies_rests_longer_and_longer() {
     let nodes = write_with_a_denial(&mut script);
     let routes = |script: &mut Script| {
         assert!(script.sent().is_empty());
-        script.core(|core| core.stream_routes(&nodes).is_some())
+        script.core(|core| core.stream_routes(&nodes, BLOCK_BYTES).is_some())
     };
     script.core(|core| (0..14).for_each(|_| core.note_denial(nodes[5])));
     // Four data nodes tell of each denial. It counts once.
@@ -228,7 +229,7 @@ fn a_node_that_always_denies_rests_longer_and_longer() {
     script.core(|core| {
         assert!(core.may_relay(nodes[5]), "records go through it");
         let data: Vec<NodeIndex> = [5, 0, 1, 2, 3, 4].map(|at: usize| nodes[at]).to_vec();
-        assert!(core.stream_routes(&data).is_some(), "so does its own data");
+        assert!(core.stream_routes(&data, BLOCK_BYTES).is_some(), "so does its own data");
         // A record that went through it says nothing about its memory for parity.
         let replicas = vec![core.replica(nodes[0]), core.replica(nodes[5])];
         let (strategy, content) = (Strategy::Ring, Content::Same);
@@ -344,26 +345,86 @@ fn complete_shards_go_as_data_only() {
 }
 
 #[test]
-fn a_code_whose_bytes_of_parity_come_from_several_places_is_the_volumes() {
+fn nodes_make_the_parity_of_every_code_whose_columns_fit_a_message() {
     for (code, streams) in [
         ("rs:4+2", true),
-        ("rs:10+4", true),
-        ("rs-van:4+2", true),
+        ("rs:4+15", true),
+        ("rs:4+16", false),
         ("copies:3", true),
-        ("zigzag:4+2", false),
-        ("clay:4+2", false),
+        ("zigzag:4+2", true),
+        ("zigzag:11+2,n=1024", true),
+        ("clay:10+4", true),
+        ("cauchy-good:6+3,w=32", true),
+        ("clay:16+4", false),
     ] {
         assert_eq!(can_stream(code.parse().expect("a code")), streams, "{code}");
     }
+}
+
+/// A volume of a code with two elements, in chunks of two blocks, whose nodes make parity.
+fn script_of_elements() -> Script {
     let mut script = Script::serving_in_chunks(8, "zigzag:2+2", 2 * BLOCK_BYTES as u32);
     script.core(|core| {
         core.config.encode = Encode::Stream;
         core.nodes.iter_mut().for_each(|node| node.relay.reach = Reach::Here);
-        assert_eq!(core.encodes(), Encode::Client);
-        let nodes: Vec<NodeIndex> = (0..4).map(NodeIndex).collect();
-        assert_eq!(core.stream_routes(&nodes), None);
+        assert_eq!(core.encodes(), Encode::Stream);
+        let all: Vec<NodeIndex> = (0..8).map(NodeIndex).collect();
+        assert!(!core.are_admitted(&all));
     });
-    assert!(script.sent().is_empty(), "no pass is announced");
+    script.sent().iter().for_each(|sent| script.done(sent));
+    script
+}
+
+#[test]
+fn rows_of_a_code_with_elements_go_with_its_tables() {
+    let mut script = script_of_elements();
+    // Two rows, each with a chunk of two blocks on both data shards.
+    script.write(0, 8);
+    let (shards, headers): (Vec<_>, Vec<_>) = script.sent().into_iter().partition(is_shard);
+    headers.iter().for_each(|sent| script.done(sent));
+    assert_eq!((shards.len(), codes(&script)), (2, 0));
+    for sent in &shards {
+        let route = sent.request.route.as_ref().expect("a route");
+        assert_eq!(route.check(sent.node), Ok(()));
+        let Some(Column { factors: Factors::Elements(table), .. }) = route.column() else {
+            panic!("a table")
+        };
+        assert_eq!((table.elements, table.chunk_bytes), (2, 2 * BLOCK_BYTES as u32));
+        assert_eq!(sent.request.payload.concat().len(), 4 * BLOCK_BYTES);
+        answer(&mut script, sent, [Ok(()), Ok(())]);
+        script.sent();
+    }
+    assert_eq!((script.completions.len(), codes(&script)), (1, 0));
+    assert_at_rest(&mut script, 2, 0);
+}
+
+/// A process of an older release does not know tables, and closes the connection.
+#[test]
+fn a_node_that_was_lost_with_a_table_gets_none_for_a_while() {
+    let mut script = script_of_elements();
+    let nodes: Vec<NodeIndex> = (0..4).map(NodeIndex).collect();
+    let routes = |script: &mut Script| {
+        assert!(script.sent().is_empty());
+        script.core(|core| core.stream_routes(&nodes, 2 * BLOCK_BYTES).is_some())
+    };
+    assert!(routes(&mut script));
+    script.core(|core| core.note_new_form(nodes[2], &Err(NodeError::Unreachable)));
+    assert!(routes(&mut script), "a parity node gets no table");
+    script.core(|core| core.note_new_form(nodes[1], &Err(NodeError::Unreachable)));
+    assert!(!routes(&mut script));
+    script.wait_ms(1_000);
+    assert!(routes(&mut script));
+}
+
+#[test]
+fn the_loss_of_a_data_node_with_a_table_is_noted() {
+    let mut script = script_of_elements();
+    script.write(0, 8);
+    let shards: Vec<Sent> = script.sent().into_iter().filter(is_shard).collect();
+    let lost = shards[0].node;
+    script.reconnect(lost);
+    script.sent();
+    script.core(|core| assert!(!core.may_get_new_forms(lost)));
 }
 
 /// A node of another process reaches no node of this one.
@@ -379,7 +440,7 @@ fn data_nodes_have_to_reach_the_parity_nodes() {
                     false => Reach::Here,
                 };
             }
-            core.stream_routes(&nodes).is_some()
+            core.stream_routes(&nodes, BLOCK_BYTES).is_some()
         })
     };
     assert!(routes(&[]) && routes(&[0, 1, 2, 3, 4, 5]) && routes(&[4, 5]));

@@ -1,0 +1,266 @@
+//! Products: what a data node contributes to the parity shards of a stripe.
+//!
+//! A write of a data shard may have a column ([`fieldstone_proto::column`]), which says how each
+//! contribution follows from the shard's bytes. The node compiles the column to a [`LinearMap`]
+//! with the data shard as its input and the contributions as its outputs, and executes it on the
+//! shard as it is, or chunk by chunk. So it makes contributions of every code and knows none.
+//!
+//! A table of elements is long, and the same few tables come again and again: those of each column
+//! of each code. So the node keeps the maps of the last ones ([`COLUMN_TABLES_KEPT`]). A map of
+//! single factors is made anew each time.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fieldstone_buf::{AlignedBuf, join};
+use fieldstone_gf::{Element, LinearMap, MapError, Matrix, Row, Shape, Target, Term};
+use fieldstone_proto::{BLOCK_BYTES, Column, ElementTable, Factors, NodeError, crc32c_blocks};
+
+use crate::handlers::{first_mismatch, payload_len};
+use crate::limits::{COLUMN_TABLES_KEPT, COLUMN_TERMS_KEPT};
+use crate::parity_memory::ParityLease;
+
+/// The maps of the tables that were used last.
+#[derive(Debug, Default)]
+pub(crate) struct ColumnMaps {
+    /// The table and the parities that a map makes, the one used last at the end.
+    kept: Vec<(ElementTable, Vec<usize>, Arc<LinearMap>)>,
+}
+
+/// How a data node makes products.
+pub(crate) struct Multiplication {
+    /// From a chunk to the same chunk of each product.
+    map: Arc<LinearMap>,
+    /// Length of a chunk; `None` if every part of a payload is one.
+    chunk_bytes: Option<usize>,
+}
+
+impl ColumnMaps {
+    /// How the contributions to these parity shards follow from a data shard. They are numbered
+    /// from 0, ascending. There is at least one.
+    ///
+    /// # Errors
+    /// The column has no factors for one of them.
+    pub(crate) fn multiplication(
+        &mut self,
+        column: &Column,
+        parities: &[usize],
+    ) -> Result<Multiplication, NodeError> {
+        match &column.factors {
+            Factors::Scalars(factors) => {
+                let factor = |row: usize, _| factors.get(parities[row]).copied().unwrap_or(0);
+                let map = LinearMap::from_matrix(&Matrix::from_fn(parities.len(), 1, factor));
+                let map = map.map_err(|error| invalid(&error))?;
+                Ok(Multiplication { map: Arc::new(map), chunk_bytes: None })
+            }
+            Factors::Elements(table) => {
+                let chunk_bytes = Some(table.chunk_bytes as usize);
+                Ok(Multiplication { map: self.map_of(table, parities)?, chunk_bytes })
+            }
+        }
+    }
+
+    fn map_of(
+        &mut self,
+        table: &ElementTable,
+        parities: &[usize],
+    ) -> Result<Arc<LinearMap>, NodeError> {
+        let same = |(kept, of, _): &(ElementTable, Vec<usize>, _)| kept == table && of == parities;
+        if let Some(at) = self.kept.iter().position(same) {
+            self.kept[at..].rotate_left(1);
+        } else {
+            let map = Arc::new(compile(table, parities)?);
+            self.kept.push((table.clone(), parities.to_vec(), map));
+            while self.kept.len() > COLUMN_TABLES_KEPT
+                || (self.terms() > COLUMN_TERMS_KEPT && !self.is_one())
+            {
+                self.kept.remove(0);
+            }
+        }
+        let (_, _, map) = self.kept.last().expect("found or made");
+        Ok(Arc::clone(map))
+    }
+
+    fn is_one(&self) -> bool {
+        self.kept.len() == 1
+    }
+
+    /// The terms of all maps.
+    fn terms(&self) -> usize {
+        let of_map = |(_, _, map): &(_, _, Arc<LinearMap>)| -> usize {
+            map.steps().iter().flatten().map(|row| row.terms.len()).sum()
+        };
+        self.kept.iter().map(of_map).sum()
+    }
+}
+
+/// The map from a chunk of the data shard to the same chunk of the contributions to these parities.
+fn compile(table: &ElementTable, parities: &[usize]) -> Result<LinearMap, NodeError> {
+    let elements = u32::from(table.elements);
+    let rows: Vec<_> = table
+        .rows()
+        .collect::<Result<_, _>>()
+        .map_err(|error| NodeError::Invalid(error.to_string()))?;
+    let mut step = Vec::new();
+    for (output, parity) in parities.iter().enumerate() {
+        let shard = u16::try_from(output).unwrap_or(u16::MAX);
+        for index in 0..elements {
+            let row = rows.get(parity * elements as usize + index as usize);
+            let terms = row.into_iter().flatten();
+            let terms = terms.map(|term| Term::input(0, u32::from(term.element), term.factor));
+            let target = Target::Output(Element { shard, index });
+            step.push(Row { target, terms: terms.collect() });
+        }
+    }
+    let shape = Shape::uniform(1, parities.len(), elements);
+    LinearMap::from_steps(shape, vec![step]).map_err(|error| invalid(&error))
+}
+
+fn invalid(error: &MapError) -> NodeError {
+    NodeError::Invalid(error.to_string())
+}
+
+/// Checks the bytes of a data shard against the writer's checksums. What a node contributes must
+/// belong to them.
+///
+/// # Errors
+/// [`NodeError::Corrupt`] if the bytes are not those of the writer.
+pub(crate) fn check(
+    (offset_bytes, checksums): (u32, &[u32]),
+    payload: &[Bytes],
+) -> Result<(), NodeError> {
+    match first_mismatch(payload, checksums) {
+        None => Ok(()),
+        Some(block) => {
+            let offset_bytes = offset_bytes + block * BLOCK_BYTES as u32;
+            Err(NodeError::Corrupt { offset_bytes })
+        }
+    }
+}
+
+impl Multiplication {
+    /// The contributions of a data shard with the checksums of their blocks. There is memory for
+    /// each of them, and each keeps its memory. The payload consists of whole chunks.
+    pub(crate) fn products(
+        &self,
+        payload: &[Bytes],
+        memory: Vec<ParityLease>,
+    ) -> Vec<(Vec<u32>, Bytes)> {
+        let len_bytes = payload_len(payload);
+        let mut products: Vec<AlignedBuf> =
+            memory.iter().map(|_| AlignedBuf::stale(len_bytes)).collect();
+        let joined;
+        let in_chunks =
+            |part: &Bytes| self.chunk_bytes.is_none_or(|n| part.len().is_multiple_of(n));
+        let parts = if payload.iter().all(in_chunks) {
+            payload
+        } else {
+            joined = [join(payload)];
+            &joined[..]
+        };
+        let mut at = 0;
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            for chunk in part.chunks(self.chunk_bytes.unwrap_or(part.len())) {
+                let end = at + chunk.len();
+                let mut outputs: Vec<&mut [u8]> =
+                    products.iter_mut().map(|product| &mut product[at..end]).collect();
+                self.map.execute(&[chunk], &mut outputs).expect("whole chunks");
+                at = end;
+            }
+        }
+        let with_checksums = |(product, memory): (AlignedBuf, ParityLease)| {
+            (crc32c_blocks(&product), product.freeze_leased(memory))
+        };
+        products.into_iter().zip(memory).map(with_checksums).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::LinkTarget;
+    use crate::parity_memory::ParityMemory;
+    use fieldstone_gf::field::mul;
+    use fieldstone_proto::{ElementTerm, NodeIndex, VolumeId};
+
+    /// Two elements and two parities: parity 0 has them exchanged, parity 1 has both summed up in
+    /// its first element and the first one in its second.
+    fn table(factor: u8) -> ElementTable {
+        let term = |element, factor| ElementTerm { element, factor };
+        let rows = [
+            vec![term(1, factor)],
+            vec![term(0, 1)],
+            vec![term(0, 5), term(1, 7)],
+            vec![term(0, 9)],
+        ];
+        ElementTable::new(8, 2, rows.iter().map(Vec::as_slice)).expect("in bounds")
+    }
+
+    fn column(factor: u8) -> Column {
+        Column { index: 0, count: 2, factors: Factors::Elements(table(factor)) }
+    }
+
+    fn made(maps: &mut ColumnMaps, parities: &[usize], payload: &[Bytes]) -> Vec<Vec<u8>> {
+        let memory = ParityMemory::new(1 << 20);
+        let to = LinkTarget { node: NodeIndex(1), address: Bytes::new() };
+        let lease = |_| memory.lease_product((VolumeId(1), &to), 16).expect("there is memory");
+        let leases = parities.iter().map(lease).collect();
+        let multiplication = maps.multiplication(&column(3), parities).expect("it fits");
+        let products = multiplication.products(payload, leases);
+        products.into_iter().map(|(_, bytes)| bytes.to_vec()).collect()
+    }
+
+    #[test]
+    fn elements_are_summed_up_within_their_chunk() {
+        let data: Vec<u8> = (1..=16).collect();
+        let mut maps = ColumnMaps::default();
+        let mut expected = [vec![0; 16], vec![0; 16]];
+        for chunk in [0, 8] {
+            for at in chunk..chunk + 4 {
+                let (a, b) = (data[at], data[at + 4]);
+                expected[0][at] = mul(3, b);
+                expected[0][at + 4] = a;
+                expected[1][at] = mul(5, a) ^ mul(7, b);
+                expected[1][at + 4] = mul(9, a);
+            }
+        }
+        let whole = Bytes::from(data);
+        assert_eq!(made(&mut maps, &[0, 1], std::slice::from_ref(&whole)), expected);
+        assert_eq!(made(&mut maps, &[1], std::slice::from_ref(&whole)), expected[1..]);
+        for cut in [0, 3, 8, 12] {
+            let parts = [whole.slice(..cut), whole.slice(cut..)];
+            assert_eq!(made(&mut maps, &[0, 1], &parts), expected, "cut at {cut}");
+        }
+        assert_eq!(maps.kept.len(), 2, "one for each choice of parities");
+    }
+
+    #[test]
+    fn the_maps_used_last_are_kept() {
+        let mut maps = ColumnMaps::default();
+        let mut use_map = |factor: u8| {
+            let map = maps.map_of(&table(factor), &[0, 1]).expect("it fits");
+            (maps.kept.len(), Arc::strong_count(&map))
+        };
+        for factor in 0..COLUMN_TABLES_KEPT as u8 {
+            assert_eq!(use_map(factor), (usize::from(factor) + 1, 2));
+        }
+        use_map(0);
+        use_map(100);
+        let factors: Vec<u8> = maps.kept.iter().map(|(table, ..)| table.rows[4]).collect();
+        assert_eq!((factors.len(), factors[0]), (COLUMN_TABLES_KEPT, 2), "1 was used first");
+        assert_eq!(factors[COLUMN_TABLES_KEPT - 2..], [0, 100]);
+    }
+
+    #[test]
+    fn maps_of_many_terms_push_each_other_out() {
+        let mut maps = ColumnMaps::default();
+        let row = vec![ElementTerm { element: 0, factor: 1 }; 10_000];
+        for factor in 0..20 {
+            let mut row = row.clone();
+            row[0].factor = factor;
+            let table = ElementTable::new(4, 1, [&row[..]]).expect("in bounds");
+            maps.map_of(&table, &[0]).expect("it fits");
+        }
+        assert_eq!(maps.kept.len(), COLUMN_TERMS_KEPT / 10_000);
+    }
+}
