@@ -179,9 +179,9 @@ test-ceph: test-build ceph-plugin-for-tests ## Scenarios with real Ceph clusters
 	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 \
 		$(basename $(notdir $(wildcard tests/ceph_*.py)))
 
-test-net: test-build ## Nodes on machines of their own, in network namespaces: every way of replication, faults of the network; needs root
+test-net: test-build ## Nodes on machines of their own, in network namespaces: every way of replication, faults of the network, strangers; needs root
 	tests/install-tools
-	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 network
+	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 network strangers
 
 bench: build ## Our numbers and those of nbdkit and qemu-nbd, one JSON line per row
 	$(FIELDSTONE) bench nbd

@@ -9,10 +9,13 @@ connection and sends no error; a machine that another one does not hear; a slow 
 """
 
 import contextlib
+import ctypes
 import json
 import pathlib
+import socket
 import subprocess
 import tempfile
+import threading
 
 from world import ENVIRONMENT, Skip, need, run
 
@@ -21,6 +24,8 @@ SUBNET = "10.77.0"
 # No machine has it.
 NOBODY = "02:00:00:00:77:ff"
 COMMAND_SECONDS = 20
+# setns(2).
+LIBC, CLONE_NEWNET = ctypes.CDLL(None, use_errno=True), 0x40000000
 
 
 # All that a network is made of, in a namespace that ends with the command.
@@ -89,6 +94,23 @@ class Network:
     def command(self, name, *command):
         """The command on that machine. It keeps its process number."""
         return ["ip", "netns", "exec", self._namespace(name), *command]
+
+    def socket(self, name):
+        """A TCP socket on that machine. A socket stays on the machine where it was made, and a
+        thread goes to another machine alone."""
+        made = []
+
+        def make():
+            with open(f"/run/netns/{self._namespace(name)}") as namespace:
+                if LIBC.setns(namespace.fileno(), CLONE_NEWNET) == 0:
+                    made.append(socket.socket())
+
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        if not made:
+            raise OSError(f"no socket on {name}")
+        return made[0]
 
     def unplug(self, name):
         """Pulls the machine's cable out of the switch."""

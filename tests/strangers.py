@@ -1,0 +1,500 @@
+#!/usr/bin/python3
+"""A stranger on the nodes' network, in a network namespace of its own, while a client writes.
+
+It sends packets of each class with forged and expired capabilities, with those of other volumes,
+rights and segments, and replays what it has recorded of the client after the client has started
+again. It uses up the memory for parity and falls silent, and floods a node with requests (82,000 in
+the long case). No request of it changes anything, the node's memory is bounded, nothing leaks, and
+the client's data is whole.
+
+    tests/strangers.py
+    tests/strangers.py --case both,long
+    make test-net
+"""
+
+import collections
+import pathlib
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from cluster import PORT, SIZE, Cluster
+from formats import ADMIN, HEADER, READ, WRITE, capability, crc32c, reply, request, resealed
+from kill_nodes import load
+from ledger import BLOCK, Ledger
+from scenario import main
+from world import MIB, Case, check, wait_until
+
+# Operations of the wire, and what is added for routes, columns, tables and parts.
+FENCE, PUT_ROOT, JOURNAL_CREATE, JOURNAL_APPEND, JOURNAL_SYNC, JOURNAL_READ = range(2, 8)
+JOURNAL_DELETE, SHARD_WRITE, SHARD_SYNC, SHARD_READ, SHARD_VERIFY, SHARD_DELETE = range(8, 14)
+REMOVE_VOLUME, RESERVE, RENEW_RECORD, ADMIT_RELAYS = 15, 17, 18, 19
+ROUTED, STREAMED, TABLED, PARTED = 64, 128, 160, 192
+
+# Kinds of replies.
+DONE, VOLUME_STATE, OUTCOMES, REFUSED, FENCED, IN_USE, BUSY = 0, 4, 6, 128, 129, 130, 134
+NOT_PASSED_ON = 138
+FORGED, EXPIRED, RIGHTS, RANGE = range(4)
+RING, PRIMARY = 1, 3
+NS = 1_000_000_000
+# Everybody sees node i at this port and the i behind it, on a machine that listens in.
+TAP_PORT = 7701
+KEPT_BYTES = 48 * MIB
+# How long a parity node waits for contributions: half of what the route says.
+GATHER_SECONDS = 5
+# The paper's NIC keeps so many requests in 6 MiB.
+FLOOD = 82_000
+# Sums of 1 MiB that a tenant begins. It may have 8 MiB.
+SUMS = 12
+# The node's own bounds (crates/node/src/limits.rs).
+REQUESTS_MAX, GATHERING_PER_VOLUME_MAX = 4096, 512
+# What the flood's connections, answers and allocators may take.
+GROWTH_MAX = 96 * MIB
+
+
+def version(operation):
+    """The version of the protocol that added it."""
+    if operation < ROUTED:
+        return 3 if operation == ADMIT_RELAYS else 2
+    added = ((PARTED, 5), (TABLED, 6), (STREAMED, 4), (ROUTED, 3))
+    return next(version for first, version in added if operation >= first)
+
+
+def text(data):
+    return struct.pack("<I", len(data)) + data
+
+
+class Tap:
+    """Between a node and all that send to it: it passes everything on, and keeps what comes."""
+
+    def __init__(self, network, machine, port, target):
+        self.network, self.machine, self.target = network, machine, target
+        self.address = f"tcp:{network.addresses[machine]}:{port}"
+        self.recorded = []
+        self.listener = network.socket(machine)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind((network.addresses[machine], port))
+        self.listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = self.network.socket(self.machine)
+            try:
+                far.connect(self.target)
+            except OSError:
+                near.close()
+                continue
+            stream = bytearray()
+            self.recorded.append(stream)
+            for source, sink, kept in ((near, far, stream), (far, near, None)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=pump, args=(source, sink, kept), daemon=True).start()
+
+    def messages(self):
+        """The requests that were recorded, by operation."""
+        found = collections.defaultdict(list)
+        for stream in self.recorded:
+            at = 0
+            while at + HEADER.size + 4 <= len(stream):
+                _, _, _, operation, _, _, body, payload, _, _ = HEADER.unpack_from(stream, at)
+                end = at + HEADER.size + 4 + body + payload
+                if end > len(stream):
+                    break
+                found[operation].append(bytes(stream[at:end]))
+                at = end
+        return found
+
+
+def pump(source, sink, kept):
+    try:
+        while part := source.recv(1 << 18):
+            if kept is not None and len(kept) < KEPT_BYTES:
+                kept += part
+            sink.sendall(part)
+    except OSError:
+        pass
+    for end in (source, sink):
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+class Stranger:
+    """The machine, what it knows of the pool, and the node that it attacks."""
+
+    def __init__(self, cluster, target):
+        self.cluster, self.target = cluster, target
+        self.node = cluster.nodes[target]
+        self.address = (cluster.network.addresses[cluster.machine(target)], PORT)
+        superblock = (cluster.pool.node_path(target) / "superblock").read_bytes()
+        check(resealed(superblock[:512]) == superblock[:512], "our own checksum is wrong")
+        # A stranger does not know it. With it the test makes what a stranger may have got hold of.
+        self.secret = superblock[40:56]
+
+    def dial(self):
+        made = self.cluster.network.socket("stranger")
+        made.settimeout(30)
+        made.connect(self.address)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    def resident(self):
+        for line in pathlib.Path(f"/proc/{self.node.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) << 10
+        raise AssertionError("the node has ended")
+
+
+def route(strategy, rank, nodes, passes=0):
+    replicas = [struct.pack("<HQB", node, passes, at) + text(b"") for at, node in enumerate(nodes)]
+    return struct.pack("<BBII", strategy, rank, 2 * GATHER_SECONDS * 1000, len(nodes)) + b"".join(
+        replicas
+    )
+
+
+def shard_write(segment, checksums):
+    return struct.pack("<QBIBI", segment, 0, 0, 0, len(checksums)) + b"".join(checksums)
+
+
+ZEROES = bytes(BLOCK)
+ZERO_CRC = crc32c(ZEROES)
+SUM = struct.pack("<I", ZERO_CRC)
+ONE_FACTOR = text(b"\x01")
+TWO_ROWS = text(struct.pack("<HHBHHB", 1, 1, 3, 1, 0, 1))
+
+
+def classes(target, segment):
+    """Each class of packets to this node: operation, kind of route, body behind the capability, payload, the
+    right that it needs, whether it names a segment. If a node took one, it would change data."""
+    append = struct.pack("<QQ", 1, 0)
+    write = shard_write(segment, [SUM])
+    other = target ^ 1
+    head, other = (target, other), (other, target)
+    primary = route(PRIMARY, 0, head)
+    column = struct.pack("<BB", 0, 4) + ONE_FACTOR
+    table = struct.pack("<BBIH", 0, 4, BLOCK, 2) + TWO_ROWS
+    rows = [
+        (FENCE, 0, b"\1", b"", ADMIN, False),
+        (PUT_ROOT, 0, struct.pack("<Q", 1 << 60), ZEROES, ADMIN, False),
+        (JOURNAL_CREATE, 0, struct.pack("<QQ", 1 << 40, MIB), b"", WRITE, False),
+        (JOURNAL_APPEND, 0, append, ZEROES, WRITE, False),
+        (JOURNAL_APPEND, ROUTED, route(RING, 0, head) + append, ZEROES, WRITE, False),
+        (JOURNAL_APPEND, ROUTED, route(RING, 1, other) + append, ZEROES, WRITE, False),
+        (JOURNAL_SYNC, 0, struct.pack("<Q", 1), b"", WRITE, False),
+        (JOURNAL_READ, 0, struct.pack("<QQI", 1, 0, BLOCK), b"", READ, False),
+        (JOURNAL_DELETE, 0, struct.pack("<QQ", 0, 1 << 60), b"", WRITE, False),
+        (SHARD_WRITE, 0, write, ZEROES, WRITE, True),
+        (SHARD_WRITE, ROUTED, route(PRIMARY, 0, head) + write, ZEROES, WRITE, True),
+        (SHARD_WRITE, STREAMED, primary + column + write, ZEROES, WRITE, True),
+        (SHARD_WRITE, STREAMED, route(PRIMARY, 1, other) + column + write, ZEROES, WRITE, True),
+        (SHARD_WRITE, TABLED, primary + table + write, ZEROES, WRITE, True),
+        (SHARD_WRITE, PARTED, primary + shard_write(segment, [SUM, SUM]), ZEROES * 2, WRITE, True),
+        (SHARD_SYNC, 0, b"", b"", WRITE, False),
+        (SHARD_READ, 0, struct.pack("<QBII", segment, 0, 0, BLOCK), b"", READ, True),
+        (SHARD_VERIFY, 0, struct.pack("<QB", segment, 0), b"", READ, True),
+        (SHARD_DELETE, 0, struct.pack("<IQ", 1, segment), b"", WRITE, True),
+        (REMOVE_VOLUME, 0, b"", b"", ADMIN, False),
+        (RESERVE, 0, struct.pack("<II", 0, 0), b"", ADMIN, False),
+        (RENEW_RECORD, 0, b"", b"", ADMIN, False),
+        (ADMIT_RELAYS, 0, struct.pack("<Q", 1 << 60), b"", WRITE, False),
+    ]
+    return rows
+
+
+def check_forgeries(stranger, volume, epoch):
+    """Each is wrong in one thing only."""
+    secret, segment = stranger.secret, 1 << 40 | 1
+    past = int((time.time() - 3600) * NS)
+    tried = 0
+    with stranger.dial() as connection:
+
+        def refused(row, why, entitled):
+            operation, routed, body, payload, _, _ = row
+            operation += routed
+            message = request(operation, entitled + body, payload, 1, version(operation))
+            connection.sendall(message)
+            kind, answer, _ = reply(connection)
+            if why is FENCED:
+                is_so = kind == FENCED and struct.unpack("<QQ", answer) == (epoch - 1, epoch)
+            else:
+                is_so = (kind, answer[:1]) == (REFUSED, bytes([why]))
+            check(is_so, f"operation {operation}, {why}: {kind} {answer!r}")
+
+        for row in classes(stranger.target, segment):
+            flipped = bytearray(capability(secret, volume, epoch))
+            flipped[-1] ^= 0x40
+            rights = (READ | WRITE | ADMIN) & ~row[4]
+            wrong = [
+                (FORGED, bytes(flipped)),
+                (FORGED, capability(bytes(16), volume, epoch)),
+                # The signature is that of another volume's.
+                (FORGED, capability(secret, volume, epoch)[:52] + capability(secret, 9, epoch)[52:]),
+                (EXPIRED, capability(secret, volume, epoch, expires=past)),
+                (RIGHTS, capability(secret, volume, epoch, rights)),
+                (FENCED, capability(secret, volume, epoch - 1)),
+            ]
+            if row[5]:
+                wrong.append((RANGE, capability(secret, volume, epoch, segments=(1, 2))))
+            for why, entitled in wrong:
+                refused(row, why, entitled)
+            tried += len(wrong)
+    print(f"{tried} requests with wrong capabilities refused", flush=True)
+
+
+# Requests that change nothing. All others are of a writer, and need its epoch.
+HARMLESS = {0, 1, JOURNAL_READ, SHARD_READ, SHARD_VERIFY, 14, 16}
+
+
+def check_replays(stranger, messages):
+    """The client has started again. What was recorded before is sent once more."""
+    counts = collections.Counter()
+    with stranger.dial() as connection:
+        for operation, recorded in sorted(messages.items()):
+            if operation in HARMLESS:
+                continue
+            for message in recorded[:200]:
+                connection.sendall(message)
+                kind, answer, _ = reply(connection)
+                refused = kind == FENCED or (operation, kind) == (FENCE, IN_USE)
+                check(refused, f"a replay of operation {operation}: {kind} {answer!r}")
+                counts[operation] += 1
+    passed_on = {JOURNAL_APPEND + ROUTED, SHARD_WRITE + STREAMED}
+    check(passed_on <= set(counts), f"only these were recorded: {dict(counts)}")
+    print(f"{sum(counts.values())} replays refused, by operation: {dict(counts)}", flush=True)
+
+
+class Tenant:
+    """A volume of the stranger's own on the node: it may write there."""
+
+    def __init__(self, stranger, volume):
+        self.stranger, self.volume = stranger, volume
+        self.capability = capability(stranger.secret, volume, 1)
+        self.connection = stranger.dial()
+        self.ask(FENCE, b"\0", VOLUME_STATE)
+        self.ask(ADMIT_RELAYS, struct.pack("<Q", 1), DONE)
+
+    def ask(self, operation, body, wanted):
+        message = request(operation, self.capability + body, b"", 1, version(operation))
+        self.connection.sendall(message)
+        kind, answer, _ = reply(self.connection)
+        check(kind == wanted, f"operation {operation} of a tenant: {kind} {answer!r}")
+
+    def contribution(self, segment, column, count, tag, payload=ZEROES, payload_crc=ZERO_CRC):
+        """What data node `column` of `count` adds to a parity shard on the node."""
+        target = self.stranger.target
+        way = route(PRIMARY, 1, (target ^ 1, target), passes=1)
+        way += struct.pack("<BB", column, count) + ONE_FACTOR
+        body = way + shard_write(segment, [SUM] * (len(payload) // BLOCK))
+        operation, body = SHARD_WRITE + STREAMED, self.capability + body
+        return request(operation, body, payload, tag, version(operation), payload_crc)
+
+    def remove(self):
+        self.ask(REMOVE_VOLUME, b"", DONE)
+        self.connection.close()
+
+
+def is_denied(kind, answer):
+    """The node had no memory for the sum."""
+    return kind == OUTCOMES and struct.unpack_from("<IHB", answer)[2] == NOT_PASSED_ON
+
+
+def exhaust(stranger, tenants):
+    """Sums that never get their other contributions use the memory for parity up. Returns how many
+    the node took, and the connections."""
+    payload = bytes(MIB)
+    payload_crc = crc32c(payload)
+    connections = [stranger.dial() for _ in tenants]
+    for tenant, connection in zip(tenants, connections):
+        for segment in range(SUMS):
+            message = tenant.contribution(segment, 0, 2, segment, payload, payload_crc)
+            connection.sendall(message)
+    # Denials come at once, and the others when they are given up.
+    time.sleep(GATHER_SECONDS / 2)
+    denied = 0
+    for connection in connections:
+        connection.settimeout(0.2)
+        try:
+            while True:
+                kind, answer, _ = reply(connection)
+                check(is_denied(kind, answer), f"the answer is {kind} {answer!r}")
+                denied += 1
+        except TimeoutError:
+            pass
+    check(denied > 0, "no sum was denied: tenants have no bound")
+    return SUMS * len(tenants) - denied, connections
+
+
+def check_exhausted_memory(stranger):
+    """Tenants use the memory for sums up, and their machine is silent from then on. What they took
+    comes back by time."""
+    network = stranger.cluster.network
+    tenants = [Tenant(stranger, 1000 + index) for index in range(5)]
+    first, connections = exhaust(stranger, tenants)
+    network.unplug("stranger")
+    time.sleep(GATHER_SECONDS + 2)
+    network.plug("stranger")
+    for connection in connections:
+        connection.close()
+    second, connections = exhaust(stranger, tenants)
+    print(f"sums that the node took: {first}, and {second} after they were given up", flush=True)
+    check(first == second and first > 0, "memory for parity has leaked")
+    for connection in connections:
+        connection.close()
+    time.sleep(GATHER_SECONDS + 1)
+    for tenant in tenants:
+        tenant.remove()
+
+
+def check_flood(stranger, requests):
+    """Requests that wait for others at the same time, of as many volumes as that needs. The node
+    takes what its table holds, denies the rest at once, and answers all of them in the end."""
+    of_each = GATHERING_PER_VOLUME_MAX
+    tenants = [Tenant(stranger, 2000 + index) for index in range(-(-requests // of_each))]
+    before = stranger.resident()
+    answers = collections.Counter()
+    most = [before]
+    lock = threading.Lock()
+    began = time.monotonic()
+
+    def send(tenant, count, connection):
+        # 15 of 16 contributions: no sum is ever complete.
+        messages = [
+            tenant.contribution(number // 15, number % 15, 16, number) for number in range(count)
+        ]
+        connection.sendall(b"".join(messages))
+
+    def take(count, connection):
+        for _ in range(count):
+            kind, _, _ = reply(connection)
+            with lock:
+                answers[kind] += 1
+
+    def flood(part):
+        left = requests
+        for index, tenant in enumerate(tenants):
+            count = min(of_each, left)
+            left -= count
+            if index % 4 != part:
+                continue
+            connection = stranger.dial()
+            reader = threading.Thread(target=take, args=(count, connection))
+            reader.start()
+            readers.append((reader, connection))
+            send(tenant, count, connection)
+            most.append(stranger.resident())
+
+    readers = []
+    senders = [threading.Thread(target=flood, args=(part,)) for part in range(4)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    sent_seconds = time.monotonic() - began
+    while any(reader.is_alive() for reader, _ in readers) and time.monotonic() - began < 120:
+        most.append(stranger.resident())
+        time.sleep(0.2)
+    for _, connection in readers:
+        connection.close()
+    grown = max(most) - before
+    print(
+        f"{requests} requests in {sent_seconds:.1f} s: {dict(answers)}; {grown / MIB:.1f} MiB more",
+        flush=True,
+    )
+    check(sum(answers.values()) == requests, f"{sum(answers.values())} were answered")
+    check(set(answers) <= {BUSY, OUTCOMES}, f"answers: {dict(answers)}")
+    check(answers[OUTCOMES] >= REQUESTS_MAX / 2, "the node denied too many")
+    check(answers[BUSY] > 0, "the table has no bound")
+    check(grown < GROWTH_MAX, f"the node has taken {grown / MIB:.1f} MiB")
+    for tenant in tenants:
+        tenant.remove()
+
+
+def check_silence(stranger, volume, epoch):
+    """Connections that fall silent behind the header of a write, and in the middle of it."""
+    body = capability(stranger.secret, volume, epoch) + shard_write(1 << 40 | 1, [SUM] * 256)
+    message = request(SHARD_WRITE, body, bytes(MIB), 1, 2, 0)
+    connections = []
+    for cut in (HEADER.size + 4, HEADER.size + 4 + len(body), 512 << 10):
+        for _ in range(40):
+            connection = stranger.dial()
+            connection.sendall(message[:cut])
+            connections.append(connection)
+    return connections
+
+
+def scenario(world):
+    is_long = world.case.nodes == "long"
+    rng = random.Random(11)
+    taps = []
+
+    def seen_at(cluster):
+        for index in range(cluster.count):
+            target = (cluster.network.addresses[cluster.machine(index)], PORT)
+            taps.append(Tap(cluster.network, "tap", TAP_PORT + index, target))
+        return {index: tap.address for index, tap in enumerate(taps)}
+
+    cluster = Cluster(world, "both", strangers=["tap", "stranger"], seen_at=seen_at)
+    # It gets records from another node.
+    stranger = Stranger(cluster, cluster.status()["journal_nodes"][1])
+    ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
+    load(ledger, cluster.uri, 2)()
+    status = cluster.status()
+    volume, epoch = int(status["id"], 16), status["epoch"]
+    check(status["parities_streamed"] > 0 and status["appends_relayed"] > 0, "nothing is passed on")
+
+    finish = load(ledger, cluster.uri, 3)
+    check_forgeries(stranger, volume, epoch)
+    finish()
+    ledger.verify(cluster.uri)
+    status = cluster.status()
+    check(status["protection"] == "healthy", "a node was given up")
+
+    cluster.server.stop()
+    messages = taps[stranger.target].messages()
+    cluster.see_at({})
+    cluster.serve()
+    finish = load(ledger, cluster.uri, 4)
+    check_replays(stranger, messages)
+    finish()
+    ledger.verify(cluster.uri)
+
+    # As long as the steps wait.
+    finish = load(ledger, cluster.uri, 12)
+    check_exhausted_memory(stranger)
+    finish()
+    ledger.verify(cluster.uri)
+
+    silent = check_silence(stranger, volume, cluster.status()["epoch"])
+    finish = load(ledger, cluster.uri, 20 if is_long else 8)
+    begun = ledger.writes
+    check_flood(stranger, FLOOD if is_long else 4 * REQUESTS_MAX)
+    finish()
+    check(ledger.writes > begun, "the client wrote nothing meanwhile")
+    for connection in silent:
+        connection.close()
+    cluster.wait_until_whole()
+    ledger.verify(cluster.uri)
+
+    def passes_on():
+        before = cluster.status()
+        load(ledger, cluster.uri, 1)()
+        after = cluster.status()
+        keys = ("appends_relayed", "parities_streamed")
+        return all(after[key] > before[key] for key in keys)
+
+    wait_until("nodes pass writes on again", passes_on, seconds=90)
+    ledger.verify(cluster.uri)
+    cluster.stop()
+
+
+main(scenario, [Case("both", "processes")], long=[Case("both", "long")])
