@@ -12,7 +12,7 @@ use crate::writes::{CLIENT, EPOCH, MASTER, PLACE, STAGING_LEN, VOLUME, extent, s
 pub const PARITY_PLACE: u64 = PLACE + 0x9000;
 
 /// Data nodes 0 to k - 1, parity nodes k to k + m - 1; the packets interleaved as in figure 14.
-fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
+pub fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
     (0..k)
         .map(|column| {
             let mut write = write(Scheme::Code { k, m, column }, 1 + u32::from(m), len);
@@ -29,7 +29,7 @@ fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
         .collect()
 }
 
-fn interleaved(writes: &[Write]) -> Vec<Vec<u8>> {
+pub fn interleaved(writes: &[Write]) -> Vec<Vec<u8>> {
     let packets: Vec<Vec<Vec<u8>>> = writes.iter().map(Write::packets).collect();
     let most = packets.iter().map(Vec::len).max().unwrap();
     (0..most).flat_map(|i| packets.iter().filter_map(move |p| p.get(i).cloned())).collect()

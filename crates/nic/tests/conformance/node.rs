@@ -120,11 +120,21 @@ impl Cluster {
 
     /// Delivers packets, and what they cause, in the order of a queue.
     pub fn deliver(&mut self, packets: impl IntoIterator<Item = Vec<u8>>) -> usize {
+        self.deliver_noting(packets, &mut |_| {})
+    }
+
+    /// The same; `note` gets each packet.
+    pub fn deliver_noting(
+        &mut self,
+        packets: impl IntoIterator<Item = Vec<u8>>,
+        note: &mut dyn FnMut(&[u8]),
+    ) -> usize {
         let mut queue: VecDeque<_> = packets.into_iter().collect();
         let mut delivered = 0;
         while let Some(packet) = queue.pop_front() {
             delivered += 1;
             assert!(delivered < 10_000, "the packets never end");
+            note(&packet);
             let header = PacketHeader::parse(&packet).unwrap();
             if header.destination == CLIENT {
                 self.replies.push(Reply::parse(&packet).unwrap());
