@@ -203,8 +203,11 @@ fn request_of(write: &Write, rank: u8, factors: &[u8]) -> (RequestBody, Option<R
     (body, route)
 }
 
-/// What one node sends to another for a write: the capability and the data.
+/// What one node sends to another: the data of each message.
 type Passed = BTreeMap<(u32, u32), Vec<Vec<u8>>>;
+
+/// The pieces of a message, each with its place.
+type Pieces = Vec<(u32, Vec<u8>)>;
 
 /// The product's nodes.
 struct RustCluster {
@@ -263,7 +266,7 @@ impl RustCluster {
 /// Delivers packets to nodes with firmware. Returns the data that each sent to each other one.
 fn firmware_passes(cluster: &mut Cluster, packets: Vec<Vec<u8>>) -> Passed {
     let mut passed = Passed::new();
-    let mut open: BTreeMap<(u32, u32, u32), Vec<(u32, Vec<u8>)>> = BTreeMap::new();
+    let mut open: BTreeMap<(u32, u32, u32), Pieces> = BTreeMap::new();
     cluster.deliver_noting(packets, &mut |packet| {
         let header = PacketHeader::parse(packet).expect("a packet");
         if header.source == CLIENT || header.destination == CLIENT {
@@ -362,9 +365,9 @@ fn data_nodes_contribute_the_same_and_parity_nodes_store_the_same() {
 fn status_of(error: &NodeError) -> Option<u32> {
     match error {
         NodeError::Capability(CapabilityError::Forged) => Some(1),
-        NodeError::Capability(CapabilityError::Expired { .. }) => Some(2),
-        NodeError::Capability(CapabilityError::Rights { .. }) => Some(3),
-        NodeError::Capability(CapabilityError::Range { .. }) => Some(4),
+        NodeError::Capability(CapabilityError::Expired) => Some(2),
+        NodeError::Capability(CapabilityError::Rights) => Some(3),
+        NodeError::Capability(CapabilityError::Range) => Some(4),
         _ => None,
     }
 }
@@ -397,7 +400,7 @@ fn both_refuse_the_same_capabilities_for_the_same_reason() {
     for (capability, segment) in cases {
         let mut write = write(Scheme::Single, 1, BLOCK_BYTES);
         (write.capability, write.segment) = (capability, segment);
-        if let 10 | 11 | 12 = segment {
+        if let 10..=12 = segment {
             write.nodes[0].address = crate::writes::extent(segment).base;
         } else {
             write.nodes[0].address = crate::writes::extent(20 << 32).base;
