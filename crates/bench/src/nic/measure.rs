@@ -12,6 +12,7 @@ use fieldstone_nic::network::protocols::flat::Flat;
 use fieldstone_nic::network::protocols::hybrid::rdma::Hybrid;
 use fieldstone_nic::network::protocols::hybrid::spin::SpinHybrid;
 use fieldstone_nic::network::protocols::hyperloop::HyperLoop;
+use fieldstone_nic::network::protocols::node::{NodeWrites, Policy, Strategy};
 use fieldstone_nic::network::protocols::spin_replicate::SpinReplicate;
 use fieldstone_nic::network::spin::HandlerStats;
 use fieldstone_nic::network::world::{Layout, Protocol, World};
@@ -23,7 +24,7 @@ use super::figure::Line;
 pub const CLIENTS: u16 = 16;
 
 /// The protocols of Figs. 9 and 10, in the order of their lines: the paper's, and then ours.
-pub const REPLICATION: [&str; 8] = [
+pub const REPLICATION: [&str; 10] = [
     "CPU-Ring",
     "CPU-PBT",
     "RDMA-Flat",
@@ -32,13 +33,15 @@ pub const REPLICATION: [&str; 8] = [
     "sPIN-PBT",
     "Hybrid",
     "sPIN-Hybrid",
+    "Node-Ring",
+    "Node-PBT",
 ];
 
 /// The lines of [`REPLICATION`] that the paper has. They come first.
 pub const OF_THE_PAPER: usize = 6;
 
 /// The latencies of a replicated write by each protocol of [`REPLICATION`], in microseconds.
-pub type Point = [Option<f64>; 8];
+pub type Point = [Option<f64>; 10];
 
 /// Powers of two from `low` to `high` bytes.
 pub fn sizes(low: u64, high: u64) -> Vec<u64> {
@@ -70,6 +73,10 @@ pub fn replicated_us(constants: &Constants, k: u16, bytes: u64) -> Point {
         Some(load::best_chunk(constants, layout, bytes, make)?.1.as_ns() / 1e3)
     };
     let spin = |shape| latency_us(constants, layout, SpinReplicate::new(layout, shape, k), bytes);
+    let node = |strategy| {
+        let policy = Policy::Replicate { strategy, copies: k };
+        latency_us(constants, layout, NodeWrites::new(layout, policy), bytes)
+    };
     let hyper = load::best_chunk(constants, layout, bytes, |c| HyperLoop::new(layout, k, c));
     [
         cpu(Shape::Ring),
@@ -80,6 +87,8 @@ pub fn replicated_us(constants: &Constants, k: u16, bytes: u64) -> Point {
         spin(Shape::Tree),
         latency_us(constants, layout, Hybrid::new(layout, k), bytes),
         latency_us(constants, layout, SpinHybrid::new(layout, k), bytes),
+        node(Strategy::Ring),
+        node(Strategy::Tree),
     ]
 }
 

@@ -9,6 +9,7 @@
 //! | [`hyperloop`] | RDMA-HyperLoop | 9, 10 |
 //! | [`cpu_replicate`] | CPU-Ring, CPU-PBT | 9, 10 |
 //! | [`hybrid`] | Hybrid, sPIN-Hybrid: ours | 9, 10 |
+//! | [`node`] | the product's node: ours | 9, 10 |
 //! | [`inec_triec`] | INEC-TriEC | 15 |
 //! | [`spin_triec`] | sPIN-TriEC | 15, 16 |
 
@@ -17,6 +18,7 @@ pub mod flat;
 pub mod hybrid;
 pub mod hyperloop;
 pub mod inec_triec;
+pub mod node;
 pub mod rpc;
 pub mod rpc_rdma;
 pub mod spin_replicate;

@@ -1,0 +1,78 @@
+use super::*;
+use crate::network::constants::Constants;
+use crate::network::handlers::HandlerCosts;
+use crate::network::load::{self, Window, latency};
+use crate::network::world::World;
+
+fn world(clients: u16, nodes: u16, policy: Policy) -> (Layout, World<NodeWrites>) {
+    let layout = Layout { clients, nodes };
+    let protocol = NodeWrites::new(layout, policy);
+    (layout, World::new(Constants::default(), HandlerCosts::default(), layout, protocol))
+}
+
+fn replicate(strategy: Strategy, copies: u16) -> Policy {
+    Policy::Replicate { strategy, copies }
+}
+
+#[test]
+fn every_replica_has_the_record_and_each_hop_takes_time() {
+    let mut last = [Ps::ZERO; 2];
+    for copies in [1, 2, 4] {
+        for strategy in Strategy::ALL {
+            let (_, mut world) = world(1, copies, replicate(strategy, copies));
+            let us = [8 << 10, 64 << 10].map(|bytes| latency(&mut world, bytes).expect("it ends"));
+            for node in 0..copies {
+                assert_eq!(world.protocol.stored_bytes(node), 72 << 10, "{strategy} {node}");
+            }
+            assert_eq!(world.protocol.missed, 0);
+            assert!(us[1] > us[0]);
+            if strategy == Strategy::Ring {
+                assert!(us[0] > last[0] && us[1] > last[1], "{copies}: {us:?} after {last:?}");
+                last = us;
+            }
+        }
+    }
+}
+
+#[test]
+fn nodes_of_the_model_make_parity() {
+    let profile: Profile = "rs:3+2".parse().expect("a code");
+    let (_, mut world) = world(1, 5, Policy::Stream(profile));
+    let len = 2 * BLOCK_BYTES;
+    latency(&mut world, 3 * len as u64).expect("it ends");
+    assert_eq!(world.protocol.missed, 0);
+    let protocol = &world.protocol;
+    let shards: Vec<Vec<u8>> = (0..5).map(|node| protocol.shard(node, 0, len)).collect();
+    let (data, parity) = shards.split_at(3);
+    assert!(data.iter().all(|shard| shard.iter().any(|byte| *byte != 0)));
+    let inputs: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+    let mut expected = vec![vec![0; len]; 2];
+    let mut outputs: Vec<&mut [u8]> = expected.iter_mut().map(Vec::as_mut_slice).collect();
+    profile.code().encode().execute(&inputs, &mut outputs).expect("it fits");
+    assert!(parity == expected);
+}
+
+/// The node's own deadlines end the wait, in the model's time.
+#[test]
+fn a_silent_node_is_named_when_the_head_has_waited() {
+    let (_, mut world) = world(1, 3, replicate(Strategy::Ring, 3));
+    world.protocol.silence(1);
+    let time = latency(&mut world, 4096).expect("it ends");
+    assert_eq!(world.protocol.missed, 2, "node 1, and node 2 behind it");
+    let wait = Ps::ns(u64::from(WAIT_MS) * 1_000_000);
+    assert!(time >= wait && time < wait + Ps::ns(200_000_000), "{time:?}");
+    assert_eq!(world.protocol.stored_bytes(0), 4096);
+}
+
+#[test]
+fn clients_write_at_the_same_time() {
+    let (layout, mut world) = world(4, 4, replicate(Strategy::Tree, 4));
+    let load = Window { bytes: 16 << 10, window: 4, writes: 200 };
+    let measured = load::run(&mut world, layout, load, |_| {});
+    assert_eq!(world.protocol.missed, 0);
+    assert!(measured.gb_per_second() > 1.0);
+    for node in 0..4 {
+        assert_eq!(world.protocol.stored_bytes(node), 200 * (16 << 10));
+    }
+    assert!(world.protocol.wires.is_empty() && world.protocol.works.is_empty());
+}
