@@ -6,9 +6,12 @@
  *   first packet:  packet_header  dfs_header  write_header  coordinates[n]  data
  *   others:        packet_header  data
  *
- * as in figure 3 of the network-accelerated DFS paper. The packet header stands for the RDMA
- * header. It has the virtual rank, so that a node forwards the other headers unchanged: it finds
- * its own coordinates and those of its children by the rank.
+ * With STRATEGY_ELEMENTS the first packet has no data, and each other one is an element of a chunk:
+ * DATA_BYTES each.
+ *
+ * The headers are as in figure 3 of the network-accelerated DFS paper. The packet header stands for
+ * the RDMA header. It has the virtual rank, so that a node forwards the other headers unchanged: it
+ * finds its own coordinates and those of its children by the rank.
  */
 #ifndef LAYOUT_H
 #define LAYOUT_H
@@ -27,6 +30,7 @@ enum {
     GROUPS = 16,           /* parity writes at once */
     ACCUMULATORS = 64,     /* packets of parity at once */
     GROUP_PACKETS = 16,    /* packets of a parity write that the NIC aggregates */
+    MAX_ELEMENTS = 15,     /* elements of a chunk: packets of a parity write but the first */
 };
 
 struct packet_header {
@@ -70,6 +74,8 @@ enum strategy {
     STRATEGY_RING = 1,   /* node of rank r sends to rank r + 1 */
     STRATEGY_TREE = 2,   /* node of rank r sends to ranks 2r + 1 and 2r + 2 */
     STRATEGY_CODE = 3,   /* rank 0 stores data and encodes; ranks from 1 on aggregate parities */
+    STRATEGY_ELEMENTS = 4, /* the same, for a code such as Zigzag: the product of an element of the
+                            * data is an element of the parity, perhaps at another place */
 };
 
 struct coordinates {
@@ -81,7 +87,7 @@ struct write_header {
     uint32_t segment[2];
     uint32_t length; /* bytes of the write */
     uint32_t scheme; /* bits 0-7 strategy, 8-15 k, 16-23 m, 24-31 column of the data node */
-    struct coordinates nodes[]; /* k of them, or 1 + m for STRATEGY_CODE */
+    struct coordinates nodes[]; /* k of them, or 1 + m for STRATEGY_CODE and STRATEGY_ELEMENTS */
 };
 
 struct reply {
@@ -168,16 +174,23 @@ struct context {
     uint32_t host_len[2]; /* storage addresses, so those of extents, are below this */
     uint32_t keys;        /* how many of `key` are set */
     struct key key[KEYS];
-    uint8_t coefficient[MAX_PARITIES][MAX_DATA_NODES]; /* of parity and column */
+    uint8_t coefficient[MAX_PARITIES][MAX_DATA_NODES]; /* of parity and column; with elements, of
+                                                         * parity and element */
     uint32_t tables_at;   /* from the start of the context to the tables */
     uint32_t staging_len; /* bytes of each staging area, which start at host_len; at most 4 MiB */
     uint32_t code;        /* the coefficients' code as in write_header.scheme: bits 8-15 k, 16-23 m,
                            * 24-31 the column that the tables serve, or ANY_COLUMN; k is 0 without
                            * coefficients */
     struct extent extent[EXTENTS];
+    uint32_t elements; /* of a chunk of the code; 0 for a code without */
+    uint8_t element[MAX_PARITIES][MAX_ELEMENTS + 1]; /* of parity and element of the data: where the
+                                                      * contribution goes */
 };
 
 enum { ANY_COLUMN = 0xff };
+
+/* With elements, a coefficient has the place of its element in that of a column. */
+_Static_assert(MAX_ELEMENTS < MAX_DATA_NODES && MAX_ELEMENTS < GROUP_PACKETS, "elements have room");
 
 /* Each core has one: an entry has many words, and no other core may see half of a new one. It holds
  * for the keys of the context as it is. */
@@ -200,6 +213,7 @@ struct group {
     uint32_t length;   /* bytes of each message */
     uint32_t packets;  /* packets of each message */
     uint32_t expected; /* messages: one per data node */
+    uint32_t scheme;   /* strategy, k and m: the column of write_header.scheme is 0 here */
     uint32_t opened;   /* header handlers so far */
     uint32_t closed;   /* messages that have ended: each counts once */
     uint32_t failed;
@@ -208,7 +222,7 @@ struct group {
     uint32_t request_id[MAX_DATA_NODES];
     uint32_t where[GROUP_PACKETS];  /* offset and length of each packet, once known */
     uint32_t count[GROUP_PACKETS];  /* data nodes whose packet is in */
-    uint32_t accumulator[GROUP_PACKETS];
+    uint32_t accumulator[GROUP_PACKETS]; /* a first packet without data has one, too */
 };
 
 struct pool {

@@ -29,6 +29,12 @@ static uint32_t strategy(uint32_t scheme)
     return scheme & 0xff;
 }
 
+/* Whether data nodes and parity nodes take part. */
+static int is_code(uint32_t scheme)
+{
+    return strategy(scheme) >= STRATEGY_CODE;
+}
+
 static uint32_t scheme_k(uint32_t scheme)
 {
     return (scheme >> 8) & 0xff;
@@ -37,6 +43,11 @@ static uint32_t scheme_k(uint32_t scheme)
 static uint32_t scheme_m(uint32_t scheme)
 {
     return (scheme >> 16) & 0xff;
+}
+
+static uint32_t without_column(uint32_t scheme)
+{
+    return scheme & 0xffffff;
 }
 
 static uint32_t scheme_column(uint32_t scheme)
@@ -244,6 +255,7 @@ static void open_group(struct pool *pool, struct group *group, const struct dfs_
     group->length = write->length;
     group->packets = packets;
     group->expected = scheme_k(write->scheme);
+    group->scheme = without_column(write->scheme);
     if (packets > GROUP_PACKETS || packets > pool->free) {
         group->host = 1;
         return;
@@ -257,7 +269,7 @@ static enum status may_join(const struct nic_task *task, const struct group *gro
                             const struct write_header *write)
 {
     uint32_t room = task->context->staging_len;
-    if (group->expected != scheme_k(write->scheme) || group->length != write->length)
+    if (group->scheme != without_column(write->scheme) || group->length != write->length)
         return STATUS_INCOMPLETE;
     if (group->columns & 1u << scheme_column(write->scheme))
         return STATUS_RETRY;
@@ -303,12 +315,15 @@ static uint32_t malformed(const struct nic_task *task, const struct packet_heade
         return __LINE__;
     if (k == 0)
         return __LINE__;
-    if (strategy(scheme) == STRATEGY_CODE) {
+    if (is_code(scheme)) {
         nodes = 1 + m;
         if (m == 0 || m > MAX_PARITIES || k > MAX_DATA_NODES || scheme_column(scheme) >= k)
             return __LINE__;
-    } else if (strategy(scheme) > STRATEGY_CODE ||
-               (strategy(scheme) == STRATEGY_SINGLE && k != 1)) {
+        if (strategy(scheme) != STRATEGY_CODE &&
+            (strategy(scheme) != STRATEGY_ELEMENTS || data_len(packet) != 0 ||
+             write->length % DATA_BYTES != 0))
+            return __LINE__;
+    } else if (strategy(scheme) == STRATEGY_SINGLE && k != 1) {
         return __LINE__;
     }
     if (nodes > MAX_COORDINATES ||
@@ -344,11 +359,14 @@ static int is_in_extent(const struct context *context, const uint32_t volume[4],
     return 0;
 }
 
-/* Whether this node's coefficients and tables are those of the scheme: its code, and its column. */
-static int has_code(const struct context *context, uint32_t scheme)
+/* Whether this node's coefficients and tables are those of the scheme: its code, and its column. A
+ * write of `length` bytes has the elements that the code has. */
+static int has_code(const struct context *context, uint32_t scheme, uint32_t length)
 {
     uint32_t column = scheme_column(context->code);
-    return scheme_k(scheme) == scheme_k(context->code) &&
+    uint32_t elements = strategy(scheme) == STRATEGY_ELEMENTS ? length / DATA_BYTES : 0;
+    return elements == context->elements && elements <= MAX_ELEMENTS &&
+           scheme_k(scheme) == scheme_k(context->code) &&
            scheme_m(scheme) == scheme_m(context->code) &&
            (column == ANY_COLUMN || column == scheme_column(scheme));
 }
@@ -360,7 +378,8 @@ static enum status admit(const struct nic_task *task, const struct packet_header
 {
     if (rank(packet) != 0)
         return join_group(task, dfs, write, &write->nodes[rank(packet)], data_len(packet));
-    return has_code(task->context, write->scheme) ? STATUS_DONE : STATUS_CODE;
+    int has = has_code(task->context, write->scheme, write->length);
+    return has ? STATUS_DONE : STATUS_CODE;
 }
 
 static void set_children(struct request *request, const struct packet_header *packet,
@@ -377,6 +396,7 @@ static void set_children(struct request *request, const struct packet_header *pa
         count = first >= nodes ? 0 : 1 + (first + 1 < nodes);
         break;
     case STRATEGY_CODE:
+    case STRATEGY_ELEMENTS:
         count = rank(packet) == 0 ? scheme_m(scheme) : 0;
         break;
     default:
@@ -422,7 +442,7 @@ uint32_t header_handler(const struct nic_task *task)
     enum status status = authenticate(task, capability, write->segment);
     if (status == STATUS_DONE && !is_in_extent(task->context, capability->volume, write, own))
         status = STATUS_RANGE;
-    if (status == STATUS_DONE && strategy(write->scheme) == STRATEGY_CODE)
+    if (status == STATUS_DONE && is_code(write->scheme))
         status = admit(task, packet, dfs, write);
     if (status != STATUS_DONE) {
         reply(task, dfs->client, dfs->request, status);
@@ -463,22 +483,33 @@ static void forward(const struct nic_task *task, const struct packet_header *pac
     }
 }
 
-/* A data node: one intermediate parity per parity node. */
+/* A data node: its products with the coefficients of each parity, one for each parity node. In a
+ * code with elements, the packet is an element, and each product is an element of the parity's
+ * chunk, perhaps at another place. The first packet has no data then, and goes on as it is. */
 static void encode(const struct nic_task *task, const struct packet_header *packet)
 {
     const struct request *request = task->request;
     const struct context *context = task->context;
     uint32_t len = data_len(packet), parities = request->children;
+    uint32_t has_elements = strategy(request->scheme) == STRATEGY_ELEMENTS;
+    uint32_t element = ((packet->place & 0xffff) - 1) % (MAX_ELEMENTS + 1);
+    uint32_t at = has_elements ? element : scheme_column(request->scheme);
     uint8_t *out[MAX_PARITIES];
     for (uint32_t i = 0; i < parities; i++)
         out[i] = task->scratch + i * DATA_BYTES;
-    gf_encode((const uint8_t *)context + context->tables_at,
-              &context->coefficient[0][scheme_column(request->scheme)], parities,
+    gf_encode((const uint8_t *)context + context->tables_at, &context->coefficient[0][at], parities,
               data_of(packet), len, out);
     uint32_t place = (packet->place & ~(0xffu << PLACE_RANK)) + request->places;
+    uint32_t offset = packet->offset;
     for (uint32_t i = 0; i < parities; i++) {
-        nic_send(request->child[i], (task->request_id << 3) + i, place, packet->offset,
-                 packet->lengths, packet + 1, out[i]);
+        if (has_elements && len != 0) {
+            uint32_t to = context->element[i][element];
+            uint32_t last = to + 1 == context->elements ? PLACE_LAST : 0;
+            place = (place & (0xffu << PLACE_RANK)) | last | (to + 1);
+            offset = to * DATA_BYTES;
+        }
+        nic_send(request->child[i], (task->request_id << 3) + i, place, offset, packet->lengths,
+                 packet + 1, out[i]);
         place += 1u << PLACE_RANK;
     }
 }
@@ -498,6 +529,8 @@ static void aggregate(const struct nic_task *task, const struct packet_header *p
     const struct request *request = task->request;
     struct group *group = group_of(task);
     uint32_t index = packet->place & 0xffff, len = data_len(packet);
+    if (index == 0 && len == 0 && strategy(request->scheme) == STRATEGY_ELEMENTS)
+        return;
     if (index >= group->packets || index >= GROUP_PACKETS || len == 0) {
         group->failed = 1;
         return;
@@ -545,7 +578,7 @@ uint32_t payload_handler(const struct nic_task *task)
         host_address(request, offset, address);
         nic_to_host(data_of(packet), len, address[0], address[1]);
     }
-    if (strategy(request->scheme) == STRATEGY_CODE && request->children != 0)
+    if (is_code(request->scheme) && request->children != 0)
         encode(task, packet);
     else
         forward(task, packet);

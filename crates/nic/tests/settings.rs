@@ -1,7 +1,9 @@
 //! Settings of a NIC: what makes no context.
 #![allow(clippy::unwrap_used)]
 
-use fieldstone_nic::firmware::state::{EXTENTS, Extent, KEYS, Multiply, Settings, SettingsError};
+use fieldstone_nic::firmware::state::{
+    EXTENTS, ElementColumn, Extent, KEYS, Multiply, Settings, SettingsError,
+};
 use fieldstone_proto::capability::MasterKey;
 use fieldstone_proto::ids::{Epoch, SegmentId, VolumeId};
 
@@ -22,6 +24,7 @@ fn settings(extents: Vec<Extent>) -> Settings {
         coefficients: Vec::new(),
         multiply: Multiply::Table,
         column: 0,
+        elements: None,
     }
 }
 
@@ -64,4 +67,25 @@ fn the_table_of_extents_is_bounded() {
     assert!(settings(same(8)).context().is_ok());
     let error = settings(same(9)).context().unwrap_err();
     assert_eq!(error, SettingsError::NoEntry(extent(8 * EXTENTS as u64, 8 * length)));
+}
+
+#[test]
+fn elements_go_to_one_place_each() {
+    let zigzag = ElementColumn::of("zigzag:4+2", 1).unwrap();
+    let of = |elements| Settings { elements: Some(elements), ..settings(Vec::new()) }.context();
+    assert!(of(zigzag.clone()).is_ok());
+    let changed = |change: fn(&mut ElementColumn)| {
+        let mut elements = zigzag.clone();
+        change(&mut elements);
+        of(elements).map(|_| ())
+    };
+    let refused = Err(SettingsError::Elements);
+    assert_eq!(changed(|elements| elements.terms[1][3].0 = elements.terms[1][4].0), refused);
+    assert_eq!(changed(|elements| elements.terms[1][3].0 = 8), refused);
+    assert_eq!(changed(|elements| elements.terms[0].truncate(7)), refused);
+    assert_eq!(changed(|elements| elements.terms.truncate(1)), refused);
+    let long = |elements: &mut ElementColumn| {
+        elements.terms.iter_mut().for_each(|row| *row = (0..16).map(|at| (at, 1)).collect());
+    };
+    assert_eq!(changed(long), refused);
 }

@@ -3,6 +3,7 @@
 
 use anyhow::Context;
 use fieldstone_nic::firmware::build;
+use fieldstone_nic::firmware::packet::DATA_BYTES;
 use fieldstone_nic::firmware::profile::{self, Profile};
 use fieldstone_nic::firmware::state::Multiply;
 use fieldstone_nic::network::constants::Constants;
@@ -345,6 +346,32 @@ fn statements_of_table2([rs32, rs63, pairs, planes]: [Option<Cost>; 4]) -> Vec<S
     ]
 }
 
+/// Instructions per byte of the payload handlers of data nodes: those of the rows, and of the code
+/// with elements.
+fn per_byte(ways: &[(&'static str, Vec<Profile>)], zigzag: &[Option<Cost>]) -> Panel {
+    let rows = TABLE_II.iter().map(|row| row.name.to_owned());
+    let line = |((name, profiles), zigzag): (&(&'static str, Vec<Profile>), &Option<Cost>)| {
+        let of_rows = profiles.iter().map(|profile| (profile.payload, BYTES));
+        let of_zigzag = zigzag.map(|cost| (cost, DATA_BYTES));
+        let all = of_rows.map(Some).chain([of_zigzag]);
+        let value = |(cost, bytes): (Cost, usize)| instructions(cost) / bytes as f64;
+        Line::new(name, all.map(|cost| cost.map(value)).collect())
+    };
+    Panel {
+        name: "instructions-per-byte",
+        title: "instructions per byte of a data node's payload handler".to_owned(),
+        x_title: "code",
+        positions: rows.chain([format!("{ZIGZAG}, mean of all elements")]).collect(),
+        unit: "instructions per byte",
+        better: Better::Less,
+        limit: None,
+        lines: ways.iter().zip(zigzag).map(line).collect(),
+    }
+}
+
+/// The code with elements that the figure has beside Reed-Solomon.
+const ZIGZAG: &str = "zigzag:4+2";
+
 /// Table II.
 ///
 /// # Errors
@@ -353,8 +380,13 @@ pub fn table2() -> anyhow::Result<Figure> {
     let rows = &TABLE_II;
     let mut ways = Vec::new();
     let mut clusters = Vec::new();
+    let mut zigzag = Vec::new();
     for (multiply, name) in WAYS {
         let program = program(multiply)?;
+        // A table of two bytes has one pair of factors, and elements have several.
+        let streams = multiply != Multiply::Pairs;
+        let cost = streams.then(|| profile::element_payload(&program, multiply, ZIGZAG));
+        zigzag.push(cost.transpose()?);
         ways.push((name, profiles(&program, multiply, rows)?));
         clusters.push((name, on_clusters(&program, multiply, rows)?));
     }
@@ -388,6 +420,7 @@ pub fn table2() -> anyhow::Result<Figure> {
             ),
             panel("duration", "duration", "ns", rows, lines(nanoseconds, |row| row.duration_ns)),
             panel("ipc", "instructions per cycle", "IPC", rows, lines(ipc, |row| row.ipc)),
+            per_byte(&ways, &zigzag),
             Panel {
                 name: "duration-at-once",
                 title: "duration of the payload handler on cores of one cluster at once".to_owned(),
@@ -409,6 +442,8 @@ pub fn table2() -> anyhow::Result<Figure> {
             SETTING,
             "Each packet has 2016 bytes of data. The header handler's capability is known. A table \
              of 512 KiB in L1 is half of a cluster's memory, and serves one column of one code.",
+            "Zigzag: each packet has an element of 2048 bytes. Its products are elements of the \
+             parities, at other places in all but the first. The factors are 1 and 2.",
             "At once: the cores of a cluster run the handler on packets of their own, again and \
              again, and wait for each other's accesses to 64 banks of L1. The statements are for 8 \
              cores.",

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn our_lines_come_last_and_are_the_best_of_their_kind_or_nearly() {
+    fn our_lines_come_last_and_the_hybrids_are_the_best_of_their_kind_or_nearly() {
         for panel in fig10().panels {
             let names: Vec<&str> = panel.lines.iter().map(|line| line.name).collect();
             assert_eq!(names[OF_THE_PAPER..8], ["Hybrid", "sPIN-Hybrid"]);

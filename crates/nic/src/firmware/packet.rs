@@ -58,6 +58,16 @@ pub enum Scheme {
         /// Which data node this is.
         column: u8,
     },
+    /// The chunk of one data node of a code with elements, as Zigzag: an element in each packet but
+    /// the first. Ranks as in [`Scheme::Code`].
+    Elements {
+        /// Data nodes of the code.
+        k: u8,
+        /// Parity nodes.
+        m: u8,
+        /// Which data node this is.
+        column: u8,
+    },
 }
 
 impl Scheme {
@@ -67,6 +77,7 @@ impl Scheme {
             Scheme::Ring { k } => [1, k, 0, 0],
             Scheme::Tree { k } => [2, k, 0, 0],
             Scheme::Code { k, m, column } => [3, k, m, column],
+            Scheme::Elements { k, m, column } => [4, k, m, column],
         };
         u32::from_le_bytes(bytes)
     }
@@ -104,11 +115,16 @@ pub struct Write {
 
 impl Write {
     /// The packets to the node of rank 0. The data is cut so that the first packet with its headers
-    /// has at most [`DATA_BYTES`] beside its packet header, as the others have.
+    /// has at most [`DATA_BYTES`] beside its packet header, as the others have. With
+    /// [`Scheme::Elements`] the first packet has no data.
     #[must_use]
     pub fn packets(&self) -> Vec<Vec<u8>> {
         let headers = self.headers();
-        let first = self.data.len().min(DATA_BYTES - headers.len().min(DATA_BYTES));
+        let room = match self.scheme {
+            Scheme::Elements { .. } => 0,
+            _ => DATA_BYTES - headers.len().min(DATA_BYTES),
+        };
+        let first = self.data.len().min(room);
         let (first, rest) = self.data.split_at(first);
         let mut parts = vec![first];
         parts.extend(rest.chunks(DATA_BYTES));

@@ -9,18 +9,21 @@
 //! IEEE International Symposium on Information Theory, 1997.)
 //!
 //! The text is C for both builds of the firmware: a function for each column of the codes of
-//! [`CODES`], and one that finds the function by the coefficients. Each sum is stored as soon as it
-//! is made, so that the values fit the registers of a core.
+//! [`CODES`], for each pair of factors that elements of [`ELEMENT_CODES`] have, and one that finds
+//! the function by the coefficients. Each sum is stored as soon as it is made, so that the values
+//! fit the registers of a core.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use fieldstone_gf::field;
 
-use super::state::Multiply;
+use super::state::{ElementColumn, Multiply};
 
 /// The codes that have code of their own: those of the paper's Table II. Others take a loop.
 pub const CODES: [(usize, usize); 2] = [(3, 2), (6, 3)];
+/// The codes with elements that have code of their own, too.
+pub const ELEMENT_CODES: [&str; 1] = ["zigzag:4+2"];
 /// Words of a block, and bits of an element.
 const PLANES: usize = 8;
 /// How often ties are broken in another way.
@@ -154,6 +157,37 @@ fn columns(k: usize, m: usize) -> Result<Vec<Vec<u8>>, String> {
     Ok((0..k).map(|column| rows.iter().map(|row| row[column]).collect()).collect())
 }
 
+/// The factors for each parity that elements of [`ELEMENT_CODES`] have, each choice once, but for
+/// those that columns of [`CODES`] have.
+///
+/// # Errors
+/// If a code does not exist.
+fn element_columns() -> Result<BTreeSet<Vec<u8>>, String> {
+    let mut all = BTreeSet::new();
+    for code in ELEMENT_CODES {
+        let profile: fieldstone_codes::Profile = code.parse().map_err(|e| format!("{e}"))?;
+        for column in 0..profile.k() as u8 {
+            let terms = ElementColumn::of(code, column)?.terms;
+            let factors = |at: usize| terms.iter().map(|row| row[at].1).collect();
+            all.extend((0..profile.elements() as usize).map(factors));
+        }
+    }
+    for (k, m) in CODES {
+        for column in columns(k, m)? {
+            all.remove(&column);
+        }
+    }
+    Ok(all)
+}
+
+/// Writes the case of the function `name` for these coefficients.
+fn write_case(name: &str, coefficients: &[u8], cases: &mut String) {
+    let key = coefficients.iter().rev().fold(0u32, |key, &c| key << 8 | u32::from(c));
+    let outputs: String = (0..coefficients.len()).map(|p| format!(", y[{p}]")).collect();
+    line(cases, format_args!("    case {key:#x}u:\n        {name}(x, end{outputs});"));
+    line(cases, format_args!("        return 1;"));
+}
+
 /// The text of `planes.h`.
 ///
 /// # Errors
@@ -165,11 +199,13 @@ pub fn source() -> Result<String, String> {
         for (column, coefficients) in columns(k, m)?.iter().enumerate() {
             let name = format!("planes_{k}_{m}_{column}");
             Sums::of(coefficients).write_function(&name, &mut text);
-            let key = coefficients.iter().rev().fold(0u32, |key, &c| key << 8 | u32::from(c));
-            let outputs: String = (0..m).map(|p| format!(", y[{p}]")).collect();
-            line(&mut cases, format_args!("    case {key:#x}u:\n        {name}(x, end{outputs});"));
-            line(&mut cases, format_args!("        return 1;"));
+            write_case(&name, coefficients, &mut cases);
         }
+    }
+    for (index, coefficients) in element_columns()?.iter().enumerate() {
+        let name = format!("planes_elements_{index}");
+        Sums::of(coefficients).write_function(&name, &mut text);
+        write_case(&name, coefficients, &mut cases);
     }
     text.push_str(
         "/* Whether there is code for the coefficients, lowest byte first. */\n\

@@ -14,7 +14,7 @@ use super::engine::{Area, Call, Engine, EngineError, Handler, Run};
 use super::hpu::{Hpu, HpuError};
 use super::nic::{Nic, Output, Ran};
 use super::packet::{Coordinates, DATA_BYTES, Reply, Scheme, Write};
-use super::state::{Extent, Multiply, Settings, SettingsError};
+use super::state::{ElementColumn, Extent, Multiply, Settings, SettingsError};
 use crate::network::handlers::{Cost, HandlerCosts, Role, Rs};
 use crate::riscv::core::Counters;
 use crate::riscv::elf::Program;
@@ -66,6 +66,8 @@ const EPOCH: Epoch = Epoch(1);
 const SEGMENT: SegmentId = SegmentId(1);
 /// Packets of each message.
 const PACKETS: usize = 3;
+/// A node without children.
+const STORE: Role = Role::Store { children: 0 };
 
 /// Runs the handlers of a node in `role` on writes whose last packet has `bytes` of data.
 ///
@@ -100,6 +102,38 @@ pub fn profile(
         payload: mean(Handler::Payload, lasts.into_iter())?,
         completion: mean(Handler::Completion, of(Handler::Completion))?,
     })
+}
+
+/// What the payload handler of a data node of a code with elements costs, for a packet with an
+/// element: the mean over the elements of all data nodes.
+///
+/// # Errors
+/// [`ProfileError`] says what did not work. [`ElementColumn::of`] says which codes there are.
+pub fn element_payload(
+    program: &Program,
+    multiply: Multiply,
+    code: &str,
+) -> Result<Cost, ProfileError> {
+    let mut costs = Vec::new();
+    let nodes = ElementColumn::of(code, 0).map_err(ProfileError::Code)?.k;
+    for column in 0..nodes {
+        let elements = ElementColumn::of(code, column).map_err(ProfileError::Code)?;
+        let (k, m, count) = (elements.k, elements.m, elements.terms[0].len());
+        let settings = Settings { elements: Some(elements), ..settings(multiply, STORE)? };
+        let mut nic = Nic::new(Hpu::new(program, &settings.context()?)?);
+        let mut writes = writes(STORE, 0, DATA_BYTES, 0, u64::from(column));
+        for (_, _, write) in &mut writes {
+            let parity = |i| Coordinates { node: NODE + 1 + u32::from(i), address: 0 };
+            write.scheme = Scheme::Elements { k, m, column };
+            write.nodes.extend((0..m).map(parity));
+            write.data = data(u64::from(column), count * DATA_BYTES);
+        }
+        let runs = run(&mut nic, &writes)?;
+        let payloads = runs.into_iter().filter(|ran| ran.handler == Handler::Payload);
+        // The first packet has no element.
+        costs.extend(payloads.skip(1).filter_map(|ran| ran.counters));
+    }
+    mean_of(Handler::Payload, &costs)
 }
 
 /// What a payload handler costs if 1 to 8 cores of a cluster run it at once, each on packets of its
@@ -190,6 +224,7 @@ fn settings(multiply: Multiply, role: Role) -> Result<Settings, ProfileError> {
         coefficients,
         multiply,
         column: 0,
+        elements: None,
     })
 }
 

@@ -4,6 +4,7 @@
 use std::hash::Hasher;
 
 use fieldstone_codes::Profile;
+use fieldstone_gf::{Source, Target};
 use fieldstone_proto::capability::MasterKey;
 use fieldstone_proto::ids::{Epoch, SegmentId, VolumeId};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -19,6 +20,8 @@ const EXTENT_BYTES: usize = (4 + 2 + 2 + 1) * 4;
 pub const MAX_PARITIES: usize = 4;
 /// Data nodes of a write.
 pub const MAX_DATA_NODES: usize = 16;
+/// Elements of a chunk of a code whose parities the NIC makes.
+pub const MAX_ELEMENTS: usize = 15;
 /// Bytes of the entry of a message: below the 77 of the paper's write descriptor.
 pub const REQUEST_BYTES: usize = 68;
 /// Bytes of the capabilities that a core remembers.
@@ -27,17 +30,19 @@ pub const CACHE_BYTES: usize = 64 * 68;
 pub const POOL_BYTES: usize = 8 + 64 * 4 + 16 * GROUP_BYTES + 64 * 2048;
 /// Bytes of the core's own memory.
 pub const SCRATCH_BYTES: usize = 8192;
-const GROUP_BYTES: usize = (22 + MAX_DATA_NODES + 3 * 16) * 4;
+const GROUP_BYTES: usize = (23 + MAX_DATA_NODES + 3 * 16) * 4;
 const KEY_BYTES: usize = (4 + 2 + 8) * 4;
 /// Where the tables start in the context: a multiple of 16.
-pub(super) const TABLES_AT: usize = 9760;
+pub(super) const TABLES_AT: usize = 9824;
 /// The most bytes of context and tables: with the tables of two bytes at a time, which take 512 KiB
 /// and are beyond what the rest leaves of L1. The model gives the context a bank of its own.
 pub(super) const CONTEXT_BYTES: usize = TABLES_AT + (8 << 16);
 /// Where the length of the staging areas is in the context.
 pub(super) const STAGING_LEN_AT: usize = EXTENTS_AT - 8;
 const EXTENTS_AT: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 12;
-const _: () = assert!(EXTENTS_AT + EXTENTS * EXTENT_BYTES <= TABLES_AT);
+const ELEMENTS_AT: usize = EXTENTS_AT + EXTENTS * EXTENT_BYTES;
+const _: () = assert!(MAX_ELEMENTS < MAX_DATA_NODES);
+const _: () = assert!(ELEMENTS_AT + 4 + MAX_PARITIES * (MAX_ELEMENTS + 1) <= TABLES_AT);
 /// In the place of a column: the tables serve all.
 const ANY_COLUMN: u8 = 0xff;
 /// The data of a staged message starts here in its staging area; its headers are before it.
@@ -105,6 +110,72 @@ impl Multiply {
     }
 }
 
+/// What one data node of a code with elements contributes: each element of its chunk to one element
+/// of each parity's chunk, times a factor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElementColumn {
+    /// Data nodes of the code.
+    pub k: u8,
+    /// Parity nodes.
+    pub m: u8,
+    /// The data node.
+    pub column: u8,
+    /// By parity and element of the data: the element of the parity, and the factor.
+    pub terms: Vec<Vec<(u8, u8)>>,
+}
+
+impl ElementColumn {
+    /// The column of a code.
+    ///
+    /// # Errors
+    /// The code or the column does not exist; or an element contributes to several elements of a
+    /// parity, as in Clay: each packet would become several packets; or a chunk has more than
+    /// [`MAX_ELEMENTS`] elements.
+    pub fn of(code: &str, column: u8) -> Result<Self, String> {
+        let profile: Profile = code.parse().map_err(|error| format!("{error}"))?;
+        let (code, shard) = (profile.code(), usize::from(column));
+        let elements = code.elements();
+        let delta = code.delta(shard, 0..elements).map_err(|error| error.to_string())?;
+        if elements as usize > MAX_ELEMENTS {
+            return Err(format!("{profile} has {elements} elements, more than {MAX_ELEMENTS}"));
+        }
+        let mut terms = vec![vec![None; elements as usize]; code.m()];
+        for row in delta.map.steps().iter().flatten() {
+            let Target::Output(to) = row.target else { return Err("a code in steps".to_owned()) };
+            let write = &delta.writes[usize::from(to.shard)];
+            let mut written = write.elements.iter().cloned().flatten();
+            let place = written.nth(to.index as usize).ok_or("no such element")?;
+            for term in &row.terms {
+                let Source::Input(from) = term.source else { return Err("steps".to_owned()) };
+                let of = &mut terms[write.shard - code.k()][from.index as usize];
+                if of.replace((place as u8, term.coefficient)).is_some() {
+                    let what = "contributes to several elements of a parity";
+                    return Err(format!("an element of {profile} {what}"));
+                }
+            }
+        }
+        let row = |row: Vec<Option<(u8, u8)>>| row.into_iter().collect::<Option<Vec<_>>>();
+        let terms = terms.into_iter().map(row).collect::<Option<Vec<_>>>();
+        let terms = terms.ok_or("an element that contributes nothing")?;
+        let (k, m) = (code.k() as u8, code.m() as u8);
+        Ok(Self { k, m, column, terms })
+    }
+
+    /// Each parity gets every element once.
+    fn is_valid(&self) -> bool {
+        let count = self.terms.first().map_or(0, Vec::len);
+        let is_permutation = |row: &Vec<(u8, u8)>| {
+            let mut places: Vec<usize> = row.iter().map(|(place, _)| usize::from(*place)).collect();
+            places.sort_unstable();
+            places == (0..count).collect::<Vec<_>>()
+        };
+        (1..=MAX_ELEMENTS).contains(&count)
+            && (1..=MAX_PARITIES).contains(&self.terms.len())
+            && self.terms.len() == usize::from(self.m)
+            && self.terms.iter().all(is_permutation)
+    }
+}
+
 /// Where a segment of a volume is in the node's storage. The NIC takes no write outside of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -167,6 +238,12 @@ pub enum SettingsError {
         .0.segment.0, .0.volume.0
     )]
     NoEntry(Extent),
+    /// What the node contributes is not one element of each parity for each element of the data.
+    #[error(
+        "a data node of a code with elements contributes each of its 1 to {MAX_ELEMENTS} elements \
+         to one place of each parity, and no two to one place"
+    )]
+    Elements,
 }
 
 /// What the control side of a node gives its NIC.
@@ -189,6 +266,9 @@ pub struct Settings {
     pub multiply: Multiply,
     /// The column that the table of [`Multiply::Pairs`] serves.
     pub column: usize,
+    /// In place of coefficients: what the node contributes as a data node of a code with elements.
+    /// [`Multiply::Pairs`] has no tables for it, so the node then refuses to.
+    pub elements: Option<ElementColumn>,
 }
 
 /// The product of two elements of GF(2^8) with the polynomial 0x11d.
@@ -201,10 +281,13 @@ impl Settings {
     /// [`Nic::set_context`](super::nic::Nic::set_context).
     ///
     /// # Errors
-    /// [`SettingsError`] if a NIC cannot hold the keys or the extents.
+    /// [`SettingsError`] if a NIC cannot hold the keys, the extents or the elements.
     pub fn context(&self) -> Result<Vec<u8>, SettingsError> {
         if self.keys.len() > KEYS {
             return Err(SettingsError::Keys(self.keys.len()));
+        }
+        if self.elements.as_ref().is_some_and(|elements| !elements.is_valid()) {
+            return Err(SettingsError::Elements);
         }
         let extents = self.extent_table()?;
         let mut bytes = Vec::new();
@@ -218,10 +301,7 @@ impl Settings {
             bytes.extend(key);
         }
         for parity in 0..MAX_PARITIES {
-            let row = self.coefficients.get(parity).map_or(&[][..], Vec::as_slice);
-            for column in 0..MAX_DATA_NODES {
-                bytes.push(row.get(column).copied().unwrap_or(0));
-            }
+            bytes.extend((0..MAX_DATA_NODES).map(|column| self.coefficient(parity, column)));
         }
         bytes.extend((TABLES_AT as u32).to_le_bytes());
         bytes.extend(self.staging_len.min(MAX_STAGING_LEN).to_le_bytes());
@@ -229,9 +309,25 @@ impl Settings {
         for extent in extents {
             bytes.extend(extent.map_or([0; EXTENT_BYTES], |extent| extent.bytes()));
         }
+        let terms = self.elements.as_ref().map_or(&[][..], |elements| &elements.terms);
+        bytes.extend((terms.first().map_or(0, Vec::len) as u32).to_le_bytes());
+        for parity in 0..MAX_PARITIES {
+            let row = terms.get(parity).map_or(&[][..], Vec::as_slice);
+            let place = |at: usize| row.get(at).map_or(0, |(place, _)| *place);
+            bytes.extend((0..=MAX_ELEMENTS).map(place));
+        }
         bytes.resize(TABLES_AT, 0);
         bytes.extend(self.tables());
         Ok(bytes)
+    }
+
+    /// The coefficient of a parity and a column; with elements, of a parity and an element.
+    fn coefficient(&self, parity: usize, column: usize) -> u8 {
+        if let Some(elements) = &self.elements {
+            let row = elements.terms.get(parity);
+            return row.and_then(|row| row.get(column)).map_or(0, |(_, factor)| *factor);
+        }
+        self.coefficients.get(parity).and_then(|row| row.get(column)).copied().unwrap_or(0)
     }
 
     /// The entries of the extents' table.
@@ -271,6 +367,9 @@ impl Settings {
 
     /// The code of the coefficients, in the places of `write_header.scheme`.
     fn code(&self) -> [u8; 4] {
+        if let Some(ElementColumn { k, m, column, .. }) = self.elements {
+            return if self.multiply == Multiply::Pairs { [0; 4] } else { [0, k, m, column] };
+        }
         let columns = self.coefficients.first().map_or(0, Vec::len);
         let byte = |n: usize| u8::try_from(n).unwrap_or(0);
         let column = if self.multiply == Multiply::Pairs {
@@ -283,7 +382,7 @@ impl Settings {
     }
 
     fn tables(&self) -> Vec<u8> {
-        if self.coefficients.is_empty() {
+        if self.coefficients.is_empty() && self.elements.is_none() {
             return Vec::new();
         }
         if self.multiply != Multiply::Pairs {

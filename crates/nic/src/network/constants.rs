@@ -119,9 +119,9 @@ constants! {
     /// Rate of a copy in memory by one core, Gbit/s.
     copy_gbit = 100, Ours "12.5 GB/s, a core that copies from and to DRAM";
     /// Rate of CRC-32C by one core, Gbit/s. Of the product's node only.
-    checksum_gbit = 80, Ours "0.1 ns per byte, measured (crates/proto/src/wire/mod.rs)";
+    checksum_gbit = 80, Ours "an estimate: 0.1 ns per byte (crates/proto/src/wire/mod.rs)";
     /// Rate at which one core makes products of a data shard, Gbit/s. Of the product's node only.
-    multiply_gbit = 80, Ours "10 GB/s with vectors; docs/benchmarks.md has what codes reach";
+    multiply_gbit = 80, Ours "an estimate: 10 GB/s with vectors and data in memory";
     /// Cores of a host. The work on a write stays on one core.
     cores = 16, Ours "enough that cores do not bound the latency of one write";
     /// Most pieces into which CPU and HyperLoop protocols cut a write.

@@ -2,8 +2,8 @@
 
 use fieldstone_codes::Profile;
 use fieldstone_nic::firmware::nic::Output;
-use fieldstone_nic::firmware::packet::{Coordinates, Reply, Scheme, Write};
-use fieldstone_nic::firmware::state::{Multiply, STAGED_DATA};
+use fieldstone_nic::firmware::packet::{Coordinates, DATA_BYTES, Reply, Scheme, Write};
+use fieldstone_nic::firmware::state::{ElementColumn, Multiply, STAGED_DATA, Settings};
 
 use crate::node::{Cluster, Node};
 use crate::writes::{CLIENT, EPOCH, MASTER, PLACE, STAGING_LEN, VOLUME, extent, settings, write};
@@ -13,9 +13,19 @@ pub const PARITY_PLACE: u64 = PLACE + 0x9000;
 
 /// Data nodes 0 to k - 1, parity nodes k to k + m - 1; the packets interleaved as in figure 14.
 pub fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
+    chunk_writes((k, m), len, &|column| Scheme::Code { k, m, column })
+}
+
+/// The same for a code with elements, one in each packet.
+pub fn element_writes(k: u8, m: u8, elements: u32) -> Vec<Write> {
+    let len = elements as usize * DATA_BYTES;
+    chunk_writes((k, m), len, &|column| Scheme::Elements { k, m, column })
+}
+
+fn chunk_writes((k, m): (u8, u8), len: usize, scheme: &dyn Fn(u8) -> Scheme) -> Vec<Write> {
     (0..k)
         .map(|column| {
-            let mut write = write(Scheme::Code { k, m, column }, 1 + u32::from(m), len);
+            let mut write = write(scheme(column), 1 + u32::from(m), len);
             write.message = 1000 + u32::from(column);
             write.nodes[0].node = u32::from(column);
             for (i, node) in write.nodes[1..].iter_mut().enumerate() {
@@ -38,13 +48,17 @@ pub fn interleaved(writes: &[Write]) -> Vec<Vec<u8>> {
 /// The parities of crates/codes, which crates/gf computes.
 fn parities(multiply: Multiply, writes: &[Write], m: u8) -> Vec<Vec<u8>> {
     let profile: Profile = format!("{}:{}+{m}", multiply.family(), writes.len()).parse().unwrap();
+    parities_of(profile, multiply, writes)
+}
+
+fn parities_of(profile: Profile, multiply: Multiply, writes: &[Write]) -> Vec<Vec<u8>> {
     let in_planes = |bytes: &[u8], change: fn(&[u8]) -> [u8; 32]| match multiply {
         Multiply::Planes => by_blocks(&writes[0], bytes, change),
         _ => bytes.to_vec(),
     };
     let elements: Vec<Vec<u8>> = writes.iter().map(|w| in_planes(&w.data, elements_of)).collect();
     let inputs: Vec<&[u8]> = elements.iter().map(Vec::as_slice).collect();
-    let mut parities = vec![vec![0; writes[0].data.len()]; usize::from(m)];
+    let mut parities = vec![vec![0; writes[0].data.len()]; profile.m()];
     let mut outputs: Vec<&mut [u8]> = parities.iter_mut().map(Vec::as_mut_slice).collect();
     profile.code().encode().execute(&inputs, &mut outputs).unwrap();
     parities.iter().map(|parity| in_planes(parity, planes_of)).collect()
@@ -109,6 +123,175 @@ fn streamed_parities_are_those_of_gf() {
                 }
             }
         }
+    }
+}
+
+/// A node of a code with elements.
+pub fn element_settings(node: u32, multiply: Multiply, code: &str) -> Settings {
+    let profile: Profile = code.parse().unwrap();
+    let is_data = (node as usize) < profile.k();
+    let elements = is_data.then(|| ElementColumn::of(code, node as u8).unwrap());
+    Settings { elements, ..settings(node, multiply, 0, 0) }
+}
+
+/// Zigzag, as the data nodes stream Reed-Solomon: each packet becomes one packet to each parity
+/// node, at another place.
+#[test]
+fn streamed_elements_make_the_parities_of_zigzag() {
+    for multiply in [Multiply::Table, Multiply::Scheduled, Multiply::Planes] {
+        for code in ["zigzag:4+2", "zigzag:2+2", "zigzag:3+3", "zigzag:2+4"] {
+            let profile: Profile = code.parse().unwrap();
+            let (k, m) = (profile.k() as u8, profile.m() as u8);
+            let nodes = u32::from(k + m);
+            let of = |node| element_settings(node, multiply, code);
+            let Some(mut cluster) = Cluster::new(nodes, of) else { return };
+            let writes = element_writes(k, m, profile.elements());
+            cluster.deliver(interleaved(&writes));
+            cluster.assert_all_done(usize::from(k + m));
+            let len = writes[0].data.len();
+            for (node, write) in cluster.nodes.iter().zip(&writes) {
+                assert!(node.stored(write.nodes[0].address, len) == write.data);
+            }
+            let parities = parities_of(profile, multiply, &writes);
+            for (node, parity) in cluster.nodes[usize::from(k)..].iter().zip(parities) {
+                assert!(node.stored(PARITY_PLACE, len) == parity, "{multiply:?} {code}");
+            }
+        }
+    }
+}
+
+/// A chunk is all elements of its code, the first packet has none, and nobody mixes codes.
+#[test]
+fn elements_that_are_not_those_of_the_code_are_refused() {
+    let code = "zigzag:4+2";
+    let of = |multiply| Node::new(&element_settings(0, multiply, code));
+    let (Some(mut node), Some(mut pairs)) = (of(Multiply::Table), of(Multiply::Pairs)) else {
+        return;
+    };
+    let first = |k, m, elements| element_writes(k, m, elements)[0].packets().swap_remove(0);
+    for elements in [7, 9, 16] {
+        assert_eq!(status(&node.packet(&first(4, 2, elements))), Some(8), "{elements}");
+    }
+    assert_eq!(status(&node.packet(&first(3, 2, 8))), Some(8));
+    assert_eq!(status(&pairs.packet(&first(4, 2, 8))), Some(8), "tables of a column only");
+    let mut other_column = element_writes(4, 2, 8)[1].clone();
+    other_column.nodes[0].node = 0;
+    assert_eq!(status(&node.packet(&other_column.packets()[0])), Some(8));
+    let reed_solomon = code_writes(4, 2, 8 * DATA_BYTES)[0].packets().swap_remove(0);
+    assert_eq!(status(&node.packet(&reed_solomon)), Some(8));
+    let mut with_data = element_writes(4, 2, 8)[0].clone();
+    with_data.scheme = Scheme::Code { k: 4, m: 2, column: 0 };
+    let mut packet = with_data.packets().swap_remove(0);
+    packet[24 + 84 + 12] = 4; // elements, and yet data in the first packet
+    let malformed = node.packet(&packet);
+    assert!(matches!(malformed[..], [Output::Event { code: 1, .. }]), "{malformed:?}");
+    let mut part_of_an_element = first(4, 2, 8);
+    part_of_an_element[24 + 84 + 8] = 5; // the length
+    let malformed = node.packet(&part_of_an_element);
+    assert!(matches!(malformed[..], [Output::Event { code: 1, .. }]), "{malformed:?}");
+    assert!(node.is_clean() && pairs.is_clean() && node.storage.is_empty());
+    assert!(ElementColumn::of("clay:4+2", 0).unwrap_err().contains("several elements"));
+    assert!(ElementColumn::of("zigzag:6+3", 0).unwrap_err().contains("27 elements"));
+    assert!(ElementColumn::of(code, 4).is_err());
+}
+
+/// The packets of data node `column` of zigzag:4+2 to node 4, the first parity node.
+fn element_packets(column: usize, request: u64) -> Vec<Vec<u8>> {
+    intermediate_of(column, request, element_writes(4, 2, 8).swap_remove(column))
+}
+
+/// The sum of the chunks of all columns: contributions are added up as they are.
+fn sum_of_chunks() -> Vec<u8> {
+    let writes = element_writes(4, 2, 8);
+    let bytes = |at: usize| writes.iter().fold(0, |sum, write| sum ^ write.data[at]);
+    (0..writes[0].data.len()).map(bytes).collect()
+}
+
+fn parity_node_of_elements() -> Option<Node> {
+    Node::new(&element_settings(4, Multiply::Table, "zigzag:4+2"))
+}
+
+/// Elements come in the order of the parity of another data node, and some come twice.
+#[test]
+fn elements_come_in_any_order_and_count_once() {
+    let Some(mut node) = parity_node_of_elements() else { return };
+    let mut statuses = Vec::new();
+    for column in 0..4 {
+        let packets = element_packets(column, 1);
+        let order = [0, 3, 8, 3, 1, 7, 8, 2, 2, 5, 4, 6];
+        for at in order.map(|at: usize| if at == 0 { 0 } else { (at - 1 + 3 * column) % 8 + 1 }) {
+            statuses.extend(status(&node.packet(&packets[at])));
+        }
+    }
+    assert_eq!(statuses, [0]);
+    assert!(node.stored(PARITY_PLACE, 8 * DATA_BYTES) == sum_of_chunks());
+    assert!(node.is_clean());
+}
+
+/// An element that is missing, short or out of its place, or the end of a message too early: the
+/// write is never done.
+#[test]
+fn a_parity_of_elements_has_all_of_them() {
+    for fault in 0..4 {
+        let Some(mut node) = parity_node_of_elements() else { return };
+        let mut statuses = Vec::new();
+        for column in 0..4 {
+            let mut packets = element_packets(column, 1);
+            if column == 2 {
+                match fault {
+                    0 => drop(packets.remove(5)),
+                    1 => {
+                        packets[5].truncate(24 + 100);
+                        packets[5][20..22].copy_from_slice(&100u16.to_le_bytes());
+                    }
+                    2 => packets[5][16..20].copy_from_slice(&0u32.to_le_bytes()),
+                    _ => packets[5][15] |= 2,
+                }
+            }
+            for packet in packets {
+                statuses.extend(status(&node.packet(&packet)));
+            }
+        }
+        for name in node.core.open_messages() {
+            statuses.extend(status(&node.cleanup(name)));
+        }
+        assert!(!statuses.is_empty() && statuses.iter().all(|s| *s == 6), "{fault}: {statuses:?}");
+        assert!(node.is_clean(), "{fault}");
+    }
+}
+
+/// Reed-Solomon and elements are never added up.
+#[test]
+fn a_parity_write_of_elements_is_joined_by_elements_only() {
+    let len = 8 * DATA_BYTES;
+    let reed_solomon = |column: usize| {
+        intermediate_of(column, 1, code_writes(4, 2, len).swap_remove(column)).swap_remove(0)
+    };
+    let elements = |column: usize| element_packets(column, 1).swap_remove(0);
+    for mixed in [[elements(0), reed_solomon(1)], [reed_solomon(0), elements(1)]] {
+        let Some(mut node) = parity_node_of_elements() else { return };
+        assert_eq!(status(&node.packet(&mixed[0])), None);
+        assert_eq!(status(&node.packet(&mixed[1])), Some(6));
+    }
+    // Seven writes of nine packets leave one accumulator. The CPU adds the next one up.
+    let Some(mut cluster) = Cluster::new(6, |n| element_settings(n, Multiply::Table, "zigzag:4+2"))
+    else {
+        return;
+    };
+    for request in 100..107 {
+        for node in [4, 5] {
+            let mut packet = element_packets(0, request).swap_remove(0);
+            packet[14] = node as u8 - 3;
+            assert_eq!(status(&cluster.nodes[node].packet(&packet)), None);
+        }
+    }
+    let writes = element_writes(4, 2, 8);
+    cluster.deliver(interleaved(&writes));
+    let aggregated: Vec<usize> = cluster.cpus.iter().map(|cpu| cpu.aggregated).collect();
+    assert_eq!(aggregated, [0, 0, 0, 0, 1, 1]);
+    let parities = parities_of("zigzag:4+2".parse().unwrap(), Multiply::Table, &writes);
+    for (node, parity) in cluster.nodes[4..].iter().zip(parities) {
+        assert!(node.stored(PARITY_PLACE, len) == parity);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The third build: the node of the product (crates/node), a state machine in Rust.
+//! The third implementation: the node of the product (crates/node), a state machine in Rust.
 //!
 //! The firmware works on packets, the product's node on whole messages. So a [`RustCluster`] puts
 //! the packets of a write together and gives its node the request that they stand for: the same
@@ -9,9 +9,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use fieldstone_codes::Profile;
 use fieldstone_nic::firmware::nic::Output;
 use fieldstone_nic::firmware::packet::{PACKET_HEADER_BYTES, PacketHeader, Scheme, Write};
-use fieldstone_nic::firmware::state::Multiply;
+use fieldstone_nic::firmware::state::{ElementColumn, Extent, Multiply};
 use fieldstone_node::{
     DiskError, DiskOp, DiskOutput, FileId, LinkTarget, Node, NodeAction, NodeConfig, NodeEvent,
     ParityMemory, PeerId, limits,
@@ -19,13 +20,16 @@ use fieldstone_node::{
 use fieldstone_proto::capability::{Capability, CapabilityError, Rights};
 use fieldstone_proto::ids::SegmentId;
 use fieldstone_proto::{
-    BLOCK_BYTES, Column, Content, Factors, NodeError, NodeIndex, Outcome, Pass, PoolId, Replica,
-    Reply, ReplyBody, Request, RequestBody, Route, ShardIndex, Strategy, Tag, crc32c_blocks,
+    BLOCK_BYTES, Column, Content, ElementTable, ElementTerm, Factors, NodeError, NodeIndex,
+    Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody, Route, ShardIndex,
+    Strategy, Tag, crc32c_blocks,
 };
 
-use crate::coding::{code_writes, interleaved, status};
+use crate::coding::{code_writes, element_settings, element_writes, interleaved, status};
 use crate::node::{Cluster, Node as FirmwareNode};
-use crate::writes::{CLIENT, EPOCH, MASTER, NOW_NS, VOLUME, capability, settings, write};
+use crate::writes::{
+    CLIENT, EPOCH, MASTER, NOW_NS, PLACE, VOLUME, capability, extent, settings, write,
+};
 
 const WRITER: PeerId = PeerId(1);
 const PASS: Pass = Pass(1);
@@ -172,7 +176,7 @@ impl RustNode {
 }
 
 /// The request of the product that the packets of a write stand for, to the node of this rank.
-fn request_of(write: &Write, rank: u8, factors: &[u8]) -> (RequestBody, Option<Route>) {
+fn request_of(write: &Write, rank: u8, factors: &Factors) -> (RequestBody, Option<Route>) {
     let replica = |(at, node): (usize, &fieldstone_nic::firmware::packet::Coordinates)| Replica {
         node: NodeIndex(node.node as u16),
         pass: PASS,
@@ -183,9 +187,8 @@ fn request_of(write: &Write, rank: u8, factors: &[u8]) -> (RequestBody, Option<R
         Scheme::Single => (None, Content::Same),
         Scheme::Ring { .. } => (Some(Strategy::Ring), Content::Same),
         Scheme::Tree { .. } => (Some(Strategy::Tree), Content::Same),
-        Scheme::Code { k, column, .. } => {
-            let factors = Factors::Scalars(Bytes::copy_from_slice(factors));
-            let column = Column { index: column, count: k, factors };
+        Scheme::Code { k, column, .. } | Scheme::Elements { k, column, .. } => {
+            let column = Column { index: column, count: k, factors: factors.clone() };
             (Some(Strategy::Primary), Content::Column(column))
         }
     };
@@ -201,6 +204,11 @@ fn request_of(write: &Write, rank: u8, factors: &[u8]) -> (RequestBody, Option<R
         data_first: false,
     };
     (body, route)
+}
+
+/// Of a write that makes no parity.
+fn no_factors() -> Factors {
+    Factors::Scalars(Bytes::new())
 }
 
 /// What one node sends to another: the data of each message.
@@ -223,7 +231,7 @@ impl RustCluster {
     }
 
     /// A client's write, to the node of rank 0.
-    fn write(&mut self, write: &Write, factors: &[u8]) {
+    fn write(&mut self, write: &Write, factors: &Factors) {
         let (body, route) = request_of(write, 0, factors);
         let payload = vec![Bytes::copy_from_slice(&write.data)];
         let request = RustNode::request(write.capability, body, route, payload);
@@ -306,7 +314,7 @@ fn rings_and_trees_pass_the_same_on_and_store_the_same() {
             let passed = firmware_passes(&mut firmware, write.packets());
             firmware.assert_all_done(k as usize);
             let mut product = RustCluster::new(k);
-            product.write(&write, &[]);
+            product.write(&write, &no_factors());
             product.deliver();
             assert!(passed == product.passed, "{scheme:?}: other bytes between nodes");
             let done: Vec<_> = product.outcomes.iter().map(|o| (o.node.0, &o.result)).collect();
@@ -337,28 +345,74 @@ fn data_nodes_contribute_the_same_and_parity_nodes_store_the_same() {
             let mut product = RustCluster::new(u32::from(k + m));
             for (column, write) in writes.iter().enumerate() {
                 let factors: Vec<u8> = coefficients.iter().map(|row| row[column]).collect();
-                product.write(write, &factors);
+                product.write(write, &Factors::Scalars(factors.into()));
             }
             product.deliver();
             assert!(
-                sorted(passed) == sorted(product.passed),
+                sorted(passed) == sorted(product.passed.clone()),
                 "{multiply:?} {k}+{m}: other products"
             );
-            // Each of the k data nodes tells of itself and of each parity node.
-            let outcomes = &product.outcomes;
-            assert_eq!(outcomes.len(), usize::from(k) * (1 + usize::from(m)));
-            assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()), "{outcomes:?}");
-            let parity_at = writes[0].nodes[1].address;
-            for (index, node) in (0..).zip(&firmware.nodes) {
-                let is_data = index < k;
-                let rank = if is_data { 0 } else { index - k + 1 };
-                let address = if is_data { writes[0].nodes[0].address } else { parity_at };
-                let there = node.stored(address, len);
-                let stored = product.nodes[usize::from(index)].stored(11, rank, len);
-                assert!(stored == there, "{multiply:?} {k}+{m}: node {index}");
-            }
+            check_codes(&mut product, &firmware, &writes, (k, m));
         }
     }
+}
+
+/// Each of the k data nodes tells of itself and of each parity node, and all nodes have stored what
+/// those with firmware have.
+fn check_codes(product: &mut RustCluster, firmware: &Cluster, writes: &[Write], (k, m): (u8, u8)) {
+    let outcomes = &product.outcomes;
+    assert_eq!(outcomes.len(), usize::from(k) * (1 + usize::from(m)));
+    assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()), "{outcomes:?}");
+    let len = writes[0].data.len();
+    for (index, node) in (0..).zip(&firmware.nodes) {
+        let is_data = index < k;
+        let rank = if is_data { 0 } else { index - k + 1 };
+        let at = if is_data { 0 } else { 1 };
+        let there = node.stored(writes[0].nodes[at].address, len);
+        let stored = product.nodes[usize::from(index)].stored(11, rank, len);
+        assert!(stored == there, "{:?}: node {index}", writes[0].scheme);
+    }
+}
+
+/// Zigzag: the firmware sends each element as a packet to another place, and the product a whole
+/// contribution, made with the table of its column.
+#[test]
+fn elements_contribute_the_same() {
+    for multiply in [Multiply::Table, Multiply::Scheduled] {
+        // The product stores whole blocks, so these have an even number of elements.
+        for code in ["zigzag:4+2", "zigzag:2+2", "zigzag:2+4"] {
+            let profile: Profile = code.parse().unwrap();
+            let (k, m, elements) = (profile.k() as u8, profile.m() as u8, profile.elements());
+            let of = |node| element_settings(node, multiply, code);
+            let Some(mut firmware) = Cluster::new(u32::from(k + m), of) else { return };
+            let writes = element_writes(k, m, elements);
+            let len = writes[0].data.len();
+            let passed = firmware_passes(&mut firmware, interleaved(&writes));
+            firmware.assert_all_done(usize::from(k + m));
+            let mut product = RustCluster::new(u32::from(k + m));
+            for (column, write) in (0..).zip(&writes) {
+                let terms = ElementColumn::of(code, column).unwrap().terms;
+                product.write(write, &table_of(&terms, len as u32));
+            }
+            product.deliver();
+            assert!(sorted(passed) == sorted(product.passed.clone()), "{multiply:?} {code}");
+            check_codes(&mut product, &firmware, &writes, (k, m));
+        }
+    }
+}
+
+/// The table of a column: for each element of a parity, the element that it comes from.
+fn table_of(terms: &[Vec<(u8, u8)>], chunk_bytes: u32) -> Factors {
+    let elements = terms[0].len();
+    let mut rows = vec![Vec::new(); terms.len() * elements];
+    for (parity, of_parity) in terms.iter().enumerate() {
+        for (element, (place, factor)) in (0..).zip(of_parity) {
+            let row = &mut rows[parity * elements + usize::from(*place)];
+            row.push(ElementTerm { element, factor: *factor });
+        }
+    }
+    let rows = rows.iter().map(Vec::as_slice);
+    Factors::Elements(ElementTable::new(chunk_bytes, elements as u16, rows).unwrap())
 }
 
 /// What the product's node answers, as the firmware says it.
@@ -374,7 +428,12 @@ fn status_of(error: &NodeError) -> Option<u32> {
 
 #[test]
 fn both_refuse_the_same_capabilities_for_the_same_reason() {
-    let Some(mut firmware) = FirmwareNode::new(&settings(0, Multiply::Table, 0, 0)) else { return };
+    let mut settings = settings(0, Multiply::Table, 0, 0);
+    // The node has places for segments beyond the capability's range, too.
+    for (segment, base) in [(9, PLACE - (2 << 28)), ((20 << 32) + 1, PLACE + (3 << 28))] {
+        settings.extents.push(Extent { segment: SegmentId(segment), base, ..extent(11) });
+    }
+    let Some(mut firmware) = FirmwareNode::new(&settings) else { return };
     let mut product = RustNode::new(0);
     let key = MASTER.derive(VOLUME, EPOCH);
     let good = capability();
@@ -400,14 +459,11 @@ fn both_refuse_the_same_capabilities_for_the_same_reason() {
     for (capability, segment) in cases {
         let mut write = write(Scheme::Single, 1, BLOCK_BYTES);
         (write.capability, write.segment) = (capability, segment);
-        if let 10..=12 = segment {
-            write.nodes[0].address = crate::writes::extent(segment).base;
-        } else {
-            write.nodes[0].address = crate::writes::extent(20 << 32).base;
-        }
+        let place = settings.extents.iter().find(|extent| extent.segment.0 == segment);
+        write.nodes[0].address = place.unwrap().base;
         let outputs: Vec<Output> =
             write.packets().iter().flat_map(|packet| firmware.packet(packet)).collect();
-        let (body, route) = request_of(&write, 0, &[]);
+        let (body, route) = request_of(&write, 0, &no_factors());
         let payload = vec![Bytes::copy_from_slice(&write.data)];
         let answer = product.call(capability, body, route, payload);
         let expected = match &answer {

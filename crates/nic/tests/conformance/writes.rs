@@ -54,6 +54,7 @@ pub fn settings(node: u32, multiply: Multiply, k: usize, m: usize) -> Settings {
         coefficients: if m == 0 { Vec::new() } else { multiply.coefficients(k, m).unwrap() },
         multiply,
         column: 0,
+        elements: None,
     }
 }
 

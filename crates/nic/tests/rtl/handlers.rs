@@ -8,8 +8,10 @@ use fieldstone_nic::firmware::build::{Target, program_for};
 use fieldstone_nic::firmware::engine::{Area, Call, Engine, EngineError, Handler, Run};
 use fieldstone_nic::firmware::hpu::{Hpu, Surroundings};
 use fieldstone_nic::firmware::nic::{Nic, Output};
-use fieldstone_nic::firmware::packet::{Coordinates, PacketHeader, Reply, Scheme, Write};
-use fieldstone_nic::firmware::state::{Multiply, Settings};
+use fieldstone_nic::firmware::packet::{
+    Coordinates, DATA_BYTES, PacketHeader, Reply, Scheme, Write,
+};
+use fieldstone_nic::firmware::state::{ElementColumn, Multiply, Settings};
 use fieldstone_nic::riscv::core::Costs;
 use fieldstone_nic::riscv::elf::Program;
 
@@ -142,9 +144,9 @@ fn program(multiply: Multiply) -> Option<Program> {
 }
 
 /// Data nodes 0 to k - 1 and parity nodes behind them.
-fn code_writes(k: u8, m: u8, len: usize) -> Vec<Write> {
+fn code_writes(k: u8, m: u8, len: usize, scheme: &dyn Fn(u8) -> Scheme) -> Vec<Write> {
     let of = |column: u8| {
-        let mut write = write(Scheme::Code { k, m, column }, 1 + u32::from(m), len);
+        let mut write = write(scheme(column), 1 + u32::from(m), len);
         write.message = 1000 + u32::from(column);
         write.nodes[0].node = u32::from(column);
         for (node, number) in write.nodes[1..].iter_mut().zip(u32::from(k)..) {
@@ -187,11 +189,26 @@ fn writes_of_all_kinds(surroundings: Surroundings) -> Option<[u64; 2]> {
             Node::new(&program, &settings, surroundings)
         };
         let mut nodes: Vec<Node> = (0..u32::from(k + m)).map(of).collect();
-        let packets: Vec<_> = code_writes(k, m, 3001).iter().flat_map(Write::packets).collect();
+        let code = |column| Scheme::Code { k, m, column };
+        let writes = code_writes(k, m, 3001, &code);
+        let packets: Vec<_> = writes.iter().flat_map(Write::packets).collect();
         add(deliver(&mut nodes, packets.clone(), usize::from(k + m)));
         // One data node's write is missing: the others are done, and the parities never.
         let first = packets.len() / usize::from(k);
         add(deliver(&mut nodes, packets[first..].to_vec(), usize::from(k) - 1));
+    }
+    for multiply in [Multiply::Table, Multiply::Scheduled, Multiply::Planes] {
+        let program = program(multiply)?;
+        let of = |node: u32| {
+            let mut settings = settings(node, multiply, 0, 0);
+            settings.elements = ElementColumn::of("zigzag:4+2", node as u8).ok();
+            Node::new(&program, &settings, surroundings)
+        };
+        let mut nodes: Vec<Node> = (0..6).map(of).collect();
+        let elements = |column| Scheme::Elements { k: 4, m: 2, column };
+        let writes = code_writes(4, 2, 8 * DATA_BYTES, &elements);
+        let packets: Vec<_> = writes.iter().flat_map(Write::packets).collect();
+        add(deliver(&mut nodes, packets, 6));
     }
     Some(sums)
 }

@@ -1,4 +1,4 @@
-//! The protocols of the paper, one state machine each, and one of ours.
+//! The protocols of the paper, one state machine each, and ours.
 //!
 //! | file | protocols | figures |
 //! |---|---|---|

@@ -12,7 +12,7 @@ use super::{GENERATION, PASS};
 
 /// The pool's secret.
 pub(super) const KEY: MasterKey = MasterKey([7; 16]);
-/// The ring of each client's journal. Records of a run fit, or go round.
+/// The ring of each client's journal.
 pub(super) const RING_BYTES: u64 = 256 << 20;
 /// The largest shard.
 pub(super) const SHARD_BYTES_MAX: u64 = 1 << 20;
@@ -41,7 +41,6 @@ impl NodeHost {
             keys: KEY.into(),
             slot_bytes: SHARD_BYTES_MAX as u32,
             slots: SLOTS * writers.len() as u32,
-            // The time of a payload's checksum is counted before the node gets it.
             verify_payload: true,
             piece_bytes: limits::PIECE_BYTES,
             parity_memory: ParityMemory::new(limits::PARITY_MEMORY_BYTES),
@@ -104,8 +103,9 @@ impl NodeHost {
         is_earlier.then(|| *self.timer_ns.insert(due_ns))
     }
 
-    pub(super) fn timer_fired(&mut self) {
-        self.timer_ns = None;
+    /// A timer has fired. One that an earlier one has replaced changes nothing.
+    pub(super) fn timer_fired(&mut self, now_ns: u64) {
+        self.timer_ns = self.timer_ns.filter(|set_ns| *set_ns > now_ns);
     }
 
     /// Carries a disk operation out. Gives the bytes that it copies.

@@ -7,12 +7,20 @@
 //! them. The clock of the node is that of the model, and its deadlines are timers.
 //!
 //! The CPU time of a request is that of the paper's RPC protocols (dispatch, check of the
-//! capability, copy, post), and in addition what the product does: the checksum of the payload, and
-//! of a data shard's column the products. So the lines differ from CPU-Ring and CPU-PBT in two
-//! ways: the product passes on whole messages and not chunks, and a write is acknowledged by the
-//! first node, when all behind it have answered.
+//! capability, copy, post), and in addition what the product does with the bytes: a checksum of
+//! each message by its sender and by its receiver, a checksum of each block of a shard, and the
+//! products of a data shard.
 //!
-//! A write has whole blocks of 4 KiB. A shorter one takes as long as a block.
+//! So the lines differ from CPU-Ring and CPU-PBT in these ways:
+//!
+//! - The product passes on whole messages, and not chunks.
+//! - Each message has a checksum.
+//! - A write has whole blocks of 4 KiB, and each record of a journal has one more for its header. A
+//!   record has up to 512 KiB of data.
+//! - The answers go back through the nodes, and the first node answers the client.
+//!
+//! The work on a write stays on one core, and the work on several writes is on several cores. The
+//! product runs a node on one core. So the model is for the latency of one write at a time.
 
 mod host;
 
@@ -66,14 +74,7 @@ enum Work {
     /// The NIC gets a message for a host.
     Send(HostId, Wire),
     /// The client takes an answer.
-    Answer(Reply),
-}
-
-/// A write under way.
-#[derive(Debug)]
-struct State {
-    /// Answers that the client waits for.
-    waiting: usize,
+    Answer(HostId, Reply),
 }
 
 /// A client has a volume of its own.
@@ -97,20 +98,23 @@ pub struct NodeWrites {
     factors: Vec<Bytes>,
     wires: BTreeMap<MessageId, Wire>,
     works: BTreeMap<u16, Work>,
-    writes: BTreeMap<WriteId, State>,
+    /// Answers that each write waits for.
+    writes: BTreeMap<WriteId, usize>,
     /// The data of all writes.
     pattern: Bytes,
     next_tag: u16,
     /// Nodes that hear nothing any more.
     silent: Vec<u16>,
-    /// Replicas of finished writes that lack the write.
-    pub missed: u64,
+    /// Nodes that lack a finished write, one entry for each such write.
+    pub missed: Vec<NodeIndex>,
 }
 
 const WORK: u8 = 0;
 const TIMER: u8 = 1;
 /// What no write caused: deadlines.
 const NO_WRITE: WriteId = WriteId(u32::MAX);
+/// The most data of a record, as in the product.
+const RECORD_BYTES_MAX: usize = 512 << 10;
 const PASS: Pass = Pass(1);
 const GENERATION: JournalGen = JournalGen(1);
 /// How long the head of a route waits for others.
@@ -120,7 +124,11 @@ const NODES_FROM: u64 = 1 << 16;
 
 impl NodeWrites {
     /// Nodes that are ready, each with a journal and 512 slots for each client's volume. A streamed
-    /// write takes a slot for good. The code has one element: this model has factors only.
+    /// write takes a slot for good.
+    ///
+    /// # Panics
+    /// The policy needs more nodes than there are, or the code divides shards into elements: this
+    /// model has factors only.
     pub fn new(layout: Layout, policy: Policy) -> Self {
         let key = |client: u16| KEY.derive(VolumeId(u128::from(client) + 1), Epoch(1));
         let capability = |client: u16| {
@@ -133,10 +141,11 @@ impl NodeWrites {
         let writers: Vec<(PeerId, Capability)> =
             (0..).zip(&clients).map(|(peer, client)| (PeerId(peer), client.capability)).collect();
         let hosts = (0..layout.nodes).map(|node| NodeHost::new(node, &writers)).collect();
-        let factors = match &policy {
-            Policy::Replicate { .. } => Vec::new(),
-            Policy::Stream(profile) => factors_of(profile),
+        let (factors, nodes) = match &policy {
+            Policy::Replicate { copies, .. } => (Vec::new(), usize::from(*copies)),
+            Policy::Stream(profile) => (factors_of(profile), profile.shards()),
         };
+        assert!(nodes <= usize::from(layout.nodes), "{nodes} nodes");
         let pattern = (0..4u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8);
         Self {
             layout,
@@ -150,7 +159,7 @@ impl NodeWrites {
             pattern: pattern.collect(),
             next_tag: 0,
             silent: Vec::new(),
-            missed: 0,
+            missed: Vec::new(),
         }
     }
 
@@ -225,7 +234,8 @@ impl NodeWrites {
                 let peer = self.peer(message.from);
                 (time, Work::Handle(NodeEvent::Request { peer, request }))
             }
-            Wire::Reply(reply) if is_client => (poll, Work::Answer(reply)),
+            // The end of a write has the client's poll.
+            Wire::Reply(reply) if is_client => (Ps::ZERO, Work::Answer(message.from, reply)),
             Wire::Reply(reply) => {
                 let node = NodeIndex(self.layout.rank(message.from));
                 let from = LinkTarget { node, address: Bytes::new() };
@@ -237,19 +247,18 @@ impl NodeWrites {
 
     /// The CPU time of a request before the node's state machine has it.
     fn request_time(&self, request: &Request, payload_bytes: u64, fabric: &Fabric) -> Ps {
-        let constants = &fabric.constants;
-        let checksum = Rate::gbit(constants.checksum_gbit).time(payload_bytes);
-        let seen = fabric.dispatch_time(true) + checksum;
+        let checksum = |bytes| Rate::gbit(fabric.constants.checksum_gbit).time(bytes);
+        let seen = fabric.dispatch_time(true) + checksum(payload_bytes);
         let Some(route) = &request.route else { return seen };
         match (route.column(), route.is_relayed()) {
             (None, _) => seen,
-            // The data is read once more to be added up.
-            (Some(_), true) => seen + fabric.copy_time(payload_bytes),
+            // The data is read once more to be added up. The sum's blocks are checked.
+            (Some(_), true) => seen + fabric.copy_time(payload_bytes) + checksum(payload_bytes),
             (Some(_), false) => {
-                // The products, and their checksums.
+                // The blocks are checked. The products are made, with checksums of their blocks.
                 let made = payload_bytes * (route.replicas.len() as u64 - 1);
-                let products = Rate::gbit(constants.multiply_gbit).time(made);
-                seen + products + Rate::gbit(constants.checksum_gbit).time(made)
+                let products = Rate::gbit(fabric.constants.multiply_gbit).time(made);
+                seen + checksum(payload_bytes) + products + checksum(made)
             }
         }
     }
@@ -268,7 +277,10 @@ impl NodeWrites {
                 }
                 NodeAction::Relay { to, request } => {
                     let to = self.layout.node(to.node.0);
-                    self.work(host, write, post, Work::Send(to, Wire::Request(request)), fabric);
+                    let payload: usize = request.payload.iter().map(Bytes::len).sum();
+                    let checksum = Rate::gbit(fabric.constants.checksum_gbit).time(payload as u64);
+                    let send = Work::Send(to, Wire::Request(request));
+                    self.work(host, write, post + checksum, send, fabric);
                 }
                 NodeAction::Reply { peer, reply } => {
                     let to = self.host_of(peer);
@@ -289,18 +301,20 @@ impl NodeWrites {
         self.drain(host, write, fabric);
     }
 
-    fn answered(&mut self, reply: &Reply, fabric: &mut Fabric) {
+    /// The node answered the client.
+    fn answered(&mut self, node: HostId, reply: &Reply, fabric: &mut Fabric) {
         let write = WriteId((reply.tag.0 >> 8) as u32);
-        let Some(state) = self.writes.get_mut(&write) else { return };
+        let Some(waiting) = self.writes.get_mut(&write) else { return };
         match &reply.result {
             Ok(ReplyBody::Outcomes(outcomes)) => {
-                self.missed += outcomes.iter().filter(|o| o.result.is_err()).count() as u64;
+                let missed = outcomes.iter().filter(|outcome| outcome.result.is_err());
+                self.missed.extend(missed.map(|outcome| outcome.node));
             }
             Ok(_) => {}
-            Err(_) => self.missed += 1,
+            Err(_) => self.missed.push(NodeIndex(self.layout.rank(node))),
         }
-        state.waiting -= 1;
-        if state.waiting == 0 {
+        *waiting -= 1;
+        if *waiting == 0 {
             self.writes.remove(&write);
             fabric.finish(write);
         }
@@ -311,21 +325,34 @@ impl NodeWrites {
         let client = &mut self.clients[write.client.index()];
         match &self.policy {
             Policy::Replicate { strategy, copies } => {
-                let data = self.pattern.slice(..in_blocks(write.bytes));
-                let lsn = Lsn(client.lsn);
-                client.lsn += data.len() as u64;
-                let body = RequestBody::JournalAppend { generation: GENERATION, lsn };
-                let nodes: Vec<u16> = (0..*copies).collect();
-                if *strategy == Strategy::Flat || nodes.len() < 2 {
-                    let each = |node: u16| (node, body.clone(), None, data.clone());
-                    return nodes.into_iter().map(each).collect();
+                let mut requests = Vec::new();
+                let mut left = in_blocks(write.bytes);
+                while left > 0 {
+                    let record = left.min(RECORD_BYTES_MAX);
+                    left -= record;
+                    // The record's header is a block.
+                    let data = self.pattern.slice(..BLOCK_BYTES + record);
+                    let len = data.len() as u64;
+                    if client.lsn % RING_BYTES + len > RING_BYTES {
+                        client.lsn = client.lsn.next_multiple_of(RING_BYTES);
+                    }
+                    let lsn = Lsn(client.lsn);
+                    client.lsn += len;
+                    let body = RequestBody::JournalAppend { generation: GENERATION, lsn };
+                    let nodes = 0..*copies;
+                    if *strategy == Strategy::Flat || *copies < 2 {
+                        requests.extend(nodes.map(|node| (node, body.clone(), None, data.clone())));
+                        continue;
+                    }
+                    let route = route(*strategy, nodes.map(|node| (node, 0)), Content::Same);
+                    requests.push((0, body, Some(route), data));
                 }
-                let route = route(*strategy, nodes.iter().map(|node| (*node, 0)), Content::Same);
-                vec![(0, body, Some(route), data)]
+                requests
             }
             Policy::Stream(profile) => {
                 let (k, m) = (profile.k() as u16, profile.m() as u16);
                 let len = in_blocks(write.bytes.div_ceil(u64::from(k)));
+                assert!(len as u64 <= SHARD_BYTES_MAX, "a shard is within a slot");
                 let segment = SegmentId(client.segment);
                 client.segment += 1;
                 let shard = |index: u16| {
@@ -351,9 +378,9 @@ impl NodeWrites {
     }
 }
 
-/// The factors of each data shard, for all parity shards. Empty for a code with elements.
+/// The factors of each data shard, for all parity shards.
 fn factors_of(profile: &Profile) -> Vec<Bytes> {
-    let Some(matrix) = profile.code().encode().to_matrix() else { return Vec::new() };
+    let matrix = profile.code().encode().to_matrix().expect("a code of one element");
     let column = |at: usize| (0..matrix.rows()).map(|row| matrix.row(row)[at]).collect();
     (0..matrix.columns()).map(column).collect()
 }
@@ -368,10 +395,9 @@ fn route(strategy: Strategy, nodes: impl Iterator<Item = (u16, u8)>, content: Co
     Route { strategy, rank: 0, wait_ms: WAIT_MS, replicas: nodes.map(replica).collect(), content }
 }
 
-/// Bytes of the blocks of a write, within what a node takes.
+/// Bytes of the blocks of a write.
 fn in_blocks(bytes: u64) -> usize {
-    let bytes = bytes.clamp(1, SHARD_BYTES_MAX.min(RING_BYTES));
-    (bytes as usize).next_multiple_of(BLOCK_BYTES)
+    (bytes.max(1) as usize).next_multiple_of(BLOCK_BYTES)
 }
 
 fn now_ns(fabric: &Fabric) -> u64 {
@@ -382,9 +408,12 @@ impl Protocol for NodeWrites {
     fn issue(&mut self, write: Write, fabric: &mut Fabric) {
         let requests = self.requests(&write);
         let capability = self.clients[write.client.index()].capability;
-        self.writes.insert(write.id, State { waiting: requests.len() });
+        self.writes.insert(write.id, requests.len());
         for (at, (node, body, route, data)) in (0u64..).zip(requests) {
-            let checksum = Rate::gbit(fabric.constants.checksum_gbit).time(data.len() as u64);
+            // The client makes the checksums of a shard's blocks, and that of the message.
+            let passes = if route.as_ref().is_some_and(|r| r.column().is_some()) { 2 } else { 1 };
+            let bytes = passes * data.len() as u64;
+            let checksum = Rate::gbit(fabric.constants.checksum_gbit).time(bytes);
             let request = Request {
                 tag: Tag(u64::from(write.id.0) << 8 | at),
                 capability,
@@ -403,13 +432,13 @@ impl Protocol for NodeWrites {
             Notice::Received(host, message) => self.received(host, message, fabric),
             Notice::Done(host, item) if item.step == TIMER => {
                 let node = usize::from(self.layout.rank(host));
-                self.hosts[node].timer_fired();
+                self.hosts[node].timer_fired(now_ns(fabric));
                 self.handle(host, NO_WRITE, NodeEvent::Tick, fabric);
             }
             Notice::Done(host, item) => match self.works.remove(&item.tag) {
                 Some(Work::Handle(event)) => self.handle(host, item.write, event, fabric),
                 Some(Work::Send(to, wire)) => self.send(host, to, item.write, wire, fabric),
-                Some(Work::Answer(reply)) => self.answered(&reply, fabric),
+                Some(Work::Answer(node, reply)) => self.answered(node, &reply, fabric),
                 None => {}
             },
             _ => {}

@@ -22,9 +22,10 @@ fn every_replica_has_the_record_and_each_hop_takes_time() {
             let (_, mut world) = world(1, copies, replicate(strategy, copies));
             let us = [8 << 10, 64 << 10].map(|bytes| latency(&mut world, bytes).expect("it ends"));
             for node in 0..copies {
-                assert_eq!(world.protocol.stored_bytes(node), 72 << 10, "{strategy} {node}");
+                // Each record has a block more.
+                assert_eq!(world.protocol.stored_bytes(node), 80 << 10, "{strategy} {node}");
             }
-            assert_eq!(world.protocol.missed, 0);
+            assert_eq!(world.protocol.missed, []);
             assert!(us[1] > us[0]);
             if strategy == Strategy::Ring {
                 assert!(us[0] > last[0] && us[1] > last[1], "{copies}: {us:?} after {last:?}");
@@ -40,7 +41,7 @@ fn nodes_of_the_model_make_parity() {
     let (_, mut world) = world(1, 5, Policy::Stream(profile));
     let len = 2 * BLOCK_BYTES;
     latency(&mut world, 3 * len as u64).expect("it ends");
-    assert_eq!(world.protocol.missed, 0);
+    assert_eq!(world.protocol.missed, []);
     let protocol = &world.protocol;
     let shards: Vec<Vec<u8>> = (0..5).map(|node| protocol.shard(node, 0, len)).collect();
     let (data, parity) = shards.split_at(3);
@@ -58,10 +59,11 @@ fn a_silent_node_is_named_when_the_head_has_waited() {
     let (_, mut world) = world(1, 3, replicate(Strategy::Ring, 3));
     world.protocol.silence(1);
     let time = latency(&mut world, 4096).expect("it ends");
-    assert_eq!(world.protocol.missed, 2, "node 1, and node 2 behind it");
+    let names = [NodeIndex(1), NodeIndex(2)];
+    assert_eq!(world.protocol.missed, names, "node 2 is behind node 1");
     let wait = Ps::ns(u64::from(WAIT_MS) * 1_000_000);
     assert!(time >= wait && time < wait + Ps::ns(200_000_000), "{time:?}");
-    assert_eq!(world.protocol.stored_bytes(0), 4096);
+    assert_eq!(world.protocol.stored_bytes(0), 2 * BLOCK_BYTES as u64);
 }
 
 #[test]
@@ -69,10 +71,24 @@ fn clients_write_at_the_same_time() {
     let (layout, mut world) = world(4, 4, replicate(Strategy::Tree, 4));
     let load = Window { bytes: 16 << 10, window: 4, writes: 200 };
     let measured = load::run(&mut world, layout, load, |_| {});
-    assert_eq!(world.protocol.missed, 0);
+    assert_eq!(world.protocol.missed, []);
     assert!(measured.gb_per_second() > 1.0);
     for node in 0..4 {
-        assert_eq!(world.protocol.stored_bytes(node), 200 * (16 << 10));
+        assert_eq!(world.protocol.stored_bytes(node), 200 * (20 << 10));
     }
     assert!(world.protocol.wires.is_empty() && world.protocol.works.is_empty());
+}
+
+/// The ring is 256 MiB, and a long write is several records.
+#[test]
+fn records_go_round_and_long_writes_are_several() {
+    let (_, mut world) = world(1, 2, replicate(Strategy::Ring, 2));
+    let mut bytes = 0;
+    for _ in 0..100 {
+        latency(&mut world, 3 << 20).expect("it ends");
+        bytes += (3 << 20) + 6 * BLOCK_BYTES as u64;
+        assert_eq!(world.protocol.missed, []);
+        assert_eq!(world.protocol.stored_bytes(1), bytes);
+    }
+    assert!(bytes > RING_BYTES);
 }
