@@ -28,14 +28,14 @@ WAYS = {
 class Cluster:
     """A pool whose nodes, and whose server, have a machine each."""
 
-    def __init__(self, world, way, strangers=(), seen_at=None):
-        """`strangers` are machines beside those of the pool. `seen_at` gives the addresses at which
+    def __init__(self, world, way, others=(), seen_at=None):
+        """`others` are machines beside those of the pool. `seen_at` gives the addresses at which
         the server, and so all nodes, see some of the nodes, if these are not their own."""
         self.world, self.way = world, way
         code, options = WAYS[way]
         self.case = Case(code, "inside")
         self.count = self.case.node_count
-        machines = ["client", *map(self.machine, range(self.count)), *strangers]
+        machines = ["client", *map(self.machine, range(self.count)), *others]
         self.network = Network(world, machines)
         # The nodes are started below, on their machines.
         self.pool = world.pool("768M", case=self.case, options=options)
@@ -49,17 +49,18 @@ class Cluster:
     def see_at(self, addresses):
         """The server, when it starts again, sees these nodes at these addresses, and all others at
         their own."""
-        seen = [f"{index}={addresses.get(index, self.address(index))}" for index in range(self.count)]
+        numbers = range(self.count)
+        seen = [f"{index}={addresses.get(index, self.address(index))}" for index in numbers]
         self.at = [word for node in seen for word in ("--node", node)]
 
     def command(self, *words):
         """A command of ours on the client's machine."""
         return self.network.command("client", FIELDSTONE, *words)
 
-    def serve(self, *options):
+    def serve(self):
         """Starts the server."""
         serve = self.command("serve", self.pool.path / "v", "--nbd", f"unix:{self.socket}")
-        self.server = Process(self.world, "serve", [*serve, *self.at, *options])
+        self.server = Process(self.world, "serve", [*serve, *self.at])
         self.server.wait_for_output("serving ")
 
     @property

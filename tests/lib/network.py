@@ -102,14 +102,16 @@ class Network:
 
         def make():
             with open(f"/run/netns/{self._namespace(name)}") as namespace:
-                if LIBC.setns(namespace.fileno(), CLONE_NEWNET) == 0:
+                if LIBC.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+                    made.append(OSError(ctypes.get_errno(), f"no socket on {name}"))
+                else:
                     made.append(socket.socket())
 
         thread = threading.Thread(target=make)
         thread.start()
         thread.join()
-        if not made:
-            raise OSError(f"no socket on {name}")
+        if not made or isinstance(made[0], OSError):
+            raise made[0] if made else OSError(f"no socket on {name}")
         return made[0]
 
     def unplug(self, name):

@@ -45,9 +45,15 @@ pub const PARITY_MEMORY_BYTES: usize = 64 << 20;
 pub const PARITY_VOLUMES: usize = 4;
 
 /// Tables of columns whose compiled maps a node keeps (`products`).
-pub const COLUMN_TABLES_KEPT: usize = 32;
-/// Terms of all these maps together. A term takes about 70 bytes. The map used last always stays.
-pub const COLUMN_TERMS_KEPT: usize = 1 << 17;
+pub const COLUMN_TABLES_KEPT: usize = 64;
+
+/// Those of one volume: the columns of a code for all parities, and some for a part of them.
+pub const COLUMN_TABLES_OF_VOLUME: usize = COLUMN_TABLES_KEPT / 4;
+
+/// Rows and terms of all these maps together. A row of one term takes up to 500 bytes. The map used
+/// last always stays.
+pub const COLUMN_SIZE_KEPT: usize = 1 << 16;
+
 /// Sums that a node has denied and of which contributions may still come. The node denies these
 /// contributions, too. Without room here it answers [`fieldstone_proto::NodeError::Busy`], and the
 /// writer ends what waits.

@@ -5,26 +5,43 @@
 //! with the data shard as its input and the contributions as its outputs, and executes it on the
 //! shard as it is, or chunk by chunk. So it makes contributions of every code and knows none.
 //!
-//! A table of elements is long, and the same few tables come again and again: those of each column
-//! of each code. So the node keeps the maps of the last ones ([`COLUMN_TABLES_KEPT`]). A map of
-//! single factors is made anew each time.
+//! A table of elements is long, and the same tables come again and again: those of each column of
+//! each code, mostly for all parities. So the node keeps the maps of the last ones
+//! ([`COLUMN_TABLES_KEPT`]), and a share of them for each volume. A map of single factors is made
+//! anew each time.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use fieldstone_buf::{AlignedBuf, join};
 use fieldstone_gf::{Element, LinearMap, MapError, Matrix, Row, Shape, Target, Term};
-use fieldstone_proto::{BLOCK_BYTES, Column, ElementTable, Factors, NodeError, crc32c_blocks};
+use fieldstone_proto::{
+    BLOCK_BYTES, Column, ElementTable, Factors, NodeError, VolumeId, crc32c_blocks,
+};
 
 use crate::handlers::{first_mismatch, payload_len};
-use crate::limits::{COLUMN_TABLES_KEPT, COLUMN_TERMS_KEPT};
+use crate::limits::{COLUMN_SIZE_KEPT, COLUMN_TABLES_KEPT, COLUMN_TABLES_OF_VOLUME};
 use crate::parity_memory::ParityLease;
 
 /// The maps of the tables that were used last.
 #[derive(Debug, Default)]
 pub(crate) struct ColumnMaps {
-    /// The table and the parities that a map makes, the one used last at the end.
-    kept: Vec<(ElementTable, Vec<usize>, Arc<LinearMap>)>,
+    /// The one used last is at the end.
+    kept: Vec<KeptMap>,
+}
+
+/// The map of a table.
+#[derive(Debug)]
+struct KeptMap {
+    /// The volume that had it compiled.
+    volume: VolumeId,
+    elements: u16,
+    table: Bytes,
+    /// The parities that it makes.
+    parities: Vec<usize>,
+    map: Arc<LinearMap>,
+    /// Its rows and terms.
+    size: usize,
 }
 
 /// How a data node makes products.
@@ -36,13 +53,14 @@ pub(crate) struct Multiplication {
 }
 
 impl ColumnMaps {
-    /// How the contributions to these parity shards follow from a data shard. They are numbered
-    /// from 0, ascending. There is at least one.
+    /// How the contributions to these parity shards follow from a data shard of the volume. They
+    /// are numbered from 0, ascending. There is at least one.
     ///
     /// # Errors
     /// The column has no factors for one of them.
     pub(crate) fn multiplication(
         &mut self,
+        volume: VolumeId,
         column: &Column,
         parities: &[usize],
     ) -> Result<Multiplication, NodeError> {
@@ -55,42 +73,50 @@ impl ColumnMaps {
             }
             Factors::Elements(table) => {
                 let chunk_bytes = Some(table.chunk_bytes as usize);
-                Ok(Multiplication { map: self.map_of(table, parities)?, chunk_bytes })
+                Ok(Multiplication { map: self.map_of(volume, table, parities)?, chunk_bytes })
             }
         }
     }
 
     fn map_of(
         &mut self,
+        volume: VolumeId,
         table: &ElementTable,
         parities: &[usize],
     ) -> Result<Arc<LinearMap>, NodeError> {
-        let same = |(kept, of, _): &(ElementTable, Vec<usize>, _)| kept == table && of == parities;
+        let same = |kept: &KeptMap| {
+            kept.elements == table.elements
+                && kept.table == table.encoded
+                && kept.parities == parities
+        };
         if let Some(at) = self.kept.iter().position(same) {
             self.kept[at..].rotate_left(1);
         } else {
             let map = Arc::new(compile(table, parities)?);
-            self.kept.push((table.clone(), parities.to_vec(), map));
-            while self.kept.len() > COLUMN_TABLES_KEPT
-                || (self.terms() > COLUMN_TERMS_KEPT && !self.is_one())
-            {
-                self.kept.remove(0);
-            }
+            let size = map.steps().iter().flatten().map(|row| 1 + row.terms.len()).sum();
+            let (elements, table) = (table.elements, table.encoded.clone());
+            let parities = parities.to_vec();
+            self.kept.push(KeptMap { volume, elements, table, parities, map, size });
+            self.forget_some(volume);
         }
-        let (_, _, map) = self.kept.last().expect("found or made");
-        Ok(Arc::clone(map))
+        let last = self.kept.last().expect("found or made");
+        Ok(Arc::clone(&last.map))
     }
 
-    fn is_one(&self) -> bool {
-        self.kept.len() == 1
-    }
-
-    /// The terms of all maps.
-    fn terms(&self) -> usize {
-        let of_map = |(_, _, map): &(_, _, Arc<LinearMap>)| -> usize {
-            map.steps().iter().flatten().map(|row| row.terms.len()).sum()
-        };
-        self.kept.iter().map(of_map).sum()
+    /// Forgets the maps that were not used for the longest time: of the volume above its share, and
+    /// of all volumes above the bounds.
+    fn forget_some(&mut self, volume: VolumeId) {
+        let of_volume = |kept: &KeptMap| kept.volume == volume;
+        while self.kept.iter().filter(|kept| of_volume(kept)).count() > COLUMN_TABLES_OF_VOLUME {
+            let oldest = self.kept.iter().position(of_volume).expect("it has some");
+            self.kept.remove(oldest);
+        }
+        let mut size: usize = self.kept.iter().map(|kept| kept.size).sum();
+        while self.kept.len() > 1
+            && (self.kept.len() > COLUMN_TABLES_KEPT || size > COLUMN_SIZE_KEPT)
+        {
+            size -= self.kept.remove(0).size;
+        }
     }
 }
 
@@ -140,7 +166,8 @@ pub(crate) fn check(
 
 impl Multiplication {
     /// The contributions of a data shard with the checksums of their blocks. There is memory for
-    /// each of them, and each keeps its memory. The payload consists of whole chunks.
+    /// each of them, and each keeps its memory. The payload consists of whole chunks. One that is
+    /// cut within a chunk is copied; one that came over a connection is in one part.
     pub(crate) fn products(
         &self,
         payload: &[Bytes],
@@ -181,7 +208,7 @@ mod tests {
     use crate::interface::LinkTarget;
     use crate::parity_memory::ParityMemory;
     use fieldstone_gf::field::mul;
-    use fieldstone_proto::{ElementTerm, NodeIndex, VolumeId};
+    use fieldstone_proto::{ElementTerm, NodeIndex};
 
     /// Two elements and two parities: parity 0 has them exchanged, parity 1 has both summed up in
     /// its first element and the first one in its second.
@@ -205,7 +232,8 @@ mod tests {
         let to = LinkTarget { node: NodeIndex(1), address: Bytes::new() };
         let lease = |_| memory.lease_product((VolumeId(1), &to), 16).expect("there is memory");
         let leases = parities.iter().map(lease).collect();
-        let multiplication = maps.multiplication(&column(3), parities).expect("it fits");
+        let multiplication =
+            maps.multiplication(VolumeId(1), &column(3), parities).expect("it fits");
         let products = multiplication.products(payload, leases);
         products.into_iter().map(|(_, bytes)| bytes.to_vec()).collect()
     }
@@ -234,33 +262,42 @@ mod tests {
         assert_eq!(maps.kept.len(), 2, "one for each choice of parities");
     }
 
+    /// The length of chunks does not matter to a map.
     #[test]
     fn the_maps_used_last_are_kept() {
         let mut maps = ColumnMaps::default();
-        let mut use_map = |factor: u8| {
-            let map = maps.map_of(&table(factor), &[0, 1]).expect("it fits");
-            (maps.kept.len(), Arc::strong_count(&map))
+        let mut use_map = |volume: u128, factor: u8| {
+            let chunk_bytes = 8 * (u32::from(factor) + volume as u32);
+            let table = ElementTable { chunk_bytes, ..table(factor) };
+            maps.map_of(VolumeId(volume), &table, &[0, 1]).expect("it fits");
+            maps.kept.iter().map(|kept| kept.table[4]).collect::<Vec<u8>>()
         };
-        for factor in 0..COLUMN_TABLES_KEPT as u8 {
-            assert_eq!(use_map(factor), (usize::from(factor) + 1, 2));
+        let share = COLUMN_TABLES_OF_VOLUME as u8;
+        for factor in 0..share {
+            assert_eq!(use_map(1, factor), (0..=factor).collect::<Vec<_>>());
         }
-        use_map(0);
-        use_map(100);
-        let factors: Vec<u8> = maps.kept.iter().map(|(table, ..)| table.rows[4]).collect();
-        assert_eq!((factors.len(), factors[0]), (COLUMN_TABLES_KEPT, 2), "1 was used first");
-        assert_eq!(factors[COLUMN_TABLES_KEPT - 2..], [0, 100]);
+        let kept = use_map(2, 0);
+        assert_eq!((kept.len(), kept[0], kept[15]), (16, 1, 0), "0 serves both volumes");
+        let kept = use_map(1, 100);
+        assert_eq!((kept.len(), kept[0], kept[15]), (16, 2, 100), "1 was used first");
+        for volume in 2..20 {
+            for factor in 0..share {
+                use_map(volume, 10 * volume as u8 + factor);
+            }
+        }
+        assert_eq!(maps.kept.len(), COLUMN_TABLES_KEPT);
     }
 
     #[test]
-    fn maps_of_many_terms_push_each_other_out() {
+    fn long_maps_push_each_other_out() {
         let mut maps = ColumnMaps::default();
         let row = vec![ElementTerm { element: 0, factor: 1 }; 10_000];
         for factor in 0..20 {
             let mut row = row.clone();
             row[0].factor = factor;
             let table = ElementTable::new(4, 1, [&row[..]]).expect("in bounds");
-            maps.map_of(&table, &[0]).expect("it fits");
+            maps.map_of(VolumeId(u128::from(factor)), &table, &[0]).expect("it fits");
         }
-        assert_eq!(maps.kept.len(), COLUMN_TERMS_KEPT / 10_000);
+        assert_eq!(maps.kept.len(), COLUMN_SIZE_KEPT / 10_001);
     }
 }

@@ -312,7 +312,7 @@ impl Node {
         let mut products = match parities.is_empty() {
             true => Vec::new(),
             false => {
-                let multiplication = self.column_maps.multiplication(column, &parities)?;
+                let multiplication = self.column_maps.multiplication(volume, column, &parities)?;
                 multiplication.products(payload, memory)
             }
         }

@@ -15,11 +15,13 @@
 
 use bytes::Bytes;
 
-/// Longest table of an [`ElementTable`]. The longest one of a code whose elements are blocks of a
-/// 1 MiB shard has about 12 KiB.
+/// Longest table of an [`ElementTable`]. That of `clay:10+4` has 11,456 bytes.
 pub const TABLE_BYTES_MAX: usize = 32 << 10;
 /// Most elements of a chunk in an [`ElementTable`].
-pub const TABLE_ELEMENTS_MAX: u16 = 4096;
+pub const TABLE_ELEMENTS_MAX: u16 = 1024;
+/// Fewest bytes of an element in an [`ElementTable`]. The elements of volumes are whole blocks. A
+/// node takes as long for a short element as for one of this length.
+pub const TABLE_ELEMENT_BYTES_MIN: usize = 512;
 /// Bytes of a term: the number of the element (16 bits, little-endian), and the factor.
 const TERM_BYTES: usize = 3;
 /// Bytes in front of the terms of a row: their number (16 bits, little-endian).
@@ -53,9 +55,10 @@ pub struct ElementTable {
     pub chunk_bytes: u32,
     /// Elements of a chunk, all of the same length.
     pub elements: u16,
-    /// The rows, one after the other: the number of terms (16 bits), then the terms, each with an
-    /// element (16 bits) and a factor (8 bits). Numbers are little-endian.
-    pub rows: Bytes,
+    /// The rows of the first parity shard, one for each element, then those of the next one. A row
+    /// is the number of its terms (16 bits), then the terms, each with an element (16 bits) and a
+    /// factor (8 bits). Numbers are little-endian.
+    pub encoded: Bytes,
 }
 
 /// An element of a data shard's chunk, and its factor in a sum.
@@ -108,7 +111,7 @@ impl ElementTable {
             }
         }
         let fits = bytes.len() <= TABLE_BYTES_MAX && elements <= TABLE_ELEMENTS_MAX;
-        fits.then(|| Self { chunk_bytes, elements, rows: bytes.into() })
+        fits.then(|| Self { chunk_bytes, elements, encoded: bytes.into() })
     }
 
     /// The rows, or an error where the bytes are none.
@@ -122,7 +125,7 @@ impl ElementTable {
 
     /// The bytes of each row's terms.
     fn raw_rows(&self) -> impl Iterator<Item = Result<&[u8], NoRow>> + '_ {
-        let mut rest = &self.rows[..];
+        let mut rest = &self.encoded[..];
         std::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
@@ -138,8 +141,10 @@ impl ElementTable {
     fn fits(&self, parities: usize) -> bool {
         let elements = usize::from(self.elements);
         let chunk_bytes = self.chunk_bytes as usize;
-        let divides = elements > 0 && chunk_bytes > 0 && chunk_bytes.is_multiple_of(elements);
-        if !divides || self.elements > TABLE_ELEMENTS_MAX || self.rows.len() > TABLE_BYTES_MAX {
+        let divides = (1..=usize::from(TABLE_ELEMENTS_MAX)).contains(&elements)
+            && chunk_bytes.is_multiple_of(elements)
+            && chunk_bytes / elements >= TABLE_ELEMENT_BYTES_MIN;
+        if !divides || self.encoded.len() > TABLE_BYTES_MAX {
             return false;
         }
         let exists = |term: &[u8]| u16::from_le_bytes([term[0], term[1]]) < self.elements;
@@ -201,24 +206,32 @@ mod tests {
         let fits = |table: ElementTable| column(Factors::Elements(table)).fits(2);
         let good = table(&rows());
         assert!(fits(good.clone()));
-        for (chunk_bytes, elements) in [(8192, 0), (0, 2), (8191, 2), (8192, 1), (8192, 4)] {
+        for (chunk_bytes, elements) in
+            [(8192, 0), (0, 2), (8191, 2), (8192, 1), (8192, 4), (1022, 2)]
+        {
             assert!(!fits(ElementTable { chunk_bytes, elements, ..good.clone() }), "{elements}");
         }
-        for cut in 1..good.rows.len() {
-            let rows = good.rows.slice(..cut);
-            assert!(!fits(ElementTable { rows, ..good.clone() }), "{cut}");
+        for cut in 1..good.encoded.len() {
+            let encoded = good.encoded.slice(..cut);
+            assert!(!fits(ElementTable { encoded, ..good.clone() }), "{cut}");
         }
         let mut no_such_element = rows();
         no_such_element[0][0].element = 2;
         assert!(!fits(table(&no_such_element)));
         assert!(!fits(table(&rows()[1..])), "a row too few");
-        let mut long = rows();
-        long[0] = vec![term(0, 1); TABLE_BYTES_MAX / 3 + 1];
-        assert!(ElementTable::new(8192, 2, long.iter().map(Vec::as_slice)).is_none());
-        let many = vec![Vec::new(); 2 * usize::from(TABLE_ELEMENTS_MAX) + 2];
-        let rows = many.iter().map(Vec::as_slice);
-        let chunk_bytes = 2 * (u32::from(TABLE_ELEMENTS_MAX) + 1);
-        assert!(ElementTable::new(chunk_bytes, TABLE_ELEMENTS_MAX + 1, rows).is_none());
+        // What `new` does not make may come over a connection.
+        let long_row = [&10_923u16.to_le_bytes()[..], &[0; 10_923 * 3]].concat();
+        let long = ElementTable { chunk_bytes: 512, elements: 1, encoded: long_row.into() };
+        assert!(long.encoded.len() > TABLE_BYTES_MAX);
+        assert!(!column(Factors::Elements(long)).fits(1));
+        let fits_many = |elements: u16| {
+            let encoded = vec![0; usize::from(elements) * COUNT_BYTES].into();
+            let chunk_bytes = u32::from(elements) * 512;
+            column(Factors::Elements(ElementTable { chunk_bytes, elements, encoded })).fits(1)
+        };
+        assert!(fits_many(TABLE_ELEMENTS_MAX) && !fits_many(TABLE_ELEMENTS_MAX + 1));
+        let row = vec![term(0, 1); TABLE_BYTES_MAX / TERM_BYTES];
+        assert!(ElementTable::new(512, 1, [&row[..]]).is_none());
     }
 
     #[test]

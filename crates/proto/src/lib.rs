@@ -20,7 +20,8 @@ pub mod wire;
 
 pub use capability::{Capability, CapabilityError, CapabilityKey, MasterKey, Rights};
 pub use column::{
-    Column, ElementTable, ElementTerm, Factors, NoRow, TABLE_BYTES_MAX, TABLE_ELEMENTS_MAX,
+    Column, ElementTable, ElementTerm, Factors, NoRow, TABLE_BYTES_MAX, TABLE_ELEMENT_BYTES_MIN,
+    TABLE_ELEMENTS_MAX,
 };
 pub use ids::{Epoch, JournalGen, Lsn, NodeIndex, PoolId, SegmentId, ShardIndex, VolumeId};
 pub use keys::{KeyGeneration, PoolKeys, Rotation, RotationError};

@@ -42,7 +42,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 
-use crate::column::Column;
+use crate::column::{Column, Factors};
 use crate::ids::{NodeIndex, ShardIndex};
 
 /// The most replicas of a route.
@@ -261,8 +261,8 @@ pub enum RouteError {
     Flat,
     /// The column is none of the stripe's, or does not fit the route.
     #[error(
-        "the column has a number below the count, factors for each parity node, and a route \
-         straight to them"
+        "the column has a number below the count, factors or a whole table for each parity node, \
+         and a route straight to them; only a data node gets a table"
     )]
     Column,
     /// The parts of the payload have no receivers, or the request is not that of the head.
@@ -301,7 +301,10 @@ impl Route {
         match &self.content {
             Content::Same => Ok(()),
             Content::Column(column) => {
+                // A parity node gets contributions that are made.
+                let is_made = !matches!(column.factors, Factors::Elements(_));
                 let fits = is_primary && column.fits(self.replicas.len() - 1);
+                let fits = fits && (is_made || !self.is_relayed());
                 if fits { Ok(()) } else { Err(RouteError::Column) }
             }
             Content::Parts => {
@@ -390,7 +393,7 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::column::Factors;
+    use crate::column::{ElementTable, ElementTerm};
 
     fn route(strategy: Strategy, nodes: &[u16], rank: u8) -> Route {
         let replica = |node: &u16| Replica { node: NodeIndex(*node), ..Replica::default() };
@@ -475,6 +478,10 @@ mod tests {
         assert_eq!(long.check(NodeIndex(7)), Err(RouteError::Address));
     }
 
+    fn factors_of_one() -> Factors {
+        Factors::Scalars(Bytes::from_static(&[1]))
+    }
+
     #[test]
     fn a_column_fits_its_route() {
         let column = |index, count, factors: &'static [u8]| {
@@ -496,6 +503,16 @@ mod tests {
         assert!(!head.is_contribution() && head.at(1).is_contribution());
         assert!(!route(Strategy::Primary, &[7, 5], 1).is_contribution());
         assert!(head.gather_ms() < head.wait_here_ms());
+        let row = [ElementTerm { element: 0, factor: 1 }];
+        let table = ElementTable::new(512, 1, [&row[..]]).expect("in bounds");
+        let column = Column { index: 0, count: 2, factors: Factors::Elements(table) };
+        let content = Content::Column(column);
+        let mut tabled = Route { content, ..route(Strategy::Primary, &[7, 5], 0) };
+        assert_eq!(tabled.check(NodeIndex(7)), Ok(()));
+        assert_eq!(tabled.at(1).check(NodeIndex(5)), Ok(()));
+        assert_eq!(Route { rank: 1, ..tabled.clone() }.check(NodeIndex(5)), wrong);
+        tabled.forget_table();
+        assert_eq!(tabled.column().map(|column| &column.factors), Some(&factors_of_one()));
         let patient = Route { wait_ms: u32::MAX, ..head };
         assert_eq!(patient.gather_ms(), u64::from(WAIT_MS_MAX) / 2);
     }

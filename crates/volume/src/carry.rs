@@ -27,7 +27,7 @@ use fieldstone_proto::{Content, Encode, NodeIndex, PAYLOAD_BYTES_MAX, Route, Str
 use smallvec::SmallVec;
 
 use crate::core::VolumeCore;
-use crate::relay::Reach;
+use crate::relay::{NewForm, Reach};
 
 /// The numbers of a group's shards: a data shard, then the parity shards that its node passes on.
 pub type Group = SmallVec<[usize; 3]>;
@@ -72,7 +72,7 @@ impl VolumeCore {
         let (head, others) = nodes.split_first()?;
         let here = |node: &NodeIndex| self.node(*node).relay.reach == Reach::Here;
         // A node of another process reaches no node of this one.
-        if !self.may_get_new_forms(*head) || (!here(head) && others.iter().any(here)) {
+        if !self.may_get(*head, NewForm::Parts) || (!here(head) && others.iter().any(here)) {
             return None;
         }
         if !self.are_admitted(others) {

@@ -4,41 +4,50 @@
 //! gives the column as its plan for an update of the whole shard: the contribution to a parity is
 //! the parity's change if the shard was all zeroes before.
 
+use bytes::Bytes;
 use fieldstone_codes::Code;
 use fieldstone_gf::{Source, Target};
 use fieldstone_proto::{ElementTable, ElementTerm, Factors};
 
 /// The columns of a code, one for each data shard.
 #[derive(Debug)]
-pub struct Columns(Vec<Factors>);
+pub struct Columns {
+    /// Elements of a shard.
+    elements: u16,
+    /// The factors of each data shard for the parities, or its table of elements as it is encoded.
+    of_shards: Vec<Bytes>,
+}
 
 impl Columns {
     /// The columns of `code`, or `None` if they are too long for a message.
     #[must_use]
     pub fn of(code: &dyn Code) -> Option<Self> {
-        (0..code.k()).map(|shard| factors(code, shard)).collect::<Option<_>>().map(Self)
+        let elements = u16::try_from(code.elements()).ok()?;
+        let of_shards = (0..code.k()).map(|shard| column(code, shard)).collect::<Option<_>>()?;
+        Some(Self { elements, of_shards })
     }
 
     /// How contributions follow from a piece of a data shard that the code makes in chunks of
     /// `chunk_bytes`.
     #[must_use]
     pub fn get(&self, shard: usize, chunk_bytes: usize) -> Option<Factors> {
-        let mut factors = self.0.get(shard)?.clone();
-        if let Factors::Elements(table) = &mut factors {
-            table.chunk_bytes = u32::try_from(chunk_bytes).ok()?;
+        let of_shard = self.of_shards.get(shard)?.clone();
+        if !self.are_tables() {
+            return Some(Factors::Scalars(of_shard));
         }
-        Some(factors)
+        let (chunk_bytes, elements) = (u32::try_from(chunk_bytes).ok()?, self.elements);
+        Some(Factors::Elements(ElementTable { chunk_bytes, elements, encoded: of_shard }))
     }
 
     /// The columns are tables of elements.
     #[must_use]
     pub fn are_tables(&self) -> bool {
-        self.0.iter().any(|factors| matches!(factors, Factors::Elements(_)))
+        self.elements > 1
     }
 }
 
-/// The column of a data shard. A table has no length of chunks yet.
-fn factors(code: &dyn Code, shard: usize) -> Option<Factors> {
+/// The column of a data shard: factors, or the rows of a table.
+fn column(code: &dyn Code, shard: usize) -> Option<Bytes> {
     let elements = code.elements();
     let plan = code.delta(shard, 0..elements).expect("a data shard and all of its elements");
     let elements = u16::try_from(elements).ok()?;
@@ -56,17 +65,17 @@ fn factors(code: &dyn Code, shard: usize) -> Option<Factors> {
         }
     }
     if elements > 1 {
-        let table = ElementTable::new(0, elements, rows.iter().map(Vec::as_slice));
-        return table.map(Factors::Elements);
+        let table = ElementTable::new(0, elements, rows.iter().map(Vec::as_slice))?;
+        return Some(table.encoded);
     }
     let factor = |row: &Vec<ElementTerm>| row.iter().fold(0, |sum, term| sum ^ term.factor);
-    Some(Factors::Scalars(rows.iter().map(factor).collect::<Vec<u8>>().into()))
+    Some(rows.iter().map(factor).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_codes::{Profile, stripe};
+    use fieldstone_codes::Profile;
     use fieldstone_gf::field::mul;
 
     /// Bytes that differ between shards.
@@ -115,6 +124,9 @@ mod tests {
             "clay:6+3",
             "clay:8+4",
             "clay:5+3,d=6",
+            "cauchy-orig:4+2",
+            "cauchy-good:6+3,w=32",
+            "jerasure-van:4+2,w=16",
         ] {
             let profile: Profile = name.parse().expect("the name of a code");
             let code = profile.code();
@@ -136,7 +148,8 @@ mod tests {
                     let mut parities = vec![vec![0; chunk_bytes]; code.m()];
                     let mut outputs: Vec<&mut [u8]> =
                         parities.iter_mut().map(Vec::as_mut_slice).collect();
-                    stripe::encode(&*code, &inputs, &mut outputs).expect("lengths fit");
+                    // As a volume does, which has one layout for all codes.
+                    code.encode().execute(&inputs, &mut outputs).expect("lengths fit");
                     assert_eq!(sum[chunk..chunk + chunk_bytes], parities[parity], "{name}");
                 }
             }

@@ -78,15 +78,37 @@ pub struct NodeRelay {
     parity_rests_until: Nanos,
     /// How long this lasts the next time.
     parity_rest: Nanos,
-    /// The node gets no request of a new form before this time: its connection ended with the last
-    /// one. A payload in parts, and a column with a table of elements, are of new forms: a process
-    /// of an older release does not know them.
-    new_forms_rest_until: Nanos,
+    /// Payloads in parts: a process of an older release does not know them.
+    parts: FormRest,
+    /// Columns with a table of elements, likewise.
+    tables: FormRest,
+}
+
+/// A form of requests that was added to the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewForm {
+    /// A payload in parts.
+    Parts,
+    /// A column with a table of elements.
+    Table,
+}
+
+/// The node gets no request of a form before this time: its connection ended with the last one.
+#[derive(Debug, Default)]
+struct FormRest {
+    until: Nanos,
     /// How long this lasts the next time.
-    new_forms_rest: Nanos,
+    next: Nanos,
 }
 
 impl NodeRelay {
+    fn rest_of(&mut self, form: NewForm) -> &mut FormRest {
+        match form {
+            NewForm::Parts => &mut self.parts,
+            NewForm::Table => &mut self.tables,
+        }
+    }
+
     /// The connection to the node has changed. With it, the node has forgotten the pass.
     pub fn reset(&mut self) {
         (self.admitted, self.announced) = (false, false);
@@ -318,22 +340,28 @@ impl VolumeCore {
         self.node(node).relay.parity_rests_until <= self.now
     }
 
-    /// The head of a route answered a request of a new form, or was lost with it.
-    pub fn note_new_form(&mut self, head: NodeIndex, result: &CallResult) {
+    /// The head of a route answered a request of this form, or was lost with it. The loss of a
+    /// connection with several of them counts once.
+    pub fn note_new_form(&mut self, head: NodeIndex, form: NewForm, result: &CallResult) {
         let now = self.now;
-        let relay = &mut self.node_mut(head).relay;
+        let rest = self.node_mut(head).relay.rest_of(form);
         match result {
-            Ok(_) => relay.new_forms_rest = Nanos(0),
-            Err(NodeError::Unreachable) => {
-                relay.new_forms_rest_until = now.plus(next_rest(&mut relay.new_forms_rest));
+            Ok(_) => rest.next = Nanos(0),
+            Err(NodeError::Unreachable) if rest.until <= now => {
+                rest.until = now.plus(next_rest(&mut rest.next));
             }
             Err(_) => {}
         }
     }
 
-    /// The node was not lost with requests of new forms too lately to get one now.
-    pub fn may_get_new_forms(&self, node: NodeIndex) -> bool {
-        self.node(node).relay.new_forms_rest_until <= self.now
+    /// The node was not lost with requests of this form too lately to get one now.
+    pub fn may_get(&self, node: NodeIndex, form: NewForm) -> bool {
+        let relay = &self.node(node).relay;
+        let rest = match form {
+            NewForm::Parts => &relay.parts,
+            NewForm::Table => &relay.tables,
+        };
+        rest.until <= self.now
     }
 
     /// A node may lack a write that went along a route. From now on the node takes no late copy of

@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 
 use crate::calls::{CallResult, Waiter};
 use crate::core::VolumeCore;
-use crate::relay::may_lack;
+use crate::relay::{NewForm, may_lack};
 use crate::rows::shard_index;
 use fieldstone_tasks::Filler;
 
@@ -143,7 +143,7 @@ impl VolumeCore {
             self.end_claim(replica.node, write.segment);
         }
         if route.content == Content::Parts {
-            self.note_new_form(head, &result);
+            self.note_new_form(head, NewForm::Parts, &result);
         }
         let results = self.outcomes_of(head, &route, result);
         let mut by_target: Vec<Option<CallResult>> = Vec::with_capacity(write.targets.len());

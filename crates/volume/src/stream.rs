@@ -41,7 +41,7 @@ use smallvec::SmallVec;
 
 use crate::calls::{CallResult, Waiter};
 use crate::core::{Ctx, VolumeCore};
-use crate::relay::Reach;
+use crate::relay::{NewForm, Reach};
 use crate::rows::{RecordRows, ShardRows, shard_index};
 use crate::segment::SegmentIndex;
 use crate::shape::columns_for_nodes;
@@ -137,7 +137,7 @@ impl VolumeCore {
             return None;
         }
         let (data, parity) = nodes.split_at(k);
-        if are_tables && !data.iter().all(|node| self.may_get_new_forms(*node)) {
+        if are_tables && !data.iter().all(|node| self.may_get(*node, NewForm::Table)) {
             return None;
         }
         if !parity.iter().all(|node| self.may_add_up(*node)) {
@@ -214,7 +214,7 @@ impl VolumeCore {
     pub fn stream_replied(&mut self, head: NodeIndex, streamed: StreamedShard, result: CallResult) {
         let StreamedShard { stream: key, shard, route } = streamed;
         if route.column().is_some_and(|column| matches!(column.factors, Factors::Elements(_))) {
-            self.note_new_form(head, &result);
+            self.note_new_form(head, NewForm::Table, &result);
         }
         let mut outcomes = self.outcomes_of(head, &route, result);
         let own = outcomes.remove(0);

@@ -51,7 +51,7 @@ pub struct Create {
     replicate: Strategy,
     /// Who makes the parity of new segments. client: the server, which sends it to the nodes.
     /// stream: the nodes, while they store the data, so the server sends only the data. The code
-    /// has at most 15 parity shards. Older releases cannot open such a pool.
+    /// has 1 to 15 parity shards. Older releases cannot open such a pool.
     #[arg(long, value_name = "WAY", default_value = "client")]
     encode: Encode,
     /// Make the pool even if its nodes are larger than the free space of their file systems. The

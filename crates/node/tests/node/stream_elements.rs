@@ -67,8 +67,8 @@ fn a_table_that_does_not_fit_is_refused_and_nothing_is_passed_on() {
         ElementTable { chunk_bytes: 0, ..good.clone() },
         ElementTable { elements: 0, ..good.clone() },
         ElementTable { elements: 1, ..good.clone() },
-        ElementTable { rows: good.rows.slice(1..), ..good.clone() },
-        ElementTable { rows: Bytes::new(), ..good },
+        ElementTable { encoded: good.encoded.slice(1..), ..good.clone() },
+        ElementTable { encoded: Bytes::new(), ..good },
     ];
     for table in hostile {
         let mut world = world();

@@ -121,7 +121,7 @@ fn put_route(out: &mut Writer, route: &Route) {
             Factors::Elements(table) => {
                 out.u32(table.chunk_bytes);
                 out.u16(table.elements);
-                out.bytes(&table.rows);
+                out.bytes(&table.encoded);
             }
         }
     }
@@ -164,8 +164,8 @@ fn get_column(body: &mut Reader<'_>, op: u8) -> Result<Column, WireError> {
     if op >= op::TABLED {
         let chunk_bytes = body.u32("the length of a chunk")?;
         let elements = body.u16("the number of elements")?;
-        let rows = body.bytes("the table of elements")?;
-        let factors = Factors::Elements(ElementTable { chunk_bytes, elements, rows });
+        let encoded = body.bytes("the table of elements")?;
+        let factors = Factors::Elements(ElementTable { chunk_bytes, elements, encoded });
         return Ok(Column { index, count, factors });
     }
     let factors = body.bytes("the factors")?;

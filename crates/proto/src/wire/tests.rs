@@ -520,8 +520,8 @@ fn route() -> impl Strategy<Value = Route> {
     let replicas = proptest::collection::vec(replica, 0..=crate::route::REPLICAS_MAX);
     let strategy = prop::sample::select(crate::Strategy::ALL.to_vec());
     let table =
-        (any::<u32>(), any::<u16>(), bytes(300)).prop_map(|(chunk_bytes, elements, rows)| {
-            Factors::Elements(ElementTable { chunk_bytes, elements, rows })
+        (any::<u32>(), any::<u16>(), bytes(300)).prop_map(|(chunk_bytes, elements, encoded)| {
+            Factors::Elements(ElementTable { chunk_bytes, elements, encoded })
         });
     let factors = prop_oneof![bytes(crate::route::REPLICAS_MAX).prop_map(Factors::Scalars), table];
     let column = (any::<u8>(), any::<u8>(), factors).prop_map(|(index, count, factors)| Column {

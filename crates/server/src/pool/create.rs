@@ -50,17 +50,18 @@ pub fn create(
     sizes: Sizes,
 ) -> anyhow::Result<Pool> {
     check_fits(profile, nodes)?;
-    if encode == Encode::Stream && !can_stream(profile) {
-        bail!(
-            "nodes cannot make the parity of {profile}: it has more than {} parity shards, or more \
-             elements than a message can describe; use --encode client, or a code such as rs:4+2",
-            REPLICAS_MAX - 1
-        );
-    }
     if is_pool(dir) {
         bail!("{} is a pool already; remove the folder to start over", dir.display());
     }
     check_geometry(profile)?;
+    if encode == Encode::Stream && !can_stream(profile) {
+        bail!(
+            "nodes cannot make the parity of {profile}: the code needs 1 to {} parity shards, and \
+             no more elements than a message can describe; use --encode client, or a code such as \
+             rs:4+2",
+            REPLICAS_MAX - 1
+        );
+    }
     let is_new = !dir.exists();
     fs::create_dir_all(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
     let planned = || {

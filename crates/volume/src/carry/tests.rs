@@ -251,7 +251,7 @@ fn a_lost_data_node_moves_the_journal_and_the_parity_comes_from_the_volume() {
         sent.iter().position(|sent| sent.node == to && wanted(sent)).expect("it was sent")
     };
     assert!(at(is_pass) < at(is_shard), "no late parity can follow");
-    script.core(|core| assert!(!core.may_get_new_forms(first.node), "it rests"));
+    script.core(|core| assert!(!core.may_get(first.node, NewForm::Parts), "it rests"));
     let again: Vec<Sent> = sent.into_iter().filter(is_shard).collect();
     assert_eq!(all_shards(&again), [[4]]);
     again.iter().for_each(|sent| script.done(sent));
@@ -275,16 +275,18 @@ fn a_data_node_that_is_lost_with_a_group_gets_none_for_a_while() {
         script.core(|core| core.route_of_group(&nodes(first), BLOCK_BYTES).is_some())
     };
     for rest_ms in [1_000, 2_000, 4_000] {
-        script.core(|core| core.note_new_form(head, &Err(NodeError::Unreachable)));
+        script.core(|core| core.note_new_form(head, NewForm::Parts, &Err(NodeError::Unreachable)));
         script.wait_ms(rest_ms - 1);
         assert!(!may(&mut script), "{rest_ms}");
         script.wait_ms(1);
         assert!(may(&mut script), "{rest_ms}");
     }
-    script.core(|core| core.note_new_form(head, &Ok(ReplyBody::Outcomes(Vec::new()))));
-    script.core(|core| core.note_new_form(head, &Err(NodeError::Busy)));
+    script.core(|core| {
+        core.note_new_form(head, NewForm::Parts, &Ok(ReplyBody::Outcomes(Vec::new())));
+    });
+    script.core(|core| core.note_new_form(head, NewForm::Parts, &Err(NodeError::Busy)));
     assert!(may(&mut script), "its connection stands");
-    script.core(|core| core.note_new_form(head, &Err(NodeError::Unreachable)));
+    script.core(|core| core.note_new_form(head, NewForm::Parts, &Err(NodeError::Unreachable)));
     script.wait_ms(1_000);
     assert!(may(&mut script), "the first rest is short again");
 }

@@ -408,9 +408,9 @@ fn a_node_that_was_lost_with_a_table_gets_none_for_a_while() {
         script.core(|core| core.stream_routes(&nodes, 2 * BLOCK_BYTES).is_some())
     };
     assert!(routes(&mut script));
-    script.core(|core| core.note_new_form(nodes[2], &Err(NodeError::Unreachable)));
+    script.core(|core| core.note_new_form(nodes[2], NewForm::Table, &Err(NodeError::Unreachable)));
     assert!(routes(&mut script), "a parity node gets no table");
-    script.core(|core| core.note_new_form(nodes[1], &Err(NodeError::Unreachable)));
+    script.core(|core| core.note_new_form(nodes[1], NewForm::Table, &Err(NodeError::Unreachable)));
     assert!(!routes(&mut script));
     script.wait_ms(1_000);
     assert!(routes(&mut script));
@@ -419,12 +419,20 @@ fn a_node_that_was_lost_with_a_table_gets_none_for_a_while() {
 #[test]
 fn the_loss_of_a_data_node_with_a_table_is_noted() {
     let mut script = script_of_elements();
+    // Two streams are on their way: the loss counts once.
     script.write(0, 8);
     let shards: Vec<Sent> = script.sent().into_iter().filter(is_shard).collect();
+    script.write(8, 8);
+    script.sent();
     let lost = shards[0].node;
     script.reconnect(lost);
-    script.sent();
-    script.core(|core| assert!(!core.may_get_new_forms(lost)));
+    let may_get = |script: &mut Script, form| {
+        script.sent();
+        script.core(|core| core.may_get(lost, form))
+    };
+    assert!(!may_get(&mut script, NewForm::Table) && may_get(&mut script, NewForm::Parts));
+    script.wait_ms(1_000);
+    assert!(may_get(&mut script, NewForm::Table));
 }
 
 /// A node of another process reaches no node of this one.
