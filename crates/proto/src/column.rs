@@ -230,7 +230,7 @@ mod tests {
             column(Factors::Elements(ElementTable { chunk_bytes, elements, encoded })).fits(1)
         };
         assert!(fits_many(TABLE_ELEMENTS_MAX) && !fits_many(TABLE_ELEMENTS_MAX + 1));
-        let row = vec![term(0, 1); TABLE_BYTES_MAX / TERM_BYTES];
+        let row = vec![term(0, 1); TABLE_BYTES_MAX / TERM_BYTES + 1];
         assert!(ElementTable::new(512, 1, [&row[..]]).is_none());
     }
 
