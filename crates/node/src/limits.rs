@@ -47,7 +47,8 @@ pub const PARITY_VOLUMES: usize = 4;
 /// Tables of columns whose compiled maps a node keeps (`products`).
 pub const COLUMN_TABLES_KEPT: usize = 64;
 
-/// Those of one volume: the columns of a code for all parities, and some for a part of them.
+/// Tables of one volume among them. A code with k data shards needs k, and
+/// more where only some of its products find memory.
 pub const COLUMN_TABLES_OF_VOLUME: usize = COLUMN_TABLES_KEPT / 4;
 
 /// Rows and terms of all these maps together. A row of one term takes up to 500 bytes. The map used

@@ -57,7 +57,7 @@ impl ColumnMaps {
     /// are numbered from 0, ascending. There is at least one.
     ///
     /// # Errors
-    /// The column has no factors for one of them.
+    /// [`NodeError::Invalid`]: the table makes no map. The header handler lets no such column pass.
     pub(crate) fn multiplication(
         &mut self,
         volume: VolumeId,

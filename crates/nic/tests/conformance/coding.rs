@@ -160,7 +160,8 @@ fn streamed_elements_make_the_parities_of_zigzag() {
     }
 }
 
-/// A chunk is all elements of its code, the first packet has none, and nobody mixes codes.
+/// A data node refuses a chunk that has not all elements of its code, a first packet with data, and
+/// a write of another code.
 #[test]
 fn elements_that_are_not_those_of_the_code_are_refused() {
     let code = "zigzag:4+2";

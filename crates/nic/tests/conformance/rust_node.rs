@@ -54,7 +54,7 @@ fn config(node: u32) -> NodeConfig {
 struct RustNode {
     node: Node,
     files: BTreeMap<FileId, Vec<u8>>,
-    /// What it sends: relays and answers.
+    /// The requests that it passes on, and its answers.
     out: VecDeque<Sent>,
 }
 

@@ -23,7 +23,7 @@ pub(super) const SLOTS: u32 = 512;
 #[derive(Debug)]
 pub(super) struct NodeHost {
     node: Node,
-    /// Blocks by their place. Blocks that nobody has written are zeroes.
+    /// The blocks of each file, by offset. A block that is missing reads as zeroes.
     files: BTreeMap<FileId, BTreeMap<u64, Vec<u8>>>,
     /// Bytes written to journals and shards.
     pub(super) stored_bytes: u64,
