@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Nodes on machines of their own, in network namespaces: how many bytes the client sends under each
-way of replication, and faults of the network in the middle of writes. A cable is pulled, nodes no
-longer hear each other, a cable is slow. Nothing is lost, and no write waits for ever.
+way of replication, how long writes take, and faults of the network in the middle of writes. A cable
+is pulled, nodes no longer hear each other, a cable is slow. Nothing is lost, and no write waits for
+ever.
 
     tests/network.py                               # ring, copies:3
     tests/network.py --case primary,long
@@ -37,8 +38,13 @@ SENT = {
 }
 
 
+# Every cable moves so many bits in a second.
+SLOW_BITS = 1e9
+
+
 def measure(cluster, kib, seconds):
-    """Sequential writes, one after the other: mean latency, CPU, bytes of the client's machine."""
+    """Sequential writes, one after the other: CPU, and bytes of the client's machine. Returns the
+    mean latency, and the bytes that the client sends for each byte of users."""
     before = cluster.status()["user_written_bytes"]
     cpu, sent = cluster.cpu_seconds(), cluster.network.sent_bytes("client")
     result = run(
@@ -51,14 +57,31 @@ def measure(cluster, kib, seconds):
     written = cluster.status()["user_written_bytes"] - before
     server, *nodes = (after - old for after, old in zip(cluster.cpu_seconds(), cpu))
     ratio = (cluster.network.sent_bytes("client") - sent) / written
+    seconds_of_one = job["write"]["lat_ns"]["mean"] / 1e9
     per_mib = [1e3 * seconds / (written / MIB) for seconds in (server, sum(nodes))]
     print(
-        f"{cluster.way}, writes of {kib} KiB: {job['write']['lat_ns']['mean'] / 1e6:.2f} ms; the "
+        f"{cluster.way}, writes of {kib} KiB: {seconds_of_one * 1e3:.2f} ms; the "
         f"client sends {ratio:.2f} bytes per byte; CPU per MiB: server {per_mib[0]:.2f} ms, nodes "
         f"{per_mib[1]:.2f} ms",
         flush=True,
     )
-    return ratio
+    return seconds_of_one, ratio
+
+
+def measure_slow(cluster):
+    """The same on cables that are slow for the CPUs of the nodes. A ring that passed on whole
+    writes would need the time of three cables, one after the other."""
+    machines = ["client", *map(cluster.machine, range(cluster.count))]
+    for machine in machines:
+        cluster.network.slow(machine, f"{SLOW_BITS:.0f}bit")
+    print("every cable at 1 Gbit/s:", flush=True)
+    for kib in (256, 1024):
+        seconds, _ = measure(cluster, kib, 4)
+    for machine in machines:
+        cluster.network.fast(machine)
+    if cluster.way == "ring":
+        whole = 3 * MIB * 8 / SLOW_BITS
+        check(seconds < 0.85 * whole, f"a write takes {seconds} s, as if it went whole: {whole} s")
 
 
 def unplug(cluster, rng):
@@ -144,9 +167,11 @@ def scenario(world):
     cluster = Cluster(world, way)
     ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
     for kib, wanted in list(zip(WRITE_KIB, SENT[way]))[:: 1 if is_long else 2]:
-        ratio = measure(cluster, kib, 4 if is_long else 2)
+        _, ratio = measure(cluster, kib, 4 if is_long else 2)
         is_near = wanted / 1.15 < ratio < wanted * 1.15
         check(is_near, f"the client sends {ratio:.2f} bytes for each byte of users, not {wanted}")
+    if is_long:
+        measure_slow(cluster)
     # What fio wrote is not the ledger's.
     run("nbdsh", "-u", cluster.uri, "-c", f"h.zero({SIZE}, 0)")
     for fault, seconds in LONG if is_long else QUICK:

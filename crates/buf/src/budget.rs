@@ -169,11 +169,18 @@ impl Lease {
         self.budget.step_aside(self.id);
     }
 
+    /// Moves up to `bytes` of the held bytes into a new lease, for memory that outlives this lease.
+    #[must_use]
+    pub fn split(&mut self, bytes: usize) -> Self {
+        let held_bytes = bytes.min(self.held_bytes);
+        self.held_bytes -= held_bytes;
+        Self { budget: Arc::clone(&self.budget), id: NO_LEASE, held_bytes }
+    }
+
     /// Moves the held bytes into a new lease, for memory that outlives this lease.
     #[must_use]
     pub fn split_off(&mut self) -> Self {
-        let held_bytes = std::mem::take(&mut self.held_bytes);
-        Self { budget: Arc::clone(&self.budget), id: NO_LEASE, held_bytes }
+        self.split(self.held_bytes)
     }
 }
 

@@ -325,6 +325,7 @@ impl NodeServer {
     pub fn reply(&mut self, link: Link, reply: &Reply, now: Nanos, notices: &mut Notices) {
         let Some(peer) = self.peers.get_mut(&link.attempt) else { return };
         peer.in_flight = peer.in_flight.saturating_sub(1);
+        peer.socket.forget_fragments(reply.tag);
         peer.asked_bytes = peer.asked_bytes.saturating_sub(answered_bytes(reply));
         if let Err(NodeError::Capability(error)) = &reply.result {
             let line = format_args!("{} refused a request: {error}", peer.node);
@@ -354,7 +355,7 @@ impl NodeServer {
         let node = peer.node;
         while peer.socket.has_input() && peer.may_ask() {
             let Some(request) = peer.socket.next_message()? else { break };
-            peer.in_flight += 1;
+            peer.in_flight += usize::from(request.has_answer());
             peer.asked_bytes += answer_bytes(&request.body);
             let to = node.core(router.cores());
             router.send(to, Message::ToNode { node, link: link(attempt), request });

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use fieldstone_buf::{AlignedBuf, Lease};
+use fieldstone_proto::Tag;
 use fieldstone_proto::wire::{Decoder, Message, WireError};
 
 use crate::connection_table::SEND_BYTES_MAX;
@@ -115,9 +116,9 @@ impl<M: Message> WireSocket<M> {
         self.sending_bytes > 0
     }
 
-    /// True while received bytes are not decoded.
+    /// True while received bytes, or a message that waits for room, are not taken.
     pub(crate) fn has_input(&self) -> bool {
-        !self.undecoded.is_empty()
+        !self.undecoded.is_empty() || self.decoder.waits_for_room()
     }
 
     /// True while a payload finds no room.
@@ -128,6 +129,11 @@ impl<M: Message> WireSocket<M> {
     /// True while the peer has not sent the rest of a payload that has room.
     pub(crate) fn awaits_payload(&self) -> bool {
         self.decoder.holds_room() && self.undecoded.is_empty()
+    }
+
+    /// No more fragments of the message with this tag are wanted: it is answered.
+    pub(crate) fn forget_fragments(&mut self, tag: Tag) {
+        self.decoder.forget_fragments(tag);
     }
 
     /// Starts a send and a receive, as far as possible.
@@ -142,7 +148,7 @@ impl<M: Message> WireSocket<M> {
             self.queued_bytes -= self.sending_bytes;
             reactor.send(&self.socket, parts, self.send);
         }
-        if self.undecoded.is_empty()
+        if !self.has_input()
             && self.unsent_bytes() <= QUEUED_BYTES_MAX
             && let Some(mut input) = self.input.take()
         {

@@ -32,6 +32,7 @@
 //! The node does no I/O and reads no clock: see [`interface`].
 
 mod accounting;
+mod arrivals;
 mod denied_sums;
 mod disk;
 mod handlers;

@@ -67,6 +67,17 @@ pub const DENIED_SUMS_PER_VOLUME_MAX: usize = DENIED_SUMS_MAX / 8;
 /// one writer must not fill with such waits.
 pub const GATHERING_PER_VOLUME_MAX: usize = REQUESTS_MAX / 8;
 
+/// Writes of one volume whose payload is coming in fragments (`arrivals`). They are entries of the
+/// request table, which one writer must not fill with writes that never end.
+pub const ARRIVALS_PER_VOLUME_MAX: usize = REQUESTS_MAX / 8;
+
+/// A write is given up when no fragment of it has come for this long, in nanoseconds.
+pub const FRAGMENTS_SILENCE_NS: u64 = 5_000_000_000;
+
+/// A node waits for so much longer with each rank of the route: those before it give the write up
+/// first, and say so.
+pub const FRAGMENTS_SILENCE_STEP_NS: u64 = 500_000_000;
+
 /// Longest write that goes to the disk at once, in bytes, unless the configuration says otherwise.
 /// Pieces of six nodes that share a disk of 1 GB/s delay an append to a journal by 1.5 ms at most.
 pub const PIECE_BYTES: usize = 256 << 10;

@@ -8,6 +8,7 @@ use fieldstone_proto::{
     VolumeSummary,
 };
 
+use crate::arrivals::{Arrivals, Fragment};
 use crate::disk::{DiskQueue, Ended};
 use crate::handlers::header::Admission;
 use crate::interface::{NodeAction, NodeConfig, NodeEvent, PeerId};
@@ -58,6 +59,7 @@ pub struct Node {
     pub(crate) removed: Removed,
     pub(crate) doubt_file: DoubtFile,
     pub(crate) relays: Relays,
+    pub(crate) arrivals: Arrivals,
     pub(crate) parity_memory: ParityMemory,
     /// Maps of the columns of data shards.
     pub(crate) column_maps: ColumnMaps,
@@ -83,6 +85,7 @@ impl Node {
             removed: Removed::default(),
             doubt_file: DoubtFile::default(),
             relays: Relays::default(),
+            arrivals: Arrivals::default(),
             parity_memory: config.parity_memory.clone(),
             column_maps: ColumnMaps::default(),
             accumulators: Accumulators::new(config.parity_memory.clone()),
@@ -161,6 +164,7 @@ impl Node {
         }
         // After the event: an answer that comes in the last moment is on time.
         self.expire_relays(now_ns);
+        self.expire_arrivals(now_ns);
         self.expire_accumulators(now_ns);
         self.settle();
     }
@@ -174,7 +178,12 @@ impl Node {
     /// other), in nanoseconds of the node's clock; `None` while the node waits for no other node.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
-        [self.relays.deadline_ns(), self.accumulators.deadline_ns()].into_iter().flatten().min()
+        let deadlines = [
+            self.relays.deadline_ns(),
+            self.arrivals.deadline_ns(),
+            self.accumulators.deadline_ns(),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Requests that the node has passed on to other nodes since its start, once for each node.
@@ -225,6 +234,7 @@ impl Node {
         if self.table.len() == 0 {
             assert!(self.parked.is_empty());
             assert_eq!(self.relays.len(), 0);
+            assert!(self.arrivals.is_empty());
             assert!(self.accumulators.is_empty());
             for volume in self.volumes.values() {
                 assert_eq!(volume.active, 0);
@@ -234,6 +244,15 @@ impl Node {
     }
 
     fn request(&mut self, now_ns: u64, peer: PeerId, mut request: Request) {
+        let key = (peer, request.tag);
+        match request.body {
+            RequestBody::Fragment { checksums, payload_crc } => {
+                let fragment = Fragment { checksums, payload_crc, payload: request.payload };
+                return self.fragment_arrived(now_ns, key, fragment);
+            }
+            RequestBody::GiveUp => return self.arrival_given_up(key),
+            _ => {}
+        }
         let admission = match &self.phase {
             NodePhase::Ready => self.admit(self.wall_clock.for_expiry(now_ns), peer, &mut request),
             _ if request.body == RequestBody::Identify => {
@@ -256,6 +275,9 @@ impl Node {
                         self.close(entry, Err(error));
                     }
                 };
+            }
+            Ok(Admission::Arriving(entry, body)) => {
+                return self.begin_arrival(now_ns, entry, body, &request);
             }
             Ok(Admission::Answer(body)) => Ok(body),
             Err(error) => Err(error),
@@ -280,6 +302,7 @@ impl Node {
     fn lose_peer(&mut self, peer: PeerId) {
         self.table.lose_peer(peer);
         self.end_relays_of(peer);
+        self.end_arrivals_of(peer);
         let mut left = Vec::new();
         for volume in self.volumes.values_mut() {
             volume.superseded.retain(|superseded| *superseded != peer);

@@ -21,7 +21,6 @@ use fieldstone_proto::{
 
 use crate::handlers::{first_mismatch, payload_len};
 use crate::limits::{COLUMN_SIZE_KEPT, COLUMN_TABLES_KEPT, COLUMN_TABLES_OF_VOLUME};
-use crate::parity_memory::ParityLease;
 
 /// The maps of the tables that were used last.
 #[derive(Debug, Default)]
@@ -45,6 +44,7 @@ struct KeptMap {
 }
 
 /// How a data node makes products.
+#[derive(Debug)]
 pub(crate) struct Multiplication {
     /// From a chunk to the same chunk of each product.
     map: Arc<LinearMap>,
@@ -165,13 +165,18 @@ pub(crate) fn check(
 }
 
 impl Multiplication {
+    /// Length of a chunk, in bytes; `None` if every part of a payload is one.
+    pub(crate) fn chunk_bytes(&self) -> Option<usize> {
+        self.chunk_bytes
+    }
+
     /// The contributions of a data shard with the checksums of their blocks. There is memory for
     /// each of them, and each keeps its memory. The payload consists of whole chunks. One that is
     /// cut within a chunk is copied; one that came over a connection is in one part.
     pub(crate) fn products(
         &self,
         payload: &[Bytes],
-        memory: Vec<ParityLease>,
+        memory: Vec<impl Send + 'static>,
     ) -> Vec<(Vec<u32>, Bytes)> {
         let len_bytes = payload_len(payload);
         let mut products: Vec<AlignedBuf> =
@@ -195,10 +200,10 @@ impl Multiplication {
                 at = end;
             }
         }
-        let with_checksums = |(product, memory): (AlignedBuf, ParityLease)| {
-            (crc32c_blocks(&product), product.freeze_leased(memory))
-        };
-        products.into_iter().zip(memory).map(with_checksums).collect()
+        let products = products.into_iter().zip(memory);
+        products
+            .map(|(product, memory)| (crc32c_blocks(&product), product.freeze_leased(memory)))
+            .collect()
     }
 }
 

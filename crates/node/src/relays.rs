@@ -3,9 +3,9 @@
 //! A request with a route ([`fieldstone_proto::route`]) names its replicas and this node's rank
 //! among them. As soon as the header handler has admitted the request, the node passes it on to its
 //! children, before its own disk has the payload: forwarding is one more action of the payload
-//! handler (network-accelerated DFS, section V). The paper forwards packets. Here a message takes
-//! the place of a packet: the node passes a message on when all of it has arrived and its checksum
-//! matches.
+//! handler (network-accelerated DFS, section V). The paper forwards packets. Here the node passes a
+//! message on when all of it has arrived and its checksum matches; a long write comes in several
+//! messages (`arrivals`).
 //!
 //! - *Answer.* The entry of the request waits for the node's own disk and for the answers of its
 //!   children. Each child answers for itself and for the nodes behind it. The node's answer has one
@@ -42,9 +42,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use slab::Slab;
 
+use fieldstone_proto::fragments::Cutter;
 use fieldstone_proto::{
-    Column, Content, NodeError, NodeIndex, Outcome, Reply, ReplyBody, Request, RequestBody, Route,
-    ShardIndex, Tag, VolumeId,
+    Capability, Column, Content, Fragments, NodeError, NodeIndex, Outcome, Reply, ReplyBody,
+    Request, RequestBody, Route, ShardIndex, Tag, VolumeId,
 };
 
 use crate::handlers::payload_len;
@@ -88,13 +89,13 @@ impl EntryRelay {
 
 /// A request that was passed on to a child.
 #[derive(Debug)]
-struct PendingRelay {
-    tag: Tag,
-    entry: EntryId,
+pub(crate) struct PendingRelay {
+    pub(crate) tag: Tag,
+    pub(crate) entry: EntryId,
     volume: VolumeId,
     /// The child's rank.
     rank: usize,
-    to: LinkTarget,
+    pub(crate) to: LinkTarget,
     /// When the wait ends, in nanoseconds of the node's clock.
     due_ns: u64,
 }
@@ -146,13 +147,21 @@ impl Relays {
         tag
     }
 
+    /// The number of the wait for a request with this tag over this link, if there is one.
+    fn find(&self, tag: Tag, to: &LinkTarget) -> Option<usize> {
+        let key = usize::try_from(tag.0 & 0xffff_ffff).ok()?;
+        let found = self.pending.get(key)?;
+        (found.tag == tag && found.to == *to).then_some(key)
+    }
+
+    /// The node waits for the answer to a request with this tag over this link.
+    pub(crate) fn is_pending(&self, tag: Tag, to: &LinkTarget) -> bool {
+        self.find(tag, to).is_some()
+    }
+
     /// Notes that an answer came over this link. Ends the wait for it, if there is one.
     fn answered(&mut self, now_ns: u64, from: &LinkTarget, tag: Tag) -> Option<PendingRelay> {
-        let key = usize::try_from(tag.0 & 0xffff_ffff).ok();
-        let known = |key: &usize| {
-            self.pending.get(*key).is_some_and(|found| found.tag == tag && found.to == *from)
-        };
-        let ended = key.filter(known).map(|key| self.remove(key));
+        let ended = self.find(tag, from).map(|key| self.remove(key));
         if let Some(waits) = self.links.get_mut(from) {
             waits.silent_since_ns = now_ns;
             if waits.pending == 0 {
@@ -238,6 +247,45 @@ impl Node {
             self.table[id].task = Task::Parked(Box::new((body.clone(), payload.clone())));
         }
         let volume = self.table[id].volume;
+        let children = self.children_of(now_ns, id, &route);
+        let mut parts = match (&route.content, &body) {
+            (Content::Column(column), RequestBody::ShardWrite { offset_bytes, checksums, .. }) => {
+                let checksums = (*offset_bytes, &checksums[..]);
+                let products = (&children[..], column);
+                let products = self.products_for(volume, products, checksums, &payload)?;
+                self.table[id].verified = true;
+                products
+            }
+            (Content::Parts, _) => {
+                let part = |(rank, _): &(usize, LinkTarget)| of_others[rank - 1].clone();
+                children.iter().map(part).collect()
+            }
+            _ => vec![Part::Same; children.len()],
+        }
+        .into_iter();
+        let with = (now_ns, id, &route, request.capability);
+        for (rank, to) in children {
+            let shard = route.replicas[rank].shard;
+            let part = parts.next().expect("a part for each child");
+            let (body, payload) = for_child(shard, (&body, &payload), part);
+            self.relay_to(with, (rank, to), route.fragments, body, payload);
+        }
+        if let Some(relay) = &mut self.table[id].relay {
+            // A table of elements is long, and an entry may wait for a while.
+            relay.route.forget_table();
+        }
+        Ok(())
+    }
+
+    /// The children to which the node passes a request on now. The outcomes of the others are
+    /// known.
+    pub(crate) fn children_of(
+        &mut self,
+        now_ns: u64,
+        id: EntryId,
+        route: &Route,
+    ) -> Vec<(usize, LinkTarget)> {
+        let volume = self.table[id].volume;
         let mut children: Vec<(usize, LinkTarget)> = Vec::new();
         for rank in route.children() {
             let child = &route.replicas[rank];
@@ -247,44 +295,30 @@ impl Node {
                 false => self.note_outcomes(id, rank, Err(NodeError::Unreachable)),
             }
         }
-        let mut parts = match (&route.content, &body) {
-            (Content::Column(column), RequestBody::ShardWrite { offset_bytes, checksums, .. }) => {
-                let checksums = (*offset_bytes, &checksums[..]);
-                self.products_for(volume, (&children, column), checksums, &payload)?
-            }
-            (Content::Parts, _) => {
-                let part = |(rank, _): &(usize, LinkTarget)| of_others[rank - 1].clone();
-                children.iter().map(part).collect()
-            }
-            _ => vec![Part::Same; children.len()],
-        }
-        .into_iter();
+        children
+    }
+
+    /// Passes a request on to a child, and waits for its answer. Returns the request's tag.
+    pub(crate) fn relay_to(
+        &mut self,
+        (now_ns, entry, route, capability): (u64, EntryId, &Route, Capability),
+        (rank, to): (usize, LinkTarget),
+        fragments: Fragments,
+        body: RequestBody,
+        payload: Vec<Bytes>,
+    ) -> Tag {
         let due_ns = now_ns.saturating_add(route.wait_here_ms() * NS_PER_MS);
-        let mut count = 0;
-        for (rank, to) in children {
-            let shard = route.replicas[rank].shard;
-            let part = parts.next().expect("a part for each child");
-            let (body, payload) = for_child(shard, (&body, &payload), part);
-            let (tag, entry) = (Tag(0), id);
-            let relay = PendingRelay { tag, entry, volume, rank, to: to.clone(), due_ns };
-            let tag = self.relays.add(now_ns, relay);
-            let request = Request {
-                tag,
-                capability: request.capability,
-                body,
-                route: Some(Box::new(route.at(rank))),
-                payload,
-            };
-            self.counters.relayed += 1;
-            self.disk.actions.push_back(NodeAction::Relay { to, request });
-            count += 1;
+        let (tag, volume) = (Tag(0), self.table[entry].volume);
+        let relay = PendingRelay { tag, entry, volume, rank, to: to.clone(), due_ns };
+        let tag = self.relays.add(now_ns, relay);
+        let route = Some(Box::new(Route { fragments, ..route.at(rank) }));
+        let request = Request { tag, capability, body, route, payload };
+        self.counters.relayed += 1;
+        self.disk.actions.push_back(NodeAction::Relay { to, request });
+        if let Some(relay) = &mut self.table[entry].relay {
+            relay.waiting += 1;
         }
-        if let Some(relay) = &mut self.table[id].relay {
-            relay.waiting = count;
-            // A table of elements is long, and an entry may wait for a while.
-            relay.route.forget_table();
-        }
-        Ok(())
+        tag
     }
 
     /// The products of a data shard for these children, each with its rank.
@@ -342,6 +376,7 @@ impl Node {
     pub(crate) fn end_relays_of(&mut self, peer: PeerId) {
         let table = &self.table;
         for relay in self.relays.take(|relay| table[relay.entry].peer == peer) {
+            self.stop_fragments(&relay);
             self.end_relay(&relay, Err(NodeError::Unreachable));
         }
     }
@@ -349,12 +384,21 @@ impl Node {
     /// Gives up the children that have not answered in time, and the links that are silent.
     pub(crate) fn expire_relays(&mut self, now_ns: u64) {
         while let Some(relay) = self.relays.take_overdue(now_ns) {
+            self.stop_fragments(&relay);
             self.end_relay(&relay, Err(NodeError::Unreachable));
             if self.relays.is_silent(now_ns, &relay.to) {
                 self.lose_link(&relay.to);
                 self.disk.actions.push_back(NodeAction::CloseLink { to: relay.to });
             }
         }
+    }
+
+    /// Ends the wait for a request with this tag over this link. False if there is none.
+    pub(crate) fn end_wait_for(&mut self, to: &LinkTarget, tag: Tag) -> bool {
+        let Some(key) = self.relays.find(tag, to) else { return false };
+        let relay = self.relays.remove(key);
+        self.end_relay(&relay, Err(NodeError::Unreachable));
+        true
     }
 
     /// A wait has ended. Ends the entry with its last part.
@@ -458,23 +502,10 @@ fn split_off_parts(
         unreachable!("the header handler admits parts of no other write")
     };
     let (len_bytes, sums) = (payload_len(payload) / count, checksums.len() / count);
-    let mut rest = std::mem::take(payload).into_iter();
-    let mut piece = Bytes::new();
-    let mut next = || {
-        let (mut part, mut missing) = (Vec::new(), len_bytes);
-        while missing > 0 {
-            if piece.is_empty() {
-                piece = rest.next().expect("the payload has this length");
-            }
-            let taken = piece.split_to(missing.min(piece.len()));
-            missing -= taken.len();
-            part.extend((!taken.is_empty()).then_some(taken));
-        }
-        part
-    };
-    *payload = next();
-    let parts =
-        (1..count).map(|rank| Part::Other(checksums[rank * sums..][..sums].to_vec(), next()));
+    let mut cutter = Cutter::new(std::mem::take(payload));
+    *payload = cutter.next(len_bytes);
+    let parts = (1..count)
+        .map(|rank| Part::Other(checksums[rank * sums..][..sums].to_vec(), cutter.next(len_bytes)));
     let parts = parts.collect();
     checksums.truncate(sums);
     parts

@@ -41,6 +41,8 @@ pub(crate) struct Entry {
     pub(crate) epoch: Epoch,
     /// Fences and removals of the volume wait until this entry closes.
     pub(crate) counted: bool,
+    /// The node has compared the payload with the writer's checksums.
+    pub(crate) verified: bool,
     /// What the entry waits for: disk operations, or slots that are being freed for it.
     pub(crate) outstanding: u32,
     /// The first error.
@@ -85,6 +87,8 @@ pub(crate) enum Task {
     ShardVerify { slot: SlotIndex, offset_bytes: u32 },
     /// See [`RequestBody::ShardDelete`].
     ShardDelete,
+    /// Fragments of the payload are missing (`arrivals`).
+    Arriving,
     /// A contribution to a parity shard. It waits for the other contributions.
     Gathering,
     /// The node's own part has ended. The entry waits for other nodes.

@@ -19,9 +19,9 @@ use crate::wire::{Decoder, Header, Message, WIRE_HEADER_BYTES, WireError, mend_h
 use crate::wire::{encode_reply, encode_request};
 use crate::{
     Capability, CapabilityError, Column, Content, ElementTable, ElementTerm, Epoch, Factors,
-    JournalGen, JournalInfo, Lsn, NodeError, NodeIndex, NodeStat, Outcome, Pass, Replica, Reply,
-    ReplyBody, Request, RequestBody, Route, SealMeta, SegmentId, SegmentKind, ShardIndex,
-    ShardInfo, Strategy, Tag, VolumeId, VolumeState, VolumeSummary,
+    Fragments, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex, NodeStat, Outcome, Pass,
+    Replica, Reply, ReplyBody, Request, RequestBody, Route, SealMeta, SegmentId, SegmentKind,
+    ShardIndex, ShardInfo, Strategy, Tag, VolumeId, VolumeState, VolumeSummary, crc32c,
 };
 
 /// The lowest bit of the second byte: mend the frames. The bits above hold the length of the
@@ -119,7 +119,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     for schedule in [0, MEND, 6 << 1, 99 << 1 | MEND] {
         let requests = requests().into_iter().map(|body| {
             let payload = match &body {
-                RequestBody::ShardWrite { .. } => vec![Bytes::from_static(b"fieldstone")],
+                RequestBody::ShardWrite { .. } | RequestBody::Fragment { .. } => {
+                    vec![Bytes::from_static(b"fieldstone")]
+                }
                 _ => Vec::new(),
             };
             let (tag, route) = (Tag(1), route_of(&body).map(Box::new));
@@ -144,6 +146,9 @@ fn meta() -> SealMeta {
 /// The log position of the append that has a route.
 const ROUTED: u64 = 11;
 
+/// The log position of the append that comes in fragments.
+const IN_FRAGMENTS: u64 = 13;
+
 /// The offset of the write of a shard whose payload has parts.
 const PARTED: u32 = 12288;
 
@@ -158,13 +163,17 @@ fn route() -> Route {
         address: Bytes::from_static(address.as_bytes()),
     };
     let replicas = vec![replica(2, ""), replica(0, "tcp:[::1]:7000"), replica(1, "unix:/n/1")];
-    Route { strategy: Strategy::Tree, rank: 1, wait_ms: 23, replicas, content: Content::Same }
+    Route { strategy: Strategy::Tree, rank: 1, wait_ms: 23, replicas, ..Route::default() }
 }
 
-/// One append and three writes of shards have routes.
+/// One append and three writes of shards have routes, and another append has one and comes in
+/// fragments.
 fn route_of(body: &RequestBody) -> Option<Route> {
     match body {
         RequestBody::JournalAppend { lsn, .. } if lsn.0 == ROUTED => Some(route()),
+        RequestBody::JournalAppend { lsn, .. } if lsn.0 == IN_FRAGMENTS => {
+            Some(Route { fragments: Fragments::Follow(8192), ..route() })
+        }
         RequestBody::ShardWrite { data_first: true, .. } => {
             let factors = Factors::Scalars(Bytes::from_static(&[1, 2]));
             let content = Content::Column(Column { index: 1, count: 4, factors });
@@ -205,6 +214,10 @@ fn requests() -> Vec<RequestBody> {
         RequestBody::JournalCreate { generation, ring_bytes: 1 << 20 },
         RequestBody::JournalAppend { generation, lsn: Lsn(10) },
         RequestBody::JournalAppend { generation, lsn: Lsn(ROUTED) },
+        RequestBody::JournalAppend { generation, lsn: Lsn(IN_FRAGMENTS) },
+        RequestBody::Fragment { checksums: vec![9, 10], payload_crc: crc32c(b"fieldstone") },
+        RequestBody::Fragment { checksums: Vec::new(), payload_crc: crc32c(b"fieldstone") },
+        RequestBody::GiveUp,
         RequestBody::JournalSync { generation },
         RequestBody::JournalRead { generation, offset_bytes: 4096, len_bytes },
         RequestBody::JournalDelete { first: generation, below: JournalGen(9) },

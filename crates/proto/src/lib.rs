@@ -11,6 +11,7 @@
 pub mod capability;
 pub mod column;
 pub mod disk;
+pub mod fragments;
 pub mod fuzz;
 pub mod ids;
 pub mod keys;
@@ -23,6 +24,7 @@ pub use column::{
     Column, ElementTable, ElementTerm, Factors, NoRow, TABLE_BYTES_MAX, TABLE_ELEMENT_BYTES_MIN,
     TABLE_ELEMENTS_MAX,
 };
+pub use fragments::{FRAGMENT_BYTES, FRAGMENT_BYTES_MAX, FragmentRole, Fragments};
 pub use ids::{Epoch, JournalGen, Lsn, NodeIndex, PoolId, SegmentId, ShardIndex, VolumeId};
 pub use keys::{KeyGeneration, PoolKeys, Rotation, RotationError};
 pub use message::{
@@ -45,6 +47,20 @@ pub const ROOT_BYTES_MAX: usize = 60 << 10;
 pub fn crc32c(data: &[u8]) -> u32 {
     u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, data))
         .expect("a 32-bit checksum fits in 32 bits")
+}
+
+/// CRC-32C of the bytes of a gather list.
+#[must_use]
+pub fn crc32c_of_parts(parts: &[bytes::Bytes]) -> u32 {
+    match parts {
+        [] => crc32c(&[]),
+        [one] => crc32c(one),
+        many => {
+            let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+            many.iter().for_each(|part| digest.update(part));
+            u32::try_from(digest.finalize()).expect("a 32-bit checksum fits in 32 bits")
+        }
+    }
 }
 
 /// CRC-32C of each [`BLOCK_BYTES`] block of `data`. The last block may be shorter.

@@ -194,6 +194,18 @@ pub enum RequestBody {
     },
     /// Space and counters.
     Stat,
+    /// The next bytes of the payload of the write with this tag, on this connection
+    /// ([`crate::fragments`]). It needs no capability and gets no answer.
+    Fragment {
+        /// CRC-32C of each block, if the write is one of a shard.
+        checksums: Vec<u32>,
+        /// CRC-32C of the payload of this message. A node that passes the same bytes on passes this
+        /// on too: so it shows damage in the memory of the node, and is made only once.
+        payload_crc: u32,
+    },
+    /// The other fragments of the write with this tag do not come. It needs no capability and gets
+    /// no answer.
+    GiveUp,
 }
 
 /// A node's answer.

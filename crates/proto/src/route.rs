@@ -12,6 +12,9 @@
 //! | `tree`    | 0 → 1, 2; 1 → 3, 4; 2 → 5, 6 (the paper's pipelined binary tree)               |
 //! | `primary` | 0 → 1, 2, 3, 4, 5, 6 (primary copy as in Ceph)                                 |
 //!
+//! A long write may come in fragments, and then a node passes on each fragment when it has it
+//! ([`crate::fragments`]).
+//!
 //! A node's place in the route is its *rank*. Children always have a higher rank than their parent,
 //! and no node has two ranks. So a route has no cycle, whatever a client writes into it.
 //!
@@ -43,6 +46,7 @@ use std::str::FromStr;
 use bytes::Bytes;
 
 use crate::column::{Column, Factors};
+use crate::fragments::Fragments;
 use crate::ids::{NodeIndex, ShardIndex};
 
 /// The most replicas of a route.
@@ -163,7 +167,7 @@ pub struct Replica {
 }
 
 /// The way of a write through its replicas.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
     /// Never flat.
     pub strategy: Strategy,
@@ -176,6 +180,8 @@ pub struct Route {
     pub replicas: Vec<Replica>,
     /// What each replica writes.
     pub content: Content,
+    /// How the payload comes.
+    pub fragments: Fragments,
 }
 
 /// What the replicas of a route write, as compared with the payload that the head gets.
@@ -358,7 +364,8 @@ impl Route {
     }
 
     /// The same route for the replica at `rank` behind the head. It gets one part of a payload in
-    /// parts, and of a column a contribution that is made.
+    /// parts, and of a column a contribution that is made. The length of fragments that follow is
+    /// that of this route.
     #[must_use]
     pub fn at(&self, rank: usize) -> Self {
         let content = match &self.content {
@@ -367,7 +374,7 @@ impl Route {
         };
         let (strategy, wait_ms, replicas) = (self.strategy, self.wait_ms, self.replicas.clone());
         let rank = u8::try_from(rank).expect("a route is short");
-        Self { strategy, rank, wait_ms, replicas, content }
+        Self { strategy, rank, wait_ms, replicas, content, fragments: self.fragments }
     }
 
     /// Replaces a column's table of elements by factors of one, when all contributions are made.
@@ -398,7 +405,7 @@ mod tests {
     fn route(strategy: Strategy, nodes: &[u16], rank: u8) -> Route {
         let replica = |node: &u16| Replica { node: NodeIndex(*node), ..Replica::default() };
         let replicas = nodes.iter().map(replica).collect();
-        Route { strategy, rank, wait_ms: 600, replicas, content: Content::Same }
+        Route { strategy, rank, wait_ms: 600, replicas, ..Route::default() }
     }
 
     /// Every rank but the head has exactly one parent, of a lower rank, so each replica gets the

@@ -42,7 +42,7 @@ fn main() {
     let began = Instant::now();
     let (mut done, mut ops, mut events, mut failed) = (0u64, 0u64, 0u64, 0u64);
     let (mut relays, mut carried, mut parities) = ([0u64; 2], [0u64; 2], [0u64; 2]);
-    let mut links = [0u64; 3];
+    let (mut links, mut fragments) = ([0u64; 3], 0);
     let mut virtual_ns = 0;
     let mut faults: BTreeMap<&'static str, u64> = BTreeMap::new();
     run_many(
@@ -57,6 +57,7 @@ fn main() {
             carried = [0, 1].map(|at| carried[at] + outcome.carried[at]);
             parities = [0, 1].map(|at| parities[at] + outcome.parities[at]);
             links = [0, 1, 2].map(|at| links[at] + outcome.links[at]);
+            fragments += outcome.fragments;
             virtual_ns += outcome.virtual_time.0 / 1_000_000_000;
             for (name, count) in outcome.faults {
                 *faults.entry(name).or_default() += count;
@@ -80,7 +81,8 @@ fn main() {
          {faults:?}\n{} records passed on, {} sent once more\n\
          {} pieces of parity passed on, {} sent once more\n\
          {} pieces of parity made by nodes, {} made in their place\n\
-         {} passed on inside, {} outwards, {} outside; {virtual_ns} s of virtual time",
+         {} passed on inside, {} outwards, {} outside, {fragments} fragments\n\
+         {virtual_ns} s of virtual time",
         done as f64 / seconds,
         relays[0],
         relays[1],

@@ -12,6 +12,8 @@
 //!   lost.
 //! - In some runs the messages travel as **bytes** of the wire format (`proto::wire`), as between
 //!   two processes. They arrive in pieces, and a cut may fall within a message.
+//! - A request that may go in **fragments** does in one of two cases, as over a socket; in the
+//!   other ones it arrives whole, as within a process.
 //! - When a **process dies**, its frames in flight arrive up to a random cut. A **node that dies
 //!   silently** (its machine vanished) tells no client until it is back.
 
@@ -20,8 +22,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_node::PeerId;
+use fieldstone_proto::fragments::cut;
 use fieldstone_proto::wire::{Decoder, Message, encode_reply, encode_request};
-use fieldstone_proto::{NodeIndex, Reply, Request};
+use fieldstone_proto::{Fragments, NodeIndex, Reply, Request};
 
 use crate::random::RandomStream;
 
@@ -223,6 +226,14 @@ impl Network {
 
     /// Sends a request. It is lost if the connection is lost.
     pub fn send_request(&mut self, now: Nanos, peer: PeerId, request: Request) {
+        let fragments = request.route.as_ref().map(|route| route.fragments);
+        if matches!(fragments, Some(Fragments::Allowed(_))) && (self.wire || self.rng.chance(500)) {
+            return cut(request).for_each(|request| self.send_message(now, peer, request));
+        }
+        self.send_message(now, peer, request);
+    }
+
+    fn send_message(&mut self, now: Nanos, peer: PeerId, request: Request) {
         if let Some(connection) = self.connections.get_mut(&peer)
             && !connection.to_node.ending
             && connection.to_node.open

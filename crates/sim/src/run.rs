@@ -63,6 +63,8 @@ pub struct Outcome {
     /// Requests that nodes passed on within the process of the volumes, to a node in a process of
     /// its own, and from one such node to another.
     pub links: [u64; 3],
+    /// Fragments of writes that nodes passed on.
+    pub fragments: u64,
     /// The counters of the devices' layers, summed over all volume processes: the layer, the
     /// counter, and its value.
     pub layers: Vec<(&'static str, &'static str, u64)>,

@@ -126,6 +126,8 @@ pub struct Scenario {
     pub layers: Option<LayerOptions>,
     /// How records reach the nodes of a journal.
     pub replicate: Strategy,
+    /// A longer write that nodes pass on goes in fragments of this length; 0 if none does.
+    pub fragment_bytes: u32,
     /// Who makes the parity of new segments.
     pub encode: Encode,
     /// Bytes that a node has for sums of contributions to parity.
@@ -176,6 +178,7 @@ impl Scenario {
         scenario.draw_cells();
         scenario.set_strategy(draw_strategy(seed));
         scenario.set_encode(draw_encode(seed));
+        scenario.fragment_bytes = draw_fragment_bytes(seed);
         scenario.set_conditions(&Chosen::default());
         scenario
     }
@@ -263,6 +266,7 @@ impl Scenario {
             nbd: false,
             layers: None,
             replicate: Strategy::Flat,
+            fragment_bytes: 0,
             encode: Encode::Client,
             accumulator_bytes: ACCUMULATOR_BYTES,
             reads: ReadPolicy::Primary,
@@ -493,8 +497,12 @@ impl Scenario {
             Encode::Client => String::new(),
             Encode::Stream => format!(", {} KiB for parity", self.accumulator_bytes >> 10),
         };
+        let fragments = match self.fragment_bytes {
+            0 => String::new(),
+            bytes => format!(", fragments of {} KiB", bytes >> 10),
+        };
         let conditions = self.conditions.summary();
-        let with = format!("{device}{wire}{nbd}{replicate}{encode}{conditions}");
+        let with = format!("{device}{wire}{nbd}{replicate}{encode}{fragments}{conditions}");
         let layers: String =
             self.layers().iter().map(|layer| format!(", {}", layer.name())).collect();
         format!(
@@ -572,6 +580,11 @@ fn draw_strategy(seed: u64) -> Strategy {
         true => Strategy::Flat,
         false => rng.pick(&[Strategy::Ring, Strategy::Tree, Strategy::Primary]),
     }
+}
+
+/// In two of three runs long writes go in fragments, if nodes pass them on.
+fn draw_fragment_bytes(seed: u64) -> u32 {
+    RandomStream::new(seed, "fragments", 0).pick(&[0, 0, 4 << 10, 8 << 10, 16 << 10, 64 << 10])
 }
 
 /// In three of ten runs nodes make the parity.

@@ -11,14 +11,14 @@ use std::collections::btree_map;
 use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_proto::{
-    JournalGen, NodeError, NodeIndex, Pass, Reply, ReplyBody, Request, RequestBody, Route,
-    SegmentId, Tag,
+    Fragments, JournalGen, NodeError, NodeIndex, Pass, Reply, ReplyBody, Request, RequestBody,
+    Route, SegmentId, Tag,
 };
 use slab::Slab;
 
 use crate::core::{Ctx, VolumeCore};
 use crate::interface::VolumeAction;
-use crate::relay::RelayedAppend;
+use crate::relay::{NewForm, RelayedAppend};
 use crate::relay_shards::RelayedShards;
 use crate::status::{NodeHealth, VolumePhase};
 use crate::stream::{Stream, StreamedShard};
@@ -93,6 +93,8 @@ struct NodeCall {
     waiter: Waiter,
     /// The segment whose shard the request writes.
     writes: Option<SegmentId>,
+    /// The payload goes in fragments.
+    in_fragments: bool,
 }
 
 /// The calls that wait for an answer.
@@ -108,11 +110,16 @@ pub struct Calls {
 
 impl Calls {
     /// Makes a call. Its tag holds its key and a number that no other call has.
-    fn add(&mut self, node: NodeIndex, waiter: Waiter, writes: Option<SegmentId>) -> Tag {
+    fn add(
+        &mut self,
+        node: NodeIndex,
+        waiter: Waiter,
+        (writes, in_fragments): (Option<SegmentId>, bool),
+    ) -> Tag {
         self.made += 1;
         let entry = self.entries.vacant_entry();
         let tag = Tag(self.made << KEY_BITS | entry.key() as u64);
-        entry.insert(NodeCall { node, tag, waiter, writes });
+        entry.insert(NodeCall { node, tag, waiter, writes, in_fragments });
         tag
     }
 
@@ -160,10 +167,15 @@ impl VolumeCore {
         &mut self,
         node: NodeIndex,
         body: RequestBody,
-        route: Option<Box<Route>>,
+        mut route: Option<Box<Route>>,
         payload: Vec<Bytes>,
         waiter: Waiter,
     ) {
+        let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
+        let in_fragments = self.may_go_in_fragments(node, route.as_deref(), payload_bytes);
+        if let Some(route) = route.as_mut().filter(|_| in_fragments) {
+            route.fragments = Fragments::Allowed(self.config.fragment_bytes);
+        }
         let writes = match &body {
             RequestBody::ShardWrite { segment, .. } => Some(*segment),
             _ => None,
@@ -171,7 +183,7 @@ impl VolumeCore {
         if let Some(segment) = writes {
             *self.node_mut(node).slots.claimed.entry(segment).or_default() += 1;
         }
-        let tag = self.calls.add(node, waiter, writes);
+        let tag = self.calls.add(node, waiter, (writes, in_fragments));
         if matches!(body, RequestBody::Reserve { .. }) {
             self.node_mut(node).slots.asked = Some(tag);
         }
@@ -180,7 +192,7 @@ impl VolumeCore {
             self.calls.unsendable.push(tag);
             return;
         }
-        self.counters.sent_bytes += payload.iter().map(|part| part.len() as u64).sum::<u64>();
+        self.counters.sent_bytes += payload_bytes as u64;
         let now = self.now;
         self.node_mut(node).in_flight.push_back((now, tag));
         let capability = self.current_capability(node);
@@ -252,6 +264,9 @@ impl VolumeCore {
         let Some(call) = self.calls.take(tag) else { return };
         if let Some(segment) = call.writes {
             self.end_claim(call.node, segment);
+        }
+        if call.in_fragments {
+            self.note_new_form(call.node, NewForm::Fragments, &result);
         }
         match call.waiter {
             Waiter::Task(filler) => filler.fill(result),

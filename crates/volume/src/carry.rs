@@ -79,8 +79,9 @@ impl VolumeCore {
             return None;
         }
         let replicas = nodes.iter().map(|node| self.replica(*node)).collect();
-        let (strategy, content) = (Strategy::Primary, Content::Parts);
-        Some(Route { strategy, rank: 0, wait_ms: self.route_wait_ms(), replicas, content })
+        let (strategy, content, wait_ms) =
+            (Strategy::Primary, Content::Parts, self.route_wait_ms());
+        Some(Route { strategy, rank: 0, wait_ms, replicas, content, ..Route::default() })
     }
 }
 

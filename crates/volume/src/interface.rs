@@ -169,6 +169,9 @@ pub struct VolumeConfig {
     pub node_timeout_ms: u64,
     /// How the records of the journal reach its nodes.
     pub replicate: Strategy,
+    /// A longer write that nodes pass on goes in fragments of this length, in bytes, at most
+    /// [`fieldstone_proto::FRAGMENT_BYTES_MAX`]; 0 if all writes go whole.
+    pub fragment_bytes: u32,
     /// Who makes the parity of new segments. The volume does if its code allows nothing else
     /// ([`crate::can_stream`]).
     pub encode: Encode,

@@ -15,6 +15,8 @@
 //!   link: it announces a new pass to each node without the record, so that no late copy can reach
 //!   a file, and sends the record to that node itself over the same connection. From there on all
 //!   is as with *flat*: a node that does not answer in time is given up, and the journal moves.
+//! - *Long writes* go in fragments, so that a node passes on the bytes that it has while others
+//!   come ([`fieldstone_proto::fragments`]). The world cuts them.
 //! - *After that* the volume uses no route through these nodes for a while ([`REST_MS`]), twice as
 //!   long after each further failure. A link that stays broken costs one wait now and then.
 //! - *When the head is lost*, the journal moves, as when any of its nodes is lost. Only the passes
@@ -27,8 +29,8 @@ use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_proto::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX, WAIT_MS_MAX};
 use fieldstone_proto::{
-    Content, JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica, ReplyBody, RequestBody,
-    Route, ShardIndex, Strategy,
+    JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica, ReplyBody, RequestBody, Route,
+    ShardIndex, Strategy,
 };
 
 use crate::calls::{CallResult, Waiter};
@@ -82,6 +84,8 @@ pub struct NodeRelay {
     parts: FormRest,
     /// Columns with a table of elements, likewise.
     tables: FormRest,
+    /// Payloads in fragments, likewise.
+    fragments: FormRest,
 }
 
 /// A form of requests that was added to the protocol.
@@ -91,6 +95,8 @@ pub enum NewForm {
     Parts,
     /// A column with a table of elements.
     Table,
+    /// A payload in fragments.
+    Fragments,
 }
 
 /// The node gets no request of a form before this time: its connection ended with the last one.
@@ -106,6 +112,7 @@ impl NodeRelay {
         match form {
             NewForm::Parts => &mut self.parts,
             NewForm::Table => &mut self.tables,
+            NewForm::Fragments => &mut self.fragments,
         }
     }
 
@@ -181,8 +188,8 @@ impl VolumeCore {
             return None;
         }
         let replicas = order.iter().map(|node| self.replica(*node)).collect();
-        let (wait_ms, content) = (self.route_wait_ms(), Content::Same);
-        Some(Route { strategy, rank: 0, wait_ms, replicas, content })
+        let wait_ms = self.route_wait_ms();
+        Some(Route { strategy, rank: 0, wait_ms, replicas, ..Route::default() })
     }
 
     /// The nodes have confirmed the volume's passes. Announces those that they do not know.
@@ -360,8 +367,24 @@ impl VolumeCore {
         let rest = match form {
             NewForm::Parts => &relay.parts,
             NewForm::Table => &relay.tables,
+            NewForm::Fragments => &relay.fragments,
         };
         rest.until <= self.now
+    }
+
+    /// A write of this length along a route goes in fragments, so that each node passes on what it
+    /// has.
+    pub fn may_go_in_fragments(
+        &self,
+        head: NodeIndex,
+        route: Option<&Route>,
+        payload_bytes: usize,
+    ) -> bool {
+        let fragment_bytes = self.config.fragment_bytes as usize;
+        route.is_some_and(|route| route.replicas.len() > 1)
+            && fragment_bytes > 0
+            && payload_bytes > fragment_bytes
+            && self.may_get(head, NewForm::Fragments)
     }
 
     /// A node may lack a write that went along a route. From now on the node takes no late copy of

@@ -64,6 +64,7 @@ impl Script {
             keys: MasterKey([7; 16]).into(),
             wall_offset_ns: 0,
             node_timeout_ms: 1000,
+            fragment_bytes: 0,
             replicate: fieldstone_proto::Strategy::Flat,
             encode: fieldstone_proto::Encode::Client,
             reads: ReadPolicy::Primary,

@@ -163,7 +163,7 @@ impl VolumeCore {
             let factors = self.shape.columns()?.get(usize::from(index), chunk_bytes)?;
             let content = Content::Column(Column { index, count, factors });
             let (strategy, wait_ms) = (Strategy::Primary, self.route_wait_ms());
-            Some(Route { strategy, rank: 0, wait_ms, replicas, content })
+            Some(Route { strategy, rank: 0, wait_ms, replicas, content, ..Route::default() })
         };
         (0..count).zip(data).map(route).collect()
     }

@@ -216,6 +216,7 @@ fn line(outcome: &Outcome) -> serde_json::Value {
         "parities_sent_again": outcome.carried[1],
         "parities_streamed": outcome.parities[0],
         "parities_coded_again": outcome.parities[1],
+        "fragments_relayed": outcome.fragments,
         "trace_hash": format!("{:016x}", outcome.trace_hash),
         "failure": outcome.failure.as_ref().map(told),
     })

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use fieldstone_proto::route::ADDRESS_BYTES_MAX;
 use fieldstone_proto::wire::Decoder;
 use fieldstone_proto::{
-    Column, Content, Factors, NodeStat, Pass, Replica, Route, SealMeta, SegmentId, ShardIndex,
-    Strategy,
+    Column, Content, Factors, Fragments, NodeStat, Pass, Replica, Route, SealMeta, SegmentId,
+    ShardIndex, Strategy,
 };
 use fieldstone_uring::{Mailbox, ReactorOptions};
 
@@ -146,6 +146,7 @@ fn empty_contribution() -> Request {
             count: 4,
             factors: Factors::Scalars(Bytes::from(vec![3; 15])),
         }),
+        fragments: Fragments::Whole,
     };
     assert_eq!(route.replicas.len(), REPLICAS_MAX);
     let body = RequestBody::ShardWrite {

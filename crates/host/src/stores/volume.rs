@@ -360,7 +360,7 @@ impl Store for VolumeStore {
                             let to = node.core(io.router.cores());
                             io.router.send(to, Message::ToNode { node, link, request });
                         }
-                        Some(NodeLink::Remote(remote)) => remote.send(&request),
+                        Some(NodeLink::Remote(remote)) => remote.send(request),
                         None => tracing::error!("{node} is not of this pool"),
                     }
                 }

@@ -58,12 +58,17 @@ pub fn opening(pool: &Path, node: u16, registry: Option<Arc<dyn NodeRegistry>>) 
 
 /// Starts a host with one core.
 pub fn start(nodes: Vec<LocalNodeConfig>) -> Host {
+    start_with_memory(nodes, PAYLOAD_MEMORY_BYTES)
+}
+
+/// The same with this much memory for payloads.
+pub fn start_with_memory(nodes: Vec<LocalNodeConfig>, payload_memory_bytes: usize) -> Host {
     let config = HostConfig {
         cores: 1,
         pin: false,
         caching: Caching::Buffered,
         verify_payload: false,
-        payload_memory_bytes: PAYLOAD_MEMORY_BYTES,
+        payload_memory_bytes,
         parity_memory_bytes: PARITY_MEMORY_BYTES,
         frontends: Vec::new(),
         nodes,

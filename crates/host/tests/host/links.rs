@@ -10,32 +10,71 @@ use bytes::Bytes;
 use fieldstone_host::{Destination, Host, LocalNodeConfig, LocalNodeId};
 use fieldstone_proto::wire::{Decoder, encode_reply, encode_request};
 use fieldstone_proto::{
-    Capability, Content, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat,
-    Outcome, Pass, Replica, Reply, ReplyBody, Request, RequestBody, Rights, Route, ShardIndex,
-    Strategy, Tag, VolumeId,
+    Capability, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Outcome, Pass,
+    Replica, Reply, ReplyBody, Request, RequestBody, Rights, Route, ShardIndex, Strategy, Tag,
+    VolumeId,
 };
 use fieldstone_uring::{Address, Listener};
 
 use crate::common::{TIMEOUT, down, opening, start, wait_until};
 
 const VOLUME: VolumeId = VolumeId(11);
-const GENERATION: JournalGen = JournalGen(1);
+pub const GENERATION: JournalGen = JournalGen(1);
 const PASS: Pass = Pass(3);
 /// How long a head waits for the nodes behind it.
 const WAIT_MS: u32 = 500;
 
 /// The writer's connection to a node.
-struct Writer {
+pub struct Writer {
     stream: UnixStream,
     decoder: Decoder<Reply>,
     tag: u64,
+    volume: VolumeId,
 }
 
 impl Writer {
     fn connect(path: &Path) -> Self {
+        Self::connect_as(path, VOLUME)
+    }
+
+    /// The connection of the writer of this volume.
+    pub fn connect_as(path: &Path, volume: VolumeId) -> Self {
         let stream = UnixStream::connect(path).expect("the node listens");
         stream.set_read_timeout(Some(TIMEOUT)).expect("set");
-        Self { stream, decoder: Decoder::new(), tag: 0 }
+        Self { stream, decoder: Decoder::new(), tag: 0, volume }
+    }
+
+    /// A request with a tag of its own.
+    pub fn request(&mut self, body: RequestBody, route: Option<Route>, payload: &[u8]) -> Request {
+        self.tag += 1;
+        let (tag, volume) = (Tag(self.tag), self.volume);
+        let key = MasterKey([3; 16]).derive(volume, Epoch(1));
+        let capability = Capability::issue(&key, volume, Epoch(1), Rights::ALL, u64::MAX);
+        let payload = match payload {
+            [] => Vec::new(),
+            bytes => vec![Bytes::copy_from_slice(bytes)],
+        };
+        Request { tag, capability, body, route: route.map(Box::new), payload }
+    }
+
+    /// Sends a request, and does not wait for its answer.
+    pub fn send(&mut self, request: &Request) {
+        for part in encode_request(request).expect("in bounds") {
+            self.stream.write_all(&part).expect("the node takes it");
+        }
+    }
+
+    /// The next answer.
+    pub fn answer(&mut self) -> Reply {
+        loop {
+            // A byte at a time: what follows the answer stays in the socket.
+            let mut byte = [0];
+            let count = self.stream.read(&mut byte).expect("an answer in time");
+            assert!(count > 0, "the node closed the connection");
+            if let Some(reply) = self.decoder.feed(&mut &byte[..]).expect("a reply") {
+                return reply;
+            }
+        }
     }
 
     fn ask(
@@ -44,41 +83,22 @@ impl Writer {
         route: Option<Route>,
         payload: &[u8],
     ) -> Result<ReplyBody, NodeError> {
-        self.tag += 1;
-        let key = MasterKey([3; 16]).derive(VOLUME, Epoch(1));
-        let capability = Capability::issue(&key, VOLUME, Epoch(1), Rights::ALL, u64::MAX);
-        let payload = match payload {
-            [] => Vec::new(),
-            bytes => vec![Bytes::copy_from_slice(bytes)],
-        };
-        let route = route.map(Box::new);
-        let request = Request { tag: Tag(self.tag), capability, body, route, payload };
-        for part in encode_request(&request).expect("in bounds") {
-            self.stream.write_all(&part).expect("the node takes it");
-        }
-        let mut bytes = [0; 4096];
-        loop {
-            let count = self.stream.read(&mut bytes).expect("an answer in time");
-            assert!(count > 0, "the node closed the connection");
-            let mut input = &bytes[..count];
-            while !input.is_empty() {
-                if let Some(reply) = self.decoder.feed(&mut input).expect("a reply") {
-                    assert_eq!(reply.tag, request.tag);
-                    return reply.result;
-                }
-            }
-        }
+        let request = self.request(body, route, payload);
+        self.send(&request);
+        let reply = self.answer();
+        assert_eq!(reply.tag, request.tag);
+        reply.result
     }
 
     /// Fences the volume, and makes a journal.
-    fn prepare(&mut self) {
+    pub fn prepare(&mut self) {
         self.ask(RequestBody::Fence { takeover: false }, None, &[]).expect("a new volume");
-        let create = RequestBody::JournalCreate { generation: GENERATION, ring_bytes: 1 << 20 };
+        let create = RequestBody::JournalCreate { generation: GENERATION, ring_bytes: 16 << 20 };
         self.ask(create, None, &[]).expect("a new journal");
         self.ask(RequestBody::AdmitRelays { pass: PASS }, None, &[]).expect("admitted");
     }
 
-    fn append(&mut self, lsn: u64, byte: u8, route: Route) -> Vec<Outcome> {
+    pub fn append(&mut self, lsn: u64, byte: u8, route: Route) -> Vec<Outcome> {
         let body = RequestBody::JournalAppend { generation: GENERATION, lsn: Lsn(lsn) };
         match self.ask(body, Some(route), &[byte; 8192]) {
             Ok(ReplyBody::Outcomes(mut outcomes)) => {
@@ -90,8 +110,12 @@ impl Writer {
     }
 
     fn read(&mut self, offset_bytes: u64) -> Bytes {
-        let read =
-            RequestBody::JournalRead { generation: GENERATION, offset_bytes, len_bytes: 8192 };
+        self.read_some(offset_bytes, 8192)
+    }
+
+    pub fn read_some(&mut self, offset_bytes: u64, len_bytes: u32) -> Bytes {
+        let generation = GENERATION;
+        let read = RequestBody::JournalRead { generation, offset_bytes, len_bytes };
         match self.ask(read, None, &[]) {
             Ok(ReplyBody::Data(data)) => data,
             other => panic!("{other:?}"),
@@ -99,7 +123,7 @@ impl Writer {
     }
 }
 
-fn route(strategy: Strategy, addresses: &[String]) -> Route {
+pub fn route(strategy: Strategy, addresses: &[String]) -> Route {
     let replica = |(node, address): (u16, &String)| Replica {
         node: NodeIndex(node),
         pass: PASS,
@@ -107,11 +131,11 @@ fn route(strategy: Strategy, addresses: &[String]) -> Route {
         address: Bytes::from(address.clone()),
     };
     let replicas = (0..).zip(addresses).map(replica).collect();
-    Route { strategy, rank: 0, wait_ms: WAIT_MS, replicas, content: Content::Same }
+    Route { strategy, rank: 0, wait_ms: WAIT_MS, replicas, ..Route::default() }
 }
 
 /// Lets the nodes of a host listen, each on the socket of its index.
-fn listen(host: &Host, folder: &Path, nodes: &[u16]) {
+pub fn listen(host: &Host, folder: &Path, nodes: &[u16]) {
     for (number, node) in (0..).zip(nodes) {
         wait_until("the node is up", || down(host, *node).is_none());
         let path = folder.join(format!("{node}.sock"));
@@ -121,13 +145,13 @@ fn listen(host: &Host, folder: &Path, nodes: &[u16]) {
     }
 }
 
-fn config(folder: &Path, node: u16) -> LocalNodeConfig {
+pub fn config(folder: &Path, node: u16) -> LocalNodeConfig {
     let opening = opening(folder, node, None);
     let folder = opening.run().map_err(|error| error.to_string());
     LocalNodeConfig { opening, folder, late: None }
 }
 
-fn done(nodes: u16) -> Vec<Outcome> {
+pub fn done(nodes: u16) -> Vec<Outcome> {
     (0..nodes).map(|node| Outcome { node: NodeIndex(node), result: Ok(()) }).collect()
 }
 
@@ -176,7 +200,7 @@ fn every_node_of_a_route_has_the_bytes() {
 }
 
 /// Reads one request from a connection of a node. `None` if nothing comes for a while.
-fn next_request(stream: &mut UnixStream, decoder: &mut Decoder<Request>) -> Option<Request> {
+pub fn next_request(stream: &mut UnixStream, decoder: &mut Decoder<Request>) -> Option<Request> {
     loop {
         // A byte at a time: what follows the request stays in the socket.
         let mut byte = [0];

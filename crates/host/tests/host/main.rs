@@ -4,6 +4,7 @@ mod bounds;
 mod common;
 mod example;
 mod folders;
+mod fragments;
 mod frontends;
 mod keys;
 mod links;

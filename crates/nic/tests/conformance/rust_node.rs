@@ -1,10 +1,10 @@
 //! The third implementation: the node of the product (crates/node), a state machine in Rust.
 //!
-//! The firmware works on packets, the product's node on whole messages. So a [`RustCluster`] puts
-//! the packets of a write together and gives its node the request that they stand for: the same
-//! capability, segment, strategy, ranks and factors. What the nodes store, what each sends to which
-//! other, and what they refuse must be the same as with the firmware on the core and on the host
-//! ([`Cluster`]).
+//! The firmware works on packets, the product's node on messages: whole writes, or fragments of
+//! blocks. So a [`RustCluster`] puts the packets of a write together and gives its node the request
+//! that they stand for, in both ways: the same capability, segment, strategy, ranks and factors.
+//! What the nodes store, what each sends to which other, and what they refuse must be the same as
+//! with the firmware on the core and on the host ([`Cluster`]).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,11 +18,12 @@ use fieldstone_node::{
     ParityMemory, PeerId, limits,
 };
 use fieldstone_proto::capability::{Capability, CapabilityError, Rights};
+use fieldstone_proto::fragments::cut;
 use fieldstone_proto::ids::SegmentId;
 use fieldstone_proto::{
-    BLOCK_BYTES, Column, Content, ElementTable, ElementTerm, Factors, NodeError, NodeIndex,
-    Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody, Route, ShardIndex,
-    Strategy, Tag, crc32c_blocks,
+    BLOCK_BYTES, Column, Content, ElementTable, ElementTerm, Factors, Fragments, NodeError,
+    NodeIndex, Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody, Route,
+    ShardIndex, Strategy, Tag, crc32c_blocks,
 };
 
 use crate::coding::{code_writes, element_settings, element_writes, interleaved, status};
@@ -193,8 +194,14 @@ fn request_of(write: &Write, rank: u8, factors: &Factors) -> (RequestBody, Optio
         }
     };
     let replicas = write.nodes.iter().enumerate().map(replica).collect();
-    let route =
-        strategy.map(|strategy| Route { strategy, rank, wait_ms: 1_000, replicas, content });
+    let route = strategy.map(|strategy| Route {
+        strategy,
+        rank,
+        wait_ms: 1_000,
+        replicas,
+        content,
+        ..Route::default()
+    });
     let body = RequestBody::ShardWrite {
         segment: SegmentId(write.segment),
         shard: ShardIndex(rank),
@@ -211,7 +218,10 @@ fn no_factors() -> Factors {
     Factors::Scalars(Bytes::new())
 }
 
-/// What one node sends to another: the data of each message.
+/// How the product's writes come: whole, or in fragments of this length.
+const FRAGMENTS: [u32; 2] = [0, BLOCK_BYTES as u32];
+
+/// What one node sends to another: the data of each write.
 type Passed = BTreeMap<(u32, u32), Vec<Vec<u8>>>;
 
 /// The pieces of a message, each with its place.
@@ -220,23 +230,42 @@ type Pieces = Vec<(u32, Vec<u8>)>;
 /// The product's nodes.
 struct RustCluster {
     nodes: Vec<RustNode>,
+    fragment_bytes: u32,
     passed: Passed,
+    /// The place in `passed` of each write in fragments, by the nodes and the tag.
+    open: BTreeMap<(u32, u32, Tag), usize>,
     outcomes: Vec<Outcome>,
 }
 
 impl RustCluster {
-    fn new(count: u32) -> Self {
+    fn new(count: u32, fragment_bytes: u32) -> Self {
         let nodes = (0..count).map(RustNode::new).collect();
-        Self { nodes, passed: Passed::new(), outcomes: Vec::new() }
+        let (passed, open, outcomes) = (Passed::new(), BTreeMap::new(), Vec::new());
+        Self { nodes, fragment_bytes, passed, open, outcomes }
     }
 
     /// A client's write, to the node of rank 0.
     fn write(&mut self, write: &Write, factors: &Factors) {
         let (body, route) = request_of(write, 0, factors);
+        let fragments = Fragments::Allowed(self.fragment_bytes);
+        let route = route.map(|route| Route { fragments, ..route });
         let payload = vec![Bytes::copy_from_slice(&write.data)];
         let request = RustNode::request(write.capability, body, route, payload);
-        self.nodes[write.nodes[0].node as usize]
-            .handle(NodeEvent::Request { peer: WRITER, request });
+        let node = &mut self.nodes[write.nodes[0].node as usize];
+        for request in cut(request) {
+            node.handle(NodeEvent::Request { peer: WRITER, request });
+        }
+    }
+
+    fn note(&mut self, from: u32, to: u32, request: &Request) {
+        let (data, writes) = (request.payload.concat(), self.passed.entry((from, to)).or_default());
+        match self.open.get(&(from, to, request.tag)) {
+            Some(at) if !request.has_answer() => writes[*at].extend(data),
+            _ => {
+                self.open.insert((from, to, request.tag), writes.len());
+                writes.push(data);
+            }
+        }
     }
 
     /// Carries messages between the nodes until there are none.
@@ -246,8 +275,7 @@ impl RustCluster {
             match self.nodes[at].out.pop_front().expect("it is not empty") {
                 Sent::Relay(to, request) => {
                     let node = u32::from(to.node.0);
-                    let data = request.payload.concat();
-                    self.passed.entry((from, node)).or_default().push(data);
+                    self.note(from, node, &request);
                     // The peer says whose link it is.
                     let peer = PeerId(1000 + u64::from(from));
                     self.nodes[node as usize].handle(NodeEvent::Request { peer, request });
@@ -313,17 +341,25 @@ fn rings_and_trees_pass_the_same_on_and_store_the_same() {
             let write = write(scheme, k, blocks * BLOCK_BYTES);
             let passed = firmware_passes(&mut firmware, write.packets());
             firmware.assert_all_done(k as usize);
-            let mut product = RustCluster::new(k);
-            product.write(&write, &no_factors());
-            product.deliver();
-            assert!(passed == product.passed, "{scheme:?}: other bytes between nodes");
-            let done: Vec<_> = product.outcomes.iter().map(|o| (o.node.0, &o.result)).collect();
-            assert_eq!((done.len(), done.iter().all(|(_, r)| r.is_ok())), (k as usize, true));
-            for (rank, (node, other)) in (0..).zip(product.nodes.iter_mut().zip(&firmware.nodes)) {
-                let there = other.stored(write.nodes[usize::from(rank)].address, write.data.len());
-                assert!(node.stored(11, rank, write.data.len()) == there, "{scheme:?} {rank}");
+            for fragment_bytes in FRAGMENTS {
+                let mut product = RustCluster::new(k, fragment_bytes);
+                product.write(&write, &no_factors());
+                product.deliver();
+                assert!(passed == product.passed, "{scheme:?}: other bytes between nodes");
+                check_copies(&mut product, &firmware, &write);
             }
         }
+    }
+}
+
+/// All nodes have the write, as those with firmware have it.
+fn check_copies(product: &mut RustCluster, firmware: &Cluster, write: &Write) {
+    let len = write.data.len();
+    let done: Vec<_> = product.outcomes.iter().map(|o| (o.node.0, &o.result)).collect();
+    assert_eq!((done.len(), done.iter().all(|(_, r)| r.is_ok())), (write.nodes.len(), true));
+    for (rank, (node, other)) in (0..).zip(product.nodes.iter_mut().zip(&firmware.nodes)) {
+        let there = other.stored(write.nodes[usize::from(rank)].address, len);
+        assert!(node.stored(11, rank, len) == there, "{:?} {rank}", write.scheme);
     }
 }
 
@@ -342,17 +378,18 @@ fn data_nodes_contribute_the_same_and_parity_nodes_store_the_same() {
             let passed = firmware_passes(&mut firmware, interleaved(&writes));
             firmware.assert_all_done(usize::from(k + m));
             let coefficients = multiply.coefficients(usize::from(k), usize::from(m)).unwrap();
-            let mut product = RustCluster::new(u32::from(k + m));
-            for (column, write) in writes.iter().enumerate() {
-                let factors: Vec<u8> = coefficients.iter().map(|row| row[column]).collect();
-                product.write(write, &Factors::Scalars(factors.into()));
+            let passed = sorted(passed);
+            for fragment_bytes in FRAGMENTS {
+                let mut product = RustCluster::new(u32::from(k + m), fragment_bytes);
+                for (column, write) in writes.iter().enumerate() {
+                    let factors: Vec<u8> = coefficients.iter().map(|row| row[column]).collect();
+                    product.write(write, &Factors::Scalars(factors.into()));
+                }
+                product.deliver();
+                let same = passed == sorted(product.passed.clone());
+                assert!(same, "{multiply:?} {k}+{m}: other products");
+                check_codes(&mut product, &firmware, &writes, (k, m));
             }
-            product.deliver();
-            assert!(
-                sorted(passed) == sorted(product.passed.clone()),
-                "{multiply:?} {k}+{m}: other products"
-            );
-            check_codes(&mut product, &firmware, &writes, (k, m));
         }
     }
 }
@@ -389,14 +426,17 @@ fn elements_contribute_the_same() {
             let len = writes[0].data.len();
             let passed = firmware_passes(&mut firmware, interleaved(&writes));
             firmware.assert_all_done(usize::from(k + m));
-            let mut product = RustCluster::new(u32::from(k + m));
-            for (column, write) in (0..).zip(&writes) {
-                let terms = ElementColumn::of(code, column).unwrap().terms;
-                product.write(write, &table_of(&terms, len as u32));
+            let passed = sorted(passed);
+            for fragment_bytes in FRAGMENTS {
+                let mut product = RustCluster::new(u32::from(k + m), fragment_bytes);
+                for (column, write) in (0..).zip(&writes) {
+                    let terms = ElementColumn::of(code, column).unwrap().terms;
+                    product.write(write, &table_of(&terms, len as u32));
+                }
+                product.deliver();
+                assert!(passed == sorted(product.passed.clone()), "{multiply:?} {code}");
+                check_codes(&mut product, &firmware, &writes, (k, m));
             }
-            product.deliver();
-            assert!(sorted(passed) == sorted(product.passed.clone()), "{multiply:?} {code}");
-            check_codes(&mut product, &firmware, &writes, (k, m));
         }
     }
 }

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use fieldstone_proto::{
-    BLOCK_BYTES, ElementTable, NodeError, PAYLOAD_BYTES_MAX, ROOT_BYTES_MAX, RequestBody, SealMeta,
+    BLOCK_BYTES, ElementTable, FragmentRole, NodeError, PAYLOAD_BYTES_MAX, ROOT_BYTES_MAX, Request,
+    RequestBody, SealMeta,
 };
 
 use crate::limits::{RING_BYTES_MAX, SEGMENTS_PER_DELETE};
@@ -22,21 +23,38 @@ pub(crate) fn payload_len(payload: &[Bytes]) -> usize {
 }
 
 /// Checks that a payload consists of whole chunks of the elements of its column.
-pub(super) fn whole_chunks(table: &ElementTable, payload: &[Bytes]) -> Result<(), NodeError> {
-    match payload_len(payload).is_multiple_of(table.chunk_bytes as usize) {
+pub(super) fn whole_chunks(table: &ElementTable, len_bytes: usize) -> Result<(), NodeError> {
+    match len_bytes.is_multiple_of(table.chunk_bytes as usize) {
         true => Ok(()),
         false => invalid("the payload of a column consists of whole chunks"),
     }
 }
 
-/// Checks a request on its own. Its payload has `parts` parts. The bounds of a write apply to each
-/// part.
+/// The payload of a request, which is here or follows in fragments.
+pub(super) struct PayloadSize {
+    pub(super) len_bytes: usize,
+    /// It has this number of parts. The bounds of a write apply to each part.
+    pub(super) parts: usize,
+    /// It follows, with the checksums of its blocks.
+    pub(super) follows: bool,
+}
+
+impl PayloadSize {
+    pub(super) fn of(request: &Request) -> Self {
+        let parts = request.route.as_ref().map_or(1, |route| route.parts());
+        match request.fragment_role() {
+            FragmentRole::Begins(len_bytes) => Self { len_bytes, parts, follows: true },
+            _ => Self { len_bytes: payload_len(&request.payload), parts, follows: false },
+        }
+    }
+}
+
+/// Checks a request on its own.
 pub(super) fn check(
     body: &RequestBody,
-    (payload, parts): (&[Bytes], usize),
+    PayloadSize { len_bytes, parts, follows }: PayloadSize,
     slot_bytes: u32,
 ) -> Result<(), NodeError> {
-    let len_bytes = payload_len(payload);
     match body {
         RequestBody::PutRoot { version } => {
             if *version == 0 {
@@ -57,7 +75,10 @@ pub(super) fn check(
             Ok(())
         }
         RequestBody::ShardWrite { offset_bytes, checksums, seal, .. } => {
-            let sums = checksums.len();
+            if follows && !checksums.is_empty() {
+                return invalid("the checksums of a payload in fragments come with the fragments");
+            }
+            let sums = if follows { len_bytes / BLOCK_BYTES } else { checksums.len() };
             if !len_bytes.is_multiple_of(parts) || !sums.is_multiple_of(parts) {
                 return invalid("the parts of a payload have the same length");
             }

@@ -8,8 +8,8 @@
 //! bytes. The handler derives other keys when it needs them.
 
 use fieldstone_proto::{
-    Capability, CapabilityKey, Content, Factors, NodeError, ReplyBody, Request, RequestBody,
-    Rights, SegmentId,
+    Capability, CapabilityKey, Content, Factors, FragmentRole, Fragments, NodeError, ReplyBody,
+    Request, RequestBody, Rights, SegmentId,
 };
 
 use super::bounds;
@@ -26,6 +26,8 @@ pub(crate) enum Admission {
     Answer(ReplyBody),
     /// The request has an entry, for the payload handler.
     Entry(EntryId),
+    /// The request has an entry, and its payload follows in fragments.
+    Arriving(EntryId, RequestBody),
 }
 
 /// The right that an operation needs.
@@ -45,7 +47,9 @@ pub(crate) fn rights_needed(body: &RequestBody) -> Rights {
         | RequestBody::ShardWrite { .. }
         | RequestBody::ShardSync
         | RequestBody::ShardDelete { .. }
-        | RequestBody::AdmitRelays { .. } => Rights::WRITE,
+        | RequestBody::AdmitRelays { .. }
+        | RequestBody::Fragment { .. }
+        | RequestBody::GiveUp => Rights::WRITE,
         RequestBody::JournalRead { .. }
         | RequestBody::ShardRead { .. }
         | RequestBody::ShardVerify { .. }
@@ -59,7 +63,8 @@ pub(crate) fn rights_needed(body: &RequestBody) -> Rights {
 fn is_empty_contribution(request: &Request) -> bool {
     let RequestBody::ShardWrite { checksums, .. } = &request.body else { return false };
     let contributes = request.route.as_ref().is_some_and(|route| route.is_contribution());
-    contributes && checksums.is_empty() && bounds::payload_len(&request.payload) == 0
+    let is_whole = request.fragment_role() == FragmentRole::None;
+    contributes && is_whole && checksums.is_empty() && bounds::payload_len(&request.payload) == 0
 }
 
 impl Node {
@@ -81,10 +86,12 @@ impl Node {
         }
         self.accepted = Some(peer);
         self.check_route(request)?;
+        if request.route.as_ref().is_some_and(|route| route.fragments == Fragments::NoRoom) {
+            return Err(NodeError::Busy);
+        }
         if !is_empty_contribution(request) {
-            let parts = request.route.as_ref().map_or(1, |route| route.parts());
-            let payload = (&request.payload[..], parts);
-            bounds::check(&request.body, payload, self.config.slot_bytes)?;
+            let size = bounds::PayloadSize::of(request);
+            bounds::check(&request.body, size, self.config.slot_bytes)?;
         }
         let capability = &request.capability;
         match request.body {
@@ -115,7 +122,7 @@ impl Node {
             }
             return Ok(Admission::Answer(self.list_shards(capability, from)));
         }
-        self.open_entry(peer, request).map(Admission::Entry)
+        self.open_entry(peer, request)
     }
 
     fn check_capability(
@@ -178,7 +185,9 @@ impl Node {
         }
         route.check(self.config.node).map_err(|error| NodeError::Invalid(error.to_string()))?;
         match route.column().map(|column| &column.factors) {
-            Some(Factors::Elements(table)) => bounds::whole_chunks(table, &request.payload),
+            Some(Factors::Elements(table)) => {
+                bounds::whole_chunks(table, bounds::PayloadSize::of(request).len_bytes)
+            }
             _ => Ok(()),
         }
     }
@@ -208,20 +217,39 @@ impl Node {
         volume.check_connection(peer)
     }
 
+    /// Checks, as for a request that comes now, whether a write whose fragments are all there may
+    /// reach a file.
+    pub(crate) fn check_arrived(&self, id: EntryId) -> Result<(), NodeError> {
+        let entry = &self.table[id];
+        let volume = self.volumes.get(&entry.volume).ok_or(NodeError::NotFound)?;
+        volume.check_connection(entry.peer)?;
+        check_epoch(volume, entry.epoch)?;
+        match entry.relay.as_ref().map(|relay| &relay.route).filter(|route| route.is_relayed()) {
+            Some(route) => volume.check_pass(route.replicas[usize::from(route.rank)].pass),
+            None => Ok(()),
+        }
+    }
+
     fn list_shards(&self, capability: &Capability, from: SegmentId) -> ReplyBody {
         let from = from.max(capability.segment_first);
         let (shards, next) = self.store.list(capability.volume, from, capability.segment_last);
         ReplyBody::Shards { shards, next }
     }
 
-    fn open_entry(&mut self, peer: PeerId, request: &mut Request) -> Result<EntryId, NodeError> {
+    fn open_entry(&mut self, peer: PeerId, request: &mut Request) -> Result<Admission, NodeError> {
         if self.table.is_full_for(&request.body) {
             return Err(NodeError::Busy);
+        }
+        let fragments = request.route.as_ref().map(|route| route.fragments);
+        let follows = matches!(fragments, Some(Fragments::Follow(_)));
+        if follows {
+            self.arrivals.check(request.capability.volume, (peer, request.tag))?;
         }
         let body = std::mem::replace(&mut request.body, RequestBody::Identify);
         let payload = std::mem::take(&mut request.payload);
         let volume = request.capability.volume;
         let relay = request.route.take().map(|route| Box::new(EntryRelay::new(*route)));
+        let mut arriving = None;
         let (counted, task) = match body {
             RequestBody::Fence { takeover } => (false, Task::Fence { takeover }),
             RequestBody::PutRoot { version } => {
@@ -230,22 +258,31 @@ impl Node {
             RequestBody::Reserve { slots, spare } => (false, Task::Reserve { slots, spare }),
             RequestBody::RenewRecord => (false, Task::RenewRecord),
             RequestBody::RemoveVolume => (false, Task::Remove(RemoveStep::Queued)),
+            body if follows => {
+                arriving = Some(body);
+                (false, Task::Arriving)
+            }
             body => (true, Task::Parked(Box::new((body, payload)))),
         };
         if counted && let Some(volume) = self.volumes.get_mut(&volume) {
             volume.active += 1;
         }
-        self.table.open(Entry {
+        let entry = self.table.open(Entry {
             peer,
             peer_lost: false,
             tag: request.tag,
             volume,
             epoch: request.capability.epoch,
             counted,
+            verified: false,
             outstanding: 0,
             error: None,
             task,
             relay,
+        })?;
+        Ok(match arriving {
+            Some(body) => Admission::Arriving(entry, body),
+            None => Admission::Entry(entry),
         })
     }
 }

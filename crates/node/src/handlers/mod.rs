@@ -6,9 +6,10 @@
 //! | [`payload`]    | after that, and when unparked | checksums, slot, disk operations           |
 //! | [`completion`] | a disk operation ends         | verifies, seals, replies, closes the entry |
 //!
-//! On the SmartNIC of the paper the handlers run per packet. Here a request arrives whole, so each
-//! handler runs once per request or disk completion. A request that the header handler refuses
-//! costs no disk operation and leaves nothing behind.
+//! On the SmartNIC of the paper the handlers run per packet. Here most requests arrive whole, so
+//! each handler runs once per request or disk completion. A long write with a route may arrive in
+//! fragments, and the node passes on each fragment (`arrivals`). A request that the header handler
+//! refuses costs no disk operation and leaves nothing behind.
 
 mod bounds;
 pub(crate) mod completion;

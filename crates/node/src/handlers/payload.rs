@@ -139,6 +139,7 @@ impl Node {
         };
         let written_bytes = u32::try_from(payload_len(&payload)).expect("bounded by the slot");
         if self.config.verify_payload
+            && !self.table[entry].verified
             && let Some(block) = first_mismatch(&payload, checksums)
         {
             self.counters.corrupt_blocks += 1;

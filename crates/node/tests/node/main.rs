@@ -1,5 +1,6 @@
 //! The node on a disk with faults: each operation, requests in flight together, and crashes.
 
+mod arrivals;
 mod basics;
 mod crash;
 mod departing;

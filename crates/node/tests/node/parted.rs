@@ -24,7 +24,14 @@ fn route(strategy: Strategy, shards: &[(u16, u8)], rank: u8) -> Route {
         address: Bytes::from(format!("unix:/n/{node}")),
     };
     let replicas = shards.iter().map(replica).collect();
-    Route { strategy, rank, wait_ms: WAIT_MS, replicas, content: Content::Parts }
+    Route {
+        strategy,
+        rank,
+        wait_ms: WAIT_MS,
+        replicas,
+        content: Content::Parts,
+        ..Route::default()
+    }
 }
 
 fn primary() -> Route {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use fieldstone_node::{LinkTarget, NodeEvent, PeerId, limits};
 use fieldstone_proto::route::WAIT_MS_MAX;
 use fieldstone_proto::{
-    Content, Epoch, JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica, Reply,
-    ReplyBody, RequestBody, Route, ShardIndex, Strategy, Tag, VolumeId,
+    Epoch, JournalGen, Lsn, NodeError, NodeIndex, Outcome, Pass, Replica, Reply, ReplyBody,
+    RequestBody, Route, ShardIndex, Strategy, Tag, VolumeId,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -40,7 +40,7 @@ fn route(strategy: Strategy, nodes: &[u16], rank: u8) -> Route {
         address: Bytes::from(format!("unix:/n/{node}")),
     };
     let replicas = nodes.iter().map(replica).collect();
-    Route { strategy, rank, wait_ms: WAIT_MS, replicas, content: Content::Same }
+    Route { strategy, rank, wait_ms: WAIT_MS, replicas, ..Route::default() }
 }
 
 fn append_body(lsn: u64) -> RequestBody {

@@ -7,8 +7,8 @@ use fieldstone_gf::field::mul;
 use fieldstone_node::{NodeEvent, ParityMemory, PeerId, limits};
 use fieldstone_proto::route::WAIT_MS_MAX;
 use fieldstone_proto::{
-    BLOCK_BYTES, Column, Content, Epoch, Factors, JournalGen, Lsn, NodeError, NodeIndex, Outcome,
-    Pass, Replica, Reply, ReplyBody, RequestBody, Route, SealMeta, SegmentId, ShardIndex,
+    BLOCK_BYTES, Column, Content, Epoch, Factors, Fragments, JournalGen, Lsn, NodeError, NodeIndex,
+    Outcome, Pass, Replica, Reply, ReplyBody, RequestBody, Route, SealMeta, SegmentId, ShardIndex,
     ShardInfo, Strategy, Tag, VolumeId, crc32c_blocks,
 };
 use rand::SeedableRng;
@@ -90,7 +90,14 @@ pub fn route(index: u8, count: u8) -> Route {
     let replicas = vec![replica(7, ShardIndex(index)), replica(0, PARITY)];
     let factors = Factors::Scalars(Bytes::from_static(&[1]));
     let content = Content::Column(Column { index, count, factors });
-    Route { strategy: Strategy::Primary, rank: 1, wait_ms: WAIT_MS, replicas, content }
+    Route {
+        strategy: Strategy::Primary,
+        rank: 1,
+        wait_ms: WAIT_MS,
+        replicas,
+        content,
+        ..Route::default()
+    }
 }
 
 pub fn write(offset_bytes: u32, data: &[u8], seal: Option<SealMeta>) -> RequestBody {
@@ -154,7 +161,17 @@ pub fn data_write(parity: &[u16], data: &[u8]) -> (RequestBody, Route) {
     if let RequestBody::ShardWrite { shard, .. } = &mut body {
         *shard = ShardIndex(2);
     }
-    (body, Route { strategy: Strategy::Primary, rank: 0, wait_ms: WAIT_MS, replicas, content })
+    (
+        body,
+        Route {
+            strategy: Strategy::Primary,
+            rank: 0,
+            wait_ms: WAIT_MS,
+            replicas,
+            content,
+            ..Route::default()
+        },
+    )
 }
 
 fn send_data(world: &mut World, parity: &[u16]) -> Tag {
@@ -200,6 +217,7 @@ fn a_data_node_passes_on_the_products_of_its_bytes() {
         wait_ms: WAIT_MS,
         replicas: vec![replica(0, 2), replica(8, 4), replica(9, 5)],
         content: Content::Column(column.clone()),
+        fragments: Fragments::Whole,
     };
     let seal = Some(SealMeta { shard_bytes: LEN_BYTES as u32, ..SealMeta::default() });
     let (data, capability) = (data(2), cap(VOLUME, Epoch(1)));

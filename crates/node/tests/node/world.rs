@@ -187,6 +187,18 @@ impl World {
         self.take(tag).expect("every request is answered")
     }
 
+    /// Sends a request and runs until it has ended, while others wait.
+    pub fn call_beside(
+        &mut self,
+        peer: PeerId,
+        cap: Capability,
+        body: RequestBody,
+    ) -> Result<ReplyBody, NodeError> {
+        let tag = self.send(peer, cap, body, &Bytes::new());
+        while self.step() {}
+        self.take(tag).expect("it does not wait for others")
+    }
+
     /// The result of a request, if there is one.
     pub fn take(&mut self, tag: Tag) -> Option<Result<ReplyBody, NodeError>> {
         self.replies.remove(&tag).map(|(_, reply)| reply.result)

@@ -1,11 +1,13 @@
 //! Makes messages from a stream of bytes.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use fieldstone_buf::{AlignedBuf, Lease};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{Header, UNLEASED_PAYLOAD_BYTES, WIRE_HEADER_BYTES, WireError, WireErrorKind};
-use crate::{PAYLOAD_BYTES_MAX, Reply, Request, crc32c};
+use crate::{FragmentRole, PAYLOAD_BYTES_MAX, Reply, Request, Tag, crc32c};
 
 /// A message that a [`Decoder`] can make: [`Request`] or [`Reply`].
 pub trait Message: Sized + sealed::Parts {}
@@ -15,6 +17,7 @@ impl Message for Reply {}
 
 pub(super) mod sealed {
     use super::super::{Header, WireError};
+    use crate::{FragmentRole, PAYLOAD_BYTES_MAX};
     use bytes::Bytes;
 
     /// The decoder's knowledge about a kind of message.
@@ -25,6 +28,24 @@ pub(super) mod sealed {
         const BODY_BYTES_MAX: usize;
         /// The version of the protocol that has this operation.
         fn version_of(op: u8) -> u16;
+        /// A message with this operation may have this version.
+        fn has_version(op: u8, version: u16) -> bool {
+            version == Self::version_of(op)
+        }
+        /// The longest payload of a message with this operation and version.
+        fn payload_bytes_max(_op: u8, _version: u16) -> usize {
+            PAYLOAD_BYTES_MAX
+        }
+        /// The operation is a fragment of an earlier message with the same tag.
+        fn is_fragment(_op: u8) -> bool {
+            false
+        }
+        /// What the message says about fragments.
+        fn role(&self) -> FragmentRole {
+            FragmentRole::None
+        }
+        /// Notes that there is no memory for the fragments of the message.
+        fn no_room(&mut self) {}
         /// Makes the message from its parts.
         fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError>;
     }
@@ -39,6 +60,12 @@ pub(super) mod sealed {
 /// With a lease, a payload of more than [`UNLEASED_PAYLOAD_BYTES`] holds its length of the lease's
 /// budget until its last byte is dropped. Without room in the budget, the decoder takes no more
 /// bytes; see [`Decoder::waits_for_room`].
+///
+/// A payload in fragments ([`crate::fragments`]) holds its whole length from the request on, so
+/// each write whose fragments come has room for all of them. Fragments of several writes may come
+/// in turns. If a request finds no room while fragments of earlier ones are missing, the decoder
+/// does not wait: these fragments are behind the request, and the room may be theirs. It gives the
+/// request out, with [`crate::Fragments::NoRoom`].
 #[derive(Debug)]
 pub struct Decoder<M> {
     state: ParseState,
@@ -53,6 +80,10 @@ pub struct Decoder<M> {
     lease: Option<Lease>,
     /// The present payload's part of the budget.
     held: Option<Lease>,
+    /// The parts of the budget for the missing fragments of payloads, by tag.
+    arriving: BTreeMap<Tag, Lease>,
+    /// A message that waits for room for its fragments.
+    begun: Option<M>,
     waiting: bool,
     failed: Option<WireError>,
     message: std::marker::PhantomData<M>,
@@ -85,6 +116,8 @@ impl<M: Message> Decoder<M> {
             payload_bytes_max: PAYLOAD_BYTES_MAX,
             lease: None,
             held: None,
+            arriving: BTreeMap::new(),
+            begun: None,
             waiting: false,
             failed: None,
             message: std::marker::PhantomData,
@@ -101,7 +134,7 @@ impl<M: Message> Decoder<M> {
     /// True between two messages: the connection may end here.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.state == ParseState::Header && self.filled == 0
+        self.state == ParseState::Header && self.filled == 0 && self.begun.is_none()
     }
 
     /// Counts payloads against this budget from now on.
@@ -120,7 +153,13 @@ impl<M: Message> Decoder<M> {
     /// True while a payload that holds a part of the budget is incomplete.
     #[must_use]
     pub fn holds_room(&self) -> bool {
-        self.held.is_some()
+        self.held.is_some() || !self.arriving.is_empty()
+    }
+
+    /// Gives back the part of the budget for fragments that the receiver does not want any more:
+    /// the message with this tag is answered.
+    pub fn forget_fragments(&mut self, tag: Tag) {
+        self.arriving.remove(&tag);
     }
 
     /// Takes bytes from the front of `input` until a message is complete, `input` is used up, or a
@@ -133,7 +172,10 @@ impl<M: Message> Decoder<M> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let result = self.advance(input);
+        let result = match self.begun.take() {
+            Some(message) => self.make_room(message),
+            None => self.advance(input),
+        };
         if let Err(error) = &result {
             self.failed = Some(error.clone());
         }
@@ -151,7 +193,7 @@ impl<M: Message> Decoder<M> {
                         return Ok(None);
                     }
                     self.header.check(M::DIRECTION, self.body_bytes_max, self.payload_bytes_max)?;
-                    self.header.check_op(M::version_of(self.header.op))?;
+                    self.header.check_op::<M>()?;
                     self.body.clear();
                     self.state = ParseState::Body;
                 }
@@ -175,7 +217,8 @@ impl<M: Message> Decoder<M> {
                     if self.filled < self.header.payload_len() {
                         return Ok(None);
                     }
-                    return self.finish().map(Some);
+                    let message = self.finish()?;
+                    return self.make_room(message);
                 }
             }
         }
@@ -190,7 +233,15 @@ impl<M: Message> Decoder<M> {
         if !is_there {
             return Ok(false);
         }
-        if let Some(lease) = &mut self.lease
+        if M::is_fragment(self.header.op) {
+            let tag = Tag(self.header.tag.get());
+            if let Some(lease) = self.arriving.get_mut(&tag) {
+                self.held = Some(lease.split(len_bytes));
+                if lease.held_bytes() == 0 {
+                    self.arriving.remove(&tag);
+                }
+            }
+        } else if let Some(lease) = &mut self.lease
             && len_bytes > UNLEASED_PAYLOAD_BYTES
         {
             let total_bytes = lease.budget().total_bytes();
@@ -203,6 +254,36 @@ impl<M: Message> Decoder<M> {
         }
         self.payload = AlignedBuf::stale(len_bytes);
         Ok(true)
+    }
+
+    /// Takes room for the fragments of a message, if some follow. `None` if the message waits for
+    /// it.
+    fn make_room(&mut self, mut message: M) -> Result<Option<M>, WireError> {
+        let tag = Tag(self.header.tag.get());
+        match message.role() {
+            FragmentRole::Begins(len_bytes) if len_bytes > UNLEASED_PAYLOAD_BYTES => {
+                if let Some(lease) = &mut self.lease {
+                    let total_bytes = lease.budget().total_bytes();
+                    super::check_len("payload", len_bytes, total_bytes)
+                        .map_err(|kind| kind.at(WIRE_HEADER_BYTES))?;
+                    if lease.grow_to(len_bytes) {
+                        self.arriving.insert(tag, lease.split_off());
+                    } else if self.arriving.is_empty() {
+                        self.waiting = true;
+                        self.begun = Some(message);
+                        return Ok(None);
+                    } else {
+                        lease.stop_waiting();
+                        message.no_room();
+                    }
+                }
+            }
+            FragmentRole::Ends => self.forget_fragments(tag),
+            _ => {}
+        }
+        self.waiting = false;
+        self.header = Header::new_zeroed();
+        Ok(Some(message))
     }
 
     /// A peer that speaks another protocol may wait for an answer before it sends 40 bytes.
@@ -230,7 +311,6 @@ impl<M: Message> Decoder<M> {
         };
         let message = M::decode(&self.header, &self.body, payload)?;
         self.state = ParseState::Header;
-        self.header = Header::new_zeroed();
         self.filled = 0;
         // A long body is rare, so the decoder does not keep its memory.
         if self.body.capacity() > super::REQUEST_BODY_BYTES_MAX {

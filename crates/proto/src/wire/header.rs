@@ -3,6 +3,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::decoder::sealed::Parts;
 use super::{
     WIRE_HEADER_BYTES, WIRE_VERSION, WIRE_VERSION_BASIC, WireError, WireErrorKind, check_len,
 };
@@ -39,13 +40,16 @@ impl Header {
         self.payload_len.get() as usize
     }
 
-    /// Checks that the message has the version of its operation.
-    pub(super) fn check_op(&self, version: u16) -> Result<(), WireError> {
-        if self.version.get() == version {
-            return Ok(());
+    /// Checks that the message has a version that its operation may have, and a payload that it
+    /// may have.
+    pub(super) fn check_op<M: Parts>(&self) -> Result<(), WireError> {
+        let version = self.version.get();
+        if !M::has_version(self.op, version) {
+            let value = u64::from(self.op);
+            return Err(WireErrorKind::Value { what: "the operation in this version", value }.at(7));
         }
-        let value = u64::from(self.op);
-        Err(WireErrorKind::Value { what: "the operation in this version", value }.at(7))
+        let payload_max = M::payload_bytes_max(self.op, version);
+        check_len("payload", self.payload_len(), payload_max).map_err(|kind| kind.at(24))
     }
 
     /// Runs every check that needs no body.

@@ -31,7 +31,8 @@
 //!   version is an error that names both versions. A reader never accepts a part of a message.
 //!   Version 3 added routes, [`crate::RequestBody::AdmitRelays`], [`crate::ReplyBody::Outcomes`]
 //!   and [`crate::NodeError::NotPassedOn`]. Version 4 added columns to routes, version 5 payloads
-//!   in parts, version 6 columns with a table of elements. All other messages are still those of
+//!   in parts, version 6 columns with a table of elements, version 7 payloads in fragments
+//!   ([`crate::fragments`]). All other messages are still those of
 //!   version 2, so programs of all versions understand each other as long as no write is passed on.
 //!   [`crate::NodeError::Denied`] has no number: it is a *not passed on* from a node to itself,
 //!   which releases without it understand as well.
@@ -61,13 +62,20 @@ pub use request::encode_request;
 pub(crate) use header::Header;
 use header::{COVERED_BYTES, MAGIC};
 
-use crate::{PAYLOAD_BYTES_MAX, Tag, crc32c};
+use crate::{FRAGMENT_BYTES_MAX, PAYLOAD_BYTES_MAX, Tag, crc32c, crc32c_of_parts};
 
 /// Length of a header.
 pub const WIRE_HEADER_BYTES: usize = size_of::<Header>();
 
 /// The newest version of the protocol that this release speaks.
-pub const WIRE_VERSION: u16 = 6;
+pub const WIRE_VERSION: u16 = WIRE_VERSION_FRAGMENTS;
+
+/// The version that added payloads in fragments. A request whose payload follows in fragments has
+/// this version, whatever else it has.
+const WIRE_VERSION_FRAGMENTS: u16 = 7;
+
+/// The version that added columns with a table of elements.
+const WIRE_VERSION_TABLES: u16 = 6;
 
 /// The version that added payloads in parts.
 const WIRE_VERSION_PARTS: u16 = 5;
@@ -88,7 +96,7 @@ pub const REQUEST_BODY_BYTES_MAX: usize = 64 << 10;
 pub const REPLY_BODY_BYTES_MAX: usize = 4 << 20;
 
 /// Payloads up to this length do not count against a budget. Longer ones do, if there is a budget.
-pub const UNLEASED_PAYLOAD_BYTES: usize = 64 << 10;
+pub const UNLEASED_PAYLOAD_BYTES: usize = FRAGMENT_BYTES_MAX;
 
 /// The longest text in an error reply. The writer cuts longer ones.
 pub const TEXT_BYTES_MAX: usize = 1024;
@@ -177,8 +185,18 @@ struct Envelope {
 /// the body behind a space for the header.
 fn assemble(
     envelope: &Envelope,
+    message: Vec<u8>,
+    payload: &[Bytes],
+) -> Result<Vec<Bytes>, WireError> {
+    assemble_with(envelope, message, payload, crc32c_of_parts(payload))
+}
+
+/// The same with the known checksum of the payload.
+fn assemble_with(
+    envelope: &Envelope,
     mut message: Vec<u8>,
     payload: &[Bytes],
+    payload_crc: u32,
 ) -> Result<Vec<Bytes>, WireError> {
     let body_len = message.len() - WIRE_HEADER_BYTES;
     let payload_len = payload.iter().map(Bytes::len).sum();
@@ -195,7 +213,7 @@ fn assemble(
         body_len: bounded(body_len),
         payload_len: bounded(payload_len),
         body_crc: crc32c(&message[WIRE_HEADER_BYTES..]).into(),
-        payload_crc: crc_of_parts(payload).into(),
+        payload_crc: payload_crc.into(),
         header_crc: U32::ZERO,
     };
     header.header_crc = crc32c(&header.as_bytes()[..COVERED_BYTES]).into();
@@ -212,11 +230,16 @@ fn assemble(
 pub(crate) fn mend_header<M: Message>(header: &mut Header, behind: &[u8]) -> (usize, usize) {
     let bounded = |len: u32, max: usize| (len as usize).min(max);
     let body = bounded(header.body_len.get(), M::BODY_BYTES_MAX.min(behind.len()));
-    let payload = bounded(header.payload_len.get(), PAYLOAD_BYTES_MAX.min(behind.len() - body));
+    let version = match M::has_version(header.op, header.version.get()) {
+        true => header.version.get(),
+        false => M::version_of(header.op),
+    };
+    let payload_max = M::payload_bytes_max(header.op, version).min(behind.len() - body);
+    let payload = bounded(header.payload_len.get(), payload_max);
     let (body_bytes, rest) = behind.split_at(body);
     *header = Header {
         magic: MAGIC,
-        version: M::version_of(header.op).into(),
+        version: version.into(),
         direction: M::DIRECTION,
         body_len: U32::new(u32::try_from(body).expect("a few MiB at most")),
         payload_len: U32::new(u32::try_from(payload).expect("a few MiB at most")),
@@ -226,18 +249,6 @@ pub(crate) fn mend_header<M: Message>(header: &mut Header, behind: &[u8]) -> (us
     };
     header.header_crc = crc32c(&header.as_bytes()[..COVERED_BYTES]).into();
     (body, payload)
-}
-
-fn crc_of_parts(parts: &[Bytes]) -> u32 {
-    match parts {
-        [] => crc32c(&[]),
-        [one] => crc32c(one),
-        many => {
-            let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-            many.iter().for_each(|part| digest.update(part));
-            u32::try_from(digest.finalize()).expect("a 32-bit checksum fits in 32 bits")
-        }
-    }
 }
 
 #[cfg(test)]

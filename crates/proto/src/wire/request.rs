@@ -5,15 +5,15 @@ use bytes::Bytes;
 use super::body::{Reader, Writer};
 use super::decoder::sealed::Parts;
 use super::{
-    Envelope, Header, REQUEST_BODY_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_BASIC,
-    WIRE_VERSION_COLUMNS, WIRE_VERSION_PARTS, WIRE_VERSION_ROUTES, WireError, WireErrorKind,
-    assemble,
+    Envelope, Header, REQUEST_BODY_BYTES_MAX, WIRE_VERSION_BASIC, WIRE_VERSION_COLUMNS,
+    WIRE_VERSION_FRAGMENTS, WIRE_VERSION_PARTS, WIRE_VERSION_ROUTES, WIRE_VERSION_TABLES,
+    WireError, WireErrorKind, assemble, assemble_with,
 };
 use crate::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX};
 use crate::{
-    Capability, Column, Content, ElementTable, Epoch, Factors, JournalGen, Lsn, NodeIndex, Pass,
-    Replica, Request, RequestBody, Rights, Route, SealMeta, SegmentId, SegmentKind, ShardIndex,
-    Strategy, Tag, VolumeId,
+    Capability, Column, Content, ElementTable, Epoch, FRAGMENT_BYTES_MAX, Factors, FragmentRole,
+    Fragments, JournalGen, Lsn, NodeIndex, PAYLOAD_BYTES_MAX, Pass, Replica, Request, RequestBody,
+    Rights, Route, SealMeta, SegmentId, SegmentKind, ShardIndex, Strategy, Tag, VolumeId,
 };
 
 /// The operations' numbers.
@@ -38,6 +38,8 @@ mod op {
     pub(super) const RESERVE: u8 = 17;
     pub(super) const RENEW_RECORD: u8 = 18;
     pub(super) const ADMIT_RELAYS: u8 = 19;
+    pub(super) const FRAGMENT: u8 = 20;
+    pub(super) const GIVE_UP: u8 = 21;
     /// Added to the number of an operation that has a route.
     pub(super) const ROUTED: u8 = 64;
     /// Added to the number of an operation whose route has a column of factors.
@@ -54,7 +56,9 @@ mod op {
 /// [`WireErrorKind::TooLong`] when the request is above the bounds of a message.
 pub fn encode_request(request: &Request) -> Result<Vec<Bytes>, WireError> {
     let mut out = Writer::new();
-    put_capability(&mut out, &request.capability);
+    if request.has_answer() {
+        put_capability(&mut out, &request.capability);
+    }
     if let Some(route) = &request.route {
         put_route(&mut out, route);
     }
@@ -68,15 +72,24 @@ pub fn encode_request(request: &Request) -> Result<Vec<Bytes>, WireError> {
         },
         Some(Content::Parts) => op | op::PARTED,
     };
+    let version = match request.fragment_role() {
+        FragmentRole::Begins(_) => WIRE_VERSION_FRAGMENTS,
+        _ => Request::version_of(op),
+    };
     let envelope = Envelope {
         direction: Request::DIRECTION,
-        version: Request::version_of(op),
+        version,
         op,
         tag: request.tag,
         slots_free: 0,
         body_max: Request::BODY_BYTES_MAX,
     };
-    assemble(&envelope, out.0, &request.payload)
+    match request.body {
+        RequestBody::Fragment { payload_crc, .. } => {
+            assemble_with(&envelope, out.0, &request.payload, payload_crc)
+        }
+        _ => assemble(&envelope, out.0, &request.payload),
+    }
 }
 
 fn put_capability(out: &mut Writer, capability: &Capability) {
@@ -125,13 +138,16 @@ fn put_route(out: &mut Writer, route: &Route) {
             }
         }
     }
+    if let Fragments::Follow(bytes) = route.fragments {
+        out.u32(bytes);
+    }
 }
 
 /// The smallest length of a replica: its fields, with an empty address.
 const REPLICA_BYTES: usize = 15;
 
-/// The route of a request whose operation has this number.
-fn get_route(body: &mut Reader<'_>, op: u8) -> Result<Route, WireError> {
+/// The route of a request whose operation has this number. In fragments the payload follows.
+fn get_route(body: &mut Reader<'_>, op: u8, in_fragments: bool) -> Result<Route, WireError> {
     let last = u8::try_from(Strategy::ALL.len() - 1).expect("four strategies");
     let strategy = Strategy::ALL[usize::from(body.choice(last, "the strategy")?)];
     let rank = body.u8("the rank")?;
@@ -156,7 +172,20 @@ fn get_route(body: &mut Reader<'_>, op: u8) -> Result<Route, WireError> {
         op::STREAMED.. => Content::Column(get_column(body, op)?),
         _ => Content::Same,
     };
-    Ok(Route { strategy, rank, wait_ms, replicas, content })
+    let fragments = match in_fragments {
+        true => Fragments::Follow(get_payload_len(body)?),
+        false => Fragments::Whole,
+    };
+    Ok(Route { strategy, rank, wait_ms, replicas, content, fragments })
+}
+
+/// The length of a payload that follows in fragments.
+fn get_payload_len(body: &mut Reader<'_>) -> Result<u32, WireError> {
+    let len_bytes = body.u32("the length of the payload")?;
+    match len_bytes > 0 && len_bytes as usize <= PAYLOAD_BYTES_MAX {
+        true => Ok(len_bytes),
+        false => Err(body.value_error("the length of the payload", u64::from(len_bytes), 4)),
+    }
 }
 
 fn get_column(body: &mut Reader<'_>, op: u8) -> Result<Column, WireError> {
@@ -231,8 +260,7 @@ fn put_shard_body(out: &mut Writer, body: &RequestBody) -> u8 {
             if let Some(meta) = seal {
                 put_meta(out, meta);
             }
-            out.count(checksums.len());
-            checksums.iter().for_each(|&crc| out.u32(crc));
+            put_checksums(out, checksums);
             op::SHARD_WRITE
         }
         RequestBody::ShardRead { segment, shard, offset_bytes, len_bytes } => {
@@ -268,8 +296,23 @@ fn put_shard_body(out: &mut Writer, body: &RequestBody) -> u8 {
             out.u64(pass.0);
             op::ADMIT_RELAYS
         }
+        RequestBody::Fragment { checksums, .. } => {
+            put_checksums(out, checksums);
+            op::FRAGMENT
+        }
+        RequestBody::GiveUp => op::GIVE_UP,
         _ => op::STAT,
     }
+}
+
+fn put_checksums(out: &mut Writer, checksums: &[u32]) {
+    out.count(checksums.len());
+    checksums.iter().for_each(|&crc| out.u32(crc));
+}
+
+fn get_checksums(body: &mut Reader<'_>) -> Result<Vec<u32>, WireError> {
+    let count = body.count(4, "the checksums")?;
+    (0..count).map(|_| body.u32("the checksums")).collect()
 }
 
 pub(super) fn put_meta(out: &mut Writer, meta: &SealMeta) {
@@ -299,25 +342,60 @@ impl Parts for Request {
 
     fn version_of(op: u8) -> u16 {
         match op {
-            op::TABLED..op::PARTED => WIRE_VERSION,
+            op::TABLED..op::PARTED => WIRE_VERSION_TABLES,
             op::PARTED.. => WIRE_VERSION_PARTS,
             op::STREAMED.. => WIRE_VERSION_COLUMNS,
+            op::FRAGMENT | op::GIVE_UP => WIRE_VERSION_FRAGMENTS,
             op::ADMIT_RELAYS.. => WIRE_VERSION_ROUTES,
             _ => WIRE_VERSION_BASIC,
         }
     }
 
+    fn has_version(op: u8, version: u16) -> bool {
+        version == Self::version_of(op) || (version == WIRE_VERSION_FRAGMENTS && op >= op::ROUTED)
+    }
+
+    fn payload_bytes_max(op: u8, version: u16) -> usize {
+        match (op, version) {
+            (op::FRAGMENT, _) => FRAGMENT_BYTES_MAX,
+            (op::GIVE_UP, _) | (_, WIRE_VERSION_FRAGMENTS) => 0,
+            _ => PAYLOAD_BYTES_MAX,
+        }
+    }
+
+    fn is_fragment(op: u8) -> bool {
+        op == op::FRAGMENT
+    }
+
+    fn role(&self) -> FragmentRole {
+        self.fragment_role()
+    }
+
+    fn no_room(&mut self) {
+        if let Some(route) = &mut self.route {
+            route.fragments = Fragments::NoRoom;
+        }
+    }
+
     fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError> {
         let mut reader = Reader::new(body);
+        if matches!(header.op, op::FRAGMENT | op::GIVE_UP) {
+            return decode_fragment(header, reader, payload);
+        }
         let capability = get_capability(&mut reader)?;
-        let (route, op) = match header.op {
-            op @ op::PARTED.. => (Some(get_route(&mut reader, op)?), op - op::PARTED),
-            op @ op::TABLED.. => (Some(get_route(&mut reader, op)?), op - op::TABLED),
-            op @ op::STREAMED.. => (Some(get_route(&mut reader, op)?), op - op::STREAMED),
-            op @ op::ROUTED.. => (Some(get_route(&mut reader, op)?), op - op::ROUTED),
-            op => (None, op),
+        let first = match header.op {
+            op::PARTED.. => op::PARTED,
+            op::TABLED.. => op::TABLED,
+            op::STREAMED.. => op::STREAMED,
+            op::ROUTED.. => op::ROUTED,
+            _ => 0,
         };
-        let route = route.map(Box::new);
+        let (op, in_fragments) =
+            (header.op - first, header.version.get() == WIRE_VERSION_FRAGMENTS);
+        let route = match first {
+            0 => None,
+            _ => Some(Box::new(get_route(&mut reader, header.op, in_fragments)?)),
+        };
         let body = match op {
             op::FENCE..=op::JOURNAL_DELETE => get_volume_body(op, &mut reader)?,
             other => get_shard_body(other, &mut reader)?,
@@ -326,6 +404,25 @@ impl Parts for Request {
         let payload = if payload.is_empty() { Vec::new() } else { vec![payload] };
         Ok(Request { tag: Tag(header.tag.get()), capability, body, route, payload })
     }
+}
+
+/// A fragment of a write, or the end of one whose other fragments do not come.
+fn decode_fragment(
+    header: &Header,
+    mut reader: Reader<'_>,
+    payload: Bytes,
+) -> Result<Request, WireError> {
+    let body = match header.op {
+        op::FRAGMENT => RequestBody::Fragment {
+            checksums: get_checksums(&mut reader)?,
+            payload_crc: header.payload_crc.get(),
+        },
+        _ => RequestBody::GiveUp,
+    };
+    reader.finish()?;
+    let payload = if payload.is_empty() { Vec::new() } else { vec![payload] };
+    let (tag, capability) = (Tag(header.tag.get()), Capability::default());
+    Ok(Request { tag, capability, body, route: None, payload })
 }
 
 fn get_volume_body(op: u8, body: &mut Reader<'_>) -> Result<RequestBody, WireError> {
@@ -402,7 +499,6 @@ fn get_shard_write(body: &mut Reader<'_>) -> Result<RequestBody, WireError> {
     let sealing = body.choice(2, "the seal's presence")?;
     let seal = if sealing > 0 { Some(get_meta(body)?) } else { None };
     let data_first = sealing == 2;
-    let count = body.count(4, "the checksums")?;
-    let checksums = (0..count).map(|_| body.u32("the checksums")).collect::<Result<_, _>>()?;
+    let checksums = get_checksums(body)?;
     Ok(RequestBody::ShardWrite { segment, shard, offset_bytes, checksums, seal, data_first })
 }

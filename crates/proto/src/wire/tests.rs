@@ -6,9 +6,9 @@ use zerocopy::FromBytes;
 use super::*;
 use crate::{
     Capability, CapabilityError, Column, Content, ElementTable, ElementTerm, Epoch, Factors,
-    JournalGen, JournalInfo, Lsn, NodeError, NodeIndex, NodeStat, Outcome, Pass, PoolId, Replica,
-    Reply, ReplyBody, Request, RequestBody, Rights, Route, SealMeta, SegmentId, SegmentKind,
-    ShardIndex, ShardInfo, VolumeId, VolumeState, VolumeSummary,
+    FragmentRole, Fragments, JournalGen, JournalInfo, Lsn, NodeError, NodeIndex, NodeStat, Outcome,
+    Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody, Rights, Route, SealMeta,
+    SegmentId, SegmentKind, ShardIndex, ShardInfo, VolumeId, VolumeState, VolumeSummary,
 };
 
 fn joined(parts: &[Bytes]) -> Vec<u8> {
@@ -108,7 +108,8 @@ fn golden_routed_request() {
     let replicas = vec![replica(2, 5, 0, b""), replica(0, 6, 1, b"unix:/n")];
     let strategy = crate::Strategy::Ring;
     let content = Content::Same;
-    let route = Route { strategy, rank: 1, wait_ms: 1500, replicas, content };
+    let route =
+        Route { strategy, rank: 1, wait_ms: 1500, replicas, content, fragments: Fragments::Whole };
     let request = Request {
         tag: Tag(0x55),
         capability: capability(),
@@ -159,6 +160,103 @@ fn golden_routed_request() {
 
 /// A program outside this project made these bytes, too.
 #[test]
+fn golden_request_in_fragments() {
+    let replica = |node, pass, shard, address| Replica {
+        node: NodeIndex(node),
+        pass: Pass(pass),
+        shard: ShardIndex(shard),
+        address: Bytes::from_static(address),
+    };
+    let replicas = vec![replica(2, 5, 0, b""), replica(0, 6, 1, b"unix:/n")];
+    let (strategy, fragments) = (crate::Strategy::Ring, Fragments::Follow(8192));
+    let route = Route { strategy, rank: 1, wait_ms: 1500, replicas, fragments, ..Route::default() };
+    let begin = Request {
+        tag: Tag(0x55),
+        capability: capability(),
+        body: RequestBody::JournalAppend { generation: JournalGen(9), lsn: Lsn(4096) },
+        route: Some(Box::new(route)),
+        payload: Vec::new(),
+    };
+    let checksums = vec![0x1122_3344, 0x5566_7788];
+    let data = vec![Bytes::from_static(b"fieldstone")];
+    let fragment = crate::fragments::fragment(Tag(0x55), checksums, data);
+    let begin_golden = concat!(
+        "46535457",
+        "0700",
+        "00",
+        "45",
+        "5500000000000000",
+        "00000000",
+        "87000000",
+        "00000000",
+        "0cc504fd",
+        "00000000",
+        "4d96393b",
+        "02010000000000000000000000000000",
+        "0300000000000000",
+        "07000000",
+        "0000000000000000",
+        "ffffffffffffffff",
+        "4433221100000000",
+        "abababababababababababababababab",
+        "01",
+        "01",
+        "dc050000",
+        "02000000",
+        "0200",
+        "0500000000000000",
+        "00",
+        "00000000",
+        "0000",
+        "0600000000000000",
+        "01",
+        "07000000",
+        "756e69783a2f6e",
+        "00200000",
+        "0900000000000000",
+        "0010000000000000"
+    );
+    let fragment_golden = concat!(
+        "46535457",
+        "0700",
+        "00",
+        "14",
+        "5500000000000000",
+        "00000000",
+        "0c000000",
+        "0a000000",
+        "1c92c089",
+        "ba1238a2",
+        "a587ad70",
+        "02000000",
+        "44332211",
+        "88776655",
+        "6669656c6473746f6e65"
+    );
+    let end_golden = concat!(
+        "46535457",
+        "0700",
+        "00",
+        "15",
+        "5500000000000000",
+        "00000000",
+        "00000000",
+        "00000000",
+        "00000000",
+        "00000000",
+        "c3d8887f"
+    );
+    let end = crate::fragments::give_up(Tag(0x55));
+    for (request, golden) in [(begin, begin_golden), (fragment, fragment_golden), (end, end_golden)]
+    {
+        let bytes = joined(&encode_request(&request).unwrap());
+        assert_eq!(hex(&bytes), golden);
+        assert_eq!(decode(&bytes).unwrap(), Some(request));
+    }
+}
+
+/// A program outside this project made these bytes, too.
+#[test]
 fn golden_streamed_request() {
     let replica = |node, pass, shard, address| Replica {
         node: NodeIndex(node),
@@ -181,7 +279,14 @@ fn golden_streamed_request() {
             seal: None,
             data_first: false,
         },
-        route: Some(Box::new(Route { strategy, rank: 0, wait_ms: 1500, replicas, content })),
+        route: Some(Box::new(Route {
+            strategy,
+            rank: 0,
+            wait_ms: 1500,
+            replicas,
+            content,
+            fragments: Fragments::Whole,
+        })),
         payload: vec![Bytes::from_static(b"fieldstone")],
     };
     let golden = concat!(
@@ -260,7 +365,14 @@ fn golden_request_with_a_table() {
             seal: None,
             data_first: false,
         },
-        route: Some(Box::new(Route { strategy, rank: 0, wait_ms: 1500, replicas, content })),
+        route: Some(Box::new(Route {
+            strategy,
+            rank: 0,
+            wait_ms: 1500,
+            replicas,
+            content,
+            fragments: Fragments::Whole,
+        })),
         payload: vec![Bytes::from_static(b"fieldstone")],
     };
     let golden = concat!(
@@ -337,7 +449,14 @@ fn golden_parted_request() {
             seal: None,
             data_first: false,
         },
-        route: Some(Box::new(Route { strategy, rank: 0, wait_ms: 1500, replicas, content })),
+        route: Some(Box::new(Route {
+            strategy,
+            rank: 0,
+            wait_ms: 1500,
+            replicas,
+            content,
+            fragments: Fragments::Whole,
+        })),
         payload: vec![Bytes::from_static(b"field"), Bytes::from_static(b"stone")],
     };
     let golden = concat!(
@@ -501,6 +620,9 @@ fn request_body() -> impl Strategy<Value = RequestBody> {
             .prop_map(|segments| RequestBody::ShardDelete { segments }),
         id.prop_map(|from| RequestBody::ShardList { from: SegmentId(from) }),
         id.prop_map(|pass| RequestBody::AdmitRelays { pass: Pass(pass) }),
+        proptest::collection::vec(any::<u32>(), 0..16)
+            .prop_map(|checksums| RequestBody::Fragment { checksums, payload_crc: 0 }),
+        Just(RequestBody::GiveUp),
     ]
 }
 
@@ -531,13 +653,18 @@ fn route() -> impl Strategy<Value = Route> {
     });
     let content =
         prop_oneof![Just(Content::Same), column.prop_map(Content::Column), Just(Content::Parts),];
-    (strategy, any::<u8>(), any::<u32>(), replicas, content).prop_map(
-        |(strategy, rank, wait_ms, replicas, content)| Route {
+    let fragments = prop_oneof![
+        Just(Fragments::Whole),
+        (1..=PAYLOAD_BYTES_MAX as u32).prop_map(Fragments::Follow)
+    ];
+    (strategy, any::<u8>(), any::<u32>(), replicas, content, fragments).prop_map(
+        |(strategy, rank, wait_ms, replicas, content, fragments)| Route {
             strategy,
             rank,
             wait_ms,
             replicas,
             content,
+            fragments,
         },
     )
 }
@@ -562,8 +689,16 @@ prop_compose! {
             expires_ns: numbers[3],
             mac,
         };
-        let route = route.map(Box::new);
-        Request { tag: Tag(tag), capability, body, route, payload }
+        let request =
+            Request { tag: Tag(tag), capability, body, route: route.map(Box::new), payload };
+        match (request.fragment_role(), request.body.clone()) {
+            (FragmentRole::None, _) => request,
+            (FragmentRole::Begins(_), _) => Request { payload: Vec::new(), ..request },
+            (_, RequestBody::Fragment { checksums, .. }) => {
+                crate::fragments::fragment(request.tag, checksums, request.payload)
+            }
+            _ => crate::fragments::give_up(request.tag),
+        }
     }
 }
 
@@ -761,6 +896,7 @@ proptest! {
             (0, WIRE_VERSION_ROUTES, REQUEST_BODY_BYTES_MAX),
             (0, WIRE_VERSION_COLUMNS, REQUEST_BODY_BYTES_MAX),
             (0, WIRE_VERSION_PARTS, REQUEST_BODY_BYTES_MAX),
+            (0, WIRE_VERSION_TABLES, REQUEST_BODY_BYTES_MAX),
             (0, WIRE_VERSION, REQUEST_BODY_BYTES_MAX),
             (1, WIRE_VERSION_BASIC, REPLY_BODY_BYTES_MAX),
             (1, WIRE_VERSION_ROUTES, REPLY_BODY_BYTES_MAX),
@@ -920,4 +1056,58 @@ fn a_header_takes_no_memory_and_a_payload_waits_for_room() {
     poor.set_lease(Lease::new(&Budget::new(LEN - 1)));
     let error = poor.feed(&mut &stream[..]).unwrap_err();
     assert!(matches!(error.kind, WireErrorKind::TooLong { what: "payload", .. }), "{error}");
+}
+
+/// A write whose fragments come holds room for all of them from its request on, so fragments of
+/// several writes may come in turns.
+#[test]
+fn a_write_in_fragments_has_room_for_all_of_them() {
+    const LEN: usize = 128 << 10;
+    let begin = |tag| Request {
+        tag: Tag(tag),
+        capability: capability(),
+        body: RequestBody::JournalAppend { generation: JournalGen(9), lsn: Lsn(0) },
+        route: Some(Box::new(Route {
+            fragments: Fragments::Follow(LEN as u32),
+            ..Route::default()
+        })),
+        payload: Vec::new(),
+    };
+    let fragment =
+        |tag| crate::fragments::fragment(Tag(tag), vec![], vec![vec![7; LEN / 2].into()]);
+    let encoded = |request: &Request| joined(&encode_request(request).unwrap());
+    let budget = Budget::new(2 * LEN + LEN / 2);
+    let mut decoders: Vec<Decoder<Request>> = (0..2).map(|_| Decoder::new()).collect();
+    decoders.iter_mut().for_each(|decoder| decoder.set_lease(Lease::new(&budget)));
+    let [first, second] = &mut decoders[..] else { panic!("two decoders") };
+    for tag in [1, 2] {
+        assert_eq!(first.feed(&mut &encoded(&begin(tag))[..]).unwrap(), Some(begin(tag)));
+    }
+    assert_eq!(budget.used_bytes(), 2 * LEN);
+    // No room for a third one: its fragments would be behind those of the others.
+    let refused = first.feed(&mut &encoded(&begin(3))[..]).unwrap().unwrap();
+    assert_eq!(refused.route.unwrap().fragments, Fragments::NoRoom);
+    assert!(!first.waits_for_room() && !budget.is_wanted());
+    // Another connection has no fragments to take, and waits.
+    assert_eq!(second.feed(&mut &encoded(&begin(1))[..]).unwrap(), None);
+    assert!(second.waits_for_room() && !second.is_idle());
+    let mut fragments = Vec::new();
+    for tag in [2, 1, 2] {
+        fragments.push(first.feed(&mut &encoded(&fragment(tag))[..]).unwrap().unwrap());
+        assert_eq!(budget.used_bytes(), 2 * LEN, "a fragment holds its part");
+    }
+    assert_eq!(fragments, [fragment(2), fragment(1), fragment(2)]);
+    drop(fragments);
+    assert_eq!((budget.used_bytes(), first.holds_room()), (LEN / 2, true));
+    assert_eq!(second.feed(&mut &[][..]).unwrap(), Some(begin(1)), "now there is room");
+    assert_eq!(budget.used_bytes(), LEN / 2 + LEN);
+    // The first write is refused, or its sender gives it up: its missing fragment needs no room.
+    first.forget_fragments(Tag(1));
+    let end = crate::fragments::give_up(Tag(1));
+    assert_eq!(second.feed(&mut &encoded(&end)[..]).unwrap(), Some(end));
+    assert_eq!((budget.used_bytes(), first.holds_room(), second.holds_room()), (0, false, false));
+    assert_eq!(first.feed(&mut &encoded(&fragment(1))[..]).unwrap(), Some(fragment(1)));
+    let long = crate::fragments::fragment(Tag(1), vec![], vec![vec![7; LEN].into()]);
+    let error = first.feed(&mut &encoded(&long)[..]).unwrap_err();
+    assert!(matches!(error.kind, WireErrorKind::TooLong { what: "payload", .. }));
 }

@@ -9,7 +9,9 @@ use fieldstone_codes::Profile;
 use fieldstone_host::{
     DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, VolumeStatus,
 };
-use fieldstone_proto::{Epoch, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeId};
+use fieldstone_proto::{
+    Epoch, FRAGMENT_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeId,
+};
 pub use fieldstone_volume::ReadPolicy;
 use fieldstone_volume::{OpenMode, Provisioning, VolumeConfig};
 
@@ -76,6 +78,7 @@ impl RunningPool {
             keys: pool.keys.get(),
             wall_offset_ns: wall_offset_ns(),
             node_timeout_ms: NODE_TIMEOUT_MS,
+            fragment_bytes: FRAGMENT_BYTES,
             replicate: pool.replicate,
             encode: pool.encode,
             reads: options.reads,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fieldstone_node::DiskOp;
-use fieldstone_proto::{Reply, ReplyBody, Request, RequestBody};
+use fieldstone_proto::{Fragments, Reply, ReplyBody, Request, RequestBody};
 
 pub(super) struct BriefRequest<'a>(&'a Request);
 
@@ -31,7 +31,13 @@ impl fmt::Display for BriefRequest<'_> {
                     write!(f, " {segment}")?;
                 }
             }
+            RequestBody::Fragment { checksums, .. } => {
+                write!(f, "Fragment checksums {}", checksums.len())?;
+            }
             other => write!(f, "{other:?}")?,
+        }
+        if let Some(Fragments::Follow(bytes)) = route.as_ref().map(|route| route.fragments) {
+            write!(f, " in fragments +{bytes}")?;
         }
         let bytes: usize = payload.iter().map(bytes::Bytes::len).sum();
         if bytes > 0 { write!(f, " +{bytes}") } else { Ok(()) }

@@ -23,7 +23,7 @@
 use bytes::Bytes;
 use fieldstone_block::Nanos;
 use fieldstone_node::{LinkTarget, NodeEvent, PeerId};
-use fieldstone_proto::{Encode, NodeIndex, Request, Strategy};
+use fieldstone_proto::{Encode, FragmentRole, NodeIndex, Request, Strategy};
 use fieldstone_volume::Reach;
 
 use super::describe::{brief_reply, brief_request};
@@ -67,10 +67,14 @@ impl<C: Cast> World<'_, C> {
         let text = brief_request(&request).to_string();
         let key = request.tag.0;
         self.note(Who::Node(from.0), "relay", key, format_args!("{} {text}", to.node));
-        self.count_relay(from, to);
+        self.count_relay(from, to, &request);
         let now = self.now();
         if let Some(peer) = self.link(from, to) {
             return self.network.send_request(now, peer, request);
+        }
+        if !request.has_answer() {
+            // The link is gone, and with it the write of this fragment.
+            return;
         }
         let to = LinkEnd::of(to);
         if self.nodes[usize::from(to.node.0)].process.is_none() || to.port != self.port_of(to.node)
@@ -87,7 +91,7 @@ impl<C: Cast> World<'_, C> {
 
     /// Counts a request that a node passes on. A node of the volumes' process has no address, and
     /// only nodes of that process reach it.
-    fn count_relay(&mut self, from: NodeIndex, to: &LinkTarget) {
+    fn count_relay(&mut self, from: NodeIndex, to: &LinkTarget, request: &Request) {
         let ends = (self.is_outside(from), self.is_outside(to.node));
         if ends.1 == to.address.is_empty() || ends == (true, false) {
             return self.fail(format!("{from} was told to reach {} at {:?}", to.node, to.address));
@@ -97,7 +101,8 @@ impl<C: Cast> World<'_, C> {
             (false, true) => 1,
             (true, _) => 2,
         };
-        self.links[kind] += 1;
+        self.links[kind] += u64::from(request.has_answer());
+        self.fragments += u64::from(request.fragment_role() == FragmentRole::Continues);
     }
 
     fn is_outside(&self, node: NodeIndex) -> bool {

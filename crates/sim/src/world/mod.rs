@@ -185,6 +185,8 @@ pub struct World<'a, C: Cast> {
     secrets: Secrets,
     /// Requests that nodes passed on, as in [`crate::Outcome::links`].
     links: [u64; 3],
+    /// Fragments that nodes passed on.
+    fragments: u64,
     /// Records that nodes passed on, and records that volumes sent once more, of volume processes
     /// that have died.
     relays: [u64; 2],
@@ -240,6 +242,7 @@ impl<'a, C: Cast> World<'a, C> {
             time_of_day: TimeOfDay::new(&scenario),
             secrets: Secrets::new(&scenario),
             links: [0; 3],
+            fragments: 0,
             relays: [0, 0],
             carried: [0, 0],
             parities: [0, 0],
@@ -443,6 +446,7 @@ impl<C: Cast> World<'_, C> {
             carried: self.carried,
             parities: self.parities,
             links: self.links,
+            fragments: self.fragments,
             layers: self.layers.iter().map(|(name, value)| (name.0, name.1, *value)).collect(),
             trace_hash: self.trace.hash(),
             failure: self.failure,

@@ -194,6 +194,7 @@ impl<C: Cast> World<'_, C> {
             keys: self.secrets.file,
             wall_offset_ns: self.wall_offset_ns(Side::Volume(client)),
             node_timeout_ms: self.scenario.node_timeout_ms,
+            fragment_bytes: self.scenario.fragment_bytes,
             replicate: self.scenario.replicate,
             encode: self.scenario.encode,
             reads: self.scenario.reads,

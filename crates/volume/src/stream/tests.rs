@@ -233,7 +233,7 @@ fn a_node_that_always_denies_rests_longer_and_longer() {
         // A record that went through it says nothing about its memory for parity.
         let replicas = vec![core.replica(nodes[0]), core.replica(nodes[5])];
         let (strategy, content) = (Strategy::Ring, Content::Same);
-        let route = Route { strategy, rank: 0, wait_ms: 1, replicas, content };
+        let route = Route { strategy, rank: 0, wait_ms: 1, replicas, content, ..Route::default() };
         let node = |at: usize| Outcome { node: nodes[at], result: Ok(()) };
         let answer = Ok(ReplyBody::Outcomes(vec![node(0), node(5)]));
         assert_eq!(core.outcomes_of(nodes[0], &route, answer), [Ok(()), Ok(())]);

@@ -20,6 +20,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use fieldstone_block::Nanos;
+use fieldstone_proto::fragments::cut;
 use fieldstone_proto::wire::encode_request;
 use fieldstone_proto::{NodeError, NodeIndex, Reply, Request};
 
@@ -242,15 +243,17 @@ impl RemoteNode {
         io.reactor.timer(next, self.token(Operation::Timer, io));
     }
 
-    /// Queues a request; [`RemoteNode::flush`] sends it. Drops the request if there is no
-    /// connection, which the volume has been told.
-    pub fn send(&mut self, request: &Request) {
+    /// Queues a request, in fragments if its route allows them; [`RemoteNode::flush`] sends it.
+    /// Drops the request if there is no connection, which the volume has been told.
+    pub fn send(&mut self, request: Request) {
         let State::Up(socket) = &mut self.state else { return };
-        match encode_request(request) {
-            Ok(parts) => socket.push(parts),
-            Err(error) => {
-                let result = Err(NodeError::Invalid(error.to_string()));
-                self.refused.push(Reply { tag: request.tag, result, slots_free: 0 });
+        for request in cut(request) {
+            match encode_request(&request) {
+                Ok(parts) => socket.push(parts),
+                Err(error) => {
+                    let result = Err(NodeError::Invalid(error.to_string()));
+                    self.refused.push(Reply { tag: request.tag, result, slots_free: 0 });
+                }
             }
         }
     }

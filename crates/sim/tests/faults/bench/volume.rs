@@ -34,6 +34,7 @@ impl Bench {
             keys: key().into(),
             wall_offset_ns: 0,
             node_timeout_ms: NODE_TIMEOUT_MS,
+            fragment_bytes: 0,
             replicate: fieldstone_proto::Strategy::Flat,
             encode: fieldstone_proto::Encode::Client,
             reads: fieldstone_volume::ReadPolicy::Primary,

@@ -9,12 +9,11 @@
 //! The CPU time of a request is that of the paper's RPC protocols (dispatch, check of the
 //! capability, copy, post), and in addition what the product does with the bytes: a checksum of
 //! each message by its sender and by its receiver, a checksum of each block of a shard, and the
-//! products of a data shard.
+//! products of a data shard. A fragment has the dispatch of an RPC, and no check of a capability.
 //!
 //! So the lines differ from CPU-Ring and CPU-PBT in these ways:
 //!
-//! - The product passes on whole messages, and not chunks.
-//! - Each message has a checksum.
+//! - Each message has a checksum, also a fragment of a long write.
 //! - A write has whole blocks of 4 KiB, and each record of a journal has one more for its header. A
 //!   record has up to 512 KiB of data.
 //! - The answers go back through the nodes, and the first node answers the client.
@@ -30,11 +29,12 @@ use bytes::Bytes;
 use fieldstone_codes::Profile;
 use fieldstone_node::{LinkTarget, NodeAction, NodeEvent, PeerId};
 pub use fieldstone_proto::Strategy;
+use fieldstone_proto::fragments::cut;
 use fieldstone_proto::wire::{encode_reply, encode_request};
 use fieldstone_proto::{
-    BLOCK_BYTES, Capability, Column, Content, Epoch, Factors, JournalGen, Lsn, NodeIndex, Pass,
-    Replica, Reply, ReplyBody, Request, RequestBody, Rights, Route, SegmentId, ShardIndex, Tag,
-    VolumeId, crc32c_blocks,
+    BLOCK_BYTES, Capability, Column, Content, Epoch, FRAGMENT_BYTES, Factors, Fragments,
+    JournalGen, Lsn, NodeIndex, Pass, Replica, Reply, ReplyBody, Request, RequestBody, Rights,
+    Route, SegmentId, ShardIndex, Tag, VolumeId, crc32c_blocks,
 };
 
 use super::message;
@@ -102,6 +102,8 @@ pub struct NodeWrites {
     writes: BTreeMap<WriteId, usize>,
     /// The data of all writes.
     pattern: Bytes,
+    /// A longer write goes in fragments of this length, as in the product; 0 if all go whole.
+    fragment_bytes: u32,
     next_tag: u16,
     /// Nodes that hear nothing any more.
     silent: Vec<u16>,
@@ -157,10 +159,16 @@ impl NodeWrites {
             works: BTreeMap::new(),
             writes: BTreeMap::new(),
             pattern: pattern.collect(),
+            fragment_bytes: FRAGMENT_BYTES,
             next_tag: 0,
             silent: Vec::new(),
             missed: Vec::new(),
         }
+    }
+
+    /// The same with fragments of this length, or with none (0).
+    pub fn with_fragments(self, fragment_bytes: u32) -> Self {
+        Self { fragment_bytes, ..self }
     }
 
     /// From now on the node hears nothing.
@@ -206,6 +214,25 @@ impl NodeWrites {
         fabric.post(from, sent, u32::from(to.0), Source::Memory);
     }
 
+    /// A core makes checksums of a request, in so many passes over its bytes, and sends it, in
+    /// fragments if its route allows them.
+    fn send_request(
+        &mut self,
+        from: HostId,
+        to: HostId,
+        write: WriteId,
+        request: Request,
+        passes: u64,
+        fabric: &mut Fabric,
+    ) {
+        for request in cut(request) {
+            let payload: usize = request.payload.iter().map(Bytes::len).sum();
+            let checksum = Rate::gbit(fabric.constants.checksum_gbit).time(passes * payload as u64);
+            let time = checksum + fabric.post_time();
+            self.work(from, write, time, Work::Send(to, Wire::Request(request)), fabric);
+        }
+    }
+
     fn peer(&self, host: HostId) -> PeerId {
         match host.0 < self.layout.clients {
             true => PeerId(u64::from(host.0)),
@@ -230,7 +257,7 @@ impl NodeWrites {
         let poll = Ps::ns(fabric.constants.poll_ns);
         let (time, work) = match wire {
             Wire::Request(request) => {
-                let time = self.request_time(&request, message.payload_bytes, fabric);
+                let time = self.request_time(&request, message, fabric);
                 let peer = self.peer(message.from);
                 (time, Work::Handle(NodeEvent::Request { peer, request }))
             }
@@ -246,17 +273,21 @@ impl NodeWrites {
     }
 
     /// The CPU time of a request before the node's state machine has it.
-    fn request_time(&self, request: &Request, payload_bytes: u64, fabric: &Fabric) -> Ps {
+    fn request_time(&self, request: &Request, message: Message, fabric: &Fabric) -> Ps {
+        let payload_bytes = message.payload_bytes;
         let checksum = |bytes| Rate::gbit(fabric.constants.checksum_gbit).time(bytes);
-        let seen = fabric.dispatch_time(true) + checksum(payload_bytes);
-        let Some(route) = &request.route else { return seen };
-        match (route.column(), route.is_relayed()) {
-            (None, _) => seen,
+        let has_capability = request.has_answer();
+        let seen = fabric.dispatch_time(has_capability) + checksum(payload_bytes);
+        let from_client = message.from.0 < self.layout.clients;
+        match &self.policy {
+            Policy::Replicate { .. } => seen,
             // The data is read once more to be added up. The sum's blocks are checked.
-            (Some(_), true) => seen + fabric.copy_time(payload_bytes) + checksum(payload_bytes),
-            (Some(_), false) => {
+            Policy::Stream(_) if !from_client => {
+                seen + fabric.copy_time(payload_bytes) + checksum(payload_bytes)
+            }
+            Policy::Stream(profile) => {
                 // The blocks are checked. The products are made, with checksums of their blocks.
-                let made = payload_bytes * (route.replicas.len() as u64 - 1);
+                let made = payload_bytes * profile.m() as u64;
                 let products = Rate::gbit(fabric.constants.multiply_gbit).time(made);
                 seen + checksum(payload_bytes) + products + checksum(made)
             }
@@ -277,10 +308,10 @@ impl NodeWrites {
                 }
                 NodeAction::Relay { to, request } => {
                     let to = self.layout.node(to.node.0);
-                    let payload: usize = request.payload.iter().map(Bytes::len).sum();
-                    let checksum = Rate::gbit(fabric.constants.checksum_gbit).time(payload as u64);
-                    let send = Work::Send(to, Wire::Request(request));
-                    self.work(host, write, post + checksum, send, fabric);
+                    // A fragment that goes on unchanged has its checksum.
+                    let is_copy = matches!(self.policy, Policy::Replicate { .. });
+                    let passes = if is_copy && !request.has_answer() { 0 } else { 1 };
+                    self.send_request(host, to, write, request, passes, fabric);
                 }
                 NodeAction::Reply { peer, reply } => {
                     let to = self.host_of(peer);
@@ -392,7 +423,8 @@ fn route(strategy: Strategy, nodes: impl Iterator<Item = (u16, u8)>, content: Co
         shard: ShardIndex(shard),
         address: Bytes::new(),
     };
-    Route { strategy, rank: 0, wait_ms: WAIT_MS, replicas: nodes.map(replica).collect(), content }
+    let replicas = nodes.map(replica).collect();
+    Route { strategy, rank: 0, wait_ms: WAIT_MS, replicas, content, ..Route::default() }
 }
 
 /// Bytes of the blocks of a write.
@@ -412,18 +444,17 @@ impl Protocol for NodeWrites {
         for (at, (node, body, route, data)) in (0u64..).zip(requests) {
             // The client makes the checksums of a shard's blocks, and that of the message.
             let passes = if route.as_ref().is_some_and(|r| r.column().is_some()) { 2 } else { 1 };
-            let bytes = passes * data.len() as u64;
-            let checksum = Rate::gbit(fabric.constants.checksum_gbit).time(bytes);
+            let fragments = Fragments::Allowed(self.fragment_bytes);
+            let route = route.map(|route| Box::new(Route { fragments, ..route }));
             let request = Request {
                 tag: Tag(u64::from(write.id.0) << 8 | at),
                 capability,
                 body,
-                route: route.map(Box::new),
+                route,
                 payload: vec![data],
             };
-            let send = Work::Send(self.layout.node(node), Wire::Request(request));
-            let time = checksum + fabric.post_time();
-            self.work(write.client, write.id, time, send, fabric);
+            let to = self.layout.node(node);
+            self.send_request(write.client, to, write.id, request, passes, fabric);
         }
     }
 

@@ -92,3 +92,57 @@ fn records_go_round_and_long_writes_are_several() {
     }
     assert!(bytes > RING_BYTES);
 }
+
+/// A long write is on all links of a route at once, so each further node adds the time of a
+/// fragment instead of that of the write. The length of fragments that the product takes is the
+/// best one, or nearly so.
+#[test]
+fn fragments_save_the_time_of_whole_writes() {
+    let us = |strategy, copies, bytes: u64, fragment_bytes| {
+        let layout = Layout { clients: 1, nodes: copies };
+        let policy = replicate(strategy, copies);
+        let protocol = NodeWrites::new(layout, policy).with_fragments(fragment_bytes);
+        let (constants, costs) = (Constants::default(), HandlerCosts::default());
+        let mut world = World::new(constants, costs, layout, protocol);
+        let time = latency(&mut world, bytes).expect("it ends");
+        assert_eq!(world.protocol.missed, []);
+        for node in 0..copies {
+            assert_eq!(world.protocol.stored_bytes(node), bytes + BLOCK_BYTES as u64);
+        }
+        assert!(world.protocol.wires.is_empty() && world.protocol.works.is_empty());
+        time.0 as f64 / 1e6
+    };
+    for strategy in [Strategy::Ring, Strategy::Tree] {
+        let whole = us(strategy, 4, 512 << 10, 0);
+        let ours = us(strategy, 4, 512 << 10, FRAGMENT_BYTES);
+        assert!(whole / ours > 2.1, "{strategy}: {whole} us, in fragments {ours} us");
+        assert_eq!(us(strategy, 4, 4 << 10, 0), us(strategy, 4, 4 << 10, FRAGMENT_BYTES));
+        for bytes in [64 << 10, 128 << 10, 256 << 10, 512 << 10] {
+            for copies in [2, 4] {
+                let ours = us(strategy, copies, bytes, FRAGMENT_BYTES);
+                let lengths = [0, 8 << 10, 16 << 10, 64 << 10];
+                let best = lengths.map(|len| us(strategy, copies, bytes, len));
+                let best = best.into_iter().fold(f64::MAX, f64::min);
+                assert!(ours < 1.08 * best, "{strategy} {copies} {bytes}: {ours} and {best} us");
+            }
+        }
+    }
+}
+
+/// The parity of a long write is made fragment by fragment, and is that of the whole write.
+#[test]
+fn parity_is_made_of_fragments() {
+    let profile: Profile = "rs:3+2".parse().expect("a code");
+    let len = 25 * BLOCK_BYTES;
+    let shards = [0, FRAGMENT_BYTES].map(|fragment_bytes| {
+        let layout = Layout { clients: 1, nodes: 5 };
+        let policy = Policy::Stream(profile);
+        let protocol = NodeWrites::new(layout, policy).with_fragments(fragment_bytes);
+        let (constants, costs) = (Constants::default(), HandlerCosts::default());
+        let mut world = World::new(constants, costs, layout, protocol);
+        latency(&mut world, 3 * len as u64).expect("it ends");
+        assert_eq!(world.protocol.missed, []);
+        (0..5).map(|node| world.protocol.shard(node, 0, len)).collect::<Vec<_>>()
+    });
+    assert!(shards[0] == shards[1]);
+}

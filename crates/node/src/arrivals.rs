@@ -1,0 +1,536 @@
+//! Writes that come in fragments, which the node passes on fragment by fragment: cut through.
+//!
+//! A long write with a route may come as a request without its payload, and then the payload in
+//! fragments ([`fieldstone_proto::fragments`]). The three handlers then run as on the SmartNIC of
+//! the network-accelerated DFS paper (section III-B):
+//!
+//! - *Header.* The request opens an entry and an *arrival*, and goes to the node's children.
+//! - *Payload.* Each fragment goes to the children at once. The node keeps its own part of it.
+//! - *Completion.* With the last fragment, the write starts as if it had come whole.
+//!
+//! ```text
+//!  whole:   client -------->         in fragments:  client --------->
+//!           node 0          ------->             node 0  --------->
+//!           node 1                  ------->     node 1    --------->
+//! ```
+//!
+//! What a child gets of a fragment depends on the route: the same bytes; or bytes of its own part;
+//! or the product of the fragment and the column of a data shard, as far as there are whole chunks.
+//!
+//! - *Checks.* The header handler admits the request before the node passes anything on. The
+//!   connection has checked each fragment's checksum. Each block of a shard is compared with the
+//!   writer's checksum before the node passes the block on, if the node verifies payloads or
+//!   multiplies them. When the last fragment is there, the node checks the volume, the epoch and
+//!   the pass again: for what reaches a file, the write comes with its last fragment. So an arrival
+//!   keeps neither a fence nor a removal waiting, and a new pass makes it void.
+//! - *Bounds.* An arrival is an entry of the request table. One volume has at most
+//!   [`ARRIVALS_PER_VOLUME_MAX`]. The connection that receives the fragments has memory for all of
+//!   them before it hands in the request; otherwise the node refuses the write as busy.
+//! - *Silence.* An arrival without a fragment for [`FRAGMENTS_SILENCE_NS`] is given up. A node
+//!   waits longer the further behind it is in the route, so the node that lacks the fragments says
+//!   so to the nodes behind it.
+//! - *The end before the last fragment.* If the node gives an arrival up, or loses its sender, it
+//!   tells its children ([`fieldstone_proto::RequestBody::GiveUp`]), and each of them counts as not
+//!   reached. A child whose answer comes before the last fragment has refused the write, and gets
+//!   no more fragments. Neither does one for which the node has stopped waiting (`relays`).
+//!   Whatever happens to children, the node goes on with its own part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use fieldstone_proto::fragments::{Cutter, give_up, passed_on};
+use fieldstone_proto::{
+    BLOCK_BYTES, Column, Content, FRAGMENT_BYTES_MAX, Fragments, NodeError, Request, RequestBody,
+    ShardIndex, Tag, VolumeId, crc32c_of_parts,
+};
+
+use crate::handlers::{first_mismatch, payload_len};
+use crate::interface::{LinkTarget, NodeAction, PeerId};
+use crate::limits::{ARRIVALS_PER_VOLUME_MAX, FRAGMENTS_SILENCE_NS, FRAGMENTS_SILENCE_STEP_NS};
+use crate::node::Node;
+use crate::own_delay::OwnDelay;
+use crate::parity_memory::ParityLease;
+use crate::products::Multiplication;
+use crate::relays::PendingRelay;
+use crate::request_table::{EntryId, Task};
+
+/// Names an arrival: the connection, and the tag of the request on it.
+type Key = (PeerId, Tag);
+
+/// A write of which fragments are missing.
+#[derive(Debug)]
+struct Arrival {
+    entry: EntryId,
+    /// The operation, with the checksums that have come.
+    body: RequestBody,
+    /// The node's own part of the fragments that have come.
+    payload: Vec<Bytes>,
+    filled_bytes: usize,
+    len_bytes: usize,
+    /// How long the node waits for the next fragment.
+    silence_ns: u64,
+    due_ns: u64,
+    children: Vec<Child>,
+    forward: Forward,
+}
+
+/// What a message brings of a payload.
+#[derive(Clone, Debug)]
+pub(crate) struct Fragment {
+    /// CRC-32C of each block, if the write is one of a shard.
+    pub(crate) checksums: Vec<u32>,
+    /// CRC-32C of the bytes, as their sender made it.
+    pub(crate) payload_crc: u32,
+    pub(crate) payload: Vec<Bytes>,
+}
+
+/// A child that gets fragments, as long as the node waits for its answer.
+#[derive(Debug)]
+struct Child {
+    rank: usize,
+    to: LinkTarget,
+    tag: Tag,
+}
+
+/// What children get of a fragment.
+#[derive(Debug)]
+enum Forward {
+    /// The fragment.
+    Same,
+    /// The bytes of their own part. Each replica has a part of this length, in the order of ranks.
+    Parts { part_bytes: usize },
+    /// Products.
+    Products(Box<Products>),
+}
+
+/// The products of a data shard that is coming.
+#[derive(Debug)]
+struct Products {
+    /// Makes one product for each child, in the order of the children.
+    multiplication: Multiplication,
+    /// The bytes that are not multiplied yet: less than a chunk.
+    rest: Vec<Bytes>,
+    /// The memory of each product. It comes back with the last of its fragments.
+    memory: Vec<Arc<ParityLease>>,
+}
+
+/// The writes of which fragments are missing.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    by_key: BTreeMap<Key, Arrival>,
+    due: BTreeSet<(u64, Key)>,
+    /// The number of arrivals of each volume that has any.
+    of_volume: BTreeMap<VolumeId, usize>,
+    delay: OwnDelay,
+}
+
+impl Arrivals {
+    /// Whether another write of the volume may come in fragments over this connection with this
+    /// tag.
+    pub(crate) fn check(&self, volume: VolumeId, key: Key) -> Result<(), NodeError> {
+        if self.by_key.contains_key(&key) {
+            let what = "fragments of an earlier write with this tag are missing";
+            return Err(NodeError::Invalid(what.to_owned()));
+        }
+        match self.of_volume.get(&volume).copied().unwrap_or_default() < ARRIVALS_PER_VOLUME_MAX {
+            true => Ok(()),
+            false => Err(NodeError::Busy),
+        }
+    }
+
+    fn add(&mut self, key: Key, volume: VolumeId, arrival: Arrival) {
+        *self.of_volume.entry(volume).or_default() += 1;
+        self.put_back(key, arrival);
+    }
+
+    fn put_back(&mut self, key: Key, arrival: Arrival) {
+        self.due.insert((arrival.due_ns, key));
+        self.by_key.insert(key, arrival);
+    }
+
+    /// Takes an arrival out. It goes on with [`Arrivals::put_back`], or ends with
+    /// [`Arrivals::ended`].
+    fn take(&mut self, key: Key) -> Option<Arrival> {
+        let arrival = self.by_key.remove(&key)?;
+        self.due.remove(&(arrival.due_ns, key));
+        Some(arrival)
+    }
+
+    fn ended(&mut self, volume: VolumeId) {
+        if let Some(count) = self.of_volume.get_mut(&volume) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_volume.remove(&volume);
+            }
+        }
+    }
+
+    /// Takes an arrival out whose time is over, if there is one.
+    fn take_overdue(&mut self, now_ns: u64) -> Option<Arrival> {
+        let (due_ns, key) = *self.due.first()?;
+        self.delay.is_over(now_ns, due_ns).then(|| self.take(key)).flatten()
+    }
+
+    /// When the next arrival is given up.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.due.first().map(|(due_ns, _)| self.delay.end_ns(*due_ns))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty() && self.due.is_empty() && self.of_volume.is_empty()
+    }
+}
+
+impl Products {
+    /// The fragments of each product that another fragment of the data shard makes possible.
+    fn make(&mut self, payload: &[Bytes]) -> Vec<(Vec<u32>, Bytes)> {
+        self.rest.extend(payload.iter().cloned());
+        let len_bytes = payload_len(&self.rest);
+        let chunk_bytes = self.multiplication.chunk_bytes().unwrap_or(BLOCK_BYTES);
+        let whole_bytes = len_bytes / chunk_bytes * chunk_bytes;
+        if whole_bytes == 0 {
+            return Vec::new();
+        }
+        let mut cutter = Cutter::new(std::mem::take(&mut self.rest));
+        let chunks = cutter.next(whole_bytes);
+        self.rest = cutter.next(len_bytes - whole_bytes);
+        self.multiplication.products(&chunks, self.memory.clone())
+    }
+}
+
+impl Node {
+    /// Opens the arrival of an admitted write whose payload follows in fragments, and passes the
+    /// request on.
+    pub(crate) fn begin_arrival(
+        &mut self,
+        now_ns: u64,
+        entry: EntryId,
+        body: RequestBody,
+        request: &Request,
+    ) {
+        match self.begin_passing_on(now_ns, entry, &body, request) {
+            Ok((children, forward)) => {
+                let Some(relay) = &mut self.table[entry].relay else { return };
+                let rank = u64::from(relay.route.rank);
+                let Fragments::Follow(len_bytes) = relay.route.fragments else { return };
+                // A table of elements is long.
+                relay.route.forget_table();
+                let silence_ns = FRAGMENTS_SILENCE_NS + rank * FRAGMENTS_SILENCE_STEP_NS;
+                let arrival = Arrival {
+                    entry,
+                    body,
+                    payload: Vec::new(),
+                    filled_bytes: 0,
+                    len_bytes: len_bytes as usize,
+                    silence_ns,
+                    due_ns: now_ns.saturating_add(silence_ns),
+                    children,
+                    forward,
+                };
+                let key = (self.table[entry].peer, self.table[entry].tag);
+                self.arrivals.add(key, self.table[entry].volume, arrival);
+            }
+            Err(error) => self.close(entry, Err(error)),
+        }
+    }
+
+    /// Sends a request whose payload follows to the node's children.
+    fn begin_passing_on(
+        &mut self,
+        now_ns: u64,
+        entry: EntryId,
+        body: &RequestBody,
+        request: &Request,
+    ) -> Result<(Vec<Child>, Forward), NodeError> {
+        let Some(relay) = &self.table[entry].relay else { unreachable!("it has a route") };
+        let route = relay.route.clone();
+        let Fragments::Follow(len_bytes) = route.fragments else {
+            unreachable!("fragments follow")
+        };
+        let volume = self.table[entry].volume;
+        let mut to_pass_to = self.children_of(now_ns, entry, &route);
+        let mut without_memory = Vec::new();
+        let forward = match &route.content {
+            Content::Same => Forward::Same,
+            Content::Parts => {
+                Forward::Parts { part_bytes: len_bytes as usize / route.replicas.len() }
+            }
+            Content::Column(column) => {
+                let targets = std::mem::take(&mut to_pass_to);
+                let with_memory = |(rank, to): (usize, LinkTarget)| {
+                    let lease = self.parity_memory.lease_product((volume, &to), len_bytes as usize);
+                    lease.map(|lease| ((rank, to.clone()), Arc::new(lease))).ok_or((rank, to))
+                };
+                let mut memory = Vec::new();
+                for target in targets.into_iter().map(with_memory) {
+                    match target {
+                        Ok((target, lease)) => {
+                            to_pass_to.push(target);
+                            memory.push(lease);
+                        }
+                        Err(target) => without_memory.push(target),
+                    }
+                }
+                self.products_to_come(volume, column, &to_pass_to, memory)?
+            }
+        };
+        let with = (now_ns, entry, &route, request.capability);
+        for (rank, to) in without_memory {
+            // Nothing follows: there is no memory for the product.
+            let body = of_shard(body, route.replicas[rank].shard);
+            self.relay_to(with, (rank, to), Fragments::Whole, body, Vec::new());
+        }
+        let part_bytes = match &forward {
+            Forward::Parts { part_bytes } => u32::try_from(*part_bytes).unwrap_or(len_bytes),
+            Forward::Same | Forward::Products(_) => len_bytes,
+        };
+        let mut children = Vec::with_capacity(to_pass_to.len());
+        for (rank, to) in to_pass_to {
+            let body = of_shard(body, route.replicas[rank].shard);
+            let fragments = Fragments::Follow(part_bytes);
+            let tag = self.relay_to(with, (rank, to.clone()), fragments, body, Vec::new());
+            children.push(Child { rank, to, tag });
+        }
+        Ok((children, forward))
+    }
+
+    fn products_to_come(
+        &mut self,
+        volume: VolumeId,
+        column: &Column,
+        children: &[(usize, LinkTarget)],
+        memory: Vec<Arc<ParityLease>>,
+    ) -> Result<Forward, NodeError> {
+        let parities: Vec<usize> = children.iter().map(|(rank, _)| rank - 1).collect();
+        if parities.is_empty() {
+            return Ok(Forward::Same);
+        }
+        let multiplication = self.column_maps.multiplication(volume, column, &parities)?;
+        Ok(Forward::Products(Box::new(Products { multiplication, rest: Vec::new(), memory })))
+    }
+
+    /// A fragment arrived. A fragment of no arrival belongs to a write that the node has refused.
+    pub(crate) fn fragment_arrived(&mut self, now_ns: u64, key: Key, fragment: Fragment) {
+        let Some(mut arrival) = self.arrivals.take(key) else { return };
+        if let Err(error) = self.take_fragment(&mut arrival, fragment) {
+            self.counters.corrupt_blocks += u64::from(matches!(error, NodeError::Corrupt { .. }));
+            return self.end_arrival(arrival, error);
+        }
+        if arrival.filled_bytes < arrival.len_bytes {
+            arrival.due_ns = now_ns.saturating_add(arrival.silence_ns);
+            return self.arrivals.put_back(key, arrival);
+        }
+        self.arrived(now_ns, arrival);
+    }
+
+    /// Checks a fragment, passes it on, and keeps the node's part of it.
+    fn take_fragment(
+        &mut self,
+        arrival: &mut Arrival,
+        fragment: Fragment,
+    ) -> Result<(), NodeError> {
+        let invalid = |what: &str| Err(NodeError::Invalid(what.to_owned()));
+        let Fragment { checksums, payload, .. } = &fragment;
+        let len_bytes = payload_len(payload);
+        if len_bytes == 0 || !len_bytes.is_multiple_of(BLOCK_BYTES) {
+            return invalid("a fragment consists of whole blocks");
+        }
+        if arrival.filled_bytes + len_bytes > arrival.len_bytes {
+            return invalid("the fragments are longer than the payload");
+        }
+        let of_shard = matches!(arrival.body, RequestBody::ShardWrite { .. });
+        if checksums.len() != if of_shard { len_bytes / BLOCK_BYTES } else { 0 } {
+            return invalid("a fragment of a shard carries one checksum for each block");
+        }
+        let multiplies = matches!(arrival.forward, Forward::Products(_));
+        if of_shard
+            && (self.config.verify_payload || multiplies)
+            && let Some(block) = first_mismatch(payload, checksums)
+        {
+            return Err(arrival.corrupt(block as usize));
+        }
+        self.pass_fragment_on(arrival, &fragment);
+        arrival.keep(fragment);
+        arrival.filled_bytes += len_bytes;
+        Ok(())
+    }
+
+    /// Sends each child for which the node waits what it gets of a fragment.
+    fn pass_fragment_on(&mut self, arrival: &mut Arrival, fragment: &Fragment) {
+        let relays = &self.relays;
+        let waits_for = |child: &Child| relays.is_pending(child.tag, &child.to);
+        if !arrival.children.iter().any(waits_for) {
+            return;
+        }
+        let actions = &mut self.disk.actions;
+        let mut send = |child: &Child, fragment: &Fragment| {
+            if waits_for(child) {
+                let Fragment { checksums, payload_crc, payload } = fragment.clone();
+                let request = passed_on(child.tag, checksums, payload_crc, payload);
+                actions.push_back(NodeAction::Relay { to: child.to.clone(), request });
+            }
+        };
+        match &mut arrival.forward {
+            Forward::Same => arrival.children.iter().for_each(|child| send(child, fragment)),
+            Forward::Parts { part_bytes } => {
+                for (part, of_part) in fragment.parts(arrival.filled_bytes, *part_bytes) {
+                    let mut children = arrival.children.iter();
+                    if let Some(child) = children.find(|child| child.rank == part) {
+                        send(child, &of_part);
+                    }
+                }
+            }
+            Forward::Products(products) => {
+                let products = products.make(&fragment.payload);
+                for (child, (checksums, product)) in arrival.children.iter().zip(products) {
+                    let sums = checksums.chunks(FRAGMENT_BYTES_MAX / BLOCK_BYTES);
+                    let bytes = product.chunks(FRAGMENT_BYTES_MAX);
+                    for (sums, bytes) in sums.zip(bytes) {
+                        let payload = vec![product.slice_ref(bytes)];
+                        send(child, &Fragment::new(sums.to_vec(), payload));
+                    }
+                }
+            }
+        }
+    }
+
+    /// All fragments are there: starts the write.
+    fn arrived(&mut self, now_ns: u64, arrival: Arrival) {
+        let Arrival { entry: id, body, payload, forward, .. } = arrival;
+        let volume = self.table[id].volume;
+        self.arrivals.ended(volume);
+        if let Err(error) = self.check_arrived(id) {
+            return self.close(id, Err(error));
+        }
+        if let Some(volume) = self.volumes.get_mut(&volume) {
+            volume.active += 1;
+        }
+        let entry = &mut self.table[id];
+        entry.counted = true;
+        entry.task = Task::Parked(Box::new((body, payload)));
+        if entry.relay.as_ref().is_some_and(|relay| relay.route.is_contribution()) {
+            return self.contribute(now_ns, id);
+        }
+        entry.verified = self.config.verify_payload || matches!(forward, Forward::Products(_));
+        self.start_entry(id);
+    }
+
+    /// The sender of a write has given it up.
+    pub(crate) fn arrival_given_up(&mut self, key: Key) {
+        if let Some(arrival) = self.arrivals.take(key) {
+            self.end_arrival(arrival, NodeError::Busy);
+        }
+    }
+
+    /// The sender of these writes is gone.
+    pub(crate) fn end_arrivals_of(&mut self, peer: PeerId) {
+        let from = (peer, Tag(0))..=(peer, Tag(u64::MAX));
+        let keys: Vec<Key> = self.arrivals.by_key.range(from).map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.arrival_given_up(key));
+    }
+
+    /// Gives up the writes whose next fragment does not come.
+    pub(crate) fn expire_arrivals(&mut self, now_ns: u64) {
+        while let Some(arrival) = self.arrivals.take_overdue(now_ns) {
+            self.end_arrival(arrival, NodeError::Busy);
+        }
+    }
+
+    /// Ends a write before its last fragment. The children get no other fragments.
+    fn end_arrival(&mut self, arrival: Arrival, error: NodeError) {
+        self.arrivals.ended(self.table[arrival.entry].volume);
+        for Child { to, tag, .. } in arrival.children {
+            if self.end_wait_for(&to, tag) {
+                self.tell_given_up(to, tag);
+            }
+        }
+        self.close(arrival.entry, Err(error));
+    }
+
+    /// The node waits no more for a child. If the child lacks fragments, they do not come.
+    pub(crate) fn stop_fragments(&mut self, ended: &PendingRelay) {
+        let key = (self.table[ended.entry].peer, self.table[ended.entry].tag);
+        let arrival = self.arrivals.by_key.get(&key);
+        let of_entry = arrival.filter(|arrival| arrival.entry == ended.entry);
+        let lacks_fragments =
+            |arrival: &Arrival| arrival.children.iter().any(|c| c.tag == ended.tag);
+        if of_entry.is_some_and(lacks_fragments) {
+            self.tell_given_up(ended.to.clone(), ended.tag);
+        }
+    }
+
+    fn tell_given_up(&mut self, to: LinkTarget, tag: Tag) {
+        self.disk.actions.push_back(NodeAction::Relay { to, request: give_up(tag) });
+    }
+}
+
+impl Arrival {
+    /// The block with this number in the next fragment is damaged.
+    fn corrupt(&self, block: usize) -> NodeError {
+        let RequestBody::ShardWrite { offset_bytes, .. } = self.body else {
+            unreachable!("only writes of shards have checksums")
+        };
+        let at = self.filled_bytes + block * BLOCK_BYTES;
+        let within = match self.forward {
+            Forward::Parts { part_bytes } => at % part_bytes,
+            Forward::Same | Forward::Products(_) => at,
+        };
+        let within = u32::try_from(within).expect("a payload has a few MiB");
+        NodeError::Corrupt { offset_bytes: offset_bytes + within }
+    }
+
+    /// Keeps the node's own part of a fragment.
+    fn keep(&mut self, fragment: Fragment) {
+        let own = match self.forward {
+            Forward::Same | Forward::Products(_) => fragment,
+            Forward::Parts { part_bytes } => {
+                let first = fragment.parts(self.filled_bytes, part_bytes).into_iter().next();
+                match first {
+                    Some((0, own)) => own,
+                    _ => return,
+                }
+            }
+        };
+        if let RequestBody::ShardWrite { checksums, .. } = &mut self.body {
+            checksums.extend(own.checksums);
+        }
+        self.payload.extend(own.payload);
+    }
+}
+
+impl Fragment {
+    fn new(checksums: Vec<u32>, payload: Vec<Bytes>) -> Self {
+        let payload_crc = crc32c_of_parts(&payload);
+        Self { checksums, payload_crc, payload }
+    }
+
+    /// The parts of `part_bytes` to which a fragment at `at_bytes` belongs, each with its number.
+    fn parts(&self, mut at_bytes: usize, part_bytes: usize) -> Vec<(usize, Self)> {
+        let end_bytes = at_bytes + payload_len(&self.payload);
+        if at_bytes / part_bytes == (end_bytes - 1) / part_bytes {
+            return vec![(at_bytes / part_bytes, self.clone())];
+        }
+        let mut cutter = Cutter::new(self.payload.clone());
+        let mut checksums = &self.checksums[..];
+        let mut parts = Vec::new();
+        while at_bytes < end_bytes {
+            let part = at_bytes / part_bytes;
+            let len_bytes = end_bytes.min((part + 1) * part_bytes) - at_bytes;
+            let (sums, rest) = checksums.split_at(len_bytes / BLOCK_BYTES);
+            parts.push((part, Self::new(sums.to_vec(), cutter.next(len_bytes))));
+            (checksums, at_bytes) = (rest, at_bytes + len_bytes);
+        }
+        parts
+    }
+}
+
+/// The operation as the node of another shard gets it.
+fn of_shard(body: &RequestBody, shard: ShardIndex) -> RequestBody {
+    let mut body = body.clone();
+    if let RequestBody::ShardWrite { shard: to, .. } = &mut body {
+        *to = shard;
+    }
+    body
+}
