@@ -64,7 +64,7 @@ def forgeries(world, secret, volume, epoch):
 
 def other_languages(world, pool):
     """A newer protocol, and bytes that are none: the connection ends, and the node does not."""
-    for bytes_sent in (request(STAT, bytes(68), version=7), b"GET / HTTP/1.1\r\n\r\n" * 4):
+    for bytes_sent in (request(STAT, bytes(68), version=0xFFFF), b"GET / HTTP/1.1\r\n\r\n" * 4):
         with open_connection(world, 0) as connection:
             connection.sendall(bytes_sent)
             try:
@@ -72,7 +72,7 @@ def other_languages(world, pool):
                 check(False, f"{bytes_sent[:16]!r} was answered with {found}")
             except (EOFError, ConnectionError):
                 pass
-    pool.nodes[0].wait_until_logged("version 7")
+    pool.nodes[0].wait_until_logged("version 65535")
 
 
 def scenario(world):

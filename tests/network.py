@@ -39,7 +39,7 @@ SENT = {
 
 
 # Every cable moves so many bits in a second.
-SLOW_BITS = 1e9
+SLOW_BITS_PER_SECOND = 1e9
 
 
 def measure(cluster, kib, seconds):
@@ -73,14 +73,14 @@ def measure_slow(cluster):
     writes would need the time of three cables, one after the other."""
     machines = ["client", *map(cluster.machine, range(cluster.count))]
     for machine in machines:
-        cluster.network.slow(machine, f"{SLOW_BITS:.0f}bit")
+        cluster.network.slow(machine, f"{SLOW_BITS_PER_SECOND:.0f}bit")
     print("every cable at 1 Gbit/s:", flush=True)
     for kib in (256, 1024):
         seconds, _ = measure(cluster, kib, 4)
     for machine in machines:
         cluster.network.fast(machine)
     if cluster.way == "ring":
-        whole = 3 * MIB * 8 / SLOW_BITS
+        whole = 3 * MIB * 8 / SLOW_BITS_PER_SECOND
         check(seconds < 0.85 * whole, f"a write takes {seconds} s, as if it went whole: {whole} s")
 
 

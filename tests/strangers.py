@@ -3,8 +3,8 @@
 
 It sends packets of each class with forged and expired capabilities, with those of other volumes,
 rights and segments, and replays what it has recorded of the client after the client has started
-again. It uses up the memory for parity and falls silent, and floods a node with requests (82,000 in
-the long case). No request of it changes anything, the node's memory is bounded, nothing leaks, and
+again. It uses up the memory for parity and falls silent, begins writes in fragments that never end,
+and floods a node with requests (82,000 in the long case). No request of it changes anything, the node's memory is bounded, nothing leaks, and
 the client's data is whole.
 
     tests/strangers.py
@@ -32,11 +32,12 @@ from world import MIB, Case, check, wait_until
 # Operations of the wire, and what is added for routes, columns, tables and parts.
 FENCE, PUT_ROOT, JOURNAL_CREATE, JOURNAL_APPEND, JOURNAL_SYNC, JOURNAL_READ = range(2, 8)
 JOURNAL_DELETE, SHARD_WRITE, SHARD_SYNC, SHARD_READ, SHARD_VERIFY, SHARD_DELETE = range(8, 14)
-REMOVE_VOLUME, RESERVE, RENEW_RECORD, ADMIT_RELAYS = 15, 17, 18, 19
+REMOVE_VOLUME, RESERVE, RENEW_RECORD, ADMIT_RELAYS, FRAGMENT, GIVE_UP = 15, 17, 18, 19, 20, 21
+IDENTIFY = 0
 ROUTED, STREAMED, TABLED, PARTED = 64, 128, 160, 192
 
 # Kinds of replies.
-DONE, VOLUME_STATE, OUTCOMES, REFUSED, FENCED, IN_USE, BUSY = 0, 4, 6, 128, 129, 130, 134
+DONE, STAT, VOLUME_STATE, OUTCOMES, REFUSED, FENCED, IN_USE, BUSY = 0, 2, 4, 6, 128, 129, 130, 134
 NOT_PASSED_ON = 138
 FORGED, EXPIRED, RIGHTS, RANGE = range(4)
 RING, PRIMARY = 1, 3
@@ -52,12 +53,18 @@ FLOOD = 82_000
 SUMS = 12
 # The node's own bounds (crates/node/src/limits.rs).
 REQUESTS_MAX, GATHERING_PER_VOLUME_MAX = 4096, 512
+# Writes in fragments that a tenant begins, and their length. A volume may have 64 of them.
+BEGUN, BEGUN_BYTES = 300, MIB
+# The version of the protocol that has them.
+IN_FRAGMENTS = 7
 # What the flood's connections, answers and allocators may take.
 GROWTH_MAX = 96 * MIB
 
 
 def version(operation):
     """The version of the protocol that added it."""
+    if operation in (FRAGMENT, GIVE_UP):
+        return IN_FRAGMENTS
     if operation < ROUTED:
         return 3 if operation == ADMIT_RELAYS else 2
     added = ((PARTED, 5), (TABLED, 6), (STREAMED, 4), (ROUTED, 3))
@@ -180,8 +187,8 @@ TWO_ROWS = text(struct.pack("<HHBHHB", 1, 1, 3, 1, 0, 1))
 
 def classes(target, segment):
     """Each class of packets to this node: operation, kind of route, body behind the capability,
-    payload, the right that it needs, whether it names a segment. If a node took one, it would
-    change data."""
+    payload (`None` if it follows in fragments), the right that it needs, whether it names a
+    segment. If a node took one, it would change data."""
     append = struct.pack("<QQ", 1, 0)
     write = shard_write(segment, [SUM])
     other = target ^ 1
@@ -189,6 +196,7 @@ def classes(target, segment):
     primary = route(PRIMARY, 0, head)
     column = struct.pack("<BB", 0, 4) + ONE_FACTOR
     table = struct.pack("<BBIH", 0, 4, BLOCK, 2) + TWO_ROWS
+    length, empty = struct.pack("<I", 2 * BLOCK), shard_write(segment, [])
     rows = [
         (FENCE, 0, b"\1", b"", ADMIN, False),
         (PUT_ROOT, 0, struct.pack("<Q", 1 << 60), ZEROES, ADMIN, False),
@@ -205,6 +213,8 @@ def classes(target, segment):
         (SHARD_WRITE, STREAMED, route(PRIMARY, 1, other) + column + write, ZEROES, WRITE, True),
         (SHARD_WRITE, TABLED, primary + table + write, ZEROES, WRITE, True),
         (SHARD_WRITE, PARTED, primary + shard_write(segment, [SUM, SUM]), ZEROES * 2, WRITE, True),
+        (JOURNAL_APPEND, ROUTED, route(RING, 0, head) + length + append, None, WRITE, False),
+        (SHARD_WRITE, STREAMED, primary + column + length + empty, None, WRITE, True),
         (SHARD_SYNC, 0, b"", b"", WRITE, False),
         (SHARD_READ, 0, struct.pack("<QBII", segment, 0, 0, BLOCK), b"", READ, True),
         (SHARD_VERIFY, 0, struct.pack("<QB", segment, 0), b"", READ, True),
@@ -227,7 +237,11 @@ def check_forgeries(stranger, volume, epoch):
         def refused(row, why, entitled):
             operation, routed, body, payload, _, _ = row
             operation += routed
-            message = request(operation, entitled + body, payload, 1, version(operation))
+            speaks = IN_FRAGMENTS if payload is None else version(operation)
+            message = request(operation, entitled + body, payload or b"", 1, speaks)
+            if payload is None:
+                # What follows is of no write.
+                message += fragment(1, ZEROES, SUM, ZERO_CRC) * 2
             connection.sendall(message)
             kind, answer, _ = reply(connection)
             if why is FENCED:
@@ -258,6 +272,12 @@ def check_forgeries(stranger, volume, epoch):
     print(f"{tried} requests with wrong capabilities refused", flush=True)
 
 
+def fragment(tag, payload, checksums, payload_crc):
+    """The next bytes of the write with this tag."""
+    body = struct.pack("<I", len(checksums) // 4) + checksums
+    return request(FRAGMENT, body, payload, tag, IN_FRAGMENTS, payload_crc)
+
+
 # Requests that change nothing. All others are of a writer, and need its epoch.
 HARMLESS = {0, 1, JOURNAL_READ, SHARD_READ, SHARD_VERIFY, 14, 16}
 
@@ -271,10 +291,16 @@ def check_replays(stranger, messages):
                 continue
             for message in recorded[:200]:
                 connection.sendall(message)
+                counts[operation] += 1
+                if operation in (FRAGMENT, GIVE_UP):
+                    # They get no answer, and are of no write.
+                    continue
                 kind, answer, _ = reply(connection)
                 refused = kind == FENCED or (operation, kind) == (FENCE, IN_USE)
                 check(refused, f"a replay of operation {operation}: {kind} {answer!r}")
-                counts[operation] += 1
+        connection.sendall(request(IDENTIFY, capability(bytes(16), 0, 0)))
+        check(reply(connection)[0] == STAT, "the node does not answer after the replays")
+    check(counts[FRAGMENT] > 0, "no write went in fragments")
     passed_on = {JOURNAL_APPEND + ROUTED, SHARD_WRITE + STREAMED}
     check(passed_on <= set(counts), f"only these were recorded: {dict(counts)}")
     print(f"{sum(counts.values())} replays refused, by operation: {dict(counts)}", flush=True)
@@ -304,6 +330,13 @@ class Tenant:
         body = way + shard_write(segment, [SUM] * (len(payload) // BLOCK))
         operation, body = SHARD_WRITE + STREAMED, self.capability + body
         return request(operation, body, payload, tag, version(operation), payload_crc)
+
+    def begin(self, segment, tag):
+        """The request of a write in fragments; none of them follows."""
+        target = self.stranger.target
+        way = route(PRIMARY, 0, (target,)) + struct.pack("<I", BEGUN_BYTES)
+        body = self.capability + way + shard_write(segment, [])
+        return request(SHARD_WRITE + ROUTED, body, b"", tag, IN_FRAGMENTS)
 
     def remove(self):
         self.ask(REMOVE_VOLUME, b"", DONE)
@@ -353,6 +386,46 @@ def check_exhausted_memory(stranger):
     check(first == second, "memory for parity has leaked")
     for tenant in tenants:
         tenant.remove()
+
+
+def check_unfinished_writes(stranger, with_bytes):
+    """A tenant begins writes in fragments, and never ends them. Their memory comes back by time."""
+    tenant = Tenant(stranger, 3000)
+    connection = tenant.connection
+    payload = bytes(64 << 10)
+    part = fragment(0, payload, SUM * (len(payload) // BLOCK), crc32c(payload))
+    before, most = stranger.resident(), 0
+    taken = []
+    for _ in range(2):
+        began = time.monotonic()
+        for segment in range(BEGUN):
+            connection.sendall(tenant.begin(segment, segment))
+        for segment in range(BEGUN if with_bytes else 0):
+            # Each write lacks one fragment.
+            tagged = bytearray(part)
+            struct.pack_into("<Q", tagged, 8, segment)
+            struct.pack_into("<I", tagged, HEADER.size, crc32c(tagged[: HEADER.size]))
+            connection.sendall(tagged * (BEGUN_BYTES // len(payload) - 1))
+        most = max(most, stranger.resident())
+        answers = collections.Counter()
+        for _ in range(BEGUN):
+            kind, answer, _ = reply(connection)
+            error = struct.unpack_from("<IHB", answer)[2] if kind == OUTCOMES else kind
+            check(error == BUSY, f"the answer to an unfinished write is {kind} {answer!r}")
+            answers[kind] += 1
+        seconds = time.monotonic() - began
+        check(seconds < 60, f"unfinished writes are given up after {seconds} s")
+        taken.append(answers[OUTCOMES])
+    grown = most - before
+    print(
+        f"unfinished writes that the node took: {taken[0]}, and {taken[1]} after they were given "
+        f"up; {grown / MIB:.1f} MiB more",
+        flush=True,
+    )
+    check(all(0 < count < BEGUN for count in taken), "payloads have no bound")
+    check(abs(taken[0] - taken[1]) <= 8, "memory for payloads has leaked")
+    check(grown < (256 * MIB if with_bytes else 0) + GROWTH_MAX, f"{grown} bytes more")
+    tenant.remove()
 
 
 def check_flood(stranger, requests):
@@ -470,6 +543,9 @@ def scenario(world):
     ledger.verify(cluster.uri)
 
     check_exhausted_memory(stranger)
+    ledger.verify(cluster.uri)
+
+    check_unfinished_writes(stranger, is_long)
     ledger.verify(cluster.uri)
 
     silent = fall_silent(stranger, volume, cluster.status()["epoch"])

@@ -6,6 +6,7 @@
 //! alignment.
 
 mod budget;
+mod cutter;
 mod pool;
 
 use std::any::Any;
@@ -15,6 +16,7 @@ use std::ptr::NonNull;
 use bytes::Bytes;
 
 pub use budget::{Budget, Lease};
+pub use cutter::Cutter;
 
 /// Alignment of every buffer, in bytes: the largest logical block size that `O_DIRECT` asks for.
 pub const ALIGN_BYTES: usize = 4096;

@@ -36,7 +36,6 @@ use std::sync::Arc;
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{LinkTarget, NodeEvent};
-use fieldstone_proto::fragments::cut;
 use fieldstone_proto::route::REPLICAS_MAX;
 use fieldstone_proto::wire::{TEXT_BYTES_MAX, encode_request};
 use fieldstone_proto::{
@@ -147,7 +146,7 @@ impl NodeLinks {
     ) {
         let number = match self.numbers.get(&(from.number, to.clone())) {
             Some(number) => *number,
-            // The link is gone, and with it the write of which this is a fragment.
+            // The link is gone, and with it the write to which this belongs.
             None if !request.has_answer() => return,
             None => match self.open(from, &to, now, router, reactor) {
                 Ok(number) => number,
@@ -171,9 +170,9 @@ impl NodeLinks {
                 self.held_bytes += waiting.push(request);
                 waiting.bytes()
             }
-            State::Socket(socket) => match push(socket, request) {
+            State::Socket(socket) => match socket.push_request(request) {
                 Ok(()) => socket.unsent_bytes(),
-                Err(why) => return self.lose(number, &why, router, reactor),
+                Err(why) => return self.lose(number, &why.to_string(), router, reactor),
             },
         };
         match queued > QUEUED_BYTES_MAX {
@@ -402,7 +401,7 @@ impl NodeLinks {
         let State::Greeting(mut socket, waiting) = state else { return Ok(()) };
         self.held_bytes -= waiting.held_bytes();
         for request in waiting.into_requests() {
-            push(&mut socket, request)?;
+            socket.push_request(request).map_err(|error| error.to_string())?;
         }
         found.state = State::Socket(socket);
         Ok(())
@@ -450,17 +449,6 @@ fn greeting() -> Request {
         route: None,
         payload: Vec::new(),
     }
-}
-
-/// Queues a request, in fragments if its route allows them.
-///
-/// # Errors
-/// The request is too long for a message.
-fn push(socket: &mut WireSocket<Reply>, request: Request) -> Result<(), String> {
-    for request in cut(request) {
-        socket.push(encode_request(&request).map_err(|error| error.to_string())?);
-    }
-    Ok(())
 }
 
 /// The endpoint of a literal address.

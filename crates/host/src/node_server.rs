@@ -13,6 +13,8 @@
 //! | requests in flight | [`PENDING_REQUESTS_MAX`] | as many as the node takes |
 //! | answers not taken | [`PENDING_QUEUED_BYTES_MAX`] | [`QUEUED_BYTES_MAX`] |
 //!
+//! Fragments of a write count as part of its request.
+//!
 //! The answers of a client include those that the node still owes to its requests in flight. When
 //! they exceed [`OWN_BYTES`], they count in the memory that clients share.
 //!
@@ -20,13 +22,13 @@
 //! which others wait, and neither sends nor takes anything for [a while](StallLimit), loses its
 //! connection.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fieldstone_block::Nanos;
 use fieldstone_buf::{Budget, Lease};
 use fieldstone_proto::wire::encode_reply;
-use fieldstone_proto::{NodeError, PAYLOAD_BYTES_MAX, Reply, ReplyBody, Request, RequestBody};
+use fieldstone_proto::{NodeError, PAYLOAD_BYTES_MAX, Reply, ReplyBody, Request, RequestBody, Tag};
 
 use crate::connection_table::{Admission, Bounds, ConnectionTable, PENDING_AGE_MS, StallLimit};
 use crate::message::{Link, LocalNodeId, Message, Router};
@@ -58,8 +60,8 @@ struct Peer {
     closing: bool,
     /// The node has accepted a capability of this client.
     known: bool,
-    /// Requests that the node has not answered.
-    in_flight: usize,
+    /// The tags of the requests that the node has not answered.
+    in_flight: BTreeSet<Tag>,
     /// Bytes of answers that these requests ask for. Errors leave a remainder, which goes when no
     /// request is in flight.
     asked_bytes: usize,
@@ -79,7 +81,7 @@ impl Peer {
     /// Whether the server may decode another request.
     fn may_ask(&mut self) -> bool {
         if !self.known {
-            return self.in_flight < PENDING_REQUESTS_MAX
+            return self.in_flight.len() < PENDING_REQUESTS_MAX
                 && self.socket.unsent_bytes() <= PENDING_QUEUED_BYTES_MAX;
         }
         let bytes = self.answer_bytes();
@@ -91,7 +93,7 @@ impl Peer {
     }
 
     fn settle(&mut self) {
-        if self.in_flight == 0 {
+        if self.in_flight.is_empty() {
             self.asked_bytes = 0;
         }
         if self.answers.held_bytes() > 0 {
@@ -221,7 +223,7 @@ impl NodeServer {
             dirty: false,
             closing: false,
             known: false,
-            in_flight: 0,
+            in_flight: BTreeSet::new(),
             asked_bytes: 0,
             answers: Lease::new(&self.clients),
             waiting: false,
@@ -307,7 +309,7 @@ impl NodeServer {
                 match &error {
                     Broken::Closed => {}
                     // The bytes are no message, or one of a newer release: the operator must know.
-                    Broken::Wire(error) => {
+                    Broken::Wire(_) | Broken::TagInUse(_) => {
                         let line = format_args!("closed a connection: {error}");
                         notices.say(Cause::BadMessage, now, line);
                     }
@@ -324,7 +326,7 @@ impl NodeServer {
     /// Takes the node's answer.
     pub fn reply(&mut self, link: Link, reply: &Reply, now: Nanos, notices: &mut Notices) {
         let Some(peer) = self.peers.get_mut(&link.attempt) else { return };
-        peer.in_flight = peer.in_flight.saturating_sub(1);
+        peer.in_flight.remove(&reply.tag);
         peer.socket.forget_fragments(reply.tag);
         peer.asked_bytes = peer.asked_bytes.saturating_sub(answered_bytes(reply));
         if let Err(NodeError::Capability(error)) = &reply.result {
@@ -355,7 +357,10 @@ impl NodeServer {
         let node = peer.node;
         while peer.socket.has_input() && peer.may_ask() {
             let Some(request) = peer.socket.next_message()? else { break };
-            peer.in_flight += usize::from(request.has_answer());
+            // The answer gives the memory for fragments back, so it must be that of their request.
+            if request.has_answer() && !peer.in_flight.insert(request.tag) {
+                return Err(Broken::TagInUse(request.tag.0));
+            }
             peer.asked_bytes += answer_bytes(&request.body);
             let to = node.core(router.cores());
             router.send(to, Message::ToNode { node, link: link(attempt), request });

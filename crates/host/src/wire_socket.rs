@@ -13,8 +13,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use fieldstone_buf::{AlignedBuf, Lease};
-use fieldstone_proto::Tag;
-use fieldstone_proto::wire::{Decoder, Message, WireError};
+use fieldstone_proto::wire::{Decoder, Message, WireError, encode_request};
+use fieldstone_proto::{Request, Tag, fragments};
 
 use crate::connection_table::SEND_BYTES_MAX;
 use fieldstone_uring::{Event, Payload, Reactor, Socket, Token, Want};
@@ -38,6 +38,9 @@ pub(crate) enum Broken {
     /// The peer breaks the format.
     #[error("{0}")]
     Wire(#[from] WireError),
+    /// Two requests of the peer have the same tag.
+    #[error("a request has the tag {0} of an earlier one, which is not answered")]
+    TagInUse(u64),
 }
 
 /// A connection that carries messages. `M` is the type of incoming messages.
@@ -106,6 +109,17 @@ impl<M: Message> WireSocket<M> {
         self.out.extend(parts);
     }
 
+    /// Queues a request, in fragments if its route allows them.
+    ///
+    /// # Errors
+    /// The request is too long for a message. Nothing is queued.
+    pub(crate) fn push_request(&mut self, request: Request) -> Result<(), WireError> {
+        for request in fragments::cut(request) {
+            self.push(encode_request(&request)?);
+        }
+        Ok(())
+    }
+
     /// Bytes that the peer has not taken yet.
     pub(crate) fn unsent_bytes(&self) -> usize {
         self.queued_bytes + self.sending_bytes
@@ -116,7 +130,7 @@ impl<M: Message> WireSocket<M> {
         self.sending_bytes > 0
     }
 
-    /// True while received bytes, or a message that waits for room, are not taken.
+    /// True while the owner has not taken all received bytes, or a message waits for room.
     pub(crate) fn has_input(&self) -> bool {
         !self.undecoded.is_empty() || self.decoder.waits_for_room()
     }
@@ -139,7 +153,7 @@ impl<M: Message> WireSocket<M> {
     /// Starts a send and a receive, as far as possible.
     pub(crate) fn start_io(&mut self, reactor: &mut Reactor) {
         if self.sending_bytes == 0 && !self.out.is_empty() {
-            let rest = cut(&mut self.out, SEND_BYTES_MAX);
+            let rest = split_after(&mut self.out, SEND_BYTES_MAX);
             let parts = std::mem::replace(&mut self.out, rest);
             self.sending_bytes = match self.out.is_empty() {
                 true => self.queued_bytes,
@@ -195,7 +209,7 @@ impl<M: Message> WireSocket<M> {
 }
 
 /// Cuts a gather list after its first `max_bytes`, and returns the rest.
-pub(crate) fn cut(parts: &mut Vec<Bytes>, max_bytes: usize) -> Vec<Bytes> {
+pub(crate) fn split_after(parts: &mut Vec<Bytes>, max_bytes: usize) -> Vec<Bytes> {
     let mut left = max_bytes;
     let Some(at) = parts.iter().position(|part| match left.checked_sub(part.len()) {
         Some(rest) => {
@@ -229,7 +243,7 @@ mod tests {
                 (0..*len).map(|_| { byte = byte.wrapping_add(1); byte }).collect()
             }).collect();
             let whole = parts.concat();
-            let rest = cut(&mut parts, max_bytes);
+            let rest = split_after(&mut parts, max_bytes);
             prop_assert_eq!(parts.concat().len(), whole.len().min(max_bytes));
             prop_assert_eq!([parts.concat(), rest.concat()].concat(), whole);
         }

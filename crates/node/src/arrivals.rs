@@ -14,46 +14,54 @@
 //!           node 1                  ------->     node 1    --------->
 //! ```
 //!
-//! What a child gets of a fragment depends on the route: the same bytes; or bytes of its own part;
-//! or the product of the fragment and the column of a data shard, as far as there are whole chunks.
+//! Each bar is the time in which this sender sends the write. What a child gets of a fragment
+//! depends on the route: the same bytes; or bytes of its own part; or the product of the fragment
+//! and the column of a data shard, as far as there are whole chunks.
 //!
 //! - *Checks.* The header handler admits the request before the node passes anything on. The
 //!   connection has checked each fragment's checksum. Each block of a shard is compared with the
 //!   writer's checksum before the node passes the block on, if the node verifies payloads or
-//!   multiplies them. When the last fragment is there, the node checks the volume, the epoch and
-//!   the pass again: for what reaches a file, the write comes with its last fragment. So an arrival
-//!   keeps neither a fence nor a removal waiting, and a new pass makes it void.
+//!   multiplies them. When the last fragment is there, the node checks the volume, the connection,
+//!   the epoch and the pass again, as if the request had come only now. So an arrival keeps neither
+//!   a fence nor a removal waiting.
 //! - *Bounds.* An arrival is an entry of the request table. One volume has at most
-//!   [`ARRIVALS_PER_VOLUME_MAX`]. The connection that receives the fragments has memory for all of
-//!   them before it hands in the request; otherwise the node refuses the write as busy.
-//! - *Silence.* An arrival without a fragment for [`FRAGMENTS_SILENCE_NS`] is given up. A node
-//!   waits longer the further behind it is in the route, so the node that lacks the fragments says
-//!   so to the nodes behind it.
+//!   [`ARRIVALS_PER_VOLUME_MAX`], with payloads of [`ARRIVING_BYTES_PER_VOLUME_MAX`] in total. An
+//!   arrival lasts for [`ARRIVAL_NS`] at most, and ends when a fence, a removal or a new pass makes
+//!   it void. The connection takes memory for a payload of more than 64 KiB
+//!   before it hands in the request. Without memory it waits. It does not wait while fragments of
+//!   earlier writes are missing on it: then it hands the request in as [`Fragments::NoRoom`], and
+//!   the node answers [`NodeError::Busy`].
+//! - *Silence.* An arrival whose next fragment does not come for [`FRAGMENTS_SILENCE_NS`] is given
+//!   up. A node of a higher rank waits longer. So the first node that lacks fragments gives up
+//!   first, and tells the nodes behind it.
 //! - *The end before the last fragment.* If the node gives an arrival up, or loses its sender, it
-//!   tells its children ([`fieldstone_proto::RequestBody::GiveUp`]), and each of them counts as not
-//!   reached. A child whose answer comes before the last fragment has refused the write, and gets
-//!   no more fragments. Neither does one for which the node has stopped waiting (`relays`).
-//!   Whatever happens to children, the node goes on with its own part.
+//!   tells its children ([`RequestBody::GiveUp`]), and each of them counts as not reached. A child
+//!   that answers before its own last fragment has refused the write, and gets no more fragments.
+//!   Neither does one for which the node has stopped waiting (`relays`). Whatever happens to
+//!   children, the node goes on with its own part.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use bytes::Bytes;
 
-use fieldstone_proto::fragments::{Cutter, give_up, passed_on};
+use fieldstone_proto::fragments::{give_up, passed_on};
 use fieldstone_proto::{
     BLOCK_BYTES, Column, Content, FRAGMENT_BYTES_MAX, Fragments, NodeError, Request, RequestBody,
-    ShardIndex, Tag, VolumeId, crc32c_of_parts,
+    Tag, VolumeId,
 };
 
+use crate::fragment::Fragment;
 use crate::handlers::{first_mismatch, payload_len};
 use crate::interface::{LinkTarget, NodeAction, PeerId};
-use crate::limits::{ARRIVALS_PER_VOLUME_MAX, FRAGMENTS_SILENCE_NS, FRAGMENTS_SILENCE_STEP_NS};
+use crate::limits::{
+    ARRIVAL_NS, ARRIVALS_PER_VOLUME_MAX, ARRIVING_BYTES_PER_VOLUME_MAX, FRAGMENTS_SILENCE_NS,
+    FRAGMENTS_SILENCE_STEP_NS,
+};
 use crate::node::Node;
 use crate::own_delay::OwnDelay;
 use crate::parity_memory::ParityLease;
-use crate::products::Multiplication;
-use crate::relays::PendingRelay;
+use crate::products::ProductStream;
+use crate::relays::{PendingRelay, of_shard};
 use crate::request_table::{EntryId, Task};
 
 /// Names an arrival: the connection, and the tag of the request on it.
@@ -71,19 +79,12 @@ struct Arrival {
     len_bytes: usize,
     /// How long the node waits for the next fragment.
     silence_ns: u64,
+    /// When the node gives the arrival up, in nanoseconds of its clock: if no fragment comes until
+    /// then, and in any case.
     due_ns: u64,
+    end_ns: u64,
     children: Vec<Child>,
     forward: Forward,
-}
-
-/// What a message brings of a payload.
-#[derive(Clone, Debug)]
-pub(crate) struct Fragment {
-    /// CRC-32C of each block, if the write is one of a shard.
-    pub(crate) checksums: Vec<u32>,
-    /// CRC-32C of the bytes, as their sender made it.
-    pub(crate) payload_crc: u32,
-    pub(crate) payload: Vec<Bytes>,
 }
 
 /// A child that gets fragments, as long as the node waits for its answer.
@@ -102,18 +103,7 @@ enum Forward {
     /// The bytes of their own part. Each replica has a part of this length, in the order of ranks.
     Parts { part_bytes: usize },
     /// Products.
-    Products(Box<Products>),
-}
-
-/// The products of a data shard that is coming.
-#[derive(Debug)]
-struct Products {
-    /// Makes one product for each child, in the order of the children.
-    multiplication: Multiplication,
-    /// The bytes that are not multiplied yet: less than a chunk.
-    rest: Vec<Bytes>,
-    /// The memory of each product. It comes back with the last of its fragments.
-    memory: Vec<Arc<ParityLease>>,
+    Products(Box<ProductStream>),
 }
 
 /// The writes of which fragments are missing.
@@ -121,27 +111,42 @@ struct Products {
 pub(crate) struct Arrivals {
     by_key: BTreeMap<Key, Arrival>,
     due: BTreeSet<(u64, Key)>,
-    /// The number of arrivals of each volume that has any.
-    of_volume: BTreeMap<VolumeId, usize>,
+    /// What the volumes that have arrivals use.
+    of_volume: BTreeMap<VolumeId, Share>,
     delay: OwnDelay,
 }
 
+/// What one volume uses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    arrivals: usize,
+    /// Lengths of the payloads.
+    bytes: usize,
+}
+
 impl Arrivals {
-    /// Whether another write of the volume may come in fragments over this connection with this
-    /// tag.
-    pub(crate) fn check(&self, volume: VolumeId, key: Key) -> Result<(), NodeError> {
+    /// Whether another write of the volume, with a payload of `len_bytes`, may come in fragments
+    /// over this connection with this tag.
+    pub(crate) fn check(
+        &self,
+        volume: VolumeId,
+        key: Key,
+        len_bytes: usize,
+    ) -> Result<(), NodeError> {
         if self.by_key.contains_key(&key) {
             let what = "fragments of an earlier write with this tag are missing";
             return Err(NodeError::Invalid(what.to_owned()));
         }
-        match self.of_volume.get(&volume).copied().unwrap_or_default() < ARRIVALS_PER_VOLUME_MAX {
-            true => Ok(()),
-            false => Err(NodeError::Busy),
-        }
+        let share = self.of_volume.get(&volume).copied().unwrap_or_default();
+        let has_room = share.arrivals < ARRIVALS_PER_VOLUME_MAX
+            && share.bytes + len_bytes <= ARRIVING_BYTES_PER_VOLUME_MAX;
+        if has_room { Ok(()) } else { Err(NodeError::Busy) }
     }
 
     fn add(&mut self, key: Key, volume: VolumeId, arrival: Arrival) {
-        *self.of_volume.entry(volume).or_default() += 1;
+        let share = self.of_volume.entry(volume).or_default();
+        share.arrivals += 1;
+        share.bytes += arrival.len_bytes;
         self.put_back(key, arrival);
     }
 
@@ -158,10 +163,12 @@ impl Arrivals {
         Some(arrival)
     }
 
-    fn ended(&mut self, volume: VolumeId) {
-        if let Some(count) = self.of_volume.get_mut(&volume) {
-            *count -= 1;
-            if *count == 0 {
+    /// An arrival of the volume with a payload of `len_bytes` has ended.
+    fn ended(&mut self, volume: VolumeId, len_bytes: usize) {
+        if let Some(share) = self.of_volume.get_mut(&volume) {
+            share.arrivals -= 1;
+            share.bytes -= len_bytes;
+            if share.arrivals == 0 {
                 self.of_volume.remove(&volume);
             }
         }
@@ -183,57 +190,42 @@ impl Arrivals {
     }
 }
 
-impl Products {
-    /// The fragments of each product that another fragment of the data shard makes possible.
-    fn make(&mut self, payload: &[Bytes]) -> Vec<(Vec<u32>, Bytes)> {
-        self.rest.extend(payload.iter().cloned());
-        let len_bytes = payload_len(&self.rest);
-        let chunk_bytes = self.multiplication.chunk_bytes().unwrap_or(BLOCK_BYTES);
-        let whole_bytes = len_bytes / chunk_bytes * chunk_bytes;
-        if whole_bytes == 0 {
-            return Vec::new();
-        }
-        let mut cutter = Cutter::new(std::mem::take(&mut self.rest));
-        let chunks = cutter.next(whole_bytes);
-        self.rest = cutter.next(len_bytes - whole_bytes);
-        self.multiplication.products(&chunks, self.memory.clone())
-    }
-}
-
 impl Node {
-    /// Opens the arrival of an admitted write whose payload follows in fragments, and passes the
-    /// request on.
+    /// Opens the arrival of an admitted write whose payload of `len_bytes` follows in fragments,
+    /// and passes the request on.
     pub(crate) fn begin_arrival(
         &mut self,
         now_ns: u64,
         entry: EntryId,
-        body: RequestBody,
+        (body, len_bytes): (RequestBody, u32),
         request: &Request,
     ) {
-        match self.begin_passing_on(now_ns, entry, &body, request) {
-            Ok((children, forward)) => {
-                let Some(relay) = &mut self.table[entry].relay else { return };
-                let rank = u64::from(relay.route.rank);
-                let Fragments::Follow(len_bytes) = relay.route.fragments else { return };
-                // A table of elements is long.
-                relay.route.forget_table();
-                let silence_ns = FRAGMENTS_SILENCE_NS + rank * FRAGMENTS_SILENCE_STEP_NS;
-                let arrival = Arrival {
-                    entry,
-                    body,
-                    payload: Vec::new(),
-                    filled_bytes: 0,
-                    len_bytes: len_bytes as usize,
-                    silence_ns,
-                    due_ns: now_ns.saturating_add(silence_ns),
-                    children,
-                    forward,
-                };
-                let key = (self.table[entry].peer, self.table[entry].tag);
-                self.arrivals.add(key, self.table[entry].volume, arrival);
-            }
-            Err(error) => self.close(entry, Err(error)),
+        let begun = self.begin_passing_on(now_ns, entry, (&body, len_bytes), request);
+        let (children, forward) = match begun {
+            Ok(begun) => begun,
+            Err(error) => return self.close(entry, Err(error)),
+        };
+        let mut rank = 0;
+        if let Some(relay) = &mut self.table[entry].relay {
+            rank = u64::from(relay.route.rank);
+            // A table of elements is long, and an arrival may last for a while.
+            relay.route.forget_table();
         }
+        let silence_ns = FRAGMENTS_SILENCE_NS + rank * FRAGMENTS_SILENCE_STEP_NS;
+        let arrival = Arrival {
+            entry,
+            body,
+            payload: Vec::new(),
+            filled_bytes: 0,
+            len_bytes: len_bytes as usize,
+            silence_ns,
+            due_ns: now_ns.saturating_add(silence_ns),
+            end_ns: now_ns.saturating_add(ARRIVAL_NS),
+            children,
+            forward,
+        };
+        let key = (self.table[entry].peer, self.table[entry].tag);
+        self.arrivals.add(key, self.table[entry].volume, arrival);
     }
 
     /// Sends a request whose payload follows to the node's children.
@@ -241,85 +233,78 @@ impl Node {
         &mut self,
         now_ns: u64,
         entry: EntryId,
-        body: &RequestBody,
+        (body, len_bytes): (&RequestBody, u32),
         request: &Request,
     ) -> Result<(Vec<Child>, Forward), NodeError> {
         let Some(relay) = &self.table[entry].relay else { unreachable!("it has a route") };
         let route = relay.route.clone();
-        let Fragments::Follow(len_bytes) = route.fragments else {
-            unreachable!("fragments follow")
-        };
-        let volume = self.table[entry].volume;
-        let mut to_pass_to = self.children_of(now_ns, entry, &route);
+        let mut targets = self.children_of(now_ns, entry, &route);
         let mut without_memory = Vec::new();
+        let mut child_bytes = len_bytes;
         let forward = match &route.content {
             Content::Same => Forward::Same,
             Content::Parts => {
-                Forward::Parts { part_bytes: len_bytes as usize / route.replicas.len() }
+                child_bytes = len_bytes / u32::from(route.count());
+                Forward::Parts { part_bytes: child_bytes as usize }
             }
             Content::Column(column) => {
-                let targets = std::mem::take(&mut to_pass_to);
-                let with_memory = |(rank, to): (usize, LinkTarget)| {
-                    let lease = self.parity_memory.lease_product((volume, &to), len_bytes as usize);
-                    lease.map(|lease| ((rank, to.clone()), Arc::new(lease))).ok_or((rank, to))
-                };
+                let volume = self.table[entry].volume;
+                let leases = self.lease_products(volume, &targets, len_bytes as usize);
                 let mut memory = Vec::new();
-                for target in targets.into_iter().map(with_memory) {
-                    match target {
-                        Ok((target, lease)) => {
-                            to_pass_to.push(target);
+                for (target, lease) in std::mem::take(&mut targets).into_iter().zip(leases) {
+                    match lease {
+                        Some(lease) => {
+                            targets.push(target);
                             memory.push(lease);
                         }
-                        Err(target) => without_memory.push(target),
+                        None => without_memory.push(target),
                     }
                 }
-                self.products_to_come(volume, column, &to_pass_to, memory)?
+                self.products_to_come((volume, column), &targets, memory)?
             }
         };
         let with = (now_ns, entry, &route, request.capability);
         for (rank, to) in without_memory {
-            // Nothing follows: there is no memory for the product.
+            // No fragment follows.
             let body = of_shard(body, route.replicas[rank].shard);
             self.relay_to(with, (rank, to), Fragments::Whole, body, Vec::new());
         }
-        let part_bytes = match &forward {
-            Forward::Parts { part_bytes } => u32::try_from(*part_bytes).unwrap_or(len_bytes),
-            Forward::Same | Forward::Products(_) => len_bytes,
-        };
-        let mut children = Vec::with_capacity(to_pass_to.len());
-        for (rank, to) in to_pass_to {
+        let mut children = Vec::with_capacity(targets.len());
+        for (rank, to) in targets {
             let body = of_shard(body, route.replicas[rank].shard);
-            let fragments = Fragments::Follow(part_bytes);
+            let fragments = Fragments::Follow(child_bytes);
             let tag = self.relay_to(with, (rank, to.clone()), fragments, body, Vec::new());
             children.push(Child { rank, to, tag });
         }
         Ok((children, forward))
     }
 
+    /// The products for these children, each with its memory, of a data shard with this column.
     fn products_to_come(
         &mut self,
-        volume: VolumeId,
-        column: &Column,
+        (volume, column): (VolumeId, &Column),
         children: &[(usize, LinkTarget)],
-        memory: Vec<Arc<ParityLease>>,
+        memory: Vec<ParityLease>,
     ) -> Result<Forward, NodeError> {
         let parities: Vec<usize> = children.iter().map(|(rank, _)| rank - 1).collect();
         if parities.is_empty() {
             return Ok(Forward::Same);
         }
         let multiplication = self.column_maps.multiplication(volume, column, &parities)?;
-        Ok(Forward::Products(Box::new(Products { multiplication, rest: Vec::new(), memory })))
+        Ok(Forward::Products(Box::new(ProductStream::new(multiplication, memory))))
     }
 
-    /// A fragment arrived. A fragment of no arrival belongs to a write that the node has refused.
+    /// A fragment arrived. The node ignores a fragment of no arrival: its write was refused, was
+    /// given up, or never began.
     pub(crate) fn fragment_arrived(&mut self, now_ns: u64, key: Key, fragment: Fragment) {
         let Some(mut arrival) = self.arrivals.take(key) else { return };
         if let Err(error) = self.take_fragment(&mut arrival, fragment) {
-            self.counters.corrupt_blocks += u64::from(matches!(error, NodeError::Corrupt { .. }));
+            self.count_damage(&error);
             return self.end_arrival(arrival, error);
         }
         if arrival.filled_bytes < arrival.len_bytes {
-            arrival.due_ns = now_ns.saturating_add(arrival.silence_ns);
+            let due_ns = now_ns.saturating_add(arrival.silence_ns);
+            arrival.due_ns = due_ns.min(arrival.end_ns);
             return self.arrivals.put_back(key, arrival);
         }
         self.arrived(now_ns, arrival);
@@ -357,11 +342,16 @@ impl Node {
         Ok(())
     }
 
-    /// Sends each child for which the node waits what it gets of a fragment.
+    /// Sends each child its share of a fragment, if the node still waits for the child.
     fn pass_fragment_on(&mut self, arrival: &mut Arrival, fragment: &Fragment) {
         let relays = &self.relays;
         let waits_for = |child: &Child| relays.is_pending(child.tag, &child.to);
         if !arrival.children.iter().any(waits_for) {
+            // Nothing keeps the memory of products that nobody gets.
+            arrival.children.clear();
+            if matches!(arrival.forward, Forward::Products(_)) {
+                arrival.forward = Forward::Same;
+            }
             return;
         }
         let actions = &mut self.disk.actions;
@@ -383,7 +373,7 @@ impl Node {
                 }
             }
             Forward::Products(products) => {
-                let products = products.make(&fragment.payload);
+                let products = products.push(&fragment.payload);
                 for (child, (checksums, product)) in arrival.children.iter().zip(products) {
                     let sums = checksums.chunks(FRAGMENT_BYTES_MAX / BLOCK_BYTES);
                     let bytes = product.chunks(FRAGMENT_BYTES_MAX);
@@ -398,9 +388,12 @@ impl Node {
 
     /// All fragments are there: starts the write.
     fn arrived(&mut self, now_ns: u64, arrival: Arrival) {
-        let Arrival { entry: id, body, payload, forward, .. } = arrival;
+        let Arrival { entry: id, body, payload, forward, len_bytes, children, .. } = arrival;
         let volume = self.table[id].volume;
-        self.arrivals.ended(volume);
+        self.arrivals.ended(volume, len_bytes);
+        for Child { to, tag, .. } in &children {
+            self.relays.now_whole(now_ns, *tag, to);
+        }
         if let Err(error) = self.check_arrived(id) {
             return self.close(id, Err(error));
         }
@@ -424,6 +417,17 @@ impl Node {
         }
     }
 
+    /// Gives up the writes of the volume that may not reach a file any more, because the volume has
+    /// changed. They would keep their memory, and their share of the volume's bounds.
+    pub(crate) fn end_void_arrivals(&mut self, volume: VolumeId) {
+        let is_void = |(key, arrival): (&Key, &Arrival)| {
+            let of_volume = self.table[arrival.entry].volume == volume;
+            (of_volume && self.check_arrived(arrival.entry).is_err()).then_some(*key)
+        };
+        let keys: Vec<Key> = self.arrivals.by_key.iter().filter_map(is_void).collect();
+        keys.into_iter().for_each(|key| self.arrival_given_up(key));
+    }
+
     /// The sender of these writes is gone.
     pub(crate) fn end_arrivals_of(&mut self, peer: PeerId) {
         let from = (peer, Tag(0))..=(peer, Tag(u64::MAX));
@@ -440,7 +444,7 @@ impl Node {
 
     /// Ends a write before its last fragment. The children get no other fragments.
     fn end_arrival(&mut self, arrival: Arrival, error: NodeError) {
-        self.arrivals.ended(self.table[arrival.entry].volume);
+        self.arrivals.ended(self.table[arrival.entry].volume, arrival.len_bytes);
         for Child { to, tag, .. } in arrival.children {
             if self.end_wait_for(&to, tag) {
                 self.tell_given_up(to, tag);
@@ -449,14 +453,14 @@ impl Node {
         self.close(arrival.entry, Err(error));
     }
 
-    /// The node waits no more for a child. If the child lacks fragments, they do not come.
-    pub(crate) fn stop_fragments(&mut self, ended: &PendingRelay) {
+    /// The node has stopped waiting for this child. If the write is still arriving, the node tells
+    /// the child that no more fragments come.
+    pub(crate) fn give_up_child(&mut self, ended: &PendingRelay) {
         let key = (self.table[ended.entry].peer, self.table[ended.entry].tag);
         let arrival = self.arrivals.by_key.get(&key);
         let of_entry = arrival.filter(|arrival| arrival.entry == ended.entry);
-        let lacks_fragments =
-            |arrival: &Arrival| arrival.children.iter().any(|c| c.tag == ended.tag);
-        if of_entry.is_some_and(lacks_fragments) {
+        let has_child = |arrival: &Arrival| arrival.children.iter().any(|c| c.tag == ended.tag);
+        if of_entry.is_some_and(has_child) {
             self.tell_given_up(ended.to.clone(), ended.tag);
         }
     }
@@ -467,7 +471,7 @@ impl Node {
 }
 
 impl Arrival {
-    /// The block with this number in the next fragment is damaged.
+    /// The error for block `block` of the fragment that is being checked.
     fn corrupt(&self, block: usize) -> NodeError {
         let RequestBody::ShardWrite { offset_bytes, .. } = self.body else {
             unreachable!("only writes of shards have checksums")
@@ -498,39 +502,4 @@ impl Arrival {
         }
         self.payload.extend(own.payload);
     }
-}
-
-impl Fragment {
-    fn new(checksums: Vec<u32>, payload: Vec<Bytes>) -> Self {
-        let payload_crc = crc32c_of_parts(&payload);
-        Self { checksums, payload_crc, payload }
-    }
-
-    /// The parts of `part_bytes` to which a fragment at `at_bytes` belongs, each with its number.
-    fn parts(&self, mut at_bytes: usize, part_bytes: usize) -> Vec<(usize, Self)> {
-        let end_bytes = at_bytes + payload_len(&self.payload);
-        if at_bytes / part_bytes == (end_bytes - 1) / part_bytes {
-            return vec![(at_bytes / part_bytes, self.clone())];
-        }
-        let mut cutter = Cutter::new(self.payload.clone());
-        let mut checksums = &self.checksums[..];
-        let mut parts = Vec::new();
-        while at_bytes < end_bytes {
-            let part = at_bytes / part_bytes;
-            let len_bytes = end_bytes.min((part + 1) * part_bytes) - at_bytes;
-            let (sums, rest) = checksums.split_at(len_bytes / BLOCK_BYTES);
-            parts.push((part, Self::new(sums.to_vec(), cutter.next(len_bytes))));
-            (checksums, at_bytes) = (rest, at_bytes + len_bytes);
-        }
-        parts
-    }
-}
-
-/// The operation as the node of another shard gets it.
-fn of_shard(body: &RequestBody, shard: ShardIndex) -> RequestBody {
-    let mut body = body.clone();
-    if let RequestBody::ShardWrite { shard: to, .. } = &mut body {
-        *to = shard;
-    }
-    body
 }

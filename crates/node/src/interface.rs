@@ -128,7 +128,9 @@ pub enum DiskError {
 /// Events for a node.
 #[derive(Debug)]
 pub enum NodeEvent {
-    /// A request arrived.
+    /// A request, a fragment of one, or its end arrived. If a payload of more than
+    /// [`fieldstone_proto::FRAGMENT_BYTES_MAX`] follows in fragments, the world has memory for all
+    /// of them.
     Request {
         /// The connection.
         peer: PeerId,
@@ -192,7 +194,9 @@ pub enum NodeAction {
         op: DiskOp,
     },
     /// Pass a request on to another node, over the link to it. The world opens the link if there is
-    /// none. It reports [`NodeEvent::LinkLost`] if it cannot, or when the link breaks.
+    /// none. It reports [`NodeEvent::LinkLost`] if it cannot, or when the link breaks. It may cut
+    /// the payload if the route allows fragments. A fragment or the end of a request opens no link:
+    /// their request ended with the link.
     Relay {
         /// The link.
         to: LinkTarget,

@@ -17,6 +17,7 @@
 //! | `handlers::payload`     | turns the request into disk operations                            |
 //! | `handlers::completion`  | follows up disk operations, verifies, replies                     |
 //! | `relays`                | passes writes on to other nodes: ring, tree, primary copy         |
+//! | `arrivals`              | writes that come in fragments: passes each fragment on            |
 //! | `stream`                | makes parity while it stores data: TriEC                          |
 //! | `products`              | what a data node contributes to parity                            |
 //! | `parity_memory`         | the memory for both                                               |
@@ -35,6 +36,7 @@ mod accounting;
 mod arrivals;
 mod denied_sums;
 mod disk;
+mod fragment;
 mod handlers;
 pub mod interface;
 pub mod limits;

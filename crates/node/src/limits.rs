@@ -71,12 +71,20 @@ pub const GATHERING_PER_VOLUME_MAX: usize = REQUESTS_MAX / 8;
 /// request table, which one writer must not fill with writes that never end.
 pub const ARRIVALS_PER_VOLUME_MAX: usize = REQUESTS_MAX / 8;
 
+/// The bytes of these payloads, in total: a third of the memory for clients' payloads that a node's
+/// process has by default. The connection takes this memory before the first byte has come.
+pub const ARRIVING_BYTES_PER_VOLUME_MAX: usize = 64 << 20;
+
 /// A write is given up when no fragment of it has come for this long, in nanoseconds.
 pub const FRAGMENTS_SILENCE_NS: u64 = 5_000_000_000;
 
-/// A node waits for so much longer with each rank of the route: those before it give the write up
-/// first, and say so.
+/// A node waits for this much longer with each rank, in nanoseconds. So nodes of lower rank give
+/// the write up first, and tell those behind them.
 pub const FRAGMENTS_SILENCE_STEP_NS: u64 = 500_000_000;
+
+/// A write is given up when its last fragment has not come for this long after its request, in
+/// nanoseconds. A writer must not hold memory with a fragment now and then.
+pub const ARRIVAL_NS: u64 = 30_000_000_000;
 
 /// Longest write that goes to the disk at once, in bytes, unless the configuration says otherwise.
 /// Pieces of six nodes that share a disk of 1 GB/s delay an append to a journal by 1.5 ms at most.

@@ -8,8 +8,9 @@ use fieldstone_proto::{
     VolumeSummary,
 };
 
-use crate::arrivals::{Arrivals, Fragment};
+use crate::arrivals::Arrivals;
 use crate::disk::{DiskQueue, Ended};
+use crate::fragment::Fragment;
 use crate::handlers::header::Admission;
 use crate::interface::{NodeAction, NodeConfig, NodeEvent, PeerId};
 use crate::limits::LISTED_ROOT_BYTES_MAX;
@@ -175,7 +176,8 @@ impl Node {
     }
 
     /// When the world must hand in an event at the latest ([`NodeEvent::Tick`] if there is no
-    /// other), in nanoseconds of the node's clock; `None` while the node waits for no other node.
+    /// other), in nanoseconds of the node's clock; `None` while the node waits for no other node
+    /// and for no fragment.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
         let deadlines = [
@@ -270,14 +272,13 @@ impl Node {
                 return match self.pass_on(now_ns, entry, &request) {
                     Ok(()) => self.start_entry(entry),
                     Err(error) => {
-                        self.counters.corrupt_blocks +=
-                            u64::from(matches!(error, NodeError::Corrupt { .. }));
+                        self.count_damage(&error);
                         self.close(entry, Err(error));
                     }
                 };
             }
-            Ok(Admission::Arriving(entry, body)) => {
-                return self.begin_arrival(now_ns, entry, body, &request);
+            Ok(Admission::Arriving(entry, body, len_bytes)) => {
+                return self.begin_arrival(now_ns, entry, (body, len_bytes), &request);
             }
             Ok(Admission::Answer(body)) => Ok(body),
             Err(error) => Err(error),
@@ -288,6 +289,11 @@ impl Node {
             slots_free: self.slots_for(request.capability.volume),
         };
         self.disk.actions.push_back(NodeAction::Reply { peer, reply });
+    }
+
+    /// Counts a block of a payload that does not match the writer's checksum.
+    pub(crate) fn count_damage(&mut self, error: &NodeError) {
+        self.counters.corrupt_blocks += u64::from(matches!(error, NodeError::Corrupt { .. }));
     }
 
     /// The number of free slots in an answer: slots that the request's volume may still take. For a

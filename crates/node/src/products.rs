@@ -10,10 +10,10 @@
 //! ([`COLUMN_TABLES_KEPT`]), and a share of them for each volume. A map of single factors is made
 //! anew each time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use fieldstone_buf::{AlignedBuf, join};
+use fieldstone_buf::{AlignedBuf, Cutter, join};
 use fieldstone_gf::{Element, LinearMap, MapError, Matrix, Row, Shape, Target, Term};
 use fieldstone_proto::{
     BLOCK_BYTES, Column, ElementTable, Factors, NodeError, VolumeId, crc32c_blocks,
@@ -21,12 +21,23 @@ use fieldstone_proto::{
 
 use crate::handlers::{first_mismatch, payload_len};
 use crate::limits::{COLUMN_SIZE_KEPT, COLUMN_TABLES_KEPT, COLUMN_TABLES_OF_VOLUME};
+use crate::parity_memory::ParityLease;
 
 /// The maps of the tables that were used last.
 #[derive(Debug, Default)]
 pub(crate) struct ColumnMaps {
     /// The one used last is at the end.
     kept: Vec<KeptMap>,
+    /// Maps that are not kept, and that writes in fragments still use.
+    in_use: Vec<MapInUse>,
+}
+
+/// A map that is not kept any more.
+#[derive(Debug)]
+struct MapInUse {
+    volume: VolumeId,
+    map: Weak<LinearMap>,
+    size: usize,
 }
 
 /// The map of a table.
@@ -58,6 +69,7 @@ impl ColumnMaps {
     ///
     /// # Errors
     /// [`NodeError::Invalid`]: the table makes no map. The header handler lets no such column pass.
+    /// [`NodeError::Busy`]: too many other maps are in use.
     pub(crate) fn multiplication(
         &mut self,
         volume: VolumeId,
@@ -92,6 +104,7 @@ impl ColumnMaps {
         if let Some(at) = self.kept.iter().position(same) {
             self.kept[at..].rotate_left(1);
         } else {
+            self.check_in_use(volume)?;
             let map = Arc::new(compile(table, parities)?);
             let size = map.steps().iter().flatten().map(|row| 1 + row.terms.len()).sum();
             let (elements, table) = (table.elements, table.encoded.clone());
@@ -109,14 +122,35 @@ impl ColumnMaps {
         let of_volume = |kept: &KeptMap| kept.volume == volume;
         while self.kept.iter().filter(|kept| of_volume(kept)).count() > COLUMN_TABLES_OF_VOLUME {
             let oldest = self.kept.iter().position(of_volume).expect("it has some");
-            self.kept.remove(oldest);
+            self.forget(oldest);
         }
         let mut size: usize = self.kept.iter().map(|kept| kept.size).sum();
         while self.kept.len() > 1
             && (self.kept.len() > COLUMN_TABLES_KEPT || size > COLUMN_SIZE_KEPT)
         {
-            size -= self.kept.remove(0).size;
+            size -= self.kept[0].size;
+            self.forget(0);
         }
+    }
+
+    fn forget(&mut self, at: usize) {
+        let KeptMap { volume, map, size, .. } = self.kept.remove(at);
+        let map = Arc::downgrade(&map);
+        // Nothing has a weak reference that could become a strong one.
+        if map.strong_count() > 0 {
+            self.in_use.push(MapInUse { volume, map, size });
+        }
+    }
+
+    /// Maps that are not kept, but in use, are bounded like those that are kept.
+    fn check_in_use(&mut self, volume: VolumeId) -> Result<(), NodeError> {
+        self.in_use.retain(|in_use| in_use.map.strong_count() > 0);
+        let of_volume = self.in_use.iter().filter(|in_use| in_use.volume == volume).count();
+        let size: usize = self.in_use.iter().map(|in_use| in_use.size).sum();
+        let has_room = of_volume < COLUMN_TABLES_OF_VOLUME
+            && self.in_use.len() < COLUMN_TABLES_KEPT
+            && size < COLUMN_SIZE_KEPT;
+        if has_room { Ok(()) } else { Err(NodeError::Busy) }
     }
 }
 
@@ -164,15 +198,52 @@ pub(crate) fn check(
     }
 }
 
-impl Multiplication {
-    /// Length of a chunk, in bytes; `None` if every part of a payload is one.
-    pub(crate) fn chunk_bytes(&self) -> Option<usize> {
-        self.chunk_bytes
+/// The products of a data shard that comes in fragments, one for each parity node that gets one.
+#[derive(Debug)]
+pub(crate) struct ProductStream {
+    multiplication: Multiplication,
+    /// The bytes that are not multiplied yet.
+    rest: Vec<Bytes>,
+    /// The memory of each product. The last reference to its fragments gives it back.
+    memory: Vec<Arc<ParityLease>>,
+}
+
+impl ProductStream {
+    /// There is memory for each product.
+    pub(crate) fn new(multiplication: Multiplication, memory: Vec<ParityLease>) -> Self {
+        let memory = memory.into_iter().map(Arc::new).collect();
+        Self { multiplication, rest: Vec::new(), memory }
     }
 
+    /// The bytes of each product that further bytes of the data shard make possible, with the
+    /// checksums of their blocks. Nothing if they complete no chunk.
+    pub(crate) fn push(&mut self, payload: &[Bytes]) -> Vec<(Vec<u32>, Bytes)> {
+        self.rest.extend(payload.iter().cloned());
+        let len_bytes = payload_len(&self.rest);
+        let whole_bytes = len_bytes / self.step_bytes() * self.step_bytes();
+        if whole_bytes == 0 {
+            return Vec::new();
+        }
+        let mut cutter = Cutter::new(std::mem::take(&mut self.rest));
+        let chunks = cutter.next(whole_bytes);
+        self.rest = cutter.next(len_bytes - whole_bytes);
+        self.multiplication.products(&chunks, self.memory.clone())
+    }
+
+    /// What leaves consists of whole chunks and of whole blocks.
+    fn step_bytes(&self) -> usize {
+        let mut chunks = self.multiplication.chunk_bytes.unwrap_or(1);
+        let halves = chunks.trailing_zeros().min(BLOCK_BYTES.trailing_zeros());
+        chunks >>= halves;
+        chunks * BLOCK_BYTES
+    }
+}
+
+impl Multiplication {
     /// The contributions of a data shard with the checksums of their blocks. There is memory for
-    /// each of them, and each keeps its memory. The payload consists of whole chunks. One that is
-    /// cut within a chunk is copied; one that came over a connection is in one part.
+    /// each of them, and each keeps its memory. The payload consists of whole chunks. One with
+    /// a part that ends within a chunk is copied. One that came whole over a connection is in one
+    /// part.
     pub(crate) fn products(
         &self,
         payload: &[Bytes],
@@ -291,6 +362,29 @@ mod tests {
             }
         }
         assert_eq!(maps.kept.len(), COLUMN_TABLES_KEPT);
+    }
+
+    /// Writes in fragments keep their maps for a while, whatever comes after them.
+    #[test]
+    fn maps_in_use_are_bounded() {
+        let mut maps = ColumnMaps::default();
+        let mut held = Vec::new();
+        let get = |maps: &mut ColumnMaps, factor: usize| {
+            let mut table = table(factor as u8);
+            table.elements = 2;
+            let mut encoded = table.encoded.to_vec();
+            encoded[2..4].copy_from_slice(&[(factor >> 8) as u8 % 2, 0]);
+            maps.map_of(VolumeId(1), &ElementTable { encoded: encoded.into(), ..table }, &[0, 1])
+        };
+        for factor in 0..2 * COLUMN_TABLES_OF_VOLUME {
+            held.push(get(&mut maps, factor).expect("there is room"));
+        }
+        assert_eq!(maps.in_use.len(), COLUMN_TABLES_OF_VOLUME);
+        assert!(matches!(get(&mut maps, 100), Err(NodeError::Busy)));
+        let kept = get(&mut maps, 2 * COLUMN_TABLES_OF_VOLUME - 1);
+        assert!(kept.is_ok(), "it is kept");
+        held.remove(0);
+        assert!(get(&mut maps, 101).is_ok());
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! A request with a route ([`fieldstone_proto::route`]) names its replicas and this node's rank
 //! among them. As soon as the header handler has admitted the request, the node passes it on to its
 //! children, before its own disk has the payload: forwarding is one more action of the payload
-//! handler (network-accelerated DFS, section V). The paper forwards packets. Here the node passes a
-//! message on when all of it has arrived and its checksum matches; a long write comes in several
+//! handler (network-accelerated DFS, section V). The paper forwards packets. Here a node passes a
+//! message on when the message has arrived and its checksum matches. A long write comes in several
 //! messages (`arrivals`).
 //!
 //! - *Answer.* The entry of the request waits for the node's own disk and for the answers of its
@@ -15,9 +15,10 @@
 //!   [`NodeError::NotPassedOn`] for itself and for the nodes behind it. So does a child for which
 //!   there is no room among the waits of all volumes or of this one ([`RELAYS_PER_VOLUME_MAX`]).
 //! - *Silence.* Writers share the links, and each chooses its own wait. So the end of a wait says
-//!   nothing about the link. If the other node has answered nothing for [`LINK_SILENCE_NS`] while
-//!   answers were due, the node closes the link, so that nothing stays queued there, and passes
-//!   nothing on over it for [`LINK_REST_NS`].
+//!   nothing about the link. An answer is due when the other node has the whole request. If the
+//!   other node has answered nothing for [`LINK_SILENCE_NS`] while answers were due, the node
+//!   closes the link, so that nothing stays queued there, and passes nothing on over it for
+//!   [`LINK_REST_NS`].
 //! - *Own delays.* A node that was stopped finds the time of its waits over, and the answers in its
 //!   sockets. It forgives the others what it has missed itself (`own_delay`).
 //! - *Own work first.* Once the node's own part has ended, the request no longer keeps a fence or a
@@ -40,9 +41,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use fieldstone_buf::Cutter;
 use slab::Slab;
 
-use fieldstone_proto::fragments::Cutter;
 use fieldstone_proto::{
     Capability, Column, Content, Fragments, NodeError, NodeIndex, Outcome, Reply, ReplyBody,
     Request, RequestBody, Route, ShardIndex, Tag, VolumeId,
@@ -55,6 +56,7 @@ use crate::limits::{
 };
 use crate::node::Node;
 use crate::own_delay::OwnDelay;
+use crate::parity_memory::ParityLease;
 use crate::products;
 use crate::request_table::{EntryId, Task};
 use crate::stream::Gathered;
@@ -98,14 +100,19 @@ pub(crate) struct PendingRelay {
     pub(crate) to: LinkTarget,
     /// When the wait ends, in nanoseconds of the node's clock.
     due_ns: u64,
+    /// The child has all of the request: its answer is due.
+    is_whole: bool,
 }
 
 /// The waits on a link. A request whose wait has ended leaves the link here until an answer comes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LinkWaits {
     pending: usize,
-    /// Since when no answer has come, in nanoseconds of the node's clock.
-    silent_since_ns: u64,
+    /// Those of which the other node has the whole request.
+    answers_due: usize,
+    /// Since when no answer has come although one is due, in nanoseconds of the node's clock.
+    /// `None` if none is.
+    silent_since_ns: Option<u64>,
 }
 
 /// The requests that were passed on and are not answered.
@@ -137,8 +144,11 @@ impl Relays {
     fn add(&mut self, now_ns: u64, relay: PendingRelay) -> Tag {
         self.made = self.made.wrapping_add(1);
         *self.of_volume.entry(relay.volume).or_default() += 1;
-        let waits = LinkWaits { pending: 0, silent_since_ns: now_ns };
-        self.links.entry(relay.to.clone()).or_insert(waits).pending += 1;
+        let waits = self.links.entry(relay.to.clone()).or_default();
+        waits.pending += 1;
+        if relay.is_whole {
+            waits.answer_is_due(now_ns);
+        }
         let slot = self.pending.vacant_entry();
         let key = slot.key();
         let tag = Tag(u64::from(self.made) << 32 | key as u64);
@@ -159,11 +169,23 @@ impl Relays {
         self.find(tag, to).is_some()
     }
 
+    /// The other node now has the last fragment of this request.
+    pub(crate) fn now_whole(&mut self, now_ns: u64, tag: Tag, to: &LinkTarget) {
+        let Some(relay) = self.find(tag, to).and_then(|key| self.pending.get_mut(key)) else {
+            return;
+        };
+        if !std::mem::replace(&mut relay.is_whole, true)
+            && let Some(waits) = self.links.get_mut(to)
+        {
+            waits.answer_is_due(now_ns);
+        }
+    }
+
     /// Notes that an answer came over this link. Ends the wait for it, if there is one.
     fn answered(&mut self, now_ns: u64, from: &LinkTarget, tag: Tag) -> Option<PendingRelay> {
         let ended = self.find(tag, from).map(|key| self.remove(key));
         if let Some(waits) = self.links.get_mut(from) {
-            waits.silent_since_ns = now_ns;
+            waits.silent_since_ns = (waits.answers_due > 0).then_some(now_ns);
             if waits.pending == 0 {
                 self.links.remove(from);
             }
@@ -176,6 +198,7 @@ impl Relays {
         self.due.remove(&(relay.due_ns, key));
         if let Some(waits) = self.links.get_mut(&relay.to) {
             waits.pending -= 1;
+            waits.answers_due -= usize::from(relay.is_whole);
         }
         if let Some(count) = self.of_volume.get_mut(&relay.volume) {
             *count -= 1;
@@ -201,8 +224,8 @@ impl Relays {
 
     /// Whether this link has been silent for too long. If so, it rests.
     fn is_silent(&mut self, now_ns: u64, to: &LinkTarget) -> bool {
-        let since_ns = self.links.get(to).map_or(now_ns, |waits| waits.silent_since_ns);
-        if now_ns.saturating_sub(since_ns) < LINK_SILENCE_NS {
+        let since_ns = self.links.get(to).and_then(|waits| waits.silent_since_ns);
+        if since_ns.is_none_or(|since_ns| now_ns.saturating_sub(since_ns) < LINK_SILENCE_NS) {
             return false;
         }
         self.rests_until_ns.retain(|_, until_ns| *until_ns > now_ns);
@@ -219,6 +242,13 @@ impl Relays {
 
     pub(crate) fn len(&self) -> usize {
         self.pending.len()
+    }
+}
+
+impl LinkWaits {
+    fn answer_is_due(&mut self, now_ns: u64) {
+        self.answers_due += 1;
+        self.silent_since_ns.get_or_insert(now_ns);
     }
 }
 
@@ -309,7 +339,8 @@ impl Node {
     ) -> Tag {
         let due_ns = now_ns.saturating_add(route.wait_here_ms() * NS_PER_MS);
         let (tag, volume) = (Tag(0), self.table[entry].volume);
-        let relay = PendingRelay { tag, entry, volume, rank, to: to.clone(), due_ns };
+        let is_whole = !matches!(fragments, Fragments::Follow(_));
+        let relay = PendingRelay { tag, entry, volume, rank, to: to.clone(), due_ns, is_whole };
         let tag = self.relays.add(now_ns, relay);
         let route = Some(Box::new(Route { fragments, ..route.at(rank) }));
         let request = Request { tag, capability, body, route, payload };
@@ -334,15 +365,11 @@ impl Node {
     ) -> Result<Vec<Part>, NodeError> {
         products::check(checksums, payload)?;
         let len_bytes = payload_len(payload);
-        let (mut parities, mut memory, mut has_memory) = (Vec::new(), Vec::new(), Vec::new());
-        for (rank, to) in children {
-            let lease = self.parity_memory.lease_product((volume, to), len_bytes);
-            has_memory.push(lease.is_some());
-            if let Some(lease) = lease {
-                parities.push(rank - 1);
-                memory.push(lease);
-            }
-        }
+        let leases = self.lease_products(volume, children, len_bytes);
+        let has_memory: Vec<bool> = leases.iter().map(Option::is_some).collect();
+        let of_those = children.iter().zip(&leases).filter(|(_, lease)| lease.is_some());
+        let parities: Vec<usize> = of_those.map(|((rank, _), _)| rank - 1).collect();
+        let memory = leases.into_iter().flatten().collect();
         let mut products = match parities.is_empty() {
             true => Vec::new(),
             false => {
@@ -358,6 +385,19 @@ impl Node {
         Ok(has_memory.into_iter().map(part).collect())
     }
 
+    /// Memory for a product for each of these children, as far as there is any.
+    pub(crate) fn lease_products(
+        &self,
+        volume: VolumeId,
+        children: &[(usize, LinkTarget)],
+        len_bytes: usize,
+    ) -> Vec<Option<ParityLease>> {
+        let lease = |(_, to): &(usize, LinkTarget)| {
+            self.parity_memory.lease_product((volume, to), len_bytes)
+        };
+        children.iter().map(lease).collect()
+    }
+
     /// A child answered for itself and for the nodes behind it.
     pub(crate) fn relay_answered(&mut self, now_ns: u64, from: &LinkTarget, reply: Reply) {
         let Some(relay) = self.relays.answered(now_ns, from, reply.tag) else { return };
@@ -367,6 +407,8 @@ impl Node {
     /// A link to another node is gone.
     pub(crate) fn lose_link(&mut self, to: &LinkTarget) {
         for relay in self.relays.take(|relay| relay.to == *to) {
+            // The world may have opened the link again for it.
+            self.give_up_child(&relay);
             self.end_relay(&relay, Err(NodeError::Unreachable));
         }
         self.relays.links.remove(to);
@@ -376,7 +418,7 @@ impl Node {
     pub(crate) fn end_relays_of(&mut self, peer: PeerId) {
         let table = &self.table;
         for relay in self.relays.take(|relay| table[relay.entry].peer == peer) {
-            self.stop_fragments(&relay);
+            self.give_up_child(&relay);
             self.end_relay(&relay, Err(NodeError::Unreachable));
         }
     }
@@ -384,7 +426,7 @@ impl Node {
     /// Gives up the children that have not answered in time, and the links that are silent.
     pub(crate) fn expire_relays(&mut self, now_ns: u64) {
         while let Some(relay) = self.relays.take_overdue(now_ns) {
-            self.stop_fragments(&relay);
+            self.give_up_child(&relay);
             self.end_relay(&relay, Err(NodeError::Unreachable));
             if self.relays.is_silent(now_ns, &relay.to) {
                 self.lose_link(&relay.to);
@@ -474,11 +516,10 @@ fn for_child(
     (body, payload): (&RequestBody, &[Bytes]),
     part: Part,
 ) -> (RequestBody, Vec<Bytes>) {
-    let mut body = body.clone();
-    let RequestBody::ShardWrite { shard: to, checksums, .. } = &mut body else {
+    let mut body = of_shard(body, shard);
+    let RequestBody::ShardWrite { checksums, .. } = &mut body else {
         return (body, payload.to_vec());
     };
-    *to = shard;
     match part {
         Part::Same => (body, payload.to_vec()),
         Part::Other(of_part, bytes) => {
@@ -490,6 +531,15 @@ fn for_child(
             (body, Vec::new())
         }
     }
+}
+
+/// The operation as the node of another shard gets it.
+pub(crate) fn of_shard(body: &RequestBody, shard: ShardIndex) -> RequestBody {
+    let mut body = body.clone();
+    if let RequestBody::ShardWrite { shard: to, .. } = &mut body {
+        *to = shard;
+    }
+    body
 }
 
 /// Leaves the first of `count` parts of equal length in the body and the payload of a write, and

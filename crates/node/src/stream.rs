@@ -13,7 +13,8 @@
 //! - *Data node.* It writes its shard like any other. It multiplies the same bytes by its column of
 //!   the code (`products`), and passes the products, its *contributions*, on. The shard and its
 //!   parity must belong together, so the node first compares the bytes with the writer's checksums,
-//!   whatever its configuration is. If they differ, it passes nothing on.
+//!   whatever its configuration is. If they differ, it passes nothing on; of a shard that comes in
+//!   fragments, nothing more.
 //! - *Parity node.* The first contribution to a piece of a shard takes an accumulator. Each further
 //!   one is added, and its entry waits. The last one writes the sum, and the result of this write
 //!   answers all of them. So "done" from any data node means that the contributions of all data

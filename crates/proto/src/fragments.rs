@@ -2,10 +2,10 @@
 //!
 //! A node passes a write on to other nodes ([`crate::route`]). If it waited for the whole payload,
 //! each step of the way would take the time of the whole write. So whoever sends a long write with
-//! a route over a connection may cut it into fragments, and a node passes each fragment on as soon
-//! as it has it. These are the packets of the network-accelerated DFS paper (section V): the first
-//! one has the headers of the write, the others only data, and the handler of the last one
-//! completes the write.
+//! a route over a connection may cut it into fragments, and a node passes each fragment on when the
+//! fragment has arrived. These are the packets of the network-accelerated DFS paper (section V):
+//! the first one has the headers of the write, the others only data, and the handler of the last
+//! one completes the write.
 //!
 //! ```text
 //!  the request without payload    tag 7, capability, route, operation; 100 KiB follow
@@ -21,9 +21,11 @@
 //!   of these blocks if the write is one of a shard. The request itself has no checksums then.
 //! - The node answers once, when it has carried the write out, or when it gives the write up. It
 //!   ignores further fragments of a write that it has refused or given up.
-//! - A sender that cannot go on ends the write with [`RequestBody::GiveUp`]. This gets no answer.
+//! - A sender that cannot go on ends the write with [`RequestBody::GiveUp`]. The node answers the
+//!   write as given up; GiveUp itself gets no answer.
 
 use bytes::Bytes;
+use fieldstone_buf::Cutter;
 
 use crate::capability::Capability;
 use crate::message::{Request, RequestBody, Tag};
@@ -32,8 +34,9 @@ use crate::{BLOCK_BYTES, PAYLOAD_BYTES_MAX, crc32c_of_parts};
 /// The longest fragment, in bytes.
 pub const FRAGMENT_BYTES_MAX: usize = 64 << 10;
 
-/// The length of fragments that writers choose, in bytes. Shorter ones cost nodes more time for
-/// each message, longer ones wait longer at each node. `docs/network-model.md` compares lengths.
+/// The length of fragments that writers choose, in bytes. A node spends time on each message, so
+/// shorter fragments cost more. It passes on only whole fragments, so longer ones wait longer at
+/// each node. `docs/network-model.md` compares lengths.
 pub const FRAGMENT_BYTES: u32 = 32 << 10;
 
 /// How the payload of a request with a route comes.
@@ -45,7 +48,7 @@ pub enum Fragments {
     /// With the request. Whoever sends the request over a connection may cut the payload into
     /// fragments of this length, in bytes. This is not on the wire.
     Allowed(u32),
-    /// In fragments that follow the request: so many bytes in total.
+    /// In fragments behind the request. The number is the length of the payload, in bytes.
     Follow(u32),
     /// It would come in fragments, but the receiver has no memory for it now. This is not on the
     /// wire.
@@ -61,7 +64,7 @@ pub enum FragmentRole {
     Begins(usize),
     /// It is a fragment.
     Continues,
-    /// No more fragments of this write follow.
+    /// The sender gives the write up: its other fragments do not come.
     Ends,
 }
 
@@ -85,7 +88,7 @@ impl Request {
 }
 
 /// Cuts a request as far as its route allows: gives the requests to send, in order. A request that
-/// is not to be cut comes back as it is.
+/// is not to be cut comes back with [`Fragments::Whole`] in place of `Allowed`.
 pub fn cut(mut request: Request) -> impl Iterator<Item = Request> {
     let fragment_bytes = fragment_bytes(&request);
     let (mut checksums, mut payload) = (Vec::new(), Vec::new());
@@ -148,38 +151,6 @@ fn fragment_bytes(request: &Request) -> Option<usize> {
 
 fn len_bytes(payload: &[Bytes]) -> usize {
     payload.iter().map(Bytes::len).sum()
-}
-
-/// Takes bytes from the front of a gather list, without copying them.
-#[derive(Debug)]
-pub struct Cutter {
-    front: Bytes,
-    rest: std::vec::IntoIter<Bytes>,
-}
-
-impl Cutter {
-    /// A cutter of this gather list.
-    #[must_use]
-    pub fn new(payload: Vec<Bytes>) -> Self {
-        Self { front: Bytes::new(), rest: payload.into_iter() }
-    }
-
-    /// The next `len_bytes` bytes, or the fewer that are left.
-    pub fn next(&mut self, len_bytes: usize) -> Vec<Bytes> {
-        let (mut taken, mut missing) = (Vec::new(), len_bytes);
-        while missing > 0 {
-            if self.front.is_empty() {
-                match self.rest.next() {
-                    Some(part) => self.front = part,
-                    None => break,
-                }
-            }
-            let part = self.front.split_to(missing.min(self.front.len()));
-            missing -= part.len();
-            taken.extend((!part.is_empty()).then_some(part));
-        }
-        taken
-    }
 }
 
 #[cfg(test)]

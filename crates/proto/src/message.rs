@@ -9,7 +9,8 @@ use crate::capability::Capability;
 use crate::ids::{Epoch, JournalGen, Lsn, NodeIndex, PoolId, SegmentId, ShardIndex, VolumeId};
 use crate::route::{Pass, Route};
 
-/// Pairs a reply with its request; unique among those in flight on one connection.
+/// Pairs a reply, and the fragments of a payload, with its request; unique among those in flight on
+/// one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
@@ -199,8 +200,9 @@ pub enum RequestBody {
     Fragment {
         /// CRC-32C of each block, if the write is one of a shard.
         checksums: Vec<u32>,
-        /// CRC-32C of the payload of this message. A node that passes the same bytes on passes this
-        /// on too: so it shows damage in the memory of the node, and is made only once.
+        /// CRC-32C of the payload of this message. A node that passes the same bytes on does not
+        /// compute it again, but passes this one on. So the next node notices damage in the memory
+        /// of this one.
         payload_crc: u32,
     },
     /// The other fragments of the write with this tag do not come. It needs no capability and gets

@@ -169,7 +169,7 @@ pub struct Replica {
 /// The way of a write through its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// Never flat.
+    /// Never flat in a request: [`Route::check`] refuses it.
     pub strategy: Strategy,
     /// The rank of the node that gets this request.
     pub rank: u8,
@@ -329,6 +329,12 @@ impl Route {
         }
     }
 
+    /// The number of replicas.
+    #[must_use]
+    pub fn count(&self) -> u8 {
+        u8::try_from(self.replicas.len()).expect("a route is short")
+    }
+
     /// The number of parts in the payload of the request.
     #[must_use]
     pub fn parts(&self) -> usize {
@@ -364,8 +370,8 @@ impl Route {
     }
 
     /// The same route for the replica at `rank` behind the head. It gets one part of a payload in
-    /// parts, and of a column a contribution that is made. The length of fragments that follow is
-    /// that of this route.
+    /// parts, and of a column a contribution that is made. `fragments` stays as it is: the caller
+    /// sets it if the replica gets a payload of another length.
     #[must_use]
     pub fn at(&self, rank: usize) -> Self {
         let content = match &self.content {

@@ -12,8 +12,8 @@
 //!   lost.
 //! - In some runs the messages travel as **bytes** of the wire format (`proto::wire`), as between
 //!   two processes. They arrive in pieces, and a cut may fall within a message.
-//! - A request that may go in **fragments** does in one of two cases, as over a socket; in the
-//!   other ones it arrives whole, as within a process.
+//! - A request that may go in **fragments** always does so in runs with bytes. In other runs it
+//!   does so with probability 1/2; else it arrives whole, as within a process.
 //! - When a **process dies**, its frames in flight arrive up to a random cut. A **node that dies
 //!   silently** (its machine vanished) tells no client until it is back.
 

@@ -102,7 +102,7 @@ fn nodes_that_keep_the_time_of_their_start_fail_runs() {
 /// Without faults no request fails, whatever the conditions are, and each of them happens.
 #[test]
 fn sound_pools_feel_nothing_of_the_conditions() {
-    let (mut happened, mut links) = (BTreeMap::new(), [0; 3]);
+    let (mut happened, mut links, mut fragments) = (BTreeMap::new(), [0; 3], 0);
     for seed in 0..12 {
         let mut scenario = Scenario::calm(seed);
         scenario.set_conditions(&Chosen::only(&Condition::ALL));
@@ -118,16 +118,19 @@ fn sound_pools_feel_nothing_of_the_conditions() {
         }
         scenario.set_strategy(Strategy::ALL[1 + seed as usize % 3]);
         scenario.set_encode(Encode::Stream);
+        scenario.fragment_bytes = 4096 << (seed % 3);
         assert_eq!(scenario.kind, Kind::Within);
         let outcome = run_cast(scenario, &RealCast, Options::default());
         assert_eq!((outcome.failure, outcome.ops_failed), (None, 0), "{}", outcome.scenario);
         links = [0, 1, 2].map(|at| links[at] + outcome.links[at]);
+        fragments += outcome.fragments;
         for (name, count) in outcome.faults {
             *happened.entry(name).or_insert(0) += count;
         }
     }
     assert!(happened["clock-jump"] > 10 && happened["new-secret"] > 10, "{happened:?}");
     assert!(links.iter().all(|count| *count > 100), "{links:?}");
+    assert!(fragments > 1000, "{fragments}");
 }
 
 /// Processes that have secrets that are too old are a fault that volumes survive.

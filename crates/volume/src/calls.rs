@@ -18,7 +18,7 @@ use slab::Slab;
 
 use crate::core::{Ctx, VolumeCore};
 use crate::interface::VolumeAction;
-use crate::relay::{NewForm, RelayedAppend};
+use crate::relay::RelayedAppend;
 use crate::relay_shards::RelayedShards;
 use crate::status::{NodeHealth, VolumePhase};
 use crate::stream::{Stream, StreamedShard};
@@ -93,7 +93,7 @@ struct NodeCall {
     waiter: Waiter,
     /// The segment whose shard the request writes.
     writes: Option<SegmentId>,
-    /// The payload goes in fragments.
+    /// The route allows fragments.
     in_fragments: bool,
 }
 
@@ -172,7 +172,8 @@ impl VolumeCore {
         waiter: Waiter,
     ) {
         let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
-        let in_fragments = self.may_go_in_fragments(node, route.as_deref(), payload_bytes);
+        let in_fragments = self.node(node).link.connected
+            && self.may_go_in_fragments(route.as_deref(), payload_bytes);
         if let Some(route) = route.as_mut().filter(|_| in_fragments) {
             route.fragments = Fragments::Allowed(self.config.fragment_bytes);
         }
@@ -266,7 +267,7 @@ impl VolumeCore {
             self.end_claim(call.node, segment);
         }
         if call.in_fragments {
-            self.note_new_form(call.node, NewForm::Fragments, &result);
+            self.note_fragments(call.node, &result);
         }
         match call.waiter {
             Waiter::Task(filler) => filler.fill(result),

@@ -10,13 +10,13 @@
 //!   the node before it, and each of them but the head has confirmed the volume's pass over the
 //!   present connection. Otherwise it sends the record to each node itself. The moves of a journal
 //!   are always flat.
+//! - *Long writes.* The volume lets the world cut them into fragments
+//!   ([`fieldstone_proto::fragments`]), so that a node passes bytes on before it has all of them.
 //! - *When a node is not reached.* The head waits at most half of the time after which a node
 //!   counts as down, and tells the outcome on each node. The volume then goes round the failed
 //!   link: it announces a new pass to each node without the record, so that no late copy can reach
 //!   a file, and sends the record to that node itself over the same connection. From there on all
 //!   is as with *flat*: a node that does not answer in time is given up, and the journal moves.
-//! - *Long writes* go in fragments, so that a node passes on the bytes that it has while others
-//!   come ([`fieldstone_proto::fragments`]). The world cuts them.
 //! - *After that* the volume uses no route through these nodes for a while ([`REST_MS`]), twice as
 //!   long after each further failure. A link that stays broken costs one wait now and then.
 //! - *When the head is lost*, the journal moves, as when any of its nodes is lost. Only the passes
@@ -347,8 +347,8 @@ impl VolumeCore {
         self.node(node).relay.parity_rests_until <= self.now
     }
 
-    /// The head of a route answered a request of this form, or was lost with it. The loss of a
-    /// connection with several of them counts once.
+    /// A node answered a request of this form, or was lost with it. The loss of a connection with
+    /// several of them counts once.
     pub fn note_new_form(&mut self, head: NodeIndex, form: NewForm, result: &CallResult) {
         let now = self.now;
         let rest = self.node_mut(head).relay.rest_of(form);
@@ -372,19 +372,30 @@ impl VolumeCore {
         rest.until <= self.now
     }
 
-    /// A write of this length along a route goes in fragments, so that each node passes on what it
-    /// has.
-    pub fn may_go_in_fragments(
-        &self,
-        head: NodeIndex,
-        route: Option<&Route>,
-        payload_bytes: usize,
-    ) -> bool {
+    /// Whether a payload of this length may go in fragments along this route: nodes pass it on, it
+    /// is longer than a fragment, and none of the nodes was lost with fragments too lately.
+    pub fn may_go_in_fragments(&self, route: Option<&Route>, payload_bytes: usize) -> bool {
+        let Some(Route { replicas, .. }) = route else { return false };
         let fragment_bytes = self.config.fragment_bytes as usize;
-        route.is_some_and(|route| route.replicas.len() > 1)
-            && fragment_bytes > 0
-            && payload_bytes > fragment_bytes
-            && self.may_get(head, NewForm::Fragments)
+        let may_get = |replica: &Replica| self.may_get(replica.node, NewForm::Fragments);
+        (1..payload_bytes).contains(&fragment_bytes)
+            && replicas.len() > 1
+            && replicas.iter().all(may_get)
+    }
+
+    /// The head of a route answered a request in fragments, or was lost with it. A node of an older
+    /// release may be behind the head as well: the node before it has lost the link to it.
+    pub fn note_fragments(&mut self, head: NodeIndex, result: &CallResult) {
+        let Ok(ReplyBody::Outcomes(outcomes)) = result else {
+            return self.note_new_form(head, NewForm::Fragments, result);
+        };
+        for Outcome { node, result } in outcomes {
+            let result = match result {
+                Err(NodeError::NotPassedOn { .. }) if *node != head => Err(NodeError::Unreachable),
+                other => other.clone().map(|()| ReplyBody::Done),
+            };
+            self.note_new_form(*node, NewForm::Fragments, &result);
+        }
     }
 
     /// A node may lack a write that went along a route. From now on the node takes no late copy of
@@ -422,7 +433,7 @@ fn next_rest(rest: &mut Nanos) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_proto::CapabilityError;
+    use fieldstone_proto::{CapabilityError, Fragments};
 
     use crate::script::{JOURNAL, Script, Sent};
     use crate::status::VolumePhase;
@@ -664,6 +675,50 @@ mod tests {
             assert!(core.node(node).relay.admitted);
             core.node_lost(node, "a test");
             assert!(!core.node(node).relay.admitted && !core.node(node).relay.announced);
+        });
+    }
+
+    /// A node of an older release closes the connection when a write comes in fragments: the head's
+    /// to the volume, or that between two nodes.
+    #[test]
+    fn a_node_that_is_lost_with_fragments_gets_whole_writes_for_a_while() {
+        let mut script = admitted(Strategy::Ring);
+        script.core(|core| core.config.fragment_bytes = 4096);
+        let append = |script: &mut Script| {
+            script.write(1, 4);
+            script.sent_one()
+        };
+        let allowed = |sent: &Sent| sent.request.route.as_ref().map(|route| route.fragments);
+        let good = || Ok(outcomes([Ok(()), Ok(()), Ok(())]));
+        let sent = append(&mut script);
+        assert_eq!(allowed(&sent), Some(Fragments::Allowed(4096)));
+        script.answer(&sent, good());
+        let lost = Err(NodeError::Unreachable);
+        let behind = || Ok(outcomes([Ok(()), not_passed_on(0, 1), Ok(())]));
+        let cases: [(NodeIndex, Box<dyn Fn() -> CallResult>); 2] =
+            [(JOURNAL[0], Box::new(move || lost.clone())), (JOURNAL[1], Box::new(behind))];
+        for (node, result) in cases {
+            for rest_ms in [1_000, 2_000, 4_000] {
+                script.core(|core| core.note_fragments(JOURNAL[0], &result()));
+                script.wait_ms(rest_ms - 1);
+                let sent = append(&mut script);
+                assert_eq!(allowed(&sent), Some(Fragments::Whole), "{node}, {rest_ms}");
+                // A whole write says nothing about fragments.
+                script.answer(&sent, good());
+                script.wait_ms(1);
+                assert!(script.sent().is_empty());
+                script.core(|core| assert!(core.may_get(node, NewForm::Fragments)));
+            }
+            script.core(|core| core.note_fragments(JOURNAL[0], &good()));
+        }
+        // Short writes, and those without a route, go whole.
+        script.core(|core| {
+            let route = core.route_through(&JOURNAL).expect("a route");
+            assert!(!core.may_go_in_fragments(Some(&route), 4096));
+            assert!(core.may_go_in_fragments(Some(&route), 8192));
+            assert!(!core.may_go_in_fragments(None, 8192));
+            let alone = Route { replicas: route.replicas[..1].to_vec(), ..route };
+            assert!(!core.may_go_in_fragments(Some(&alone), 8192));
         });
     }
 

@@ -1,9 +1,11 @@
 //! Figs. 15 and 16: streamed erasure coding.
 
+use fieldstone_codes::Profile;
 use fieldstone_nic::network::constants::Constants;
 use fieldstone_nic::network::handlers::{HandlerCosts, Rs};
 use fieldstone_nic::network::load::{self, Window};
 use fieldstone_nic::network::protocols::inec_triec::InecTriec;
+use fieldstone_nic::network::protocols::node::{NodeWrites, Policy};
 use fieldstone_nic::network::protocols::spin_triec::SpinTriec;
 use fieldstone_nic::network::spin::{Handler, HandlerStats};
 use fieldstone_nic::network::world::{Layout, Protocol, World};
@@ -45,7 +47,14 @@ fn bandwidth<P: Protocol>(
     (generated, stats.unwrap_or_default())
 }
 
-fn of(points: &[[Option<f64>; 4]], names: [&'static str; 4]) -> Vec<Line> {
+/// The latency of a write to the product's nodes, which make the parity.
+fn node_us(constants: &Constants, rs: Rs, bytes: u64) -> Option<f64> {
+    let layout = layout(rs, 1);
+    let profile = Profile::Rs { k: rs.k.into(), m: rs.m.into() };
+    latency_us(constants, layout, NodeWrites::new(layout, Policy::Stream(profile)), bytes)
+}
+
+fn of<const N: usize>(points: &[[Option<f64>; N]], names: [&'static str; N]) -> Vec<Line> {
     let line = |(place, name): (usize, &'static str)| {
         Line::new(name, points.iter().map(|point| point[place]).collect())
     };
@@ -66,10 +75,11 @@ pub fn fig15() -> Figure {
         latency_us(c, layout, InecTriec::new(layout, rs), bytes)
     };
     let latencies = in_parallel(&sizes, |bytes| {
-        [RS32, RS63].map(|rs| [spin_us(rs, *bytes), inec_us(rs, *bytes)])
+        let of = |rs| [spin_us(rs, *bytes), inec_us(rs, *bytes), node_us(c, rs, *bytes)];
+        [RS32, RS63].map(of)
     });
-    let latencies: Vec<[Option<f64>; 4]> =
-        latencies.iter().map(|[a, b]| [a[0], a[1], b[0], b[1]]).collect();
+    let latencies: Vec<[Option<f64>; 6]> =
+        latencies.iter().map(|[a, b]| [a[0], a[1], b[0], b[1], a[2], b[2]]).collect();
     let rates = in_parallel(&sizes, |bytes| {
         let spin = |rs, on| {
             let layout = layout(rs, CLIENTS);
@@ -97,8 +107,14 @@ pub fn fig15() -> Figure {
         limit: None,
         lines,
     };
-    let latency_names =
-        ["sPIN-TriEC RS(3,2)", "INEC-TriEC RS(3,2)", "sPIN-TriEC RS(6,3)", "INEC-TriEC RS(6,3)"];
+    let latency_names = [
+        "sPIN-TriEC RS(3,2)",
+        "INEC-TriEC RS(3,2)",
+        "sPIN-TriEC RS(6,3)",
+        "INEC-TriEC RS(6,3)",
+        "Node-TriEC RS(3,2)",
+        "Node-TriEC RS(6,3)",
+    ];
     let rate_names = [
         "sPIN-TriEC RS(3,2)",
         "sPIN-TriEC RS(6,3)",
@@ -116,7 +132,8 @@ pub fn fig15() -> Figure {
         notes: vec![
             "A block is cut into k chunks, one for each data node. Bandwidth: 16 clients with 4 \
              blocks each (2 from 64 KiB on), parity bytes of all parity nodes. The INEC lines are \
-             a model of INEC; the paper takes its points from another paper's plots.",
+             a model of INEC; the paper takes its points from another paper's plots. Node-TriEC is \
+             the product's node as software on the hosts, with chunks of whole blocks of 4 KiB.",
         ],
     }
 }

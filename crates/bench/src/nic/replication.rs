@@ -19,8 +19,8 @@ const PBT: usize = 5;
 /// What a reader must know of the lines that are not the paper's.
 const OURS: &str = "Hybrid and sPIN-Hybrid are ours. A cost model chooses their schedules from k, \
                     the size and the constants. Node-Ring and Node-PBT are the product's node, \
-                    which passes on whole messages of whole 4 KiB blocks. The four take no part in \
-                    the paper's statements.";
+                    which passes on whole blocks of 4 KiB, in fragments of 32 KiB. The four take \
+                    no part in the paper's statements.";
 
 /// The better sPIN protocol at a point, and the best of the others.
 fn spin_and_best(point: &Point) -> Option<(f64, f64)> {

@@ -16,7 +16,7 @@ use fieldstone_buf::AlignedBuf;
 use fieldstone_rados::client::LinkId;
 use fieldstone_uring::{Address, Endpoint, Event, Payload, Reactor, Socket, Token, Want};
 
-use crate::wire_socket::cut;
+use crate::wire_socket::split_after;
 
 /// Size of the first receive buffer of a link.
 const RECEIVE_BYTES_MIN: usize = 64 << 10;
@@ -168,7 +168,7 @@ impl Sockets {
                 token(name.index())
             };
             if !state.sending && !state.out.is_empty() {
-                let rest = cut(&mut state.out, SEND_BYTES_MAX);
+                let rest = split_after(&mut state.out, SEND_BYTES_MAX);
                 let parts = std::mem::replace(&mut state.out, rest);
                 state.sending = true;
                 reactor.send_quietly(socket, parts, named(Operation::Send));

@@ -49,7 +49,7 @@ use crate::handle::Handle;
 use crate::message::DeviceId;
 use crate::notices::Cause;
 use crate::store::Mail;
-use crate::wire_socket::cut;
+use crate::wire_socket::split_after;
 use fieldstone_uring::{Event, Reactor, Socket, Want};
 
 /// The kind for block devices over NBD.
@@ -501,7 +501,7 @@ impl Connection {
                 took = !out.is_empty() && !self.session.wants_input();
             }
             if !out.is_empty() {
-                self.unsent = cut(&mut out, SEND_BYTES_MAX);
+                self.unsent = split_after(&mut out, SEND_BYTES_MAX);
                 let token = io.token(2 * place + SEND);
                 // Most sends end at once, and nothing waits for them.
                 match self.unsent.is_empty() && self.session.wants_input() {

@@ -40,7 +40,9 @@ impl Waiting {
     pub(super) fn push(&mut self, request: Request) -> usize {
         // A list of checksums keeps its memory when it is emptied.
         let checksums = match &request.body {
-            RequestBody::ShardWrite { checksums, .. } => checksums.capacity(),
+            RequestBody::ShardWrite { checksums, .. } | RequestBody::Fragment { checksums, .. } => {
+                checksums.capacity()
+            }
             _ => 0,
         };
         let parts = request.payload.capacity() * size_of::<bytes::Bytes>();

@@ -199,3 +199,25 @@ fn memory_for_fragments_is_bounded() {
     drop((first, second));
     host.stop().expect("no core failed");
 }
+
+/// The answer to a request gives the memory for its fragments back. Another request with its tag
+/// would do so too early, so the node's process ends such a connection.
+#[test]
+fn a_tag_is_used_once_until_its_answer() {
+    let temp = tempfile::tempdir().expect("temp");
+    let folder = temp.path();
+    let host = start(vec![config(folder, 0)]);
+    listen(&host, folder, &[0]);
+    let mut writer = Writer::connect_as(&folder.join("0.sock"), VOLUME);
+    writer.prepare();
+    let alone = route(Strategy::Ring, &[String::new()]);
+    let sent = fragments(&mut writer, 0, alone, &data(LONG_BYTES));
+    writer.send(&sent[0]);
+    let mut identify = writer.request(RequestBody::Identify, None, &[]);
+    writer.send(&identify);
+    assert!(writer.answer().result.is_ok());
+    identify.tag = sent[0].tag;
+    writer.send(&identify);
+    assert!(writer.is_closed());
+    host.stop().expect("no core failed");
+}

@@ -77,6 +77,11 @@ impl Writer {
         }
     }
 
+    /// The node's process has closed the connection, and sends nothing more.
+    pub fn is_closed(&mut self) -> bool {
+        matches!(self.stream.read(&mut [0]), Ok(0) | Err(_))
+    }
+
     fn ask(
         &mut self,
         body: RequestBody,

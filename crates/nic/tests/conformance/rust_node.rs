@@ -21,9 +21,9 @@ use fieldstone_proto::capability::{Capability, CapabilityError, Rights};
 use fieldstone_proto::fragments::cut;
 use fieldstone_proto::ids::SegmentId;
 use fieldstone_proto::{
-    BLOCK_BYTES, Column, Content, ElementTable, ElementTerm, Factors, Fragments, NodeError,
-    NodeIndex, Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody, Route,
-    ShardIndex, Strategy, Tag, crc32c_blocks,
+    BLOCK_BYTES, Column, Content, ElementTable, ElementTerm, Factors, FragmentRole, Fragments,
+    NodeError, NodeIndex, Outcome, Pass, PoolId, Replica, Reply, ReplyBody, Request, RequestBody,
+    Route, ShardIndex, Strategy, Tag, crc32c_blocks,
 };
 
 use crate::coding::{code_writes, element_settings, element_writes, interleaved, status};
@@ -235,13 +235,15 @@ struct RustCluster {
     /// The place in `passed` of each write in fragments, by the nodes and the tag.
     open: BTreeMap<(u32, u32, Tag), usize>,
     outcomes: Vec<Outcome>,
+    /// Fragments between nodes.
+    fragments: usize,
 }
 
 impl RustCluster {
     fn new(count: u32, fragment_bytes: u32) -> Self {
         let nodes = (0..count).map(RustNode::new).collect();
         let (passed, open, outcomes) = (Passed::new(), BTreeMap::new(), Vec::new());
-        Self { nodes, fragment_bytes, passed, open, outcomes }
+        Self { nodes, fragment_bytes, passed, open, outcomes, fragments: 0 }
     }
 
     /// A client's write, to the node of rank 0.
@@ -258,6 +260,7 @@ impl RustCluster {
     }
 
     fn note(&mut self, from: u32, to: u32, request: &Request) {
+        self.fragments += usize::from(request.fragment_role() == FragmentRole::Continues);
         let (data, writes) = (request.payload.concat(), self.passed.entry((from, to)).or_default());
         match self.open.get(&(from, to, request.tag)) {
             Some(at) if !request.has_answer() => writes[*at].extend(data),
@@ -346,6 +349,8 @@ fn rings_and_trees_pass_the_same_on_and_store_the_same() {
                 product.write(&write, &no_factors());
                 product.deliver();
                 assert!(passed == product.passed, "{scheme:?}: other bytes between nodes");
+                let is_cut = fragment_bytes > 0 && blocks > 1 && k > 1;
+                assert_eq!(product.fragments, if is_cut { blocks * (k as usize - 1) } else { 0 });
                 check_copies(&mut product, &firmware, &write);
             }
         }
@@ -388,6 +393,7 @@ fn data_nodes_contribute_the_same_and_parity_nodes_store_the_same() {
                 product.deliver();
                 let same = passed == sorted(product.passed.clone());
                 assert!(same, "{multiply:?} {k}+{m}: other products");
+                assert_eq!(product.fragments > 0, fragment_bytes > 0);
                 check_codes(&mut product, &firmware, &writes, (k, m));
             }
         }

@@ -3,9 +3,9 @@
 //!
 //! It checks in this order, so that a sender without a valid capability learns nothing but the
 //! generations of the pool's secret: generation, signature in constant time, expiry, rights,
-//! segment range; then route, bounds, epoch, and whether the node has room for the request. The
-//! volume keeps the key for capabilities of its current epoch, so this check is one MAC of 52
-//! bytes. The handler derives other keys when it needs them.
+//! segment range; then route, memory for fragments, bounds, epoch, and whether the node has room
+//! for the request. The volume keeps the key for capabilities of its current epoch, so this check
+//! is one MAC of 52 bytes. The handler derives other keys when it needs them.
 
 use fieldstone_proto::{
     Capability, CapabilityKey, Content, Factors, FragmentRole, Fragments, NodeError, ReplyBody,
@@ -26,8 +26,8 @@ pub(crate) enum Admission {
     Answer(ReplyBody),
     /// The request has an entry, for the payload handler.
     Entry(EntryId),
-    /// The request has an entry, and its payload follows in fragments.
-    Arriving(EntryId, RequestBody),
+    /// The request has an entry, and its payload of this length follows in fragments.
+    Arriving(EntryId, RequestBody, u32),
 }
 
 /// The right that an operation needs.
@@ -110,6 +110,7 @@ impl Node {
                 volume.admit_relays(peer, pass);
             }
             self.drop_accumulators(capability.volume);
+            self.end_void_arrivals(capability.volume);
             return Ok(Admission::Answer(ReplyBody::Done));
         }
         if let RequestBody::ShardList { from } = request.body {
@@ -217,8 +218,8 @@ impl Node {
         volume.check_connection(peer)
     }
 
-    /// Checks, as for a request that comes now, whether a write whose fragments are all there may
-    /// reach a file.
+    /// Whether a write whose last fragment has come may reach a file. The checks are those of a
+    /// request that comes now.
     pub(crate) fn check_arrived(&self, id: EntryId) -> Result<(), NodeError> {
         let entry = &self.table[id];
         let volume = self.volumes.get(&entry.volume).ok_or(NodeError::NotFound)?;
@@ -240,10 +241,13 @@ impl Node {
         if self.table.is_full_for(&request.body) {
             return Err(NodeError::Busy);
         }
-        let fragments = request.route.as_ref().map(|route| route.fragments);
-        let follows = matches!(fragments, Some(Fragments::Follow(_)));
-        if follows {
-            self.arrivals.check(request.capability.volume, (peer, request.tag))?;
+        let follows = match request.route.as_ref().map(|route| route.fragments) {
+            Some(Fragments::Follow(len_bytes)) => Some(len_bytes),
+            _ => None,
+        };
+        if let Some(len_bytes) = follows {
+            let key = (peer, request.tag);
+            self.arrivals.check(request.capability.volume, key, len_bytes as usize)?;
         }
         let body = std::mem::replace(&mut request.body, RequestBody::Identify);
         let payload = std::mem::take(&mut request.payload);
@@ -258,8 +262,8 @@ impl Node {
             RequestBody::Reserve { slots, spare } => (false, Task::Reserve { slots, spare }),
             RequestBody::RenewRecord => (false, Task::RenewRecord),
             RequestBody::RemoveVolume => (false, Task::Remove(RemoveStep::Queued)),
-            body if follows => {
-                arriving = Some(body);
+            body if follows.is_some() => {
+                arriving = follows.map(|len_bytes| (body, len_bytes));
                 (false, Task::Arriving)
             }
             body => (true, Task::Parked(Box::new((body, payload)))),
@@ -281,7 +285,7 @@ impl Node {
             relay,
         })?;
         Ok(match arriving {
-            Some(body) => Admission::Arriving(entry, body),
+            Some((body, len_bytes)) => Admission::Arriving(entry, body, len_bytes),
             None => Admission::Entry(entry),
         })
     }

@@ -3,7 +3,8 @@
 //! The node never copies payload bytes: the gather list of the request is the gather list of the
 //! write. With `verify_payload`, the node checks each block against the checksum in the request, so
 //! it notices damage on the way before it stores the block. Without it, the node trusts the
-//! checksums, and a read of the shard notices the damage.
+//! checksums, and a read of the shard notices the damage. A write in fragments is checked fragment
+//! by fragment (`arrivals`).
 
 use bytes::Bytes;
 

@@ -249,6 +249,7 @@ impl Node {
         }
         let (record, journals) = (volume.record.clone(), volume.journal_infos());
         self.store.take_over(id, &mut self.disk);
+        self.end_void_arrivals(id);
         let state = VolumeState {
             epoch_before,
             root_version: record.root_version,
@@ -343,6 +344,7 @@ impl Node {
                 // Later requests in the queue find an unknown volume.
                 let ordered = std::mem::take(&mut volume.ordered);
                 *volume = Volume { ordered, ..Volume::unknown(id, keys) };
+                self.end_void_arrivals(id);
                 Ok(ReplyBody::Done)
             }
             Err(error) => Err(node_error(&error, "removing the volume's record")),

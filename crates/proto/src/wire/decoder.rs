@@ -44,8 +44,11 @@ pub(super) mod sealed {
         fn role(&self) -> FragmentRole {
             FragmentRole::None
         }
-        /// Notes that there is no memory for the fragments of the message.
-        fn no_room(&mut self) {}
+        /// Notes that there is no memory for the payload of the message. False if the message
+        /// cannot say so.
+        fn no_room(&mut self) -> bool {
+            false
+        }
         /// Makes the message from its parts.
         fn decode(header: &Header, body: &[u8], payload: Bytes) -> Result<Self, WireError>;
     }
@@ -61,11 +64,11 @@ pub(super) mod sealed {
 /// budget until its last byte is dropped. Without room in the budget, the decoder takes no more
 /// bytes; see [`Decoder::waits_for_room`].
 ///
-/// A payload in fragments ([`crate::fragments`]) holds its whole length from the request on, so
-/// each write whose fragments come has room for all of them. Fragments of several writes may come
-/// in turns. If a request finds no room while fragments of earlier ones are missing, the decoder
-/// does not wait: these fragments are behind the request, and the room may be theirs. It gives the
-/// request out, with [`crate::Fragments::NoRoom`].
+/// Such a payload in fragments ([`crate::fragments`]) holds its whole length from the request on,
+/// so each write whose fragments come has room for all of them. Fragments of several writes may
+/// come in turns. If a request finds no room while fragments of earlier ones are missing, the
+/// decoder does not wait: these fragments are behind the request, and the room may be theirs. It
+/// returns the request, with [`crate::Fragments::NoRoom`].
 #[derive(Debug)]
 pub struct Decoder<M> {
     state: ParseState,
@@ -80,13 +83,23 @@ pub struct Decoder<M> {
     lease: Option<Lease>,
     /// The present payload's part of the budget.
     held: Option<Lease>,
-    /// The parts of the budget for the missing fragments of payloads, by tag.
-    arriving: BTreeMap<Tag, Lease>,
+    /// The fragments that are missing, by tag.
+    missing: BTreeMap<Tag, Missing>,
+    /// There is no room for the present payload, and its bytes are dropped.
+    skips: bool,
     /// A message that waits for room for its fragments.
     begun: Option<M>,
     waiting: bool,
     failed: Option<WireError>,
     message: std::marker::PhantomData<M>,
+}
+
+/// The fragments of a message that have not come.
+#[derive(Debug)]
+struct Missing {
+    len_bytes: usize,
+    /// Their part of the budget, if the payload counts.
+    room: Option<Lease>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +129,8 @@ impl<M: Message> Decoder<M> {
             payload_bytes_max: PAYLOAD_BYTES_MAX,
             lease: None,
             held: None,
-            arriving: BTreeMap::new(),
+            missing: BTreeMap::new(),
+            skips: false,
             begun: None,
             waiting: false,
             failed: None,
@@ -140,7 +154,7 @@ impl<M: Message> Decoder<M> {
     /// Counts payloads against this budget from now on.
     pub fn set_lease(&mut self, lease: Lease) {
         self.lease = Some(lease);
-        self.waiting = false;
+        self.waiting = self.begun.is_some();
     }
 
     /// True when a payload finds no room in the budget. The caller must keep the rest of the input,
@@ -153,17 +167,18 @@ impl<M: Message> Decoder<M> {
     /// True while a payload that holds a part of the budget is incomplete.
     #[must_use]
     pub fn holds_room(&self) -> bool {
-        self.held.is_some() || !self.arriving.is_empty()
+        self.held.is_some()
     }
 
     /// Gives back the part of the budget for fragments that the receiver does not want any more:
     /// the message with this tag is answered.
     pub fn forget_fragments(&mut self, tag: Tag) {
-        self.arriving.remove(&tag);
+        self.missing.remove(&tag);
     }
 
     /// Takes bytes from the front of `input` until a message is complete, `input` is used up, or a
-    /// payload must wait for room. After a message, call this again with the rest of `input`.
+    /// payload must wait for room. After a message, call this again with the rest of `input`. While
+    /// a message waits for room, `input` may be empty.
     ///
     /// # Errors
     /// The reason why the stream is invalid. After an error the decoder decodes no more, and
@@ -213,7 +228,10 @@ impl<M: Message> Decoder<M> {
                     if self.filled == 0 && !self.begin_payload(!input.is_empty())? {
                         return Ok(None);
                     }
-                    self.filled += fill(&mut self.payload[self.filled..], input);
+                    self.filled += match self.skips {
+                        true => split_front(input, self.header.payload_len() - self.filled).len(),
+                        false => fill(&mut self.payload[self.filled..], input),
+                    };
                     if self.filled < self.header.payload_len() {
                         return Ok(None);
                     }
@@ -235,10 +253,11 @@ impl<M: Message> Decoder<M> {
         }
         if M::is_fragment(self.header.op) {
             let tag = Tag(self.header.tag.get());
-            if let Some(lease) = self.arriving.get_mut(&tag) {
-                self.held = Some(lease.split(len_bytes));
-                if lease.held_bytes() == 0 {
-                    self.arriving.remove(&tag);
+            if let Some(missing) = self.missing.get_mut(&tag) {
+                missing.len_bytes = missing.len_bytes.saturating_sub(len_bytes);
+                self.held = missing.room.as_mut().map(|room| room.split(len_bytes));
+                if missing.len_bytes == 0 {
+                    self.missing.remove(&tag);
                 }
             }
         } else if let Some(lease) = &mut self.lease
@@ -247,6 +266,11 @@ impl<M: Message> Decoder<M> {
             let total_bytes = lease.budget().total_bytes();
             super::check_len("payload", len_bytes, total_bytes).map_err(|kind| kind.at(24))?;
             self.waiting = !lease.grow_to(len_bytes);
+            if self.waiting && !self.missing.is_empty() {
+                lease.stop_waiting();
+                (self.waiting, self.skips) = (false, true);
+                return Ok(true);
+            }
             if self.waiting {
                 return Ok(false);
             }
@@ -261,14 +285,17 @@ impl<M: Message> Decoder<M> {
     fn make_room(&mut self, mut message: M) -> Result<Option<M>, WireError> {
         let tag = Tag(self.header.tag.get());
         match message.role() {
-            FragmentRole::Begins(len_bytes) if len_bytes > UNLEASED_PAYLOAD_BYTES => {
-                if let Some(lease) = &mut self.lease {
+            FragmentRole::Begins(len_bytes) => {
+                let mut room = None;
+                if let Some(lease) = &mut self.lease
+                    && len_bytes > UNLEASED_PAYLOAD_BYTES
+                {
                     let total_bytes = lease.budget().total_bytes();
                     super::check_len("payload", len_bytes, total_bytes)
                         .map_err(|kind| kind.at(WIRE_HEADER_BYTES))?;
                     if lease.grow_to(len_bytes) {
-                        self.arriving.insert(tag, lease.split_off());
-                    } else if self.arriving.is_empty() {
+                        room = Some(lease.split_off());
+                    } else if self.missing.is_empty() {
                         self.waiting = true;
                         self.begun = Some(message);
                         return Ok(None);
@@ -276,6 +303,9 @@ impl<M: Message> Decoder<M> {
                         lease.stop_waiting();
                         message.no_room();
                     }
+                }
+                if matches!(message.role(), FragmentRole::Begins(_)) {
+                    self.missing.insert(tag, Missing { len_bytes, room });
                 }
             }
             FragmentRole::Ends => self.forget_fragments(tag),
@@ -298,7 +328,10 @@ impl<M: Message> Decoder<M> {
 
     fn finish(&mut self) -> Result<M, WireError> {
         let at = WIRE_HEADER_BYTES + self.body.len();
-        check_crc("payload", self.header.payload_crc.get(), &self.payload, at)?;
+        let skipped = std::mem::take(&mut self.skips);
+        if !skipped {
+            check_crc("payload", self.header.payload_crc.get(), &self.payload, at)?;
+        }
         let payload = match self.payload.len() {
             0 => Bytes::new(),
             _ => {
@@ -309,7 +342,12 @@ impl<M: Message> Decoder<M> {
                 }
             }
         };
-        let message = M::decode(&self.header, &self.body, payload)?;
+        let mut message = M::decode(&self.header, &self.body, payload)?;
+        if skipped && !message.no_room() {
+            let what = "the length of a payload between fragments, without memory for it,";
+            let value = self.header.payload_len() as u64;
+            return Err(WireErrorKind::Value { what, value }.at(24));
+        }
         self.state = ParseState::Header;
         self.filled = 0;
         // A long body is rare, so the decoder does not keep its memory.

@@ -7,7 +7,7 @@ use super::decoder::sealed::Parts;
 use super::{
     Envelope, Header, REQUEST_BODY_BYTES_MAX, WIRE_VERSION_BASIC, WIRE_VERSION_COLUMNS,
     WIRE_VERSION_FRAGMENTS, WIRE_VERSION_PARTS, WIRE_VERSION_ROUTES, WIRE_VERSION_TABLES,
-    WireError, WireErrorKind, assemble, assemble_with,
+    WireError, WireErrorKind, assemble, assemble_with, check_len,
 };
 use crate::route::{ADDRESS_BYTES_MAX, REPLICAS_MAX};
 use crate::{
@@ -86,6 +86,8 @@ pub fn encode_request(request: &Request) -> Result<Vec<Bytes>, WireError> {
     };
     match request.body {
         RequestBody::Fragment { payload_crc, .. } => {
+            let len_bytes = request.payload.iter().map(Bytes::len).sum();
+            check_len("payload", len_bytes, FRAGMENT_BYTES_MAX).map_err(|kind| kind.at(24))?;
             assemble_with(&envelope, out.0, &request.payload, payload_crc)
         }
         _ => assemble(&envelope, out.0, &request.payload),
@@ -146,7 +148,8 @@ fn put_route(out: &mut Writer, route: &Route) {
 /// The smallest length of a replica: its fields, with an empty address.
 const REPLICA_BYTES: usize = 15;
 
-/// The route of a request whose operation has this number. In fragments the payload follows.
+/// The route of a request whose operation has this number. `in_fragments`: the payload follows, and
+/// its length is in the body.
 fn get_route(body: &mut Reader<'_>, op: u8, in_fragments: bool) -> Result<Route, WireError> {
     let last = u8::try_from(Strategy::ALL.len() - 1).expect("four strategies");
     let strategy = Strategy::ALL[usize::from(body.choice(last, "the strategy")?)];
@@ -371,9 +374,13 @@ impl Parts for Request {
         self.fragment_role()
     }
 
-    fn no_room(&mut self) {
-        if let Some(route) = &mut self.route {
-            route.fragments = Fragments::NoRoom;
+    fn no_room(&mut self) -> bool {
+        match &mut self.route {
+            Some(route) => {
+                route.fragments = Fragments::NoRoom;
+                true
+            }
+            None => false,
         }
     }
 

@@ -506,7 +506,8 @@ fn golden_parted_request() {
 }
 
 /// A program of version 2 does not know the additions of version 3, so no message of version 2 has
-/// them, and no other message has version 3. So it is with versions 4 and 5.
+/// them, and no other message has version 3. So it is with each later version. Version 7 may also
+/// have the operations with a route.
 #[test]
 fn an_addition_comes_only_with_its_version() {
     let with = |op: u8, version: u16| {
@@ -516,11 +517,23 @@ fn an_addition_comes_only_with_its_version() {
         header.header_crc = crc32c(&header.as_bytes()[..COVERED_BYTES]).into();
         decode::<Request>(header.as_bytes()).unwrap_err().kind
     };
-    for (op, version) in [(16, 2), (19, 3), (69, 3), (137, 4), (201, 5)] {
+    let unknown = |op: u8| {
+        let what = "the operation in this version";
+        WireErrorKind::Value { what, value: u64::from(op) }
+    };
+    for (op, version) in [(16, 2), (19, 3), (69, 3), (137, 4), (201, 5), (169, 6)] {
         assert_eq!(with(op, version), WireErrorKind::Truncated("the capability"));
         let other = if version == 2 { 3 } else { 2 };
-        let what = "the operation in this version";
-        assert_eq!(with(op, other), WireErrorKind::Value { what, value: u64::from(op) });
+        assert_eq!(with(op, other), unknown(op));
+        let in_fragments = with(op, 7);
+        match op >= 64 {
+            true => assert_eq!(in_fragments, WireErrorKind::Truncated("the capability")),
+            false => assert_eq!(in_fragments, unknown(op)),
+        }
+    }
+    assert_eq!(with(20, 7), WireErrorKind::Truncated("the checksums"));
+    for (op, other) in [(20, 2), (20, 6), (21, 3), (22, 2)] {
+        assert!(matches!(with(op, other), WireErrorKind::Value { .. }), "{op} in {other}");
     }
 }
 
@@ -1098,7 +1111,7 @@ fn a_write_in_fragments_has_room_for_all_of_them() {
     }
     assert_eq!(fragments, [fragment(2), fragment(1), fragment(2)]);
     drop(fragments);
-    assert_eq!((budget.used_bytes(), first.holds_room()), (LEN / 2, true));
+    assert_eq!((budget.used_bytes(), first.holds_room()), (LEN / 2, false));
     assert_eq!(second.feed(&mut &[][..]).unwrap(), Some(begin(1)), "now there is room");
     assert_eq!(budget.used_bytes(), LEN / 2 + LEN);
     // The first write is refused, or its sender gives it up: its missing fragment needs no room.
@@ -1108,6 +1121,83 @@ fn a_write_in_fragments_has_room_for_all_of_them() {
     assert_eq!((budget.used_bytes(), first.holds_room(), second.holds_room()), (0, false, false));
     assert_eq!(first.feed(&mut &encoded(&fragment(1))[..]).unwrap(), Some(fragment(1)));
     let long = crate::fragments::fragment(Tag(1), vec![], vec![vec![7; LEN].into()]);
-    let error = first.feed(&mut &encoded(&long)[..]).unwrap_err();
+    let error = encode_request(&long).unwrap_err();
     assert!(matches!(error.kind, WireErrorKind::TooLong { what: "payload", .. }));
+    let mut bytes = encoded(&fragment(1));
+    let mut header = Header::read_from_bytes(&bytes[..WIRE_HEADER_BYTES]).unwrap();
+    header.payload_len = (LEN as u32).into();
+    header.header_crc = crc32c(&header.as_bytes()[..COVERED_BYTES]).into();
+    bytes[..WIRE_HEADER_BYTES].copy_from_slice(header.as_bytes());
+    let error = first.feed(&mut &bytes[..]).unwrap_err();
+    assert!(matches!(error.kind, WireErrorKind::TooLong { what: "payload", .. }));
+}
+
+/// A whole payload that finds no room between the fragments of others does not wait either.
+#[test]
+fn a_payload_without_room_does_not_keep_fragments_waiting() {
+    const LEN: usize = 128 << 10;
+    let whole = |route| Request {
+        tag: Tag(6),
+        capability: capability(),
+        body: RequestBody::JournalAppend { generation: JournalGen(9), lsn: Lsn(0) },
+        route,
+        payload: vec![vec![7; LEN].into()],
+    };
+    let begin = Request {
+        tag: Tag(5),
+        payload: Vec::new(),
+        ..whole(Some(Box::new(Route {
+            fragments: Fragments::Follow(LEN as u32),
+            ..Route::default()
+        })))
+    };
+    let encoded = |request: &Request| joined(&encode_request(request).unwrap());
+    for route in [Some(Box::new(Route::default())), None] {
+        let budget = Budget::new(LEN + LEN / 2);
+        let mut decoder = Decoder::<Request>::new();
+        decoder.set_lease(Lease::new(&budget));
+        assert!(decoder.feed(&mut &encoded(&begin)[..]).unwrap().is_some());
+        let stream = encoded(&whole(route.clone()));
+        let (mut first, mut second) = stream.split_at(stream.len() - LEN / 2);
+        assert_eq!(decoder.feed(&mut first).unwrap(), None);
+        assert!(first.is_empty() && !decoder.waits_for_room() && !budget.is_wanted());
+        let decoded = decoder.feed(&mut second);
+        let Some(_) = route else {
+            assert_eq!(decoded.unwrap_err().at_byte, 24);
+            continue;
+        };
+        let refused = decoded.unwrap().unwrap();
+        assert_eq!(refused.route.unwrap().fragments, Fragments::NoRoom);
+        assert!(refused.payload.is_empty());
+        assert_eq!(budget.used_bytes(), LEN);
+        // The stream goes on.
+        let part = crate::fragments::fragment(Tag(5), vec![], vec![vec![7; LEN / 2].into()]);
+        assert_eq!(decoder.feed(&mut &encoded(&part)[..]).unwrap(), Some(part));
+    }
+}
+
+/// The client becomes known while its request waits for room: the request still waits.
+#[test]
+fn a_message_waits_for_room_through_a_change_of_its_budget() {
+    const LEN: usize = 128 << 10;
+    let begin = Request {
+        tag: Tag(5),
+        capability: capability(),
+        body: RequestBody::JournalAppend { generation: JournalGen(9), lsn: Lsn(0) },
+        route: Some(Box::new(Route {
+            fragments: Fragments::Follow(LEN as u32),
+            ..Route::default()
+        })),
+        payload: Vec::new(),
+    };
+    let (full, free) = (Budget::new(LEN), Budget::new(LEN));
+    let _held = full.lease(LEN).unwrap();
+    let mut decoder = Decoder::<Request>::new();
+    decoder.set_lease(Lease::new(&full));
+    let bytes = joined(&encode_request(&begin).unwrap());
+    assert_eq!(decoder.feed(&mut &bytes[..]).unwrap(), None);
+    decoder.set_lease(Lease::new(&free));
+    assert!(decoder.waits_for_room() && !full.is_wanted());
+    assert_eq!(decoder.feed(&mut &[][..]).unwrap(), Some(begin));
+    assert_eq!(free.used_bytes(), LEN);
 }

@@ -73,7 +73,7 @@ impl<C: Cast> World<'_, C> {
             return self.network.send_request(now, peer, request);
         }
         if !request.has_answer() {
-            // The link is gone, and with it the write of this fragment.
+            // The link is gone, and with it the write to which this belongs.
             return;
         }
         let to = LinkEnd::of(to);

@@ -20,8 +20,6 @@ use std::path::Path;
 
 use bytes::Bytes;
 use fieldstone_block::Nanos;
-use fieldstone_proto::fragments::cut;
-use fieldstone_proto::wire::encode_request;
 use fieldstone_proto::{NodeError, NodeIndex, Reply, Request};
 
 use crate::message::NodePlace;
@@ -247,14 +245,10 @@ impl RemoteNode {
     /// Drops the request if there is no connection, which the volume has been told.
     pub fn send(&mut self, request: Request) {
         let State::Up(socket) = &mut self.state else { return };
-        for request in cut(request) {
-            match encode_request(&request) {
-                Ok(parts) => socket.push(parts),
-                Err(error) => {
-                    let result = Err(NodeError::Invalid(error.to_string()));
-                    self.refused.push(Reply { tag: request.tag, result, slots_free: 0 });
-                }
-            }
+        let tag = request.tag;
+        if let Err(error) = socket.push_request(request) {
+            let result = Err(NodeError::Invalid(error.to_string()));
+            self.refused.push(Reply { tag, result, slots_free: 0 });
         }
     }
 

@@ -13,7 +13,9 @@
 //!
 //! So the lines differ from CPU-Ring and CPU-PBT in these ways:
 //!
-//! - Each message has a checksum, also a fragment of a long write.
+//! - The product passes on fragments of 32 KiB. CPU-Ring and CPU-PBT pass on chunks of the best
+//!   length.
+//! - Each message has a checksum, also a fragment.
 //! - A write has whole blocks of 4 KiB, and each record of a journal has one more for its header. A
 //!   record has up to 512 KiB of data.
 //! - The answers go back through the nodes, and the first node answers the client.

@@ -134,15 +134,18 @@ fn fragments_save_the_time_of_whole_writes() {
 fn parity_is_made_of_fragments() {
     let profile: Profile = "rs:3+2".parse().expect("a code");
     let len = 25 * BLOCK_BYTES;
-    let shards = [0, FRAGMENT_BYTES].map(|fragment_bytes| {
+    let made = [0, FRAGMENT_BYTES].map(|fragment_bytes| {
         let layout = Layout { clients: 1, nodes: 5 };
         let policy = Policy::Stream(profile);
         let protocol = NodeWrites::new(layout, policy).with_fragments(fragment_bytes);
         let (constants, costs) = (Constants::default(), HandlerCosts::default());
         let mut world = World::new(constants, costs, layout, protocol);
-        latency(&mut world, 3 * len as u64).expect("it ends");
+        let time = latency(&mut world, 3 * len as u64).expect("it ends");
         assert_eq!(world.protocol.missed, []);
-        (0..5).map(|node| world.protocol.shard(node, 0, len)).collect::<Vec<_>>()
+        let shards = (0..5).map(|node| world.protocol.shard(node, 0, len));
+        (time, shards.collect::<Vec<_>>())
     });
-    assert!(shards[0] == shards[1]);
+    let [(whole, shards), (in_fragments, same)] = made;
+    assert!(in_fragments < whole, "{in_fragments:?} {whole:?}");
+    assert!(shards == same);
 }
