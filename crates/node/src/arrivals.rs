@@ -27,10 +27,10 @@
 //! - *Bounds.* An arrival is an entry of the request table. One volume has at most
 //!   [`ARRIVALS_PER_VOLUME_MAX`], with payloads of [`ARRIVING_BYTES_PER_VOLUME_MAX`] in total. An
 //!   arrival lasts for [`ARRIVAL_NS`] at most, and ends when a fence, a removal or a new pass makes
-//!   it void. The connection takes memory for a payload of more than 64 KiB
-//!   before it hands in the request. Without memory it waits. It does not wait while fragments of
-//!   earlier writes are missing on it: then it hands the request in as [`Fragments::NoRoom`], and
-//!   the node answers [`NodeError::Busy`].
+//!   it void. The connection takes memory for a payload of more than 64 KiB before it hands in the
+//!   request. Without memory it waits. It does not wait while fragments of earlier writes are
+//!   missing on it: then it hands the request in as [`Fragments::NoRoom`], and the node answers
+//!   [`NodeError::Busy`].
 //! - *Silence.* An arrival whose next fragment does not come for [`FRAGMENTS_SILENCE_NS`] is given
 //!   up. A node of a higher rank waits longer. So the first node that lacks fragments gives up
 //!   first, and tells the nodes behind it.
@@ -102,7 +102,7 @@ enum Forward {
     Same,
     /// The bytes of their own part. Each replica has a part of this length, in the order of ranks.
     Parts { part_bytes: usize },
-    /// Products.
+    /// The product of the fragment and the child's part of the column.
     Products(Box<ProductStream>),
 }
 

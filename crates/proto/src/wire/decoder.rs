@@ -66,9 +66,11 @@ pub(super) mod sealed {
 ///
 /// Such a payload in fragments ([`crate::fragments`]) holds its whole length from the request on,
 /// so each write whose fragments come has room for all of them. Fragments of several writes may
-/// come in turns. If a request finds no room while fragments of earlier ones are missing, the
-/// decoder does not wait: these fragments are behind the request, and the room may be theirs. It
-/// returns the request, with [`crate::Fragments::NoRoom`].
+/// come in turns. If a payload finds no room while fragments of earlier ones are missing, the
+/// decoder does not wait: these fragments are behind the payload, and the room may be theirs. It
+/// drops the payload, and returns the request with [`crate::Fragments::NoRoom`]. A request without
+/// a route cannot say so: then the stream is invalid. A writer that sends each write without a
+/// break never meets this.
 #[derive(Debug)]
 pub struct Decoder<M> {
     state: ParseState,
