@@ -4,8 +4,8 @@
 It sends packets of each class with forged and expired capabilities, with those of other volumes,
 rights and segments, and replays what it has recorded of the client after the client has started
 again. It uses up the memory for parity and falls silent, begins writes in fragments that never end,
-and floods a node with requests (82,000 in the long case). No request of it changes anything, the node's memory is bounded, nothing leaks, and
-the client's data is whole.
+and floods a node with requests (82,000 in the long case). No request of it changes anything, the
+node's memory is bounded, nothing leaks, and the client's data is whole.
 
     tests/strangers.py
     tests/strangers.py --case both,long

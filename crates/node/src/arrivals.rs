@@ -347,7 +347,7 @@ impl Node {
         let relays = &self.relays;
         let waits_for = |child: &Child| relays.is_pending(child.tag, &child.to);
         if !arrival.children.iter().any(waits_for) {
-            // Nothing keeps the memory of products that nobody gets.
+            // No node gets the products, so their memory goes back now.
             arrival.children.clear();
             if matches!(arrival.forward, Forward::Products(_)) {
                 arrival.forward = Forward::Same;

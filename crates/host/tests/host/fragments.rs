@@ -152,8 +152,9 @@ fn fragments_go_on_at_once_and_a_stopped_write_is_given_up() {
     host.stop().expect("no core failed");
 }
 
-/// Every write whose fragments come has memory for all of them. A write for which there is none is
-/// refused if others of its connection are coming, and waits if none is.
+/// The node's process takes memory for a whole write before it takes the first fragment. Without
+/// memory it refuses the write if fragments of other writes are missing on the connection. If none
+/// is, the connection waits.
 #[test]
 fn memory_for_fragments_is_bounded() {
     const WRITE_BYTES: usize = 4 << 20;

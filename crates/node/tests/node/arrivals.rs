@@ -147,7 +147,7 @@ fn nothing_reaches_a_file_before_the_last_fragment() {
     assert!(world.take(tag).is_some());
 }
 
-/// A leaf has nobody to pass a fragment on to. It answers when the whole write is on its disk.
+/// The last node passes nothing on. It answers when the whole write is on its disk.
 #[test]
 fn the_last_node_of_a_route_takes_fragments_too() {
     let mut world = world();
