@@ -41,6 +41,7 @@
 //! | `pace` | whether a disk keeps pace, so that a core may make a write that can block |
 //! | [`timed_call`] | calls that may hang, with a deadline |
 //! | [`control`] | the control calls and their answers |
+//! | [`issuer`] | who issues the capabilities of a volume |
 //! | [`keys`] | the secrets of a pool, which change while the host runs |
 //! | [`connection_table`] | how long pending connections may stay, and how many |
 //! | [`notices`] | log lines that clients can cause |
@@ -55,6 +56,7 @@ pub mod folder;
 pub mod frontend;
 pub mod frontends;
 pub mod handle;
+pub mod issuer;
 pub mod keys;
 pub mod message;
 pub mod node_links;
@@ -92,12 +94,13 @@ pub use handle::{
     Handle, Host, HostConfig, LocalNodeConfig, OPEN_FILES, PAYLOAD_MEMORY_BYTES,
     PAYLOAD_MEMORY_BYTES_MIN,
 };
+pub use issuer::{Issuer, IssuerMail, NodeDirectory, SharedDirectory, VolumeAuthority};
 pub use keys::SharedKeys;
 pub use message::{Core, Destination, DeviceId, LocalNodeId, NodePlace};
 pub use node_local::LocalNodeStatus;
 pub use node_session::{NodeSession, SessionError};
 pub use remote_session::connect_unix;
-pub use store::{Phase, Store, StoreIo, StoreSpec};
+pub use store::{Mailer, Phase, Store, StoreIo, StoreSpec};
 pub use stores::{
     FileSpec, RamSpec, StoreOptions, StoreTarget, TargetError, VolumeCall, VolumeSpec, VolumeStatus,
 };

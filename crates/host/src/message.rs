@@ -24,6 +24,7 @@ use crate::branch::BranchSpec;
 use crate::control::Control;
 use crate::disk::BlockingDone;
 use crate::frontend::{FrontendId, Submitter};
+use crate::issuer::SharedDirectory;
 use crate::store::Mail;
 use fieldstone_uring::{Endpoint, SendError, Sender, Socket};
 
@@ -76,6 +77,8 @@ pub enum NodePlace {
     At(Box<Endpoint>),
     /// At the address that the node's process has written into this folder.
     Announced(PathBuf),
+    /// At the address that this directory has for the node.
+    Listed(SharedDirectory, NodeIndex),
 }
 
 impl NodePlace {
@@ -86,6 +89,9 @@ impl NodePlace {
             Self::Here(_) => None,
             Self::At(endpoint) => Some(format!(" at {}", endpoint.address())),
             Self::Announced(folder) => Some(format!(" of {}", folder.display())),
+            Self::Listed(directory, node) => {
+                directory.address(*node).map(|address| format!(" at {address}"))
+            }
         }
     }
 }

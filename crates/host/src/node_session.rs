@@ -89,6 +89,10 @@ impl NodeSession {
                         .ok_or_else(|| unreachable("its process does not run".to_owned()))?;
                 at(&address)?
             }
+            NodePlace::Listed(directory, node) => {
+                let address = directory.address(*node);
+                at(&address.ok_or_else(|| unreachable("it has no address".to_owned()))?)?
+            }
         };
         Ok(Self { node, timeout, next_tag: 1, transport })
     }

@@ -102,7 +102,7 @@ struct NodeCall {
 pub struct Calls {
     entries: Slab<NodeCall>,
     made: u64,
-    /// Calls to nodes that are not connected. They fail at the next poll.
+    /// Calls to nodes that are not connected, or without a capability. They fail at the next poll.
     unsendable: Vec<Tag>,
     /// Data on its way to nodes that make its parity. A stream ends when its last call does.
     pub streams: Slab<Stream>,
@@ -188,15 +188,15 @@ impl VolumeCore {
         if matches!(body, RequestBody::Reserve { .. }) {
             self.node_mut(node).slots.asked = Some(tag);
         }
-        if !self.node(node).link.connected {
+        let capability = self.current_capability(node);
+        let Some(capability) = capability.filter(|_| self.node(node).link.connected) else {
             // The call must not fail inside this function: its caller still holds state.
             self.calls.unsendable.push(tag);
             return;
-        }
+        };
         self.counters.sent_bytes += payload_bytes as u64;
         let now = self.now;
         self.node_mut(node).in_flight.push_back((now, tag));
-        let capability = self.current_capability(node);
         let request = Request { tag, capability, body, route, payload };
         self.outbox.act(VolumeAction::Send { node, request });
     }

@@ -161,10 +161,7 @@ impl VolumeCore {
         let timer = self.outbox.next_timer();
         let call = self.nodes.iter().filter_map(|n| n.in_flight.front()).map(|(t, _)| *t).min();
         let call = call.map(|sent| sent.plus(limit));
-        match (timer, call) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [timer, call, self.next_capability_check()].into_iter().flatten().min()
     }
 
     /// The volume cannot go on.

@@ -19,6 +19,9 @@ pub enum VolumeFailure {
         /// That writer's epoch.
         current: Epoch,
     },
+    /// The pool's metadata service issues no capabilities to the volume any more.
+    #[error("the metadata service refuses: {0}")]
+    NotIssued(String),
     /// The volume closed without a stable journal.
     #[error(
         "the volume ends, but its journal is not stable on all of its nodes: if these nodes lose \

@@ -9,7 +9,9 @@ use std::str::FromStr;
 
 use fieldstone_accel::{Job, JobError, JobId, JobOutput};
 use fieldstone_codes::Profile;
-use fieldstone_proto::{Encode, NodeIndex, PoolKeys, Reply, Request, Strategy, VolumeId};
+use fieldstone_proto::{
+    Capability, Encode, Epoch, NodeIndex, PoolKeys, Reply, Request, Strategy, VolumeId,
+};
 
 use crate::relay::Reach;
 
@@ -37,6 +39,17 @@ pub enum VolumeEvent {
         /// Its result, with the bits of software.
         result: Result<JobOutput, JobError>,
     },
+    /// The world has issued a capability ([`Authority::World`]), as the volume asked.
+    Issued {
+        /// The capability, for every right that a writer needs.
+        capability: Capability,
+        /// How long it is valid, from its issue.
+        lifetime_ns: u64,
+    },
+    /// The world issues no capabilities to this volume any more, for this reason. The volume fails.
+    NotIssued(String),
+    /// The pool has a new secret ([`Authority::World`]): the volume asks for capabilities anew.
+    Renew,
     /// The time of day, by which capabilities expire. It may jump against the volume's clock. Then
     /// the world says this before the next event, or within a few seconds while the volume runs.
     /// For 3 s after a jump backwards, the volume signs by the time before it: the clocks of other
@@ -63,6 +76,12 @@ pub enum VolumeAction {
     Reconnect {
         /// Which node.
         node: NodeIndex,
+    },
+    /// Issue a capability for this epoch, and report it with [`VolumeEvent::Issued`]. The volume
+    /// asks again until there is an answer. Only with [`Authority::World`].
+    Issue {
+        /// The epoch of the capability.
+        epoch: Epoch,
     },
     /// Do a job, and report it with [`VolumeEvent::JobDone`].
     Job {
@@ -148,6 +167,16 @@ pub enum OpenMode {
     Inspect,
 }
 
+/// Who issues the capabilities of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authority {
+    /// The volume itself, with the pool's secrets. [`crate::Volume::set_keys`] gives later ones.
+    Secrets(PoolKeys),
+    /// The world: [`VolumeAction::Issue`] asks it, [`VolumeEvent::Issued`] answers. The volume has
+    /// no secret of the pool.
+    World,
+}
+
 /// The configuration of an opening.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
@@ -159,9 +188,8 @@ pub struct VolumeConfig {
     pub nodes: u16,
     /// Nodes that may be missing at opening (the pool's redundancy).
     pub missing_max: u16,
-    /// The pool's secrets, to issue capabilities with. [`crate::Volume::set_keys`] gives later
-    /// ones.
-    pub keys: PoolKeys,
+    /// Who issues the volume's capabilities.
+    pub authority: Authority,
     /// The time of day minus the clock of [`Volume::handle`](crate::Volume::handle), in
     /// nanoseconds, for the expiry of capabilities. [`VolumeEvent::WallClock`] replaces it.
     pub wall_offset_ns: u64,

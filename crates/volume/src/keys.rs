@@ -1,17 +1,22 @@
 //! New secrets of the pool, while the volume serves.
 //!
-//! The volume signs every request that it sends after [`VolumeCore::set_keys`] with the new secret.
-//! Requests that it sent before are on their way to nodes, or wait there, with the old one. Nodes
-//! check a capability when the request arrives. So the old secret may be retired once all these
-//! requests are answered; the status says when ([`VolumeCore::oldest_generation`]).
+//! A volume with the secrets signs every request that it sends after [`VolumeCore::set_keys`] with
+//! the new secret. A volume without them does so once the world has issued a capability of the new
+//! secret ([`VolumeEvent::Renew`](crate::VolumeEvent::Renew) asks it to). Requests that the volume
+//! sent before are on their way to nodes, or wait there, with the old one. Nodes check a capability
+//! when the request arrives. So the old secret may be retired once all these requests are answered;
+//! the status says when ([`VolumeCore::oldest_generation`]).
 
 use fieldstone_proto::{CapabilityError, KeyGeneration, PoolKeys};
 
 use crate::core::VolumeCore;
+use crate::interface::Authority;
 
 /// The requests that were signed before the last change of the signing secret.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reissue {
+    /// The generation that signs the next request; `None` before the first capability.
+    signs: Option<KeyGeneration>,
     /// The generation that signed before, and the number of calls made until the change.
     before: Option<(KeyGeneration, u64)>,
 }
@@ -19,14 +24,20 @@ pub struct Reissue {
 impl VolumeCore {
     /// From now on these secrets count.
     pub fn set_keys(&mut self, keys: PoolKeys) {
-        let (signed, signs) = (self.config.keys.issuing().0, keys.issuing().0);
-        if signed != signs {
+        self.config.authority = Authority::Secrets(keys);
+        self.renew_capabilities();
+    }
+
+    /// This generation signs the next request.
+    pub fn note_signing(&mut self, generation: KeyGeneration) {
+        if let Some(signed) = self.writer.reissue.signs
+            && signed != generation
+        {
             // An older change may not be through yet.
             let oldest = self.oldest_generation().min(signed);
             self.writer.reissue.before = Some((oldest, self.calls.made()));
         }
-        self.config.keys = keys;
-        self.renew_capability();
+        self.writer.reissue.signs = Some(generation);
     }
 
     /// The oldest generation of the pool's secret that signs a request which has no answer yet, or
@@ -35,7 +46,7 @@ impl VolumeCore {
     pub fn oldest_generation(&self) -> KeyGeneration {
         match self.writer.reissue.before {
             Some((generation, made)) if self.calls.wait_for_any_of_first(made) => generation,
-            _ => self.config.keys.issuing().0,
+            _ => self.writer.reissue.signs.unwrap_or_default(),
         }
     }
 }
@@ -60,6 +71,8 @@ pub fn refusal(error: CapabilityError, who: &str) -> String {
 mod tests {
     use fieldstone_proto::{KeyGeneration, MasterKey, NodeIndex, RequestBody};
 
+    use crate::interface::Authority;
+
     use crate::calls::Waiter;
     use crate::script::{Script, Sent};
 
@@ -80,7 +93,10 @@ mod tests {
         let oldest = |script: &mut Script| script.core(|core| core.oldest_generation());
         let old = send(&mut script);
         assert_eq!(old.request.capability.rights.generation(), KeyGeneration(0));
-        let keys = script.core(|core| core.config.keys);
+        let keys = script.core(|core| match core.config.authority {
+            Authority::Secrets(keys) => keys,
+            Authority::World => unreachable!("the script has the secrets"),
+        });
         let staged = keys.stage(MasterKey([8; 16])).expect("settled");
         script.core(|core| core.set_keys(staged));
         let between = send(&mut script);

@@ -85,7 +85,8 @@ mod writer;
 pub use codec::FormatError;
 pub use failure::{AttemptFailure, JournalRefusal, ReservationRefusal, TooLarge, VolumeFailure};
 pub use interface::{
-    Geometry, OpenMode, Provisioning, ReadPolicy, VolumeAction, VolumeConfig, VolumeEvent,
+    Authority, Geometry, OpenMode, Provisioning, ReadPolicy, VolumeAction, VolumeConfig,
+    VolumeEvent,
 };
 pub use layout::step_blocks;
 pub use record::RECORD_BLOCKS_MAX;

@@ -9,13 +9,14 @@ use fieldstone_block::{
 };
 use fieldstone_codes::Profile;
 use fieldstone_proto::{
-    BLOCK_BYTES, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat, Reply,
-    ReplyBody, Request, RequestBody, SegmentKind, VolumeId,
+    BLOCK_BYTES, Capability, Epoch, JournalGen, Lsn, MasterKey, NodeError, NodeIndex, NodeStat,
+    Reply, ReplyBody, Request, RequestBody, SegmentKind, VolumeId,
 };
 
 use crate::core::{Ctx, VolumeCore};
 use crate::interface::{
-    Geometry, OpenMode, Provisioning, ReadPolicy, VolumeAction, VolumeConfig, VolumeEvent,
+    Authority, Geometry, OpenMode, Provisioning, ReadPolicy, VolumeAction, VolumeConfig,
+    VolumeEvent,
 };
 use crate::root::Root;
 use crate::segment::{Segment, SegmentIndex, State};
@@ -42,6 +43,10 @@ pub struct Script {
     pub volume: Volume,
     /// Jobs that wait for their results.
     pub jobs: Vec<(JobId, Job)>,
+    /// The nodes to which the volume wants new connections.
+    pub reconnects: Vec<NodeIndex>,
+    /// The epochs for which the volume has asked for a capability.
+    pub asked: Vec<Epoch>,
     /// Answers to the users' requests.
     pub completions: Vec<Completion>,
     now: Nanos,
@@ -56,12 +61,21 @@ pub struct Sent {
 impl Script {
     /// A volume that begins to open. No node of its `nodes` nodes is connected yet.
     pub fn opening(nodes: u16, opening: OpenMode) -> Self {
+        Self::opening_with(nodes, opening, Authority::Secrets(MasterKey([7; 16]).into()))
+    }
+
+    /// The same, for a volume that has no secret of the pool.
+    pub fn opening_without_secrets(nodes: u16, opening: OpenMode) -> Self {
+        Self::opening_with(nodes, opening, Authority::World)
+    }
+
+    fn opening_with(nodes: u16, opening: OpenMode, authority: Authority) -> Self {
         let config = VolumeConfig {
             volume: VolumeId(0x77),
             opening,
             nodes,
             missing_max: 2,
-            keys: MasterKey([7; 16]).into(),
+            authority,
             wall_offset_ns: 0,
             node_timeout_ms: 1000,
             fragment_bytes: 0,
@@ -74,6 +88,8 @@ impl Script {
         Self {
             volume: Volume::new(config, Nanos(0)),
             jobs: Vec::new(),
+            reconnects: Vec::new(),
+            asked: Vec::new(),
             completions: Vec::new(),
             now: Nanos(0),
         }
@@ -115,6 +131,23 @@ impl Script {
         script
     }
 
+    /// From now on the volume has no secret of the pool, and asks for its capabilities.
+    pub fn ask_the_world(&mut self) {
+        self.core(|core| core.config.authority = Authority::World);
+    }
+
+    /// Issues what the volume has asked for, with this lifetime.
+    pub fn issue(&mut self, lifetime_ms: u64) {
+        let key = |epoch| MasterKey([7; 16]).derive(VolumeId(0x77), epoch);
+        for epoch in std::mem::take(&mut self.asked) {
+            let rights = fieldstone_proto::Rights::ALL;
+            let capability =
+                Capability::issue(&key(epoch), VolumeId(0x77), epoch, rights, u64::MAX);
+            let lifetime_ns = Nanos::from_ms(lifetime_ms).0;
+            self.volume.handle(VolumeEvent::Issued { capability, lifetime_ns }, self.now);
+        }
+    }
+
     /// Works on the state of the volume.
     pub fn core<R>(&mut self, work: impl FnOnce(&mut VolumeCore) -> R) -> R {
         self.volume.ctx().with(work)
@@ -141,7 +174,8 @@ impl Script {
             match action {
                 VolumeAction::Send { node, request } => sent.push(Sent { node, request }),
                 VolumeAction::Job { id, job } => self.jobs.push((id, job)),
-                VolumeAction::Reconnect { .. } => {}
+                VolumeAction::Issue { epoch } => self.asked.push(epoch),
+                VolumeAction::Reconnect { node } => self.reconnects.push(node),
             }
         }
         sent

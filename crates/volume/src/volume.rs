@@ -8,7 +8,7 @@ use fieldstone_block::{
     Request, Stage,
 };
 use fieldstone_codes::Profile;
-use fieldstone_proto::{BLOCK_BYTES, NodeIndex, PoolKeys};
+use fieldstone_proto::{BLOCK_BYTES, KeyGeneration, NodeIndex, PoolKeys};
 
 use crate::core::{Ctx, VolumeCore};
 use crate::failure::VolumeFailure;
@@ -91,6 +91,11 @@ impl Volume {
             }
             VolumeEvent::Reply { node, reply } => core.handle_reply(node, reply),
             VolumeEvent::JobDone { id, result } => core.job_done(id, result),
+            VolumeEvent::Issued { capability, lifetime_ns } => {
+                core.take_capability(capability, lifetime_ns);
+            }
+            VolumeEvent::NotIssued(reason) => core.fail(VolumeFailure::NotIssued(reason)),
+            VolumeEvent::Renew => core.renew_capabilities(),
             VolumeEvent::WallClock { offset_ns } => core.set_wall_clock(offset_ns),
         }
     }
@@ -150,10 +155,17 @@ impl Volume {
         }
     }
 
-    /// From now on the volume signs its requests with the secret that signs in `keys`. The status
-    /// says until when requests are under way that an older secret signed.
+    /// From now on the volume signs its requests itself, with the secret that signs in `keys`. The
+    /// status says until when requests are under way that an older secret signed.
     pub fn set_keys(&mut self, keys: PoolKeys) {
         self.core.borrow_mut().set_keys(keys);
+    }
+
+    /// The oldest generation of the pool's secret that signs a request which has no answer yet, or
+    /// that would sign the next one.
+    #[must_use]
+    pub fn oldest_generation(&self) -> KeyGeneration {
+        self.core.borrow().oldest_generation()
     }
 
     /// The reason why requests wait at the time `now`, as text for people. Empty if no request
@@ -179,6 +191,7 @@ impl Volume {
             core.forgive_own_delay(due);
             core.fire_timers();
             core.check_timeouts();
+            core.check_capability();
         }
         loop {
             let mut busy = false;
@@ -266,6 +279,9 @@ fn admit(core: &VolumeCore, request: &Request) -> Result<(), BlockError> {
         VolumePhase::Failed(why) => return Err(BlockError::Io(why.to_string())),
         VolumePhase::Opening => return Err(BlockError::Io("the volume is still opening".into())),
         _ => return Err(BlockError::ShuttingDown),
+    }
+    if core.has_lapsed() {
+        return Err(BlockError::Io(crate::writer::LAPSED.to_owned()));
     }
     if request.op.changes_data() && !core.writable() {
         return Err(BlockError::Io(format!(

@@ -19,6 +19,9 @@ impl VolumeCore {
             return self.attempts.waits_for.clone();
         }
         let mut reasons = Vec::new();
+        if self.has_lapsed() {
+            reasons.push("a capability from the metadata service".to_owned());
+        }
         if !self.writable() {
             let (up, all) = (self.nodes_up(), self.nodes.len());
             reasons.push(format!("nodes: {up} of {all} serve, {} are needed", self.nodes_needed()));

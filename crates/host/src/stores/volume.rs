@@ -19,7 +19,7 @@ use fieldstone_volume::{
     Reach, Status, Volume, VolumeAction, VolumeConfig, VolumeEvent, VolumePhase,
 };
 
-use crate::keys::SharedKeys;
+use crate::issuer::{IssuerMail, VolumeAuthority};
 use crate::message::{Link, LocalNodeId, Message, NodeMail, NodePlace};
 use crate::store::{Call, Mail, Phase, Store, StoreIo, StoreSpec};
 use remote::{FoundAddress, RemoteEvent, RemoteNode};
@@ -29,8 +29,8 @@ use remote::{FoundAddress, RemoteEvent, RemoteNode};
 pub struct VolumeSpec {
     /// The volume, and how to open it.
     pub config: VolumeConfig,
-    /// The secrets of its pool. They replace those of `config`.
-    pub keys: SharedKeys,
+    /// Who issues its capabilities. This replaces the authority of `config`.
+    pub authority: VolumeAuthority,
     /// The places of its nodes, in the order of their indices.
     pub places: Arc<[NodePlace]>,
     /// Does the volume's jobs.
@@ -126,12 +126,16 @@ impl StoreSpec for VolumeSpec {
             }
         };
         let links: Vec<NodeLink> = self.places.iter().enumerate().map(link).collect();
+        let mut authority = self.authority;
+        if let VolumeAuthority::Issuer(issuer) = &mut authority {
+            issuer.start(io.mailer());
+        }
         // The secrets may have changed since the specification was made.
-        let config = VolumeConfig { keys: self.keys.get(), ..self.config };
+        let config = VolumeConfig { authority: authority.for_volume(), ..self.config };
         let volume = Volume::new(config, io.now);
         let mut store = VolumeStore {
             volume,
-            keys: self.keys,
+            authority,
             links,
             engine: self.engine,
             polled_at: Nanos(0),
@@ -156,7 +160,7 @@ enum NodeLink {
 
 struct VolumeStore {
     volume: Volume,
-    keys: SharedKeys,
+    authority: VolumeAuthority,
     links: Vec<NodeLink>,
     engine: Engine,
     /// The time of the core's round in which the engine was last polled.
@@ -188,12 +192,24 @@ impl VolumeStore {
         }
     }
 
-    /// Takes mail of a thread that has read the address of a node.
-    fn found_address(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
+    /// Takes mail of the issuer, or of a thread that has read the address of a node.
+    fn take_mail_of_thread(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
+        let mail = match mail.downcast::<IssuerMail>() {
+            Ok(mail) => return self.take_mail_of_issuer(*mail, io.now),
+            Err(mail) => mail,
+        };
         let Ok(found) = mail.downcast::<FoundAddress>() else { return };
         let FoundAddress { node, attempt, endpoint } = *found;
         if let Some(NodeLink::Remote(remote)) = self.links.get_mut(usize::from(node.0)) {
             remote.found(attempt, endpoint, io);
+        }
+    }
+
+    fn take_mail_of_issuer(&mut self, mail: IssuerMail, now: Nanos) {
+        let VolumeAuthority::Issuer(issuer) = &mut self.authority else { return };
+        match mail.event() {
+            Some(event) => self.volume.handle(event, now),
+            None => issuer.tell_oldest(self.volume.oldest_generation()),
         }
     }
 
@@ -320,7 +336,7 @@ impl Store for VolumeStore {
     fn mail(&mut self, mail: Mail, io: &mut StoreIo<'_>) {
         let mail = match mail.downcast::<NodeMail>() {
             Ok(mail) => mail,
-            Err(mail) => return self.found_address(mail, io),
+            Err(mail) => return self.take_mail_of_thread(mail, io),
         };
         match *mail {
             NodeMail::Up(node, link) if self.is_current(node, link) => {
@@ -342,7 +358,9 @@ impl Store for VolumeStore {
     }
 
     fn keys_changed(&mut self) {
-        self.volume.set_keys(self.keys.get());
+        if let VolumeAuthority::Secrets(keys) = &self.authority {
+            self.volume.set_keys(keys.get());
+        }
     }
 
     fn act(&mut self, io: &mut StoreIo<'_>) -> bool {
@@ -353,6 +371,11 @@ impl Store for VolumeStore {
             match action {
                 VolumeAction::Job { id, job } => self.start_job(id, job, io.now),
                 VolumeAction::Reconnect { node } => self.connect(node, io),
+                VolumeAction::Issue { epoch } => {
+                    if let VolumeAuthority::Issuer(issuer) = &mut self.authority {
+                        issuer.ask(epoch);
+                    }
+                }
                 VolumeAction::Send { node, request } => {
                     match self.links.get_mut(usize::from(node.0)) {
                         Some(NodeLink::Here { id: node, attempt }) => {

@@ -33,7 +33,7 @@ pub use listing::{Known, Listing};
 pub use nodes::{FixedNode, NODE_TIMEOUT, NODES_AT_A_TIME};
 pub use query::{NodeAnswer, PoolStatus};
 pub use service::{METRICS_TIMEOUT, STATUS_TIMEOUT, Served, ServerInfo};
-pub use volumes::{ReadPolicy, VolumeOptions};
+pub use volumes::{PooledVolume, ReadPolicy, VolumeOptions};
 
 pub(crate) use nodes::open as find_nodes;
 
@@ -102,6 +102,11 @@ impl RunningPool {
     /// The first failure. The other steps are done all the same.
     pub fn finish(&self) -> anyhow::Result<()> {
         self.runtime.finish()
+    }
+
+    /// The places of the nodes, in order.
+    pub fn places(&self) -> &[NodePlace] {
+        &self.places
     }
 
     /// The folder or address of a node, for messages.

@@ -7,16 +7,16 @@ use anyhow::{Context, bail};
 use fieldstone_block::layers::LayerOptions;
 use fieldstone_codes::Profile;
 use fieldstone_host::{
-    DeviceSpec, NodeSession, SessionError, VolumeCall, VolumeSpec, VolumeStatus,
+    DeviceSpec, NodeSession, SessionError, VolumeAuthority, VolumeCall, VolumeSpec, VolumeStatus,
 };
 use fieldstone_proto::{
-    Epoch, FRAGMENT_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeId,
+    Encode, Epoch, FRAGMENT_BYTES, NodeError, NodeIndex, ReplyBody, RequestBody, Strategy, VolumeId,
 };
 pub use fieldstone_volume::ReadPolicy;
-use fieldstone_volume::{OpenMode, Provisioning, VolumeConfig};
+use fieldstone_volume::{Authority, OpenMode, Provisioning, VolumeConfig};
 
 use super::{Known, Listing, RunningPool};
-use crate::pool::{Provision, check_fits, geometry, needed_slots, random};
+use crate::pool::{Pool, Provision, check_fits, geometry, needed_slots, random};
 use crate::runtime::{OpenDevice, OpenWait};
 use fieldstone_units as units;
 use fieldstone_uring::wall_offset_ns;
@@ -60,37 +60,66 @@ impl VolumeOptions {
     }
 }
 
+/// A volume, as its pool has it.
+#[derive(Clone, Copy, Debug)]
+pub struct PooledVolume {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its code.
+    pub profile: Profile,
+    /// Number of nodes of the pool.
+    pub nodes: u16,
+    /// How records of journals reach their nodes.
+    pub replicate: Strategy,
+    /// Who makes the parity of new segments.
+    pub encode: Encode,
+}
+
+impl VolumeOptions {
+    /// The configuration of an opening.
+    pub fn config(
+        &self,
+        volume: &PooledVolume,
+        opening: OpenMode,
+        authority: Authority,
+    ) -> VolumeConfig {
+        let missing_max = u16::try_from(volume.profile.m()).unwrap_or(u16::MAX);
+        VolumeConfig {
+            volume: volume.id,
+            opening,
+            nodes: volume.nodes,
+            missing_max: missing_max.min(volume.nodes.saturating_sub(1)),
+            authority,
+            wall_offset_ns: wall_offset_ns(),
+            node_timeout_ms: NODE_TIMEOUT_MS,
+            fragment_bytes: FRAGMENT_BYTES,
+            replicate: volume.replicate,
+            encode: volume.encode,
+            reads: self.reads,
+            auto_rebuild: self.auto_rebuild,
+            rebuild_limit_bytes_per_second: self.rebuild_limit,
+        }
+    }
+}
+
 impl RunningPool {
     fn config(
         &self,
-        volume: VolumeId,
+        id: VolumeId,
         profile: Profile,
         opening: OpenMode,
         options: &VolumeOptions,
     ) -> VolumeConfig {
-        let pool = &self.pool;
-        let missing_max = u16::try_from(profile.m()).unwrap_or(u16::MAX);
-        VolumeConfig {
-            volume,
-            opening,
-            nodes: pool.nodes,
-            missing_max: missing_max.min(pool.nodes - 1),
-            keys: pool.keys.get(),
-            wall_offset_ns: wall_offset_ns(),
-            node_timeout_ms: NODE_TIMEOUT_MS,
-            fragment_bytes: FRAGMENT_BYTES,
-            replicate: pool.replicate,
-            encode: pool.encode,
-            reads: options.reads,
-            auto_rebuild: options.auto_rebuild,
-            rebuild_limit_bytes_per_second: options.rebuild_limit,
-        }
+        let Pool { nodes, replicate, encode, .. } = self.pool;
+        let volume = PooledVolume { id, profile, nodes, replicate, encode };
+        options.config(&volume, opening, Authority::Secrets(self.pool.keys.get()))
     }
 
     /// A volume on the pool's nodes, with its own accelerator engine.
     fn store(&self, config: VolumeConfig) -> anyhow::Result<Box<VolumeSpec>> {
-        let (engine, keys) = (self.runtime.accelerator().engine()?, self.pool.keys.clone());
-        Ok(Box::new(VolumeSpec { config, keys, places: Arc::clone(&self.places), engine }))
+        let engine = self.runtime.accelerator().engine()?;
+        let authority = VolumeAuthority::Secrets(self.pool.keys.clone());
+        Ok(Box::new(VolumeSpec { config, authority, places: Arc::clone(&self.places), engine }))
     }
 
     /// Opens a volume and waits until it serves, as long as `wait` says.

@@ -302,8 +302,9 @@ impl VolumeProcess for MirrorVolume {
                 self.actions.push_back(VolumeAction::Reconnect { node });
             }
             VolumeEvent::Reply { node, reply } => self.replied(node, reply),
-            VolumeEvent::JobDone { .. } => {}   // it gives no jobs
-            VolumeEvent::NodeAt(..) => {}       // its requests have no routes
+            VolumeEvent::JobDone { .. } => {} // it gives no jobs
+            VolumeEvent::NodeAt(..) => {}     // its requests have no routes
+            VolumeEvent::Issued { .. } | VolumeEvent::NotIssued(_) | VolumeEvent::Renew => {}
             VolumeEvent::WallClock { .. } => {} // mirrors check no capabilities
         }
     }

@@ -5,7 +5,7 @@ use fieldstone_block::{Completion, Nanos, Request, Stack};
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, PoolKeys, Reply};
 use fieldstone_volume::{
-    OpenMode, VolumeAction, VolumeConfig, VolumeEvent, VolumeFailure, VolumePhase,
+    Authority, OpenMode, VolumeAction, VolumeConfig, VolumeEvent, VolumeFailure, VolumePhase,
 };
 
 use super::describe::brief_request;
@@ -191,7 +191,7 @@ impl<C: Cast> World<'_, C> {
             opening,
             nodes: self.scenario.nodes,
             missing_max: self.scenario.profile.m() as u16,
-            keys: self.secrets.file,
+            authority: Authority::Secrets(self.secrets.file),
             wall_offset_ns: self.wall_offset_ns(Side::Volume(client)),
             node_timeout_ms: self.scenario.node_timeout_ms,
             fragment_bytes: self.scenario.fragment_bytes,
@@ -405,6 +405,7 @@ impl<C: Cast> World<'_, C> {
                     host.start_job(id, job, now);
                 }
             }
+            VolumeAction::Issue { .. } => {}
             VolumeAction::Reconnect { node } => {
                 self.note(who, "redial", u64::from(node.0), format_args!("{node}"));
                 if let Some(peer) = self.volumes[&client].links[usize::from(node.0)].peer {

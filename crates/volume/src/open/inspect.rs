@@ -30,8 +30,11 @@ pub(super) async fn inspect(ctx: &Ctx, connected: &[NodeIndex]) -> Result<(), Fa
     }
     let roots = summaries.iter().filter_map(|(_, summary)| Root::decode(&summary.root).ok());
     let epoch = roots.map(|root| root.put_by).max().unwrap_or_default();
+    ctx.take_epoch(epoch).await;
+    for (_, summary) in &summaries {
+        ctx.await_capability(summary.epoch).await;
+    }
     ctx.with(|core| {
-        core.set_epoch(epoch);
         for (node, summary) in &summaries {
             core.node_mut(*node).epoch = summary.epoch;
         }

@@ -141,6 +141,7 @@ impl<T> Blame<T> for Result<T, NodeError> {
 
 /// Opens (or creates) the volume.
 pub async fn open(ctx: Ctx) {
+    ctx.take_epoch(Epoch(0)).await;
     let began = ctx.with(|core| core.attempts.began);
     let attempts = match ctx.with(|core| core.config.opening == OpenMode::Inspect) {
         true => INSPECTION_ATTEMPTS_MAX,
@@ -393,7 +394,7 @@ async fn foreign_node(ctx: &Ctx, node: NodeIndex, error: CapabilityError) -> Fai
 /// Otherwise only some nodes might accept the fence, and their new epoch would shut the living
 /// writer out. Epoch 0 is below every stored epoch, so the probe changes nothing.
 async fn probe(ctx: &Ctx, nodes: &[NodeIndex]) -> Result<(), Failure> {
-    ctx.with(|core| core.set_epoch(Epoch(0)));
+    ctx.take_epoch(Epoch(0)).await;
     let mut failure = None;
     for (node, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover: false }).await {
         match result {
@@ -412,10 +413,9 @@ async fn fence(
     epoch: Epoch,
     opening: &OpenMode,
 ) -> Result<Vec<(NodeIndex, VolumeState)>, Failure> {
-    let sessions: Vec<u64> = ctx.with(|core| {
-        core.set_epoch(epoch);
-        nodes.iter().map(|node| core.node(*node).link.session).collect()
-    });
+    ctx.take_epoch(epoch).await;
+    let sessions: Vec<u64> =
+        ctx.with(|core| nodes.iter().map(|node| core.node(*node).link.session).collect());
     let takeover = matches!(opening, OpenMode::Open { takeover: true });
     let mut states = Vec::new();
     for (node, result) in ctx.call_all(nodes, &RequestBody::Fence { takeover }).await {

@@ -26,7 +26,7 @@ use crate::message::NodePlace;
 use crate::store::{Mailer, StoreIo};
 use crate::wire_socket::{Broken, WireSocket};
 use crate::{folder, timed_call};
-use fieldstone_uring::{Endpoint, Event, Payload, Reactor, Token};
+use fieldstone_uring::{Address, Endpoint, Event, Payload, Reactor, Token};
 
 /// The first pause before connecting again.
 const PAUSE_MS_MIN: u64 = 50;
@@ -180,6 +180,10 @@ impl RemoteNode {
                 io.reactor.connect(endpoint, self.token(Operation::Connect, io))
             }
             NodePlace::Announced(path) => self.read_address(path),
+            NodePlace::Listed(directory, node) => match directory.address(*node) {
+                Some(address) => self.resolve(address),
+                None => Err(std::io::ErrorKind::NotFound.into()),
+            },
             NodePlace::Here(_) => Err(std::io::ErrorKind::Unsupported.into()),
         };
         match started {
@@ -199,11 +203,24 @@ impl RemoteNode {
 
     /// Begins to read the address of the node's process; [`RemoteNode::found`] continues.
     fn read_address(&self, path: &Path) -> std::io::Result<()> {
-        let (node, attempt) = (self.node, self.attempt);
-        let (mailer, folder) = (self.mailer.clone(), path.to_path_buf());
+        let folder = path.to_path_buf();
+        // The address is literal: the process has written the address to which it is bound.
+        self.find(&path.to_string_lossy(), move || folder::announced(&folder))
+    }
+
+    /// Begins to resolve an address; [`RemoteNode::found`] continues.
+    fn resolve(&self, address: Address) -> std::io::Result<()> {
+        self.find(&address.to_string(), move || Some(address))
+    }
+
+    fn find(
+        &self,
+        name: &str,
+        address: impl FnOnce() -> Option<Address> + Send + 'static,
+    ) -> std::io::Result<()> {
+        let (node, attempt, mailer) = (self.node, self.attempt, self.mailer.clone());
         let read = move || -> std::io::Result<Box<Endpoint>> {
-            let address = folder::announced(&folder).ok_or(std::io::ErrorKind::NotFound)?;
-            // The address is literal: the process has written the address to which it is bound.
+            let address = address().ok_or(std::io::ErrorKind::NotFound)?;
             Endpoint::resolve(&address).map(Box::new)
         };
         // If the core does not take the mail, the time limit of connecting passes, and a new
@@ -211,7 +228,7 @@ impl RemoteNode {
         let answered = move |endpoint| {
             mailer.send(Box::new(FoundAddress { node, attempt, endpoint }));
         };
-        timed_call::begin(&path.to_string_lossy(), read, answered)
+        timed_call::begin(name, read, answered)
     }
 
     /// Takes the address of the node, or the reason why it could not be read.

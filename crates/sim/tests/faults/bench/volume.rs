@@ -31,7 +31,7 @@ impl Bench {
             opening,
             nodes: NODES,
             missing_max: M,
-            keys: key().into(),
+            authority: fieldstone_volume::Authority::Secrets(key().into()),
             wall_offset_ns: 0,
             node_timeout_ms: NODE_TIMEOUT_MS,
             fragment_bytes: 0,
@@ -124,6 +124,9 @@ impl Bench {
             while let Some(action) = process.volume.next_action() {
                 rests = false;
                 match action {
+                    fieldstone_volume::VolumeAction::Issue { .. } => {
+                        unreachable!("the volume has the secrets")
+                    }
                     fieldstone_volume::VolumeAction::Send { node, request } => {
                         let node = usize::from(node.0);
                         if let Some(peer) = process.links[node] {
