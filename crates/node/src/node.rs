@@ -348,8 +348,9 @@ impl Node {
         }
     }
 
-    /// The answer to a request for the list of volumes.
-    pub(crate) fn list_volumes(&self) -> ReplyBody {
+    /// The answer to a request for the list of volumes. A capability for a volume shows this volume
+    /// only. One for no volume (0) shows all: the pool's own commands have it.
+    pub(crate) fn list_volumes(&self, of: VolumeId) -> ReplyBody {
         let mut room_bytes = LISTED_ROOT_BYTES_MAX;
         let mut volumes: Vec<VolumeSummary> = self
             .volumes
@@ -380,6 +381,7 @@ impl Node {
             root_version: 0,
             root: Bytes::new(),
         }));
+        volumes.retain(|summary| of == VolumeId(0) || summary.volume == of);
         volumes.sort_by_key(|summary| summary.volume);
         for summary in &mut volumes {
             match room_bytes.checked_sub(summary.root.len()) {

@@ -96,7 +96,9 @@ impl Node {
         let capability = &request.capability;
         match request.body {
             RequestBody::Stat => return Ok(Admission::Answer(ReplyBody::Stat(self.stat()))),
-            RequestBody::ListVolumes => return Ok(Admission::Answer(self.list_volumes())),
+            RequestBody::ListVolumes => {
+                return Ok(Admission::Answer(self.list_volumes(capability.volume)));
+            }
             RequestBody::Fence { .. } => {
                 let known = self.volumes.contains_key(&capability.volume);
                 if !known && self.volumes.len() >= VOLUMES_MAX {

@@ -222,6 +222,27 @@ fn requests_of_a_superseded_connection_are_refused() {
     assert!(matches!(call(old, 2, write(5), &data), Err(NodeError::Invalid(_))));
 }
 
+/// A client of one volume learns nothing about the others.
+#[test]
+fn a_capability_for_a_volume_lists_this_volume_only() {
+    let mut world = world();
+    let other = VolumeId(VOLUME.0 + 1);
+    let fence = RequestBody::Fence { takeover: false };
+    world.call(PEER, cap(other, Epoch(1)), fence, &Bytes::new()).unwrap();
+    let mut listed = |of: VolumeId, epoch: u64| {
+        let list = RequestBody::ListVolumes;
+        match world.call(PEER, cap(of, Epoch(epoch)), list, &Bytes::new()).unwrap() {
+            ReplyBody::Volumes(volumes) => volumes.iter().map(|found| found.volume).collect(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(listed(VOLUME, 0), [VOLUME]);
+    assert_eq!(listed(other, 1), [other]);
+    assert_eq!(listed(VolumeId(VOLUME.0 + 2), 9), [] as [VolumeId; 0]);
+    let all: Vec<VolumeId> = listed(VolumeId(0), 0);
+    assert_eq!(all, [VOLUME, other]);
+}
+
 #[test]
 fn roots_and_volumes_are_kept_and_removed() {
     let mut world = world();
