@@ -17,6 +17,7 @@ pub mod ids;
 pub mod keys;
 pub mod message;
 pub mod route;
+pub mod session;
 pub mod wire;
 
 pub use capability::{Capability, CapabilityError, CapabilityKey, MasterKey, Rights};
@@ -32,6 +33,7 @@ pub use message::{
     SegmentKind, ShardInfo, Tag, VolumeState, VolumeSummary,
 };
 pub use route::{Content, Encode, Pass, Replica, Route, RouteError, Strategy};
+pub use session::{ClientSecret, SessionKey, Side};
 
 /// The unit of addressing, checksumming and allocation, in bytes.
 pub const BLOCK_BYTES: usize = 4096;

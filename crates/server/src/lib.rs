@@ -10,6 +10,8 @@
 //! | [`pool`]        | a pool on disk: its description, its key, the record of its nodes' folders |
 //! | [`replace`]     | makes an empty node in place of a lost one |
 //! | [`rotation`]    | replaces the pool's secret while the pool serves |
+//! | [`admission`]   | clients that do not have the pool's folder: who they are, what they have |
+//! | [`metadata`]    | tells these clients where volumes lie, and issues their capabilities |
 //! | [`paths`]       | the names of pools and volumes on the command line |
 //! | [`runtime`]     | open devices on the cores of this process, of any stores and pools |
 //! | [`running`]     | a running pool: its nodes, its volumes, and the operations of commands |
@@ -27,9 +29,11 @@
 extern crate fieldstone_console;
 
 pub mod accelerator;
+pub mod admission;
 mod client_limits;
 pub mod control;
 pub mod listen;
+pub mod metadata;
 pub mod metrics;
 pub mod paths;
 pub mod pool;

@@ -1,5 +1,6 @@
-//! `fieldstone pool create|show|replace|rotate-key`.
+//! `fieldstone pool create|show|replace|rotate-key|admit|clients|evict`.
 
+mod clients;
 mod replace;
 mod rotate_key;
 
@@ -23,6 +24,12 @@ pub enum Command {
     Replace(replace::Args),
     /// Replace the pool's secret while the pool serves, and revoke what the old one signed.
     RotateKey(rotate_key::Args),
+    /// Admit a client: a program on another machine that opens volumes without the pool's folder.
+    Admit(clients::Admit),
+    /// List the clients that the pool admits, and what they have open.
+    Clients(clients::List),
+    /// Evict a client: it gets no further capability, and the volumes that it has open are fenced.
+    Evict(clients::Evict),
 }
 
 /// Options of `pool create`.
@@ -101,6 +108,9 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Show(args) => print(&Pool::open(&args.dir)?, args.json, false),
         Command::Replace(args) => replace::run(args),
         Command::RotateKey(args) => rotate_key::run(args),
+        Command::Admit(args) => clients::admit(args),
+        Command::Clients(args) => clients::list(args),
+        Command::Evict(args) => clients::evict(args),
     }
 }
 

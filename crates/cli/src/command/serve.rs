@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{ArgGroup, ValueEnum};
@@ -20,12 +21,13 @@ use fieldstone_fpga::{FpgaDevice, reconfigure_stress};
 use fieldstone_host::{
     PAYLOAD_MEMORY_BYTES_MIN, StoreOptions, StoreTarget, TargetError, frontends, stores,
 };
+use fieldstone_server::admission::Credential;
 use fieldstone_server::listen::{self, ClientAddress, ClientListener};
 use fieldstone_server::paths::{check_name, volume_path};
-use fieldstone_server::pool::Pool;
+use fieldstone_server::pool::{Pool, is_pool};
 use fieldstone_server::running::{ReadPolicy, RunningPool, VolumeOptions};
 use fieldstone_server::runtime::{DeviceName, Runtime, RuntimeOptions};
-use fieldstone_server::serve::{ExportSpec, ServeOptions, Server};
+use fieldstone_server::serve::{ClientVolume, ExportSpec, ServeOptions, Server};
 use fieldstone_uring::{Address, Caching, Holder};
 
 use super::accelerator::Accel;
@@ -35,7 +37,9 @@ use fieldstone_units as units;
 /// Options of `serve`.
 #[derive(clap::Args, Debug)]
 #[group(skip)]
-#[command(group(ArgGroup::new("address").args(["nbd", "listen"]).required(true).multiple(true)))]
+#[command(group(
+    ArgGroup::new("address").args(["nbd", "listen", "metadata"]).required(true).multiple(true)
+))]
 pub struct Args {
     // The help names the kinds of stores that are registered.
     #[arg(value_name = targets_form(), help = targets_help(), required = true)]
@@ -62,6 +66,17 @@ pub struct Args {
     /// Serve metrics for Prometheus at http://ADDR/metrics, for example 127.0.0.1:9100.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
+    /// Serve clients that do not have the pool's folder (`pool admit`) at tcp:HOST:PORT: tell them
+    /// where volumes lie, and issue their capabilities. The nodes that run in this process then
+    /// listen at the same host. With this option, a target may be a pool's folder, DIR: its nodes
+    /// run here, and its volumes are left to clients.
+    #[arg(long, value_name = "ADDR")]
+    metadata: Option<Address>,
+    /// How long a capability of such a client is valid. The client renews it after half of this
+    /// time; so the metadata service may be away for as long. `pool evict` does not wait for it.
+    #[arg(long, value_name = "TIME", default_value = "60min", requires = "metadata")]
+    #[arg(value_parser = capability_lifetime)]
+    capability_lifetime: u64,
     /// Size of the read cache of each volume, of file:PATH with --direct, and of images that have
     /// one; 0 for none. Without this option it is 32 MiB, and what ceph.conf says for images.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
@@ -156,11 +171,21 @@ impl FromStr for ServeTarget {
     }
 }
 
+impl ServeTarget {
+    /// Whether it is a pool's folder, without a name for an export.
+    fn is_pool(&self) -> bool {
+        matches!(&self.serving, Serving::Volume(path) if self.export.is_none() && is_pool(path))
+    }
+}
+
 /// The kind of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Serving {
-    /// A volume of a pool.
+    /// A volume of a pool, or a pool.
     Volume(PathBuf),
+    /// A volume of a pool that admits this process as a client: the file with the credential, and
+    /// the name of the volume.
+    Client(PathBuf, String),
     /// A store that needs no pool.
     Store(StoreTarget),
 }
@@ -169,12 +194,42 @@ impl FromStr for Serving {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(argument) = text.strip_prefix(CLIENT_SCHEME) {
+            return client_target(argument);
+        }
         match text.parse() {
             Ok(target) => Ok(Self::Store(target)),
             Err(TargetError::NoScheme) => Ok(Self::Volume(Path::new(text).to_path_buf())),
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// The value of `--capability-lifetime`, in nanoseconds.
+///
+/// # Errors
+/// The text is no time, or one that is too short or too long.
+fn capability_lifetime(text: &str) -> Result<u64, String> {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let ns = units::parse_duration_ns(text)?;
+    if !(4 * SECOND_NS..=86_400 * SECOND_NS).contains(&ns) {
+        return Err(format!("{text} is not from 4s to 1440min"));
+    }
+    Ok(ns)
+}
+
+/// The start of a target that is a volume of a pool whose client this process is.
+const CLIENT_SCHEME: &str = "client:";
+
+/// Reads the `FILE/VOLUME` of `client:FILE/VOLUME`.
+fn client_target(argument: &str) -> Result<Serving, String> {
+    let form = || format!("client:{argument} is not of the form client:FILE/VOLUME");
+    let (file, volume) = argument.rsplit_once('/').ok_or_else(form)?;
+    if file.is_empty() {
+        return Err(form());
+    }
+    check_name(volume).map_err(|error| format!("{error:#}"))?;
+    Ok(Serving::Client(PathBuf::from(file), volume.to_owned()))
 }
 
 /// The value of `--payload-memory`, in bytes.
@@ -205,9 +260,26 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let signals = Signals::install_for_server()?;
     // An address that is in use fails here, before anything is opened.
     let listeners = bind(args)?;
-    let (pools, volumes) = volumes_of(&args.targets)?;
-    let exports = export_names(&args.targets, &volumes)?;
-    let devices = devices(args, volumes, exports)?;
+    // A pool's folder as a target exports nothing.
+    let (folders, targets): (Vec<&ServeTarget>, Vec<&ServeTarget>) =
+        args.targets.iter().partition(|target| args.metadata.is_some() && target.is_pool());
+    let mut pools = Vec::new();
+    for target in &folders {
+        if let Serving::Volume(folder) = &target.serving {
+            add_pool(&mut pools, folder)?;
+        }
+    }
+    let volumes = volumes_of(&targets, &mut pools)?;
+    if args.metadata.is_some() && pools.is_empty() {
+        bail!("--metadata needs a pool: name its folder, or a volume of it");
+    }
+    if listeners.is_empty()
+        && let Some(target) = targets.first()
+    {
+        bail!("{} needs --nbd or --listen, where its clients connect", target.text);
+    }
+    let exports = export_names(&targets, &volumes)?;
+    let devices = devices(args, &targets, volumes, exports)?;
     let (runtime, running_pools) = start(args, pools)?;
     let last = Arc::clone(&runtime);
     signals::at_second(move || last.unclosed());
@@ -232,7 +304,7 @@ fn bind(args: &Args) -> anyhow::Result<Vec<ClientListener>> {
 
 /// The forms of targets.
 fn targets_form() -> &'static str {
-    let mut text = "[NAME=]DIR/VOLUME".to_owned();
+    let mut text = "[NAME=]DIR/VOLUME|client:FILE/VOLUME".to_owned();
     for kind in stores::KINDS {
         let _ = write!(text, "|{}:{}", kind.scheme, kind.argument);
     }
@@ -240,7 +312,10 @@ fn targets_form() -> &'static str {
 }
 
 fn targets_help() -> String {
-    let mut text = "The targets to serve: DIR/VOLUME for a volume of the pool in DIR".to_owned();
+    let mut text = "The targets to serve: DIR/VOLUME for a volume of the pool in DIR, \
+                    client:FILE/VOLUME for a volume of a pool that admits this client (FILE is \
+                    the credential that `pool admit` made)"
+        .to_owned();
     for kind in stores::KINDS {
         let _ = write!(text, ", {}:{} for {}", kind.scheme, kind.argument, kind.about);
     }
@@ -278,36 +353,40 @@ struct VolumeTarget {
     name: DeviceName,
 }
 
-/// The pools, and their volumes to serve.
-fn volumes_of(targets: &[ServeTarget]) -> anyhow::Result<(Vec<Pool>, Vec<VolumeTarget>)> {
-    let mut pools: Vec<Pool> = Vec::new();
+/// The index of the pool in a folder among `pools`. If it is not among them, it is opened.
+fn add_pool(pools: &mut Vec<Pool>, folder: &Path) -> anyhow::Result<usize> {
+    if let Some(place) = pools.iter().position(|pool| pool.folder == folder) {
+        return Ok(place);
+    }
+    let pool = Pool::open(folder)?;
+    if let Some(same) = pools.iter().find(|other| other.id == pool.id) {
+        bail!(
+            "{} and {} are the same pool, or one is a copy of the other; name one folder",
+            same.folder.display(),
+            pool.folder.display()
+        );
+    }
+    pools.push(pool);
+    Ok(pools.len() - 1)
+}
+
+/// The volumes to serve. Their pools are added to `pools`.
+fn volumes_of(
+    targets: &[&ServeTarget],
+    pools: &mut Vec<Pool>,
+) -> anyhow::Result<Vec<VolumeTarget>> {
     let mut volumes: Vec<VolumeTarget> = Vec::new();
     for target in targets {
         let Serving::Volume(path) = &target.serving else { continue };
         let found = volume_path(path)?;
-        let pool = match pools.iter().position(|pool| pool.folder == found.pool) {
-            Some(place) => place,
-            None => {
-                let pool = Pool::open(&found.pool)?;
-                if let Some(same) = pools.iter().find(|other| other.id == pool.id) {
-                    bail!(
-                        "{} and {} are the same pool, or one is a copy of the other; name one \
-                         folder",
-                        same.folder.display(),
-                        pool.folder.display()
-                    );
-                }
-                pools.push(pool);
-                pools.len() - 1
-            }
-        };
+        let pool = add_pool(pools, &found.pool)?;
         let name = DeviceName::volume(pools[pool].id, &found.volume);
         if volumes.iter().any(|other| other.name == name) {
             bail!("{} is named twice", path.display());
         }
         volumes.push(VolumeTarget { pool, name });
     }
-    Ok((pools, volumes))
+    Ok(volumes)
 }
 
 /// The first given option that only volumes have, and why other stores have no use for it.
@@ -328,7 +407,9 @@ fn option_of_volumes(args: &Args) -> Option<(String, &'static str)> {
 
 /// Starts the cores, and the nodes of all pools.
 fn start(args: &Args, pools: Vec<Pool>) -> anyhow::Result<(Arc<Runtime>, Vec<RunningPool>)> {
+    let is_client = |target: &ServeTarget| matches!(target.serving, Serving::Client(..));
     if pools.is_empty()
+        && !args.targets.iter().any(is_client)
         && let Some((option, lacking)) = option_of_volumes(args)
     {
         bail!("{option} needs a volume: other stores have {lacking}");
@@ -365,7 +446,7 @@ fn caching(args: &Args) -> Caching {
 /// # Errors
 /// Two targets have the same name. A name that the server chose would depend on the other targets:
 /// with one target more, a client could write to another volume than before.
-fn export_names(targets: &[ServeTarget], volumes: &[VolumeTarget]) -> anyhow::Result<Vec<String>> {
+fn export_names(targets: &[&ServeTarget], volumes: &[VolumeTarget]) -> anyhow::Result<Vec<String>> {
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
     let mut names = Vec::new();
     let mut volumes = volumes.iter();
@@ -374,6 +455,7 @@ fn export_names(targets: &[ServeTarget], volumes: &[VolumeTarget]) -> anyhow::Re
             Serving::Volume(_) => {
                 volumes.next().context("every volume has a name")?.name.name.clone()
             }
+            Serving::Client(_, volume) => volume.clone(),
             Serving::Store(store) => store.name(index),
         };
         let name = target.export.clone().unwrap_or(own);
@@ -437,11 +519,22 @@ fn layers(args: &Args, of_store: &LayerOptions) -> anyhow::Result<LayerOptions> 
 /// The devices to open.
 fn devices(
     args: &Args,
+    targets: &[&ServeTarget],
     volumes: Vec<VolumeTarget>,
     exports: Vec<String>,
 ) -> anyhow::Result<Vec<ExportSpec>> {
     let mut volumes = volumes.into_iter();
-    let devices = args.targets.iter().zip(exports).map(|(target, export)| match &target.serving {
+    let options = || -> anyhow::Result<VolumeOptions> {
+        Ok(VolumeOptions {
+            inspect: false,
+            takeover: args.takeover,
+            auto_rebuild: !args.no_auto_rebuild,
+            rebuild_limit: args.rebuild_limit,
+            reads: args.reads,
+            layers: layers(args, &LayerOptions::default())?,
+        })
+    };
+    let devices = targets.iter().zip(exports).map(|(target, export)| match &target.serving {
         Serving::Store(target) => {
             let options = StoreOptions { caching: caching(args), read_only: args.read_only };
             let of_store = target.layers(options).map_err(anyhow::Error::msg)?;
@@ -450,15 +543,14 @@ fn devices(
         }
         Serving::Volume(_) => {
             let VolumeTarget { pool, name } = volumes.next().context("every volume has a name")?;
-            let options = VolumeOptions {
-                inspect: false,
-                takeover: args.takeover,
-                auto_rebuild: !args.no_auto_rebuild,
-                rebuild_limit: args.rebuild_limit,
-                reads: args.reads,
-                layers: layers(args, &LayerOptions::default())?,
-            };
-            Ok(ExportSpec::Volume { pool, name, export, options })
+            Ok(ExportSpec::Volume { pool, name, export, options: options()? })
+        }
+        Serving::Client(credential, volume) => {
+            // A credential that cannot be used is reported before anything is opened.
+            Credential::read(credential)?;
+            let (credential, volume) = (credential.clone(), volume.clone());
+            let client = ClientVolume { credential, volume, options: options()? };
+            Ok(ExportSpec::Client { client, export })
         }
     });
     devices.collect()
@@ -476,6 +568,10 @@ fn serve(
         devices,
         listeners,
         metrics: args.metrics.clone(),
+        metadata: args
+            .metadata
+            .clone()
+            .map(|address| (address, Duration::from_nanos(args.capability_lifetime))),
         read_only: args.read_only,
         announce,
     };

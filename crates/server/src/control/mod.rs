@@ -12,6 +12,7 @@ mod server;
 
 use serde::{Deserialize, Serialize};
 
+use crate::admission::Evicted;
 use crate::report::PoolReport;
 use crate::rotation::report::KeysReport;
 
@@ -43,6 +44,11 @@ pub enum Request {
         /// Ask the nodes, too, whether they refuse the generation before the oldest.
         #[serde(default)]
         retired: bool,
+    },
+    /// Evict a client of the pool, and return what was fenced.
+    Evict {
+        /// The name of the client.
+        client: String,
     },
     /// List the pool's volumes.
     VolumeList,
@@ -96,6 +102,8 @@ pub enum Response {
     Status(Box<PoolReport>),
     /// The answer to [`Request::Keys`].
     Keys(Box<KeysReport>),
+    /// The answer to [`Request::Evict`].
+    Evicted(Evicted),
     /// The answer to [`Request::VolumeList`], [`Request::VolumeCreate`] and
     /// [`Request::VolumeGrow`].
     Volumes {

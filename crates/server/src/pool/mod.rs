@@ -5,6 +5,7 @@
 //!   pool.json      the description (see `format`); written last: a pool is complete or absent
 //!   nodes.json     the record of the nodes' folders (see `record`); no data depends on it
 //!   pool.key       the secrets that sign capabilities (see `key_file`); mode 0600
+//!   clients.json   the clients that the pool admits (see `admission`); mode 0600
 //!   rotation.lock  held while `pool rotate-key` runs
 //!   control.sock   the socket of the running server
 //!   node.0/ …      a folder for each node; each may be the mount point of its own disk
@@ -171,7 +172,7 @@ impl Pool {
 
 /// Writes a file and makes it stable. A symbolic link in its place is an error: the folder's owner
 /// may not be the caller.
-fn write_new(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+pub(crate) fn write_new(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let write = || -> std::io::Result<()> {
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(mode);

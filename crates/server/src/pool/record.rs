@@ -199,13 +199,23 @@ fn hex(incarnation: u64) -> String {
 /// # Errors
 /// The file cannot be locked, read or written, or is of a newer version.
 pub fn update(folder: &Path, pool: PoolId, change: impl FnOnce(&mut Record)) -> anyhow::Result<()> {
-    let path = folder.join(POOL_FILE);
-    let file = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    lock(&file, LOCK_TIMEOUT).with_context(|| format!("cannot lock {}", path.display()))?;
+    let _locked = lock_pool(folder)?;
     let before = Record::read(folder, pool)?;
     let mut after = before.clone();
     change(&mut after);
     if after == before { Ok(()) } else { after.write(folder) }
+}
+
+/// Locks the pool at `folder` for a change of one of its records. The lock ends when the file is
+/// dropped.
+///
+/// # Errors
+/// The file cannot be opened, or another process holds the lock for seconds.
+pub fn lock_pool(folder: &Path) -> anyhow::Result<fs::File> {
+    let path = folder.join(POOL_FILE);
+    let file = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    lock(&file, LOCK_TIMEOUT).with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
 }
 
 /// Locks the file. The lock ends when `file` is closed.

@@ -100,10 +100,16 @@ pub fn obstacle(
         Some(Step::Retire) => {
             let mut volumes = reports.iter().flat_map(|report| &report.volumes);
             let needs = volumes.find(|volume| volume.generation < issuing)?;
-            Some(format!(
-                "the volume {} waits for requests that the old secret signed",
-                needs.volume
-            ))
+            let volume = &needs.volume;
+            Some(match &needs.client {
+                None => {
+                    format!("the volume {volume} waits for requests that the old secret signed")
+                }
+                Some(client) => format!(
+                    "the client {client} may still use the old secret for the volume {volume}; if \
+                     it does not run any more, its capabilities expire, or use --retire"
+                ),
+            })
         }
     }
 }
@@ -171,14 +177,18 @@ mod tests {
 
     #[test]
     fn volumes_hold_the_retirement_back_unless_it_is_demanded() {
-        let with = |generation, goal| {
+        let with = |client: Option<&String>, generation, goal| {
             let mut report = report(1, 1);
-            report.volumes.push(VolumeKeys { volume: "v".to_owned(), generation });
+            let volume = "v".to_owned();
+            report.volumes.push(VolumeKeys { volume, client: client.cloned(), generation });
             obstacle(Some(Step::Retire), goal, 1, 1, &[report])
         };
-        assert_eq!(with(1, Goal::Complete), None);
-        assert!(with(0, Goal::Complete).is_some_and(|text| text.contains("the volume v")));
-        assert_eq!(with(0, Goal::Retire), None);
+        let web = "web".to_owned();
+        for (client, whose) in [(None, "the volume v"), (Some(&web), "the client web")] {
+            assert_eq!(with(client, 1, Goal::Complete), None);
+            assert!(with(client, 0, Goal::Complete).is_some_and(|text| text.contains(whose)));
+            assert_eq!(with(client, 0, Goal::Retire), None);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use fieldstone_proto::{
 use serde::{Deserialize, Serialize};
 
 use super::watch::refresh;
+use crate::admission::Registry;
 use crate::running::RunningPool;
 
 /// The secrets of a pool as a process has them. Generations are numbers from 0.
@@ -58,6 +59,9 @@ pub struct NodeKeys {
 pub struct VolumeKeys {
     /// The volume.
     pub volume: String,
+    /// The client of the pool that has it open; `None` for this process.
+    #[serde(default)]
+    pub client: Option<String>,
     /// The oldest generation that signs one of its requests under way, or its next one.
     pub generation: u16,
 }
@@ -72,6 +76,8 @@ impl RunningPool {
         refresh(&self.pool.folder, &self.pool.keys, self.runtime().handle())?;
         let keys = self.pool.keys.get();
         let answers = self.ask_nodes(|_, session| Self::ask_for_keys(session, &keys, retired));
+        let mut volumes = self.volume_keys();
+        volumes.extend(self.client_keys()?);
         let nodes = answers.into_iter().map(|(node, answer)| node_keys(node, answer)).collect();
         Ok(KeysReport {
             pid: std::process::id(),
@@ -79,8 +85,21 @@ impl RunningPool {
             newest: keys.newest().0.0,
             issuing: keys.issuing().0.0,
             nodes,
-            volumes: self.volume_keys(),
+            volumes,
         })
+    }
+
+    /// What clients of the pool may still use. A client that closes its volume, or that is told of
+    /// a new secret, says so; of another one, the last capability expires.
+    fn client_keys(&self) -> anyhow::Result<Vec<VolumeKeys>> {
+        let registry = Registry::read(&self.pool.folder, self.pool.id)?;
+        let valid = registry.grants().iter().filter(|grant| !grant.is_over());
+        let keys = valid.map(|grant| VolumeKeys {
+            volume: grant.name.clone(),
+            client: Some(grant.client.clone()),
+            generation: grant.generation().0,
+        });
+        Ok(keys.collect())
     }
 
     fn volume_keys(&self) -> Vec<VolumeKeys> {
@@ -90,8 +109,12 @@ impl RunningPool {
             let name = self.runtime().name_of(device.device)?;
             let status = device.status_of::<VolumeStatus>()?;
             let generation = status.volume.key_generation.0;
-            (name.pool == Some(self.pool.id))
-                .then_some(VolumeKeys { volume: name.name, generation })
+            let client = None;
+            (name.pool == Some(self.pool.id)).then_some(VolumeKeys {
+                volume: name.name,
+                client,
+                generation,
+            })
         });
         of_pool.collect()
     }

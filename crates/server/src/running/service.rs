@@ -222,6 +222,7 @@ impl Served {
             Request::Keys { retired } => {
                 Ok(Response::Keys(Box::new(self.running.keys_report(retired)?)))
             }
+            Request::Evict { client } => Ok(Response::Evicted(self.running.evict(&client)?)),
             Request::VolumeList => {
                 let listing = self.running.list_volumes()?;
                 let volumes = listing.volumes.iter().map(|known| self.running.line(known));

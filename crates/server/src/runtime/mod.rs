@@ -8,7 +8,7 @@ mod exports;
 mod served;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,12 @@ use crate::running::{FixedNode, RunningPool, find_nodes};
 
 /// How long a call waits for a core. A healthy core answers within a millisecond.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the end of a runtime waits for threads that take leave of a service.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Ends when a thread does: the thread has the sender.
+pub(crate) type Farewell = Receiver<()>;
 
 /// How long a caller waits for a device to open. By default, as long as it takes: a volume waits
 /// for its nodes.
@@ -147,6 +153,8 @@ pub struct Runtime {
     /// not stored when the server gave up closing the device.
     lost: Mutex<Vec<Undone>>,
     served: Mutex<Vec<ServedDevice>>,
+    /// What threads have to do when devices are closed, for example to take leave of a service.
+    farewells: Mutex<Vec<Farewell>>,
     /// Looks at the secrets of the pools.
     _keys: Option<KeyWatch>,
     /// Held while the exports are listed and offered, so that no old list replaces a newer list.
@@ -197,6 +205,7 @@ impl Runtime {
             open: Mutex::new(Vec::new()),
             lost: Mutex::default(),
             served: Mutex::new(Vec::new()),
+            farewells: Mutex::default(),
             offering: Mutex::new(()),
         });
         let running = |(pool, nodes)| RunningPool::new(pool, nodes, Arc::clone(&runtime));
@@ -441,10 +450,24 @@ impl Runtime {
     pub fn finish(&self) -> anyhow::Result<()> {
         let result = self.close_all(&self.open_devices());
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match host.map(Host::stop) {
+        let stopped = host.map(Host::stop);
+        let deadline = Instant::now() + FAREWELL_TIMEOUT;
+        for farewell in self.farewells.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // Nothing is ever sent: the thread drops the other end.
+            let _ = farewell.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
+        match stopped {
             Some(Err(error)) => result.and(Err(error).context("a core failed")),
             _ => result,
         }
+    }
+
+    /// When the devices are closed, a thread has something to do before the process ends. The
+    /// runtime then waits for it, for at most a second.
+    pub(crate) fn wait_at_end(&self, farewell: Farewell) {
+        let mut farewells = self.farewells.lock().unwrap_or_else(PoisonError::into_inner);
+        farewells.retain(|other| other.try_recv() == Err(TryRecvError::Empty));
+        farewells.push(farewell);
     }
 
     /// True if a core has ended by itself.

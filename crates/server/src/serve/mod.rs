@@ -4,6 +4,7 @@
 //! pool. So `status` can report what an opening volume waits for. Then the server opens all devices
 //! at the same time ([`opening`]), and exports each device as soon as it is open.
 
+mod client;
 mod opening;
 
 use std::sync::Arc;
@@ -11,11 +12,14 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::bail;
+pub use client::ClientVolume;
 use fieldstone_console::signals::Signals;
+use fieldstone_uring::Address;
 pub use opening::ExportSpec;
 
 use crate::control::ControlServer;
 use crate::listen::ClientListener;
+use crate::metadata::MetadataServer;
 use crate::metrics::{Collect, MetricsServer};
 use crate::report::{PoolReport, StoreFilter};
 use crate::running::{METRICS_TIMEOUT, RunningPool, Served, ServerInfo};
@@ -33,6 +37,9 @@ pub struct ServeOptions {
     pub listeners: Vec<ClientListener>,
     /// The address of the metrics, `HOST:PORT`.
     pub metrics: Option<String>,
+    /// The address of the metadata service for clients of the pools, and the lifetime of their
+    /// capabilities.
+    pub metadata: Option<(Address, Duration)>,
     /// Refuse writes.
     pub read_only: bool,
     /// Called for each device that is being served from now on.
@@ -47,6 +54,7 @@ pub struct Server {
     /// They answer clients until the server ends.
     control: Vec<ControlServer>,
     metrics: Option<MetricsServer>,
+    metadata: Option<MetadataServer>,
 }
 
 impl Server {
@@ -79,11 +87,19 @@ impl Server {
             ControlServer::start(&running.pool.folder, Arc::clone(served) as _)
         });
         let control = control.collect::<anyhow::Result<_>>()?;
+        let metadata = match &options.metadata {
+            Some((address, lifetime)) => {
+                let server = MetadataServer::start(address, running_pools, *lifetime)?;
+                (options.announce)(&format!("metadata on {}\n", server.address()));
+                Some(server)
+            }
+            None => None,
+        };
         let exporter =
             Exporter::new(runtime, listeners, read_only, metrics.as_ref(), options.announce);
         // Looks up all volumes before it opens any. So a wrong name has no effect.
         let openings = Openings::start(runtime, running_pools, devices, exporter)?;
-        Ok(Self { runtime: Arc::clone(runtime), openings, control, metrics })
+        Ok(Self { runtime: Arc::clone(runtime), openings, control, metrics, metadata })
     }
 
     /// Waits for the end: a signal, a request to stop, or a failure.
@@ -97,7 +113,8 @@ impl Server {
         loop {
             let opening = self.openings.is_any_new();
             if signals.wait(if opening { STEP_WHILE_OPENING } else { STEP }) {
-                if self.runtime.open_devices().is_empty() {
+                let has_devices = !self.runtime.served_devices().is_empty();
+                if has_devices && self.runtime.open_devices().is_empty() {
                     self.openings.interrupted()?;
                 }
                 return Ok(());
@@ -118,9 +135,9 @@ impl Server {
     pub fn end(self) {
         /// How long the server waits for requests in flight.
         const DRAIN: Duration = Duration::from_secs(20);
-        let Self { runtime, openings, control, metrics } = self;
+        let Self { runtime, openings, control, metrics, metadata } = self;
         drop(openings);
-        drop((control, metrics));
+        drop((control, metrics, metadata));
         if !runtime.handle().drain(DRAIN) {
             eprint_line!("fieldstone: requests in flight were not answered within {DRAIN:?}");
         }

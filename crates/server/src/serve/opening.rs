@@ -18,6 +18,7 @@ use fieldstone_host::{Destination, StoreOptions, StoreTarget};
 use fieldstone_proto::PoolId;
 
 use super::Announce;
+use super::client::ClientVolume;
 use crate::listen::ClientListener;
 use crate::metrics::MetricsServer;
 use crate::running::{Known, Listing, RunningPool, VolumeOptions};
@@ -40,6 +41,13 @@ pub enum ExportSpec {
         /// How it is opened.
         options: VolumeOptions,
     },
+    /// A volume that this process opens as a client of its pool.
+    Client {
+        /// The volume, and how it is opened.
+        client: ClientVolume,
+        /// The name of its export.
+        export: String,
+    },
     /// A store that needs no pool. The first field is the name of its export.
     Store(String, StoreTarget, StoreOptions, LayerOptions),
 }
@@ -49,14 +57,16 @@ impl ExportSpec {
     pub fn name(&self) -> DeviceName {
         match self {
             Self::Volume { name, .. } => name.clone(),
-            Self::Store(export, ..) => DeviceName::store(export),
+            Self::Client { export, .. } | Self::Store(export, ..) => DeviceName::store(export),
         }
     }
 
     /// The name of its export.
     pub fn export(&self) -> &str {
         match self {
-            Self::Volume { export, .. } | Self::Store(export, ..) => export,
+            Self::Volume { export, .. } | Self::Client { export, .. } | Self::Store(export, ..) => {
+                export
+            }
         }
     }
 }
@@ -132,6 +142,8 @@ pub struct Openings {
 enum OpenTask {
     /// A volume of this pool, and the result of the first lookup.
     Volume(Arc<RunningPool>, VolumeOptions, Option<Known>),
+    /// A volume of a pool whose client this process is.
+    Client(ClientVolume),
     /// A store that needs no pool.
     Store(StoreTarget, StoreOptions, LayerOptions),
 }
@@ -160,6 +172,7 @@ impl Openings {
                     let known = running.find_in(&listings[pool], &name.name)?;
                     OpenTask::Volume(running, options, Some(known))
                 }
+                ExportSpec::Client { client, .. } => OpenTask::Client(client),
                 ExportSpec::Store(_, target, options, layers) => {
                     OpenTask::Store(target, options, layers)
                 }
@@ -266,6 +279,7 @@ fn open(
                     runtime.open_store(export, spec, layers.clone(), OpenWait::until(stop))
                 })
             }
+            OpenTask::Client(client) => client.open(runtime, export, OpenWait::until(stop)),
             OpenTask::Volume(running, options, known) => {
                 known.take().map_or_else(|| running.find_volume(&name.name), Ok).and_then(|known| {
                     running.open_exported(&known, export, options, OpenWait::until(stop))

@@ -1,0 +1,114 @@
+//! The eviction of a client: it gets no further capability, and those that it has become invalid.
+
+use fieldstone_host::{NodeSession, SessionError};
+use fieldstone_proto::{Epoch, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeId};
+use serde::{Deserialize, Serialize};
+
+use super::{Grant, Registry, change};
+use crate::running::RunningPool;
+
+/// The result of an eviction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evicted {
+    /// The volumes that were fenced: the client was their last writer.
+    pub fenced: Vec<String>,
+    /// What could not be fenced.
+    pub unfenced: Vec<Unfenced>,
+}
+
+/// A node that accepts capabilities of an evicted client until they expire.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unfenced {
+    /// The volume.
+    pub volume: String,
+    /// The node.
+    pub node: u16,
+    /// Why the node could not be fenced.
+    pub reason: String,
+    /// When the last of the capabilities expires, in seconds since 1970.
+    pub expires: u64,
+}
+
+/// What an eviction did on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnNode {
+    /// The node is fenced now.
+    Fenced,
+    /// The node has a higher epoch than the client, or does not know the volume.
+    NotNeeded,
+}
+
+impl RunningPool {
+    /// Evicts a client: the pool admits it no more, and the volumes that it may have open get
+    /// epochs above its own. The command can be repeated, for nodes that did not answer.
+    ///
+    /// # Errors
+    /// There is no such client, or the registry of clients cannot be changed.
+    pub fn evict(&self, client: &str) -> anyhow::Result<Evicted> {
+        let (folder, pool) = (&self.pool.folder, self.pool.id);
+        let grants = change(folder, pool, |all| all.evict(client))?;
+        let mut evicted = Evicted::default();
+        let mut done = Vec::new();
+        for grant in grants {
+            if grant.is_over() || self.fence(&grant, &mut evicted)? {
+                done.push(grant);
+            }
+        }
+        change(folder, pool, |all: &mut Registry| {
+            done.iter().for_each(|grant| all.forget(grant));
+            Ok(())
+        })?;
+        Ok(evicted)
+    }
+
+    /// Fences a volume above what a client has. True if no node was left out.
+    fn fence(&self, grant: &Grant, evicted: &mut Evicted) -> anyhow::Result<bool> {
+        let (volume, above) = (grant.volume()?, Epoch(grant.epoch().0 + 1));
+        let answers = self.ask_nodes(|_, session| self.fence_node(session, volume, above));
+        let mut whole = true;
+        let mut fenced = false;
+        for (NodeIndex(node), answer) in answers {
+            match answer {
+                Ok(done) => fenced |= done == OnNode::Fenced,
+                Err(error) => {
+                    whole = false;
+                    evicted.unfenced.push(Unfenced {
+                        volume: grant.name.clone(),
+                        node,
+                        reason: format!("{error:#}"),
+                        expires: grant.expires,
+                    });
+                }
+            }
+        }
+        if fenced {
+            evicted.fenced.push(grant.name.clone());
+        }
+        Ok(whole)
+    }
+
+    fn fence_node(
+        &self,
+        session: &mut NodeSession,
+        volume: VolumeId,
+        above: Epoch,
+    ) -> anyhow::Result<OnNode> {
+        let known = session.ask(self.capability(volume, above), &RequestBody::ListVolumes)?;
+        let ReplyBody::Volumes(volumes) = known else {
+            anyhow::bail!("the node answered out of turn: {known:?}");
+        };
+        let found = volumes.iter().find(|summary| summary.volume == volume);
+        if found.is_none_or(|summary| summary.epoch >= above) {
+            return Ok(OnNode::NotNeeded);
+        }
+        let fence = RequestBody::Fence { takeover: true };
+        match session.ask(self.capability(volume, above), &fence) {
+            Ok(_) => Ok(OnNode::Fenced),
+            // Another writer was faster.
+            Err(SessionError::Refused { source: NodeError::Fenced { .. }, .. }) => {
+                Ok(OnNode::NotNeeded)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The client's side: a session with the service, and the thread that keeps one for a volume.
+//!
+//! The thread asks for the capabilities that the volume wants, and asks each second what has
+//! changed. If the service is lost, it connects again, to any of the credential's addresses, after
+//! a pause that doubles up to 2 s. Meanwhile the volume works with the capability that it has.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{BufReader, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use fieldstone_block::OpenFailure;
+use fieldstone_codes::Profile;
+use fieldstone_host::{Issuer, IssuerMail, Mailer, NodeDirectory, NodePlace};
+use fieldstone_proto::{
+    Encode, Epoch, KeyGeneration, NodeIndex, SessionKey, Side, Strategy, VolumeId,
+};
+use fieldstone_uring::Address;
+
+use super::lines::{Sealed, hex, number, read_line};
+use super::{Hello, Layout, NodeAddresses, Request, Response, VERSION, Welcome};
+use crate::admission::Credential;
+use crate::client_limits::Timed;
+use crate::pool::random;
+use crate::running::PooledVolume;
+
+/// How long the service has to accept a connection, and to answer a request. It may have to wait
+/// for nodes that do not answer.
+const SERVICE_LIMIT: Duration = Duration::from_secs(15);
+/// How often the client asks what has changed.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// The pauses before the client connects again.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Why the service does not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum MetadataError {
+    /// The client may not do it, now and later.
+    #[error("the metadata service refuses: {0}")]
+    Refused(String),
+    /// It may be possible later.
+    #[error("{0:#}")]
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for MetadataError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<MetadataError> for OpenFailure {
+    fn from(error: MetadataError) -> Self {
+        match error {
+            MetadataError::Refused(_) => Self::lasting(error.to_string()),
+            MetadataError::Failed(_) => Self::passing(error.to_string()),
+        }
+    }
+}
+
+/// A session with a metadata service.
+pub struct MetadataClient {
+    reader: BufReader<Timed<TcpStream>>,
+    writer: Timed<TcpStream>,
+    sealed: Sealed,
+    address: String,
+}
+
+impl MetadataClient {
+    /// Connects to the first of the credential's addresses where a service of the pool answers.
+    ///
+    /// # Errors
+    /// No service answers, or the pool does not admit the client.
+    pub fn connect(credential: &Credential) -> Result<Self, MetadataError> {
+        let mut failures = Vec::new();
+        for address in &credential.metadata {
+            match Self::connect_to(credential, address) {
+                Ok(session) => return Ok(session),
+                Err(MetadataError::Failed(error)) => failures.push(format!("{address}: {error:#}")),
+                Err(refused) => return Err(refused),
+            }
+        }
+        let failures = failures.join("; ");
+        Err(anyhow!("no metadata service of the pool answers: {failures}").into())
+    }
+
+    fn connect_to(credential: &Credential, address: &str) -> Result<Self, MetadataError> {
+        let (mut session, by_client) = Self::greet(credential, address)?;
+        let text = session.read()?;
+        let welcome = serde_json::from_str(&text).context("the answer is not understood");
+        let by_service = match welcome? {
+            Welcome::Random(by_service) => number(&by_service)?,
+            Welcome::Refused(reason) => return Err(MetadataError::Refused(reason)),
+            Welcome::OtherPool(reason) | Welcome::Failed(reason) => {
+                return Err(anyhow!(reason).into());
+            }
+        };
+        let Credential { pool, client, secret, .. } = credential;
+        let key = SessionKey::derive(secret, *pool, client, (by_client, by_service));
+        session.sealed = Sealed::new(key, Side::Client);
+        Ok(session)
+    }
+
+    /// Connects, and says who the client is.
+    fn greet(credential: &Credential, address: &str) -> anyhow::Result<(Self, u128)> {
+        let plain = address.strip_prefix("tcp:").unwrap_or(address);
+        let mut found = plain.to_socket_addrs().context("an address has the form HOST:PORT")?;
+        let found = found.next().context("the name has no address")?;
+        let line = Arc::new(TcpStream::connect_timeout(&found, SERVICE_LIMIT)?);
+        line.set_nodelay(true)?;
+        let by_client = random()?;
+        let hello = Hello {
+            version: VERSION,
+            pool: credential.pool.to_string(),
+            client: credential.client.clone(),
+            random: hex(by_client),
+        };
+        let mut writer = Timed::new(&line, SERVICE_LIMIT);
+        writer.write_all((serde_json::to_string(&hello)? + "\n").as_bytes())?;
+        // Replaced as soon as the service has answered.
+        let key = SessionKey::derive(&credential.secret, credential.pool, "", (0, 0));
+        let reader = BufReader::new(Timed::new(&line, SERVICE_LIMIT));
+        let sealed = Sealed::new(key, Side::Client);
+        Ok((Self { reader, writer, sealed, address: address.to_owned() }, by_client))
+    }
+
+    fn read(&mut self) -> anyhow::Result<String> {
+        self.reader.get_mut().limit(SERVICE_LIMIT);
+        read_line(&mut self.reader)?.context("the service has closed the connection")
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Response, MetadataError> {
+        let response = self.exchange(request).with_context(|| self.address.clone())?;
+        match response {
+            Response::Refused { reason } => Err(MetadataError::Refused(reason)),
+            Response::Failed { reason } => Err(anyhow!(reason).into()),
+            other => Ok(other),
+        }
+    }
+
+    fn exchange(&mut self, request: &Request) -> anyhow::Result<Response> {
+        self.writer.limit(SERVICE_LIMIT);
+        self.writer.write_all(self.sealed.seal(request)?.as_bytes())?;
+        let text = self.read()?;
+        if let Some(response) = self.sealed.open(&text)? {
+            return Ok(response);
+        }
+        // A service that has another secret of the client cannot seal its refusal.
+        match serde_json::from_str(&text) {
+            Ok(Welcome::Refused(reason)) => Ok(Response::Refused { reason }),
+            _ => Err(anyhow!("the seal of an answer is wrong")),
+        }
+    }
+
+    /// Finds a volume. The requests that follow are about this one.
+    ///
+    /// # Errors
+    /// There is no such volume, the client may not open it, or the service or its nodes fail.
+    pub fn open(&mut self, volume: &str) -> Result<Layout, MetadataError> {
+        match self.ask(&Request::Open { volume: volume.to_owned() })? {
+            Response::Layout(layout) => Ok(layout),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    /// Gets a capability for an epoch of the volume, as mail for the volume's store.
+    ///
+    /// # Errors
+    /// The client is not admitted any more, or the service fails.
+    pub fn issue(&mut self, epoch: Epoch) -> Result<IssuerMail, MetadataError> {
+        match self.ask(&Request::Issue { epoch: epoch.0 })? {
+            Response::Issued { capability, lifetime_ns } => {
+                let capability = capability.capability()?;
+                Ok(IssuerMail::Issued { capability, lifetime_ns })
+            }
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    /// Asks what has changed: the generation that signs, and the addresses of nodes if they have.
+    ///
+    /// # Errors
+    /// As [`MetadataClient::issue`].
+    pub fn watch(
+        &mut self,
+        oldest: Option<KeyGeneration>,
+    ) -> Result<(KeyGeneration, Option<NodeAddresses>), MetadataError> {
+        let oldest = oldest.map(|oldest| oldest.0);
+        match self.ask(&Request::Watch { oldest })? {
+            Response::Present { generation, nodes } => Ok((KeyGeneration(generation), nodes)),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+}
+
+fn out_of_turn(response: &Response) -> MetadataError {
+    anyhow!("the service answered out of turn: {response:?}").into()
+}
+
+/// A volume that a client may open.
+#[derive(Debug)]
+pub struct RemoteVolume {
+    /// The volume, as its pool has it.
+    pub volume: PooledVolume,
+    /// The nodes' places.
+    pub places: Vec<NodePlace>,
+    /// Issues its capabilities.
+    pub issuer: Box<dyn Issuer>,
+    /// Ends when the thread has taken leave of the service, after the issuer is dropped.
+    pub(crate) farewell: Receiver<()>,
+}
+
+impl RemoteVolume {
+    /// Asks the service for a volume, and starts the thread that asks for its capabilities.
+    ///
+    /// # Errors
+    /// As [`MetadataClient::connect`] and [`MetadataClient::open`].
+    pub fn find(credential: &Credential, volume: &str) -> Result<Self, MetadataError> {
+        let mut session = MetadataClient::connect(credential)?;
+        let layout = session.open(volume)?;
+        let nodes = u16::try_from(layout.nodes.len()).context("the pool has too many nodes")?;
+        let directory = Arc::new(Directory::default());
+        directory.set(&layout.nodes);
+        let place = |node| NodePlace::Listed(Arc::clone(&directory) as _, NodeIndex(node));
+        let places = (0..nodes).map(place).collect();
+        let (sender, commands) = mpsc::channel();
+        let (leaving, farewell) = mpsc::channel();
+        let keeper = Keeper {
+            credential: credential.clone(),
+            volume: volume.to_owned(),
+            id: layout.volume.clone(),
+            directory,
+            session: Some(session),
+            store: None,
+            wanted: BTreeSet::new(),
+            issued: BTreeSet::new(),
+            oldest: None,
+            _leaving: leaving,
+        };
+        fieldstone_uring::start_thread("metadata", move || keeper.run(&commands))
+            .context("no thread for the metadata service")?;
+        let of_layout = || -> anyhow::Result<(VolumeId, Profile, Strategy, Encode)> {
+            let id = VolumeId(number(&layout.volume)?);
+            let Layout { code, replicate, encode, .. } = &layout;
+            Ok((id, code.parse()?, replicate.parse()?, encode.parse()?))
+        };
+        let (id, profile, replicate, encode) = of_layout().context("the volume's layout")?;
+        let issuer = Box::new(ThreadIssuer(sender));
+        let volume = PooledVolume { id, profile, nodes, replicate, encode };
+        Ok(Self { volume, places, issuer, farewell })
+    }
+}
+
+/// The addresses of the nodes, as the service told them last.
+#[derive(Debug, Default)]
+struct Directory(Mutex<Vec<Option<Address>>>);
+
+impl Directory {
+    fn set(&self, nodes: &[Option<String>]) {
+        let read = |text: &Option<String>| text.as_ref()?.parse().ok();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = nodes.iter().map(read).collect();
+    }
+}
+
+impl NodeDirectory for Directory {
+    fn address(&self, node: NodeIndex) -> Option<Address> {
+        let addresses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        addresses.get(usize::from(node.0)).cloned().flatten()
+    }
+}
+
+/// A command for the thread. It ends when the issuer is dropped.
+enum Command {
+    Start(Mailer),
+    Ask(Epoch),
+    Oldest(KeyGeneration),
+}
+
+/// The volume's view of the thread.
+struct ThreadIssuer(Sender<Command>);
+
+impl fmt::Debug for ThreadIssuer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ThreadIssuer")
+    }
+}
+
+impl Issuer for ThreadIssuer {
+    fn start(&mut self, store: Mailer) {
+        let _ = self.0.send(Command::Start(store));
+    }
+    fn ask(&mut self, epoch: Epoch) {
+        let _ = self.0.send(Command::Ask(epoch));
+    }
+    fn tell_oldest(&mut self, oldest: KeyGeneration) {
+        let _ = self.0.send(Command::Oldest(oldest));
+    }
+}
+
+/// Keeps a session with the service for a volume.
+struct Keeper {
+    credential: Credential,
+    volume: String,
+    /// The volume's id. Another volume may get its name.
+    id: String,
+    directory: Arc<Directory>,
+    session: Option<MetadataClient>,
+    store: Option<Mailer>,
+    /// The epochs for which the volume wants capabilities.
+    wanted: BTreeSet<Epoch>,
+    /// The generations that signed what the volume has, except those that it uses no more.
+    issued: BTreeSet<KeyGeneration>,
+    /// What the volume has told, and the service does not know yet.
+    oldest: Option<KeyGeneration>,
+    /// Dropped at the end of the thread.
+    _leaving: Sender<()>,
+}
+
+impl Keeper {
+    fn run(mut self, commands: &Receiver<Command>) {
+        let mut pause = PAUSE_MIN;
+        let mut connect_at = Instant::now();
+        let mut watch_at = Instant::now() + WATCH_PERIOD;
+        loop {
+            let next = if self.session.is_none() { connect_at } else { watch_at };
+            let rest = next.saturating_duration_since(Instant::now());
+            match commands.recv_timeout(rest) {
+                Ok(command) => self.take(command),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.end(),
+            }
+            if self.session.is_none() && Instant::now() < connect_at {
+                continue;
+            }
+            let is_due = Instant::now() >= watch_at;
+            match self.work(is_due) {
+                Ok(()) => pause = PAUSE_MIN,
+                Err(MetadataError::Refused(reason)) => {
+                    self.mail(IssuerMail::Refused(reason));
+                    return;
+                }
+                Err(MetadataError::Failed(error)) => {
+                    tracing::info!(volume = self.volume, "the metadata service: {error:#}");
+                    self.session = None;
+                    connect_at = Instant::now() + pause;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+            if is_due {
+                watch_at = Instant::now() + WATCH_PERIOD;
+            }
+        }
+    }
+
+    /// The volume is closed: it uses no secret any more, so no rotation has to wait for it.
+    fn end(mut self) {
+        if let Some(session) = &mut self.session {
+            let _ = session.watch(Some(KeyGeneration(u16::MAX)));
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Start(store) => self.store = Some(store),
+            Command::Ask(epoch) => {
+                self.wanted.insert(epoch);
+            }
+            Command::Oldest(oldest) => {
+                self.issued.retain(|generation| *generation >= oldest);
+                self.oldest = Some(oldest);
+            }
+        }
+    }
+
+    fn mail(&self, mail: IssuerMail) {
+        if let Some(store) = &self.store {
+            store.send(Box::new(mail));
+        }
+    }
+
+    /// Does what is to do. With `watch`, also asks what has changed.
+    fn work(&mut self, watch: bool) -> Result<(), MetadataError> {
+        if self.session.is_none() {
+            let mut session = MetadataClient::connect(&self.credential)?;
+            let layout = session.open(&self.volume)?;
+            if layout.volume != self.id {
+                let reason = format!("the volume {:?} is another one now", self.volume);
+                return Err(MetadataError::Refused(reason));
+            }
+            self.directory.set(&layout.nodes);
+            self.session = Some(session);
+        }
+        let Some(session) = &mut self.session else { return Ok(()) };
+        while let Some(epoch) = self.wanted.first().copied() {
+            let mail = session.issue(epoch)?;
+            self.wanted.remove(&epoch);
+            if let IssuerMail::Issued { capability, .. } = &mail {
+                self.issued.insert(capability.rights.generation());
+            }
+            if let Some(store) = &self.store {
+                store.send(Box::new(mail));
+            }
+        }
+        if watch {
+            let (signs, nodes) = session.watch(self.oldest)?;
+            self.oldest = None;
+            if let Some(nodes) = nodes {
+                self.directory.set(&nodes);
+            }
+            if self.issued.last().is_some_and(|newest| *newest < signs) {
+                self.mail(IssuerMail::Renew);
+            } else if self.issued.len() > 1 {
+                // The service wants to know when the older one is of no use any more.
+                self.mail(IssuerMail::TellOldest);
+            }
+        }
+        Ok(())
+    }
+}
