@@ -1,7 +1,8 @@
 //! Runs seeds of the seeded world: `seeds A..B [THREADS]`, or `seeds N` for one seed with its
 //! trace. The environment variable `CODE` replaces the codes that the seeds draw. With `THIN` set,
 //! all volumes are thin. `REPLICATE` and `ENCODE` replace the ways that the seeds draw. `WITH` and
-//! `WITHOUT` name conditions that each run has, or none: clock, keys, places.
+//! `WITHOUT` name conditions that each run has, or none: clock, keys, places,
+//! pieces, clients.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -12,7 +13,7 @@ use fieldstone_sim::{Chosen, Condition, Options, run, run_many};
 fn conditions(variable: &str) -> Vec<Condition> {
     let text = std::env::var(variable).unwrap_or_default();
     let words = text.split([' ', ',']).filter(|word| !word.is_empty());
-    words.map(|word| word.parse().expect("clock, keys or places")).collect()
+    words.map(|word| word.parse().expect("the name of a condition")).collect()
 }
 
 fn main() {

@@ -28,11 +28,14 @@ pub enum Condition {
     Places,
     /// Nodes write shards in short pieces.
     Pieces,
+    /// Volumes are those of clients: they have no secret of the pool.
+    Clients,
 }
 
 impl Condition {
     /// Every condition.
-    pub const ALL: [Condition; 4] = [Self::Clock, Self::Keys, Self::Places, Self::Pieces];
+    pub const ALL: [Condition; 5] =
+        [Self::Clock, Self::Keys, Self::Places, Self::Pieces, Self::Clients];
 
     /// Its name, as on the command line.
     #[must_use]
@@ -42,13 +45,14 @@ impl Condition {
             Self::Keys => "keys",
             Self::Places => "places",
             Self::Pieces => "pieces",
+            Self::Clients => "clients",
         }
     }
 
     /// Runs of a thousand that have it, if nothing else is said.
     fn per_mille(self) -> u32 {
         match self {
-            Self::Clock | Self::Keys => 250,
+            Self::Clock | Self::Keys | Self::Clients => 250,
             Self::Pieces => 300,
             Self::Places => 350,
         }
@@ -57,7 +61,7 @@ impl Condition {
 
 /// A text names no condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no condition of a run: it is clock, keys, places or pieces")]
+#[error("{0:?} is no condition of a run: it is clock, keys, places, pieces or clients")]
 pub struct UnknownCondition(String);
 
 impl FromStr for Condition {
@@ -107,6 +111,8 @@ pub struct Conditions {
     /// The longest write to a shard that goes to a node's disk at once, in bytes, if it is shorter
     /// than all shards.
     pub piece_bytes: Option<usize>,
+    /// How the metadata service answers, if volumes have no secret of the pool.
+    pub service: Option<ServicePlan>,
 }
 
 impl Conditions {
@@ -114,11 +120,14 @@ impl Conditions {
     #[must_use]
     pub fn draw(seed: u64, nodes: u16, chosen: &Chosen) -> Self {
         let stream = |condition| chosen.stream(seed, condition);
+        let clock = stream(Condition::Clock).map(|mut rng| ClockPlan::draw(&mut rng));
+        let jumps = clock.is_some();
         Self {
-            clock: stream(Condition::Clock).map(|mut rng| ClockPlan::draw(&mut rng)),
+            clock,
             keys: stream(Condition::Keys).map(|mut rng| KeyPlan::draw(&mut rng)),
             places: stream(Condition::Places).map(|mut rng| PlacePlan::draw(&mut rng, nodes)),
             piece_bytes: stream(Condition::Pieces).map(|mut rng| rng.pick(&PIECE_BYTES) as usize),
+            service: stream(Condition::Clients).map(|mut rng| ServicePlan::draw(&mut rng, jumps)),
         }
     }
 
@@ -147,6 +156,10 @@ impl Conditions {
         }
         if let Some(bytes) = self.piece_bytes {
             text += &format!(", pieces of {} KiB", bytes >> 10);
+        }
+        if let Some(ServicePlan { lifetime_ns, delay_ns_max, .. }) = &self.service {
+            let (lifetime, delay) = (lifetime_ns / (1000 * MS), delay_ns_max / MS);
+            text += &format!(", capabilities of {lifetime} s in {delay} ms");
         }
         text
     }
@@ -256,6 +269,44 @@ impl PlacePlan {
     }
 }
 
+/// How the metadata service answers volumes that have no secret of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePlan {
+    /// How long a capability is valid.
+    pub lifetime_ns: u64,
+    /// The service answers within this time.
+    pub delay_ns_max: u64,
+    /// Questions of a thousand that are lost. Never two in a row.
+    pub lost_per_mille: u32,
+    /// The shortest and the longest time between two times at which the service is silent for
+    /// longer than a capability is valid, towards one volume; `None` if it never is.
+    pub silence_gap_ns: Option<(u64, u64)>,
+}
+
+impl ServicePlan {
+    /// If the time of day `jumps`, nodes let capabilities expire 3 s later by the new time. By
+    /// then, volumes must have new ones. And clocks differ by less than an hour then.
+    fn draw(rng: &mut RandomStream, jumps: bool) -> Self {
+        let lifetime_ns = rng.pick(&[10_000 * MS, 30_000 * MS, HOUR]);
+        let delay_ns_max = rng.pick(&[MS, 20 * MS, 300 * MS]);
+        let lost_per_mille = rng.pick(&[0, 200]);
+        let is_silent = rng.chance(500);
+        let gap_ns = rng.pick(&[(2_000 * MS, 10_000 * MS), (5_000 * MS, 60_000 * MS)]);
+        let plan = Self { lifetime_ns, delay_ns_max, lost_per_mille, silence_gap_ns: None };
+        match jumps {
+            true => Self {
+                lifetime_ns: HOUR,
+                delay_ns_max: delay_ns_max.min(20 * MS),
+                lost_per_mille: 0,
+                ..plan
+            },
+            // Nothing would come of a silence of an hour.
+            false if lifetime_ns == HOUR => plan,
+            false => Self { silence_gap_ns: is_silent.then_some(gap_ns), ..plan },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,7 +314,7 @@ mod tests {
     #[test]
     fn a_condition_has_the_same_plan_whoever_chose_it() {
         let all = Chosen::only(&Condition::ALL);
-        let mut drawn = [0; 3];
+        let mut drawn = [0; 4];
         for seed in 0..400 {
             let free = Conditions::draw(seed, 6, &Chosen::default());
             let with = Conditions::draw(seed, 6, &all);
@@ -273,6 +324,7 @@ mod tests {
             drawn[0] += usize::from(free.clock.is_some());
             drawn[1] += usize::from(free.keys.is_some());
             drawn[2] += usize::from(free.places.is_some());
+            drawn[3] += usize::from(free.service.is_some());
             let none = Conditions::draw(seed, 6, &Chosen::only(&[]));
             assert_eq!((none, none_text(seed)), (Conditions::default(), String::new()));
         }

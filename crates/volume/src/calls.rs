@@ -233,6 +233,9 @@ impl VolumeCore {
         }
         if let Err(error) = &reply.result {
             self.note_fenced(node, error);
+            if let NodeError::Capability(error) = error {
+                self.note_refusal(node, *error);
+            }
         }
         self.finish_call(reply.tag, reply.result);
         self.drop_finished_calls(node);

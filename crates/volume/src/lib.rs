@@ -95,6 +95,7 @@ pub use space::slots_whole;
 pub use status::{NodeHealth, NodeStatus, Progress, Status, VolumePhase};
 pub use stream::can_stream;
 pub use volume::Volume;
+pub use wall_clock::WallClock;
 
 /// The contents of a stored root, for listings.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
-//! The time of day, by which the volume issues capabilities.
+//! The time of day, by which a volume or a pool's metadata service issues capabilities.
 //!
-//! The world tells it ([`VolumeEvent::WallClock`](crate::VolumeEvent::WallClock)). The clocks of
-//! several machines jump one after the other. So after a jump backwards, a volume may know the new
-//! time a moment before nodes on other machines do. For them, a capability that it issues by the
-//! new time may be over already. So for [`GRACE_NS`] after a jump backwards, the volume signs by
-//! the time before it. (Nodes do the same for a jump forwards.) The capability that it has at that
-//! moment outlives its hour anyway.
+//! The world tells a volume ([`VolumeEvent::WallClock`](crate::VolumeEvent::WallClock)). The clocks
+//! of several machines jump one after the other. So after a jump backwards, an issuer may know the
+//! new time a moment before nodes on other machines do. For them, a capability that it issues by
+//! the new time may be over already. So for [`GRACE_NS`] after a jump backwards, the issuer signs by
+//! the time before it. (Nodes do the same for a jump forwards.) A capability of before the jump
+//! outlives its lifetime anyway.
 
 use fieldstone_block::Nanos;
 
@@ -14,22 +14,23 @@ const GRACE_NS: u64 = 3_000_000_000;
 /// A smaller step backwards is no jump: it is less than capabilities have left.
 const JUMP_NS: u64 = 1_000_000_000;
 
-/// A volume's knowledge of the time of day.
+/// An issuer's knowledge of the time of day.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
-    /// The time of day minus the volume's clock.
+    /// The time of day minus the issuer's clock.
     offset_ns: u64,
-    /// The offset before the last jumps, and until when it counts, by the volume's clock.
+    /// The offset before the last jumps, and until when it counts, by the issuer's clock.
     later: Option<(u64, Nanos)>,
 }
 
 impl WallClock {
-    /// The knowledge of a volume that starts.
+    /// The knowledge of an issuer that starts. `offset_ns` is the time of day minus its own clock.
+    #[must_use]
     pub fn new(offset_ns: u64) -> Self {
         Self { offset_ns, later: None }
     }
 
-    /// Takes the offset, at `now` of the volume's clock.
+    /// Takes the offset, at `now` of the issuer's clock.
     pub fn set(&mut self, now: Nanos, offset_ns: u64) {
         if offset_ns.saturating_add(JUMP_NS) < self.offset_ns {
             self.later = Some((self.offset_for_issue(now), now.plus(Nanos(GRACE_NS))));
@@ -37,7 +38,8 @@ impl WallClock {
         self.offset_ns = offset_ns;
     }
 
-    /// The time of day by which the volume issues capabilities, at `now` of the volume's clock.
+    /// The time of day by which the issuer signs, at `now` of its clock.
+    #[must_use]
     pub fn for_issue(&self, now: Nanos) -> u64 {
         now.0.saturating_add(self.offset_for_issue(now))
     }

@@ -33,7 +33,7 @@
 use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
-use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights};
+use fieldstone_proto::{Capability, CapabilityError, Epoch, NodeIndex, Rights};
 use fieldstone_tasks::{Awaited, Filler, oneshot};
 
 use crate::core::{Ctx, VolumeCore};
@@ -83,11 +83,17 @@ struct Asked {
 }
 
 impl Held {
-    /// Whether this part of its lifetime is over, by either clock. If the time of day is before
-    /// that of its arrival, the clock was set back, and the capability would outlive its lifetime.
-    fn is_over(&self, part_ns: u64, now: Nanos, wall_ns: u64) -> bool {
-        let by_wall_ns = wall_ns.checked_sub(self.since_wall_ns);
-        now.since(self.since).0 >= part_ns || by_wall_ns.is_none_or(|passed| passed >= part_ns)
+    /// Whether half of its lifetime is over, by either clock. The time of day goes on while the
+    /// machine is suspended, the volume's clock does not.
+    fn is_due(&self, now: Nanos, wall_ns: u64) -> bool {
+        let half_ns = self.lifetime_ns / 2;
+        let by_wall_ns = wall_ns.saturating_sub(self.since_wall_ns);
+        now.since(self.since).0 >= half_ns || by_wall_ns >= half_ns
+    }
+
+    /// Whether its lifetime is over. A jump of this machine's time of day does not end it.
+    fn has_lapsed(&self, now: Nanos) -> bool {
+        now.since(self.since).0 >= self.lifetime_ns
     }
 }
 
@@ -133,7 +139,9 @@ impl VolumeCore {
     /// if their nodes were not connected: see [`Ctx::take_epoch`].
     pub fn set_epoch(&mut self, epoch: Epoch) {
         self.writer.epoch = epoch;
+        // A late answer for an epoch that is not in use must not count.
         self.writer.held.retain(|of, _| *of == epoch);
+        self.writer.asked.retain(|of, _| *of == epoch);
         self.attempts.epoch_tried = self.attempts.epoch_tried.max(epoch);
         self.nodes.iter_mut().for_each(|node| node.epoch = epoch);
         if !self.writer.held.contains_key(&epoch) {
@@ -155,12 +163,32 @@ impl VolumeCore {
     pub fn current_capability(&mut self, node: NodeIndex) -> Option<Capability> {
         let epoch = self.node(node).epoch;
         let (now, wall_ns) = (self.now, self.wall_ns());
-        let is_due = |held: &Held| held.is_over(held.lifetime_ns / 2, now, wall_ns);
+        // The clock was set back: what the volume has issued would outlive its lifetime.
+        let is_set_back = |held: &Held| self.issues_itself() && wall_ns < held.since_wall_ns;
+        let is_due = |held: &Held| held.is_due(now, wall_ns) || is_set_back(held);
         if self.writer.held.get(&epoch).is_none_or(is_due) {
             self.ask_for_capability(epoch);
         }
         let held = self.writer.held.get(&epoch)?;
-        (!held.is_over(held.lifetime_ns, now, wall_ns)).then_some(held.capability)
+        (!held.has_lapsed(now)).then_some(held.capability)
+    }
+
+    fn issues_itself(&self) -> bool {
+        matches!(self.config.authority, Authority::Secrets(_))
+    }
+
+    /// A node refuses the volume's capability. If it has expired by the node's clock, or is of a
+    /// secret that is retired, the world may have another one.
+    pub fn note_refusal(&mut self, node: NodeIndex, error: CapabilityError) {
+        let is_outdated = matches!(
+            error,
+            CapabilityError::Expired
+                | CapabilityError::Retired
+                | CapabilityError::UnknownGeneration
+        );
+        if is_outdated && !self.issues_itself() && !self.life.is_over() {
+            self.ask_for_capability(self.node(node).epoch);
+        }
     }
 
     /// Gets capabilities of the secret that signs at present, for all epochs in use.
@@ -223,16 +251,19 @@ impl VolumeCore {
     }
 
     fn hold(&mut self, capability: Capability, lifetime_ns: u64) {
-        self.note_signing(capability.rights.generation());
         let (since, since_wall_ns) = (self.now, self.wall_ns());
         let held = Held { capability, lifetime_ns, since, since_wall_ns };
         self.writer.held.insert(capability.epoch, held);
+        let generations = self.writer.held.values().map(|held| held.capability.rights.generation());
+        if let Some(oldest) = generations.min() {
+            self.note_signing(oldest);
+        }
     }
 
     /// Asks the world in good time, and again if it does not answer. Gives the nodes up when the
     /// capability has lapsed.
     pub fn check_capability(&mut self) {
-        if self.config.authority != Authority::World || self.life.is_over() {
+        if self.issues_itself() || self.life.is_over() {
             return;
         }
         for (epoch, asked) in &mut self.writer.asked {
@@ -243,12 +274,11 @@ impl VolumeCore {
         }
         let (now, wall_ns, epoch) = (self.now, self.wall_ns(), self.writer.epoch);
         let Some(held) = self.writer.held.get(&epoch).copied() else { return };
-        if held.is_over(held.lifetime_ns / 2, now, wall_ns) {
+        if held.is_due(now, wall_ns) {
             self.ask_for_capability(epoch);
         }
-        let is_over = held.is_over(held.lifetime_ns, now, wall_ns);
         // In an opening, the attempt fails, and the next one asks for a capability first.
-        if is_over && !self.writer.lapsed && !self.life.is_opening() {
+        if held.has_lapsed(now) && !self.writer.lapsed && !self.life.is_opening() {
             self.writer.lapsed = true;
             tracing::warn!(volume = %self.shape.name(), "{LAPSED}");
             for node in self.nodes_that(|node| node.link.connected) {
@@ -259,7 +289,7 @@ impl VolumeCore {
 
     /// When [`VolumeCore::check_capability`] has something to do, by the volume's clock.
     pub fn next_capability_check(&self) -> Option<Nanos> {
-        if self.config.authority != Authority::World || self.life.is_over() {
+        if self.issues_itself() || self.life.is_over() {
             return None;
         }
         let again = |asked: &Asked| asked.at.plus(Nanos::from_ms(ASK_AGAIN_MS));
@@ -407,5 +437,49 @@ mod tests {
         assert_eq!(issued(volume, Epoch(1), 0), Some((volume, Epoch(1), 1)), "older");
         assert_eq!(issued(volume, Epoch(9), 1), Some((volume, Epoch(1), 1)), "not asked for");
         assert_eq!(issued(VolumeId(1), Epoch(1), 1), Some((volume, Epoch(1), 1)));
+    }
+
+    /// The volume asked twice for an epoch that it does not use any more. What it has for its
+    /// present epoch is of an older secret.
+    #[test]
+    fn an_answer_for_an_epoch_of_before_says_nothing_about_the_secret_in_use() {
+        let mut script = Script::serving(8);
+        script.ask_the_world();
+        script.core(|core| {
+            core.set_epoch(Epoch(2));
+            core.set_epoch(Epoch(3));
+        });
+        script.sent();
+        assert_eq!(script.asked, [Epoch(2), Epoch(3)]);
+        let keys = PoolKeys::from(MasterKey([7; 16])).stage(MasterKey([8; 16])).expect("settled");
+        for (epoch, generation) in [(Epoch(3), 0), (Epoch(2), 1)] {
+            let volume = VolumeId(0x77);
+            let key = keys.derive_for(KeyGeneration(generation), volume, epoch).expect("accepted");
+            let capability = Capability::issue(&key, volume, epoch, Rights::ALL, u64::MAX);
+            let issued = VolumeEvent::Issued { capability, lifetime_ns: 1 << 40 };
+            script.volume.handle(issued, Nanos(0));
+        }
+        assert_eq!(script.volume.oldest_generation(), KeyGeneration(0));
+    }
+
+    /// The clocks of the nodes and of the issuer may jump where this machine's does not.
+    #[test]
+    fn a_capability_that_nodes_refuse_as_outdated_is_asked_for_anew() {
+        for (error, asks) in [
+            (CapabilityError::Expired, true),
+            (CapabilityError::Retired, true),
+            (CapabilityError::UnknownGeneration, true),
+            (CapabilityError::Forged, false),
+        ] {
+            let mut script = Script::serving(8);
+            script.ask_the_world();
+            script.start(|ctx| async move {
+                let _ = ctx.call(NodeIndex(0), RequestBody::Stat).await;
+            });
+            let sent = script.sent_one();
+            script.answer(&sent, Err(NodeError::Capability(error)));
+            script.sent();
+            assert_eq!(script.asked.len(), usize::from(asks), "{error}");
+        }
     }
 }

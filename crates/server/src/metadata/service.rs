@@ -7,17 +7,19 @@
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+use fieldstone_block::Nanos;
 use fieldstone_host::{Destination, NodePlace, folder, timed_call};
 use fieldstone_proto::{
     Capability, ClientSecret, Epoch, KeyGeneration, NodeIndex, PoolId, Rights, SessionKey, Side,
     VolumeId,
 };
 use fieldstone_uring::Address;
+use fieldstone_volume::WallClock;
 
 use super::lines::{Sealed, hex, number, read_line};
 use super::{Hello, Layout, Request, Response, VERSION, Welcome};
@@ -71,7 +73,7 @@ impl MetadataServer {
             ending: Arc::clone(&ending),
             callers: Arc::clone(&callers),
         };
-        let service = Arc::new(Service { pools, lifetime, ending });
+        let service = Arc::new(Service { pools, lifetime, clock: IssueClock::default(), ending });
         std::thread::Builder::new()
             .name("metadata".to_owned())
             .spawn(move || accept(&listener, &service, &callers))?;
@@ -146,7 +148,38 @@ struct ServedPool {
 struct Service {
     pools: Vec<ServedPool>,
     lifetime: Duration,
+    clock: IssueClock,
     ending: Arc<AtomicBool>,
+}
+
+/// The time of day by which the service issues.
+struct IssueClock {
+    began: Instant,
+    /// By the time since `began`.
+    clock: Mutex<WallClock>,
+}
+
+impl Default for IssueClock {
+    fn default() -> Self {
+        let clock = Mutex::new(WallClock::new(unix_ns(SystemTime::now())));
+        Self { began: Instant::now(), clock }
+    }
+}
+
+impl IssueClock {
+    /// In nanoseconds since 1970.
+    fn now_ns(&self) -> u64 {
+        let since = Nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let offset_ns = unix_ns(SystemTime::now()).saturating_sub(since.0);
+        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        clock.set(since, offset_ns);
+        clock.for_issue(since)
+    }
+}
+
+fn unix_ns(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A session with a client that has shown its secret, or is to show it with its first message.
@@ -190,7 +223,7 @@ impl Service {
                 return Ok(());
             }
             known = true;
-            let response = session.answer(request, self.lifetime);
+            let response = session.answer(request, self);
             writer.limit(CLIENT_LIMIT);
             writer.write_all(sealed.seal(&response)?.as_bytes())?;
             if matches!(response, Response::Refused { .. }) {
@@ -260,10 +293,10 @@ impl From<anyhow::Error> for Denial {
 }
 
 impl Session<'_> {
-    fn answer(&mut self, request: Request, lifetime: Duration) -> Response {
+    fn answer(&mut self, request: Request, service: &Service) -> Response {
         let answer = match request {
             Request::Open { volume } => self.open(&volume),
-            Request::Issue { epoch } => self.issue(Epoch(epoch), lifetime),
+            Request::Issue { epoch } => self.issue(Epoch(epoch), service),
             Request::Watch { oldest } => self.watch(oldest),
         };
         answer.unwrap_or_else(|denial| match denial {
@@ -318,7 +351,7 @@ impl Session<'_> {
         Err(Denial::Refused(format!("the client {client} may not open {name:?}, but: {allowed}")))
     }
 
-    fn issue(&mut self, epoch: Epoch, lifetime: Duration) -> Result<Response, Denial> {
+    fn issue(&mut self, epoch: Epoch, service: &Service) -> Result<Response, Denial> {
         let running = &self.pool.running;
         let Some((volume, name)) = &self.volume else {
             return Err(Denial::Refused("no volume is open in this session".to_owned()));
@@ -334,8 +367,8 @@ impl Session<'_> {
             }
         };
         let key = running.pool.keys.get().derive(*volume, epoch);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let expires = now.saturating_add(lifetime);
+        let lifetime_ns = u64::try_from(service.lifetime.as_nanos()).unwrap_or(u64::MAX);
+        let expires_ns = service.clock.now_ns().saturating_add(lifetime_ns);
         let issued = admission::change(&running.pool.folder, running.pool.id, |registry| {
             if let Err(denial) = self.may_open(registry, name) {
                 return Ok(Err(denial));
@@ -347,14 +380,12 @@ impl Session<'_> {
                 return Ok(Err(Denial::Refused(reason)));
             }
             let signed = (epoch, key.generation());
-            let until = expires.as_secs().saturating_add(1);
+            let until = expires_ns.div_ceil(1_000_000_000);
             registry.note_issue(&self.client, (*volume, name), signed, until);
             Ok(Ok(()))
         })?;
         issued?;
-        let expires_ns = u64::try_from(expires.as_nanos()).unwrap_or(u64::MAX);
         let capability = Capability::issue(&key, *volume, epoch, Rights::ALL, expires_ns);
-        let lifetime_ns = u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX);
         Ok(Response::Issued { capability: capability.into(), lifetime_ns })
     }
 

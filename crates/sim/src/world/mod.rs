@@ -17,6 +17,7 @@ mod expected_space;
 mod faults;
 mod growth;
 mod links;
+mod metadata;
 mod nodes;
 mod permanent_faults;
 mod removal;
@@ -31,7 +32,7 @@ use std::collections::BTreeMap;
 
 use fieldstone_block::Nanos;
 use fieldstone_node::{DiskId, PeerId};
-use fieldstone_proto::{NodeIndex, PoolId};
+use fieldstone_proto::{Epoch, NodeIndex, PoolId};
 
 use crate::actor::{Cast, VolumeProcess};
 use crate::device::DeviceFault;
@@ -43,6 +44,7 @@ use crate::schedule::Schedule;
 use crate::trace::{Trace, Who};
 use disk_full::DisksFull;
 use links::LinkEnd;
+use metadata::Service;
 use nodes::NodeHost;
 use permanent_faults::OldCopy;
 use rotation::Secrets;
@@ -94,6 +96,12 @@ enum Happening {
     TellKeys { side: Side },
     /// A process that has missed a rotation learns the secrets.
     EndRefusals,
+    /// The metadata service answers a volume that wants a capability.
+    Issue { client: ClientId, epoch: Epoch },
+    /// The metadata service falls silent towards a volume.
+    StrikeService,
+    /// The metadata service answers again.
+    EndSilence,
     /// Checks the conditions that must always hold.
     Audit,
 }
@@ -183,6 +191,7 @@ pub struct World<'a, C: Cast> {
     link_faults: BTreeMap<&'static str, u64>,
     time_of_day: TimeOfDay,
     secrets: Secrets,
+    service: Service,
     /// Requests that nodes passed on, as in [`crate::Outcome::links`].
     links: [u64; 3],
     /// Fragments that nodes passed on.
@@ -241,6 +250,7 @@ impl<'a, C: Cast> World<'a, C> {
             link_faults: BTreeMap::new(),
             time_of_day: TimeOfDay::new(&scenario),
             secrets: Secrets::new(&scenario),
+            service: Service::new(&scenario),
             links: [0; 3],
             fragments: 0,
             relays: [0, 0],
@@ -311,6 +321,9 @@ impl<'a, C: Cast> World<'a, C> {
             Happening::Rotate => self.rotation_due(),
             Happening::TellKeys { side } => self.tell_keys_due(side),
             Happening::EndRefusals => self.end_refusals_due(),
+            Happening::Issue { client, epoch } => self.issue_due(client, epoch),
+            Happening::StrikeService => self.strike_service_due(),
+            Happening::EndSilence => self.end_silence_due(),
             Happening::Audit => self.audit_due(),
         }
         self.collect_frames();
@@ -339,6 +352,9 @@ impl<'a, C: Cast> World<'a, C> {
     fn audit_due(&mut self) {
         let gap_ns = AUDIT_GAP_NS.max(self.now().0 / 1000);
         self.schedule.after(gap_ns, Happening::Audit);
+        if self.has_clients() {
+            self.note_end_of_refusals();
+        }
         self.check_for_stuck_requests();
         self.audit_nodes();
         self.audit_growth();
@@ -430,6 +446,7 @@ impl<C: Cast> World<'_, C> {
             ("new-secret", self.secrets.retired),
             ("old-secret", self.secrets.old_copies),
             ("missed-secret", self.secrets.missed),
+            ("silent-service", self.service.silences),
         ];
         let of_conditions = of_conditions.into_iter().filter(|(_, count)| *count > 0);
         let of_devices = self.device_faults.iter().map(|(fault, count)| (fault.name(), *count));

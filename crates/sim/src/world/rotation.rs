@@ -25,7 +25,7 @@
 
 use fieldstone_block::Nanos;
 use fieldstone_proto::{MasterKey, NodeIndex, PoolKeys, Rotation};
-use fieldstone_volume::VolumePhase;
+use fieldstone_volume::{VolumeEvent, VolumePhase};
 
 use super::nodes::NodeHost;
 use super::removal::Removal;
@@ -50,6 +50,9 @@ const STEP_NS_MAX: u64 = 30_000_000_000;
 /// The longest virtual time until a volume that was refused uses every node again: the longest time
 /// for which a process is late, and some attempts to connect.
 const REFUSED_NS_MAX: u64 = 60_000_000_000;
+
+/// The longest time until a client has a capability of a new secret: it may have to ask twice.
+const RENEWAL_NS_MAX: u64 = 5_000_000_000;
 
 /// A volume process that misses a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +177,10 @@ impl<C: Cast> World<'_, C> {
         let node_is_ready = |host: &NodeHost<C::Node>| {
             host.keys == *file || host.permanent_faults.silent || (host.old_copy && retires)
         };
-        let waits = retires && !self.secrets.demanded;
+        // A user who demands the retirement waits until clients have new capabilities.
+        let waited_ns = self.now().since(self.secrets.next_step).0;
+        let renews = self.has_clients() && waited_ns < RENEWAL_NS_MAX;
+        let waits = retires && (!self.secrets.demanded || renews);
         let volume_is_ready = |(client, host): (&ClientId, &VolumeHost<C::Volume>)| {
             let answered = || host.device.store().key_generation() >= file.issuing().0;
             self.misses_secrets(*client) || (host.keys == *file && (!waits || answered()))
@@ -201,10 +207,16 @@ impl<C: Cast> World<'_, C> {
                 }
             }
             Side::Volume(client) if self.misses_secrets(client) => {}
-            Side::Volume(client) => self.with_host(client, |host, _| {
-                host.keys = file;
-                host.device.store_mut().set_keys(file);
-            }),
+            Side::Volume(client) => {
+                let has_secrets = !self.has_clients();
+                self.with_host(client, |host, now| {
+                    host.keys = file;
+                    match has_secrets {
+                        true => host.device.store_mut().set_keys(file),
+                        false => host.device.store_mut().handle(VolumeEvent::Renew, now),
+                    }
+                });
+            }
             Side::Command(volume_number) => {
                 if let Some(Removal::Running(command)) =
                     &mut self.sim_volumes[volume_number].removal
@@ -220,7 +232,7 @@ impl<C: Cast> World<'_, C> {
     }
 
     /// Whether a fault that no other fault may come on top of may strike now.
-    fn is_sound(&self) -> bool {
+    pub(super) fn is_sound(&self) -> bool {
         self.faults_active
             && self.fault_model.impaired().is_empty()
             && self.staying.is_empty()
@@ -278,7 +290,7 @@ impl<C: Cast> World<'_, C> {
     /// A volume whose process missed a rotation recovers until it uses every node again. It may
     /// still have refusals in hand that it has not acted upon, because it waits for the answers of
     /// other nodes as well: no longer than a node may take to answer.
-    fn note_end_of_refusals(&mut self) {
+    pub(super) fn note_end_of_refusals(&mut self) {
         let now = self.now();
         let longest_answer = Nanos::from_ms(self.scenario.node_timeout_ms);
         for volume_number in self.volume_numbers() {
@@ -296,7 +308,9 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn outlast_refusals(&mut self) -> Option<()> {
         let refused =
             |volume: &SimVolume| matches!(volume.refused, Refused::Now | Refused::Recovers { .. });
-        self.until("volumes that missed a rotation use every node", REFUSED_NS_MAX, |world| {
+        let service = self.scenario.conditions.service.as_ref();
+        let limit_ns = REFUSED_NS_MAX + service.map_or(0, |plan| 2 * plan.lifetime_ns);
+        self.until("volumes that were refused use every node", limit_ns, |world| {
             !world.sim_volumes.iter().any(refused)
         })
     }

@@ -83,6 +83,7 @@ impl<C: Cast> World<'_, C> {
         self.schedule_link_strike();
         self.schedule_jump();
         self.schedule_rotation();
+        self.schedule_silence();
         let end = self.now().plus(Nanos(WORK_NS_MAX));
         self.until("the work is done", 2 * WORK_NS_MAX, |world| {
             world.sim_volumes.iter().all(|sim_volume| sim_volume.workload.is_over())

@@ -5,7 +5,7 @@ use fieldstone_block::{Completion, Nanos, Request, Stack};
 use fieldstone_node::PeerId;
 use fieldstone_proto::{NodeIndex, PoolKeys, Reply};
 use fieldstone_volume::{
-    Authority, OpenMode, VolumeAction, VolumeConfig, VolumeEvent, VolumeFailure, VolumePhase,
+    OpenMode, VolumeAction, VolumeConfig, VolumeEvent, VolumeFailure, VolumePhase,
 };
 
 use super::describe::brief_request;
@@ -191,7 +191,7 @@ impl<C: Cast> World<'_, C> {
             opening,
             nodes: self.scenario.nodes,
             missing_max: self.scenario.profile.m() as u16,
-            authority: Authority::Secrets(self.secrets.file),
+            authority: self.authority(),
             wall_offset_ns: self.wall_offset_ns(Side::Volume(client)),
             node_timeout_ms: self.scenario.node_timeout_ms,
             fragment_bytes: self.scenario.fragment_bytes,
@@ -405,7 +405,7 @@ impl<C: Cast> World<'_, C> {
                     host.start_job(id, job, now);
                 }
             }
-            VolumeAction::Issue { .. } => {}
+            VolumeAction::Issue { epoch } => self.asked_for_capability(client, epoch),
             VolumeAction::Reconnect { node } => {
                 self.note(who, "redial", u64::from(node.0), format_args!("{node}"));
                 if let Some(peer) = self.volumes[&client].links[usize::from(node.0)].peer {
