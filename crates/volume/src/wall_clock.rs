@@ -3,8 +3,8 @@
 //! The world tells a volume ([`VolumeEvent::WallClock`](crate::VolumeEvent::WallClock)). The clocks
 //! of several machines jump one after the other. So after a jump backwards, an issuer may know the
 //! new time a moment before nodes on other machines do. For them, a capability that it issues by
-//! the new time may be over already. So for [`GRACE_NS`] after a jump backwards, the issuer signs by
-//! the time before it. (Nodes do the same for a jump forwards.) A capability of before the jump
+//! the new time may be over already. So for [`GRACE_NS`] after a jump backwards, the issuer signs
+//! by the time before it. (Nodes do the same for a jump forwards.) A capability of before the jump
 //! outlives its lifetime anyway.
 
 use fieldstone_block::Nanos;

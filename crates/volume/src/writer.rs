@@ -142,6 +142,7 @@ impl VolumeCore {
         // A late answer for an epoch that is not in use must not count.
         self.writer.held.retain(|of, _| *of == epoch);
         self.writer.asked.retain(|of, _| *of == epoch);
+        self.note_oldest_held();
         self.attempts.epoch_tried = self.attempts.epoch_tried.max(epoch);
         self.nodes.iter_mut().for_each(|node| node.epoch = epoch);
         if !self.writer.held.contains_key(&epoch) {
@@ -254,6 +255,11 @@ impl VolumeCore {
         let (since, since_wall_ns) = (self.now, self.wall_ns());
         let held = Held { capability, lifetime_ns, since, since_wall_ns };
         self.writer.held.insert(capability.epoch, held);
+        self.note_oldest_held();
+    }
+
+    /// The oldest secret that signed what the volume holds may sign the next request.
+    fn note_oldest_held(&mut self) {
         let generations = self.writer.held.values().map(|held| held.capability.rights.generation());
         if let Some(oldest) = generations.min() {
             self.note_signing(oldest);
@@ -452,14 +458,19 @@ mod tests {
         script.sent();
         assert_eq!(script.asked, [Epoch(2), Epoch(3)]);
         let keys = PoolKeys::from(MasterKey([7; 16])).stage(MasterKey([8; 16])).expect("settled");
-        for (epoch, generation) in [(Epoch(3), 0), (Epoch(2), 1)] {
+        for (epoch, generation) in [(Epoch(3), 0), (Epoch(2), 1), (Epoch(4), 1)] {
+            if epoch == Epoch(4) {
+                assert_eq!(script.volume.oldest_generation(), KeyGeneration(0));
+                script.core(|core| core.set_epoch(epoch));
+            }
+
             let volume = VolumeId(0x77);
             let key = keys.derive_for(KeyGeneration(generation), volume, epoch).expect("accepted");
             let capability = Capability::issue(&key, volume, epoch, Rights::ALL, u64::MAX);
             let issued = VolumeEvent::Issued { capability, lifetime_ns: 1 << 40 };
             script.volume.handle(issued, Nanos(0));
         }
-        assert_eq!(script.volume.oldest_generation(), KeyGeneration(0));
+        assert_eq!(script.volume.oldest_generation(), KeyGeneration(1));
     }
 
     /// The clocks of the nodes and of the issuer may jump where this machine's does not.

@@ -46,7 +46,8 @@ pub struct Args {
     encode: Option<Encode>,
     /// Give each run these conditions, where the seeds choose otherwise: clock (the time of day
     /// jumps), keys (the pool's secret is replaced), places (nodes run in processes of their own),
-    /// pieces (shards go to the disk in short pieces), clients (volumes have no secret of the pool).
+    /// pieces (shards go to the disk in short pieces), clients (volumes have no secret of the
+    /// pool).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     with: Vec<Condition>,
     /// Give no run these conditions. The worlds of older seeds had none of them.
