@@ -19,6 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, error_of
 from formats import READ, capability, reply, request
 from ledger import BLOCK, Ledger
+from metadata_client import Denied, Session, put_root
 from scenario import main
 from world import (
     COPIES_INSIDE,
@@ -32,8 +33,8 @@ from world import (
 )
 
 SIZE = 32 * MIB
-# An operation of the wire, and two kinds of replies.
-STAT, STATE, FENCED = 16, 2, 129
+# Kinds of replies of the wire.
+DONE, STATE_OF_VOLUME, FENCED = 0, 4, 129
 LOCALHOST = "127.0.0.1"
 
 
@@ -118,12 +119,12 @@ def refused_credentials(world, credential):
         client.wait_until_logged(says)
         client.kill()
     client = Client(world, credential, "other", wait=False)
-    client.wait_until_logged("may not open")
+    client.wait_until_logged("may open v, w only")
     check(client.process.wait(20) != 0, "a client without the right to a volume serves")
     nowhere = world.file("nowhere.json")
     nowhere.write_text(json.dumps({**good, "metadata": [f"{LOCALHOST}:{free_port()}"]}))
     client = Client(world, nowhere, "v", wait=False)
-    client.wait_until_logged("no metadata service of the pool answers")
+    client.wait_until_logged("no metadata service can be used")
     client.kill()
     address = "unix:" + str(world.file("x.sock"))
     target = f"client:{world.file('absent.json')}/v"
@@ -297,6 +298,53 @@ def strangers(world, service, credential, rng):
         connection.close()
 
 
+def listed(pool):
+    """The pool's volumes, by name."""
+    lines = fieldstone("volume", "ls", pool.path, "--json").stdout.splitlines()
+    volumes = [json.loads(line) for line in lines]
+    check(len({volume["name"] for volume in volumes}) == len(volumes), f"a name twice: {volumes}")
+    return {volume["name"]: volume for volume in volumes}
+
+
+def hostile(world, pool, service, credential, app):
+    """A client opens as many sessions as it can, and another one is served all the same. It writes
+    roots with the name of another volume, and with sizes of nothing: names stay, and nothing of the
+    pool ends."""
+    who = json.loads(credential.read_text())
+    sessions = [Session(who) for _ in range(80)]
+    denied = 0
+    for session in sessions:
+        try:
+            session.open("w")
+        except Denied:
+            denied += 1
+    # It has 64, and one of them is that of its process that has "v".
+    check(denied == 17, f"{denied} of 80 sessions are denied")
+    Client(world, app, "other").stop()
+    before = listed(pool)
+    epoch = before["w"]["epoch"]
+    session = sessions[0]
+    for name, sizes in [(b"other", None), (b"w", (0, 0))]:
+        epoch += 1
+        entitled = session.issue(epoch)
+        for node in session.nodes():
+            kinds = put_root(node, entitled, epoch, name, sizes)
+            check(kinds == (STATE_OF_VOLUME, DONE), f"the answers are {kinds}")
+        if sizes is None:
+            check({name: volume["id"] for name, volume in listed(pool).items()}
+                  == {name: volume["id"] for name, volume in before.items()}, "names have changed")
+    fieldstone("status", pool.path)
+    Client(world, app, "other").stop()
+    try:
+        session.issue(epoch + 100)
+        check(False, "an epoch far ahead is issued")
+    except Denied:
+        pass
+    check(service.process.is_running(), service.process.errors())
+    for session in sessions:
+        session.socket.close()
+
+
 def resident(process):
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
@@ -336,6 +384,8 @@ def scenario(world):
     # The next writer finds all that was acknowledged.
     client = Client(world, web, "v")
     ledger.verify(client.uri)
+    load(ledger, client)
+    hostile(world, pool, service, web, admit(world, pool, service, "other"))
     load(ledger, client)
     client.stop()
     service.process.stop()

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use fieldstone_accel::{Job, JobError, JobId, JobOutput};
 use fieldstone_codes::Profile;
 use fieldstone_proto::{
-    Capability, Encode, Epoch, NodeIndex, PoolKeys, Reply, Request, Strategy, VolumeId,
+    BLOCK_BYTES, Capability, Encode, Epoch, NodeIndex, PoolKeys, Reply, Request, Strategy, VolumeId,
 };
 
 use crate::relay::Reach;
@@ -92,6 +92,11 @@ pub enum VolumeAction {
     },
 }
 
+/// The largest device and journal that a root may name: an exbibyte.
+const SIZE_BYTES_MAX: u64 = 1 << 60;
+/// The largest shard that a root may name.
+const SHARD_BYTES_MAX: u32 = 1 << 30;
+
 /// Sizes that a volume gets at its creation and keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -107,6 +112,26 @@ pub struct Geometry {
     pub chunk_bytes: u32,
     /// Size of the journal ring on each journal node; a multiple of 4096.
     pub ring_bytes: u64,
+}
+
+impl Geometry {
+    /// Whether a volume may have these sizes. Roots of volumes that untrusted clients write are
+    /// read, too.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        const BLOCK: u64 = BLOCK_BYTES as u64;
+        let Self { size_bytes, shard_bytes, unit_bytes, chunk_bytes, ring_bytes } = *self;
+        let blocks = |bytes: u64, max: u64| bytes.is_multiple_of(BLOCK) && bytes <= max;
+        let divides = |part: u32, whole: u32| part > 0 && whole.is_multiple_of(part);
+        let chunk_bytes = if chunk_bytes == 0 { shard_bytes } else { chunk_bytes };
+        blocks(size_bytes, SIZE_BYTES_MAX)
+            && blocks(ring_bytes, SIZE_BYTES_MAX)
+            && ring_bytes > 0
+            && (BLOCK..=u64::from(SHARD_BYTES_MAX)).contains(&u64::from(shard_bytes))
+            && blocks(unit_bytes.into(), shard_bytes.into())
+            && divides(unit_bytes, chunk_bytes)
+            && divides(chunk_bytes, shard_bytes)
+    }
 }
 
 /// The part of the pool's space that a volume keeps for itself.

@@ -174,6 +174,9 @@ impl Root {
             String::from_utf8(bytes.to_vec())
                 .map_err(|_| FormatError::Value("a name that is not UTF-8".into()))
         };
+        if !geometry.is_sound() {
+            return Err(FormatError::Value("sizes that no volume has".into()));
+        }
         let name = text(r.bytes16()?)?;
         let profile = text(r.bytes16()?)?;
         // The reads check the counts: each value takes bytes of the input.
@@ -246,6 +249,29 @@ mod tests {
     #[test]
     fn roots_survive() {
         assert_eq!(Root::decode(&sample().encode()), Ok(sample()));
+    }
+
+    /// A client that may write a volume also writes its root.
+    #[test]
+    fn sizes_that_no_volume_has_are_refused() {
+        let changes: [fn(&mut Geometry); 10] = [
+            |g| (g.shard_bytes, g.unit_bytes, g.chunk_bytes) = (0, 0, 0),
+            |g| g.unit_bytes = 0,
+            |g| g.unit_bytes = 6144,
+            |g| g.unit_bytes = 3 << 16,
+            |g| g.shard_bytes = u32::MAX,
+            |g| g.chunk_bytes = 98_304,
+            |g| g.ring_bytes = 0,
+            |g| g.ring_bytes = u64::MAX - 4095,
+            |g| g.size_bytes = 1000,
+            |g| g.size_bytes = u64::MAX - 4095,
+        ];
+        for change in changes {
+            let mut root = sample();
+            change(&mut root.geometry);
+            let decoded = Root::decode(&root.encode());
+            assert!(matches!(decoded, Err(FormatError::Value(_))), "{:?}", root.geometry);
+        }
     }
 
     /// [`sample`] without chunks, and its encoding in version 4.

@@ -45,6 +45,8 @@ use crate::wall_clock::WallClock;
 const CAPABILITY_NS: u64 = 3_600_000_000_000;
 /// How long the volume waits for a capability before it asks the world again.
 const ASK_AGAIN_MS: u64 = 2_000;
+/// The least time between two questions that refusals of nodes cause.
+const REFUSALS_GAP: Nanos = Nanos::from_ms(500);
 /// Why the volume gives its nodes up and refuses requests, when its capability has lapsed.
 pub const LAPSED: &str =
     "the volume's capability has lapsed: the metadata service has not issued the next one";
@@ -58,6 +60,8 @@ pub struct Writer {
     asked: BTreeMap<Epoch, Asked>,
     /// The volume has given its nodes up because its capability had lapsed.
     lapsed: bool,
+    /// When the volume last asked because a node had refused a request.
+    refused_at: Option<Nanos>,
     wall_clock: WallClock,
     /// The requests that an older secret signed.
     pub reissue: Reissue,
@@ -105,6 +109,7 @@ impl Writer {
             held: BTreeMap::new(),
             asked: BTreeMap::new(),
             lapsed: false,
+            refused_at: None,
             wall_clock: WallClock::new(wall_offset_ns),
             reissue: Reissue::default(),
         }
@@ -187,7 +192,10 @@ impl VolumeCore {
                 | CapabilityError::Retired
                 | CapabilityError::UnknownGeneration
         );
-        if is_outdated && !self.issues_itself() && !self.life.is_over() {
+        // Each request under way may be refused.
+        let is_due = self.writer.refused_at.is_none_or(|at| self.now.since(at) >= REFUSALS_GAP);
+        if is_outdated && is_due && !self.issues_itself() && !self.life.is_over() {
+            self.writer.refused_at = Some(self.now);
             self.ask_for_capability(self.node(node).epoch);
         }
     }
@@ -202,9 +210,10 @@ impl VolumeCore {
 
     /// Asks for a capability, if there is none for this epoch. Returns what waits for it.
     fn want_capability(&mut self, epoch: Epoch) -> Option<Awaited<()>> {
-        if !self.writer.held.contains_key(&epoch) {
-            self.ask_for_capability(epoch);
+        if self.writer.held.contains_key(&epoch) {
+            return None;
         }
+        self.ask_for_capability(epoch);
         let asked = self.writer.asked.get_mut(&epoch)?;
         let (filler, awaited) = oneshot();
         asked.waiting.push(filler);
@@ -229,16 +238,17 @@ impl VolumeCore {
 
     /// The world has issued a capability.
     pub fn take_capability(&mut self, capability: Capability, lifetime_ns: u64) {
+        if capability.volume != self.config.volume {
+            return;
+        }
         let epoch = capability.epoch;
         let wanted = self.writer.asked.remove(&epoch);
         // An answer to a question that was asked twice may be of an older secret.
         let is_older =
             |held: &Held| held.capability.rights.generation() > capability.rights.generation();
         let outdated = self.writer.held.get(&epoch).is_some_and(is_older);
-        if capability.volume != self.config.volume || outdated {
-            return;
-        }
-        if wanted.is_some() || self.writer.held.contains_key(&epoch) {
+        let is_in_use = wanted.is_some() || self.writer.held.contains_key(&epoch);
+        if is_in_use && !outdated {
             self.hold(capability, lifetime_ns);
         }
         for filler in wanted.into_iter().flat_map(|asked| asked.waiting) {

@@ -70,10 +70,11 @@ pub struct Args {
     /// where volumes lie, and issue their capabilities. The nodes that run in this process then
     /// listen at the same host. With this option, a target may be a pool's folder, DIR: its nodes
     /// run here, and its volumes are left to clients.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = metadata_address)]
     metadata: Option<Address>,
-    /// How long a capability of such a client is valid. The client renews it after half of this
-    /// time; so the metadata service may be away for as long. `pool evict` does not wait for it.
+    /// How long a capability of such a client is valid: 4s to 1440min. The client asks for the next
+    /// one after half of this time. So it can do without the metadata service for half of this
+    /// time. `pool evict` ends capabilities at once.
     #[arg(long, value_name = "TIME", default_value = "60min", requires = "metadata")]
     #[arg(value_parser = capability_lifetime)]
     capability_lifetime: u64,
@@ -172,6 +173,10 @@ impl FromStr for ServeTarget {
 }
 
 impl ServeTarget {
+    fn is_client(&self) -> bool {
+        matches!(self.serving, Serving::Client(..))
+    }
+
     /// Whether it is a pool's folder, without a name for an export.
     fn is_pool(&self) -> bool {
         matches!(&self.serving, Serving::Volume(path) if self.export.is_none() && is_pool(path))
@@ -203,6 +208,13 @@ impl FromStr for Serving {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// The value of `--metadata`: HOST:PORT, with or without the scheme.
+fn metadata_address(text: &str) -> Result<Address, String> {
+    let plain = text.strip_prefix("tcp:").unwrap_or(text);
+    let address = format!("tcp:{plain}").parse();
+    address.map_err(|_| format!("{text:?} is not of the form tcp:HOST:PORT"))
 }
 
 /// The value of `--capability-lifetime`, in nanoseconds.
@@ -272,6 +284,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let volumes = volumes_of(&targets, &mut pools)?;
     if args.metadata.is_some() && pools.is_empty() {
         bail!("--metadata needs a pool: name its folder, or a volume of it");
+    }
+    if args.metadata.is_some() && args.read_only {
+        bail!("--read-only is for devices that this server exports; clients of the pool may write");
+    }
+    if pools.is_empty() && !args.nodes.fixed.is_empty() && targets.iter().any(|t| t.is_client()) {
+        bail!("--node is for a pool's folder; a client learns the nodes from the metadata service");
+    }
+    if targets.is_empty() && !listeners.is_empty() {
+        bail!("--nbd and --listen need a volume or another device to export");
     }
     if listeners.is_empty()
         && let Some(target) = targets.first()
@@ -407,9 +428,8 @@ fn option_of_volumes(args: &Args) -> Option<(String, &'static str)> {
 
 /// Starts the cores, and the nodes of all pools.
 fn start(args: &Args, pools: Vec<Pool>) -> anyhow::Result<(Arc<Runtime>, Vec<RunningPool>)> {
-    let is_client = |target: &ServeTarget| matches!(target.serving, Serving::Client(..));
     if pools.is_empty()
-        && !args.targets.iter().any(is_client)
+        && !args.targets.iter().any(ServeTarget::is_client)
         && let Some((option, lacking)) = option_of_volumes(args)
     {
         bail!("{option} needs a volume: other stores have {lacking}");

@@ -59,11 +59,17 @@ impl Credential {
     }
 
     fn parse(text: &str) -> anyhow::Result<Self> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            format: u32,
+        }
+        if let Ok(Versioned { format }) = serde_json::from_str(text)
+            && format > FORMAT
+        {
+            bail!("format {format} is of a newer version of fieldstone");
+        }
         let file: CredentialFile = serde_json::from_str(text)
             .context("it is no credential of a client (`fieldstone pool admit` makes one)")?;
-        if file.format > FORMAT {
-            bail!("format {} is of a newer version of fieldstone", file.format);
-        }
         check_name(&file.client)?;
         if file.metadata.is_empty() {
             bail!("it names no metadata service");
@@ -97,8 +103,9 @@ impl Credential {
         let write = || -> std::io::Result<()> {
             let mut options = fs::OpenOptions::new();
             let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
-            file.write_all(self.to_text().as_bytes())?;
-            file.sync_all()
+            let written = file.write_all(self.to_text().as_bytes()).and_then(|()| file.sync_all());
+            // Half a credential would keep the next one out.
+            written.inspect_err(|_| drop(fs::remove_file(path)))
         };
         write().with_context(|| format!("cannot write the credential {}", path.display()))
     }

@@ -1,5 +1,7 @@
 //! The eviction of a client: it gets no further capability, and those that it has become invalid.
 
+use std::collections::BTreeMap;
+
 use fieldstone_host::{NodeSession, SessionError};
 use fieldstone_proto::{Epoch, NodeError, NodeIndex, ReplyBody, RequestBody, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -34,7 +36,7 @@ pub struct Unfenced {
 enum OnNode {
     /// The node is fenced now.
     Fenced,
-    /// The node has a higher epoch than the client, or does not know the volume.
+    /// The node has a higher epoch than the client, or does not have the volume.
     NotNeeded,
 }
 
@@ -47,11 +49,21 @@ impl RunningPool {
     pub fn evict(&self, client: &str) -> anyhow::Result<Evicted> {
         let (folder, pool) = (&self.pool.folder, self.pool.id);
         let grants = change(folder, pool, |all| all.evict(client))?;
+        // Several processes of the client may have had the same volume, one after the other.
+        let mut volumes: BTreeMap<VolumeId, Vec<Grant>> = BTreeMap::new();
+        for grant in grants {
+            volumes.entry(grant.volume()?).or_default().push(grant);
+        }
         let mut evicted = Evicted::default();
         let mut done = Vec::new();
-        for grant in grants {
-            if grant.is_over() || self.fence(&grant, &mut evicted)? {
-                done.push(grant);
+        for (volume, grants) in volumes {
+            let valid = grants.iter().filter(|grant| !grant.is_long_over());
+            let is_fenced = match valid.max_by_key(|grant| grant.epoch()) {
+                Some(highest) => self.fence(volume, highest, &mut evicted),
+                None => true,
+            };
+            if is_fenced {
+                done.extend(grants);
             }
         }
         change(folder, pool, |all: &mut Registry| {
@@ -61,9 +73,9 @@ impl RunningPool {
         Ok(evicted)
     }
 
-    /// Fences a volume above what a client has. True if no node was left out.
-    fn fence(&self, grant: &Grant, evicted: &mut Evicted) -> anyhow::Result<bool> {
-        let (volume, above) = (grant.volume()?, Epoch(grant.epoch().0 + 1));
+    /// Fences a volume above the highest that a client has. True if no node was left out.
+    fn fence(&self, volume: VolumeId, grant: &Grant, evicted: &mut Evicted) -> bool {
+        let above = Epoch(grant.epoch().0 + 1);
         let answers = self.ask_nodes(|_, session| self.fence_node(session, volume, above));
         let mut whole = true;
         let mut fenced = false;
@@ -84,7 +96,7 @@ impl RunningPool {
         if fenced {
             evicted.fenced.push(grant.name.clone());
         }
-        Ok(whole)
+        whole
     }
 
     fn fence_node(
@@ -98,11 +110,16 @@ impl RunningPool {
             anyhow::bail!("the node answered out of turn: {known:?}");
         };
         let found = volumes.iter().find(|summary| summary.volume == volume);
-        if found.is_none_or(|summary| summary.epoch >= above) {
+        if found.is_some_and(|summary| summary.epoch >= above) {
             return Ok(OnNode::NotNeeded);
         }
         let fence = RequestBody::Fence { takeover: true };
         match session.ask(self.capability(volume, above), &fence) {
+            // The client could make the volume anew there. What was removed stays fenced.
+            Ok(_) if found.is_none() => {
+                session.ask(self.capability(volume, above), &RequestBody::RemoveVolume)?;
+                Ok(OnNode::NotNeeded)
+            }
             Ok(_) => Ok(OnNode::Fenced),
             // Another writer was faster.
             Err(SessionError::Refused { source: NodeError::Fenced { .. }, .. }) => {

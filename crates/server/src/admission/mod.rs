@@ -33,4 +33,4 @@ mod registry;
 
 pub use credential::Credential;
 pub use evict::{Evicted, Unfenced};
-pub use registry::{CLIENTS_FILE, Client, Grant, Registry, change};
+pub use registry::{CLIENTS_FILE, Client, Grant, Holder, Registry, change};

@@ -10,14 +10,24 @@
 //!       "admitted": 1764547200 } ],   seconds since 1970
 //!   "grants": [
 //!     { "volume": "…", "name": "disk1", "client": "web1",
+//!       "instance": "…",              which process of the client
 //!       "epoch": 7,                   the highest that it has a capability for
-//!       "generation": 0,              the oldest of the pool's secret that it may use
-//!       "expires": 1764550800 } ] }   when the last of its capabilities does
+//!       "expires": 1764550800,        when the last of its capabilities does
+//!       "signed": [                   the generations of the secret that it may still use
+//!         { "generation": 0,
+//!           "expires": 1764550800 } ] } ],
+//!   "volumes": [
+//!     { "volume": "…", "name": "disk1" } ] }
 //! ```
 //!
-//! Only the owner may read it (mode 0600). A file that is damaged admits no client, and is not
-//! replaced: then the owner restores it. Whoever changes it holds the pool's lock
-//! ([`record::lock_pool`]), and replaces it at once.
+//! `volumes` has each volume that a client ever got a capability for. A client that may write a
+//! volume also writes the root, which has the volume's name. So the name of such a volume is the
+//! one that it had before, whatever its root says: no client can give its volume the name of
+//! another.
+//!
+//! Only the owner may read it (mode 0600). The owner is that of `pool.json`. A file that is damaged
+//! admits no client, and is not replaced: then the owner restores it. Whoever changes it holds the
+//! pool's lock ([`record::lock_pool`]), and replaces it at once.
 
 use std::fs;
 use std::path::Path;
@@ -29,11 +39,17 @@ use fieldstone_uring::sync_directory;
 use serde::{Deserialize, Serialize};
 
 use crate::paths::check_name;
-use crate::pool::{random, record, write_new};
+use crate::pool::key_file::keep_owner;
+use crate::pool::{POOL_FILE, random, record, write_new};
 
 /// The name of the file.
 pub const CLIENTS_FILE: &str = "clients.json";
 const FORMAT: u32 = 1;
+/// The most entries of a client. Each process of it has one for each volume that it opens, until
+/// the capabilities expire.
+const GRANTS_PER_CLIENT_MAX: usize = 256;
+/// The clocks of a pool's machines differ by less, in seconds.
+const CLOCKS_DIFFER_SECONDS: u64 = 600;
 
 /// A client that a pool admits.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,10 +94,19 @@ pub struct Grant {
     pub name: String,
     /// The name of the client.
     pub client: String,
+    /// Which process of the client, 32 hexadecimal digits.
+    instance: String,
     epoch: u64,
-    generation: u16,
     /// When the last of them expires, in seconds since 1970.
     pub expires: u64,
+    signed: Vec<Signed>,
+}
+
+/// A generation of the pool's secret, and when the last capability that it signed expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Signed {
+    generation: u16,
+    expires: u64,
 }
 
 impl Grant {
@@ -99,10 +124,24 @@ impl Grant {
         Epoch(self.epoch)
     }
 
-    /// The oldest generation of the pool's secret that the client may use.
-    #[must_use]
-    pub fn generation(&self) -> KeyGeneration {
-        KeyGeneration(self.generation)
+    /// The generations of the pool's secret that the client may still use.
+    pub fn generations(&self) -> impl Iterator<Item = KeyGeneration> + '_ {
+        let now = unix_seconds();
+        let valid = self.signed.iter().filter(move |signed| signed.expires > now);
+        valid.map(|signed| KeyGeneration(signed.generation))
+    }
+
+    /// A secret of this generation signs a further capability.
+    fn note_signed(&mut self, generation: KeyGeneration, expires: u64) {
+        self.expires = self.expires.max(expires);
+        let mut signed = self.signed.iter_mut();
+        match signed.find(|signed| signed.generation == generation.0) {
+            Some(signed) => signed.expires = signed.expires.max(expires),
+            None => self.signed.push(Signed { generation: generation.0, expires }),
+        }
+        // A rotation has two generations at a time.
+        let now = unix_seconds();
+        self.signed.retain(|signed| signed.expires > now || signed.generation == generation.0);
     }
 
     /// Whether all its capabilities have expired.
@@ -110,6 +149,32 @@ impl Grant {
     pub fn is_over(&self) -> bool {
         unix_seconds() >= self.expires
     }
+
+    /// Whether they have expired by each clock of the pool's machines.
+    #[must_use]
+    pub fn is_long_over(&self) -> bool {
+        unix_seconds() >= self.expires.saturating_add(CLOCKS_DIFFER_SECONDS)
+    }
+
+    fn is_of(&self, holder: &Holder<'_>, volume: &str) -> bool {
+        self.client == holder.client && self.instance == holder.instance && self.volume == volume
+    }
+}
+
+/// A process of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct Holder<'a> {
+    /// The name of the client.
+    pub client: &'a str,
+    /// The number that the process has chosen, 32 hexadecimal digits.
+    pub instance: &'a str,
+}
+
+/// A volume that clients have or had capabilities for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct GrantedVolume {
+    volume: String,
+    name: String,
 }
 
 /// The content of `clients.json`.
@@ -120,9 +185,19 @@ pub struct Registry {
     clients: Vec<Client>,
     #[serde(default)]
     grants: Vec<Grant>,
+    #[serde(default)]
+    volumes: Vec<GrantedVolume>,
 }
 
 impl Registry {
+    /// The registry of a pool that admits no client.
+    #[must_use]
+    pub fn empty(pool: PoolId) -> Self {
+        let pool = pool.to_string();
+        let (clients, grants, volumes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { format: FORMAT, pool, clients, grants, volumes }
+    }
+
     /// Reads the file of the pool at `folder`. A pool without the file admits no client.
     ///
     /// # Errors
@@ -132,8 +207,7 @@ impl Registry {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let (clients, grants) = (Vec::new(), Vec::new());
-                return Ok(Self { format: FORMAT, pool: pool.to_string(), clients, grants });
+                return Ok(Self::empty(pool));
             }
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
@@ -160,6 +234,9 @@ impl Registry {
         }
         for client in &registry.clients {
             client.secret()?;
+        }
+        for grant in &registry.grants {
+            grant.volume()?;
         }
         Ok(registry)
     }
@@ -195,6 +272,12 @@ impl Registry {
         volumes.iter().flatten().try_for_each(|volume| check_name(volume))?;
         if self.client(name).is_some() {
             bail!("the pool admits a client {name:?} already; evict it first (`pool evict`)");
+        }
+        if self.grants.iter().any(|grant| grant.client == name && !grant.is_over()) {
+            bail!(
+                "an evicted client {name:?} has capabilities that a node accepts; repeat `pool \
+                 evict`, or choose another name"
+            );
         }
         let secret = ClientSecret(random()?.to_le_bytes());
         self.clients.push(Client {
@@ -240,49 +323,74 @@ impl Registry {
         of_it.map(|grant| Epoch(grant.epoch)).max()
     }
 
-    /// What a client has of a volume.
+    /// The highest epoch of a volume for which a process of a client has a capability.
     #[must_use]
-    pub fn grant(&self, client: &str, volume: VolumeId) -> Option<&Grant> {
+    pub fn epoch_of(&self, holder: &Holder<'_>, volume: VolumeId) -> Option<Epoch> {
         let volume = volume.to_string();
-        self.grants.iter().find(|grant| grant.client == client && grant.volume == volume)
+        let grant = self.grants.iter().find(|grant| grant.is_of(holder, &volume));
+        grant.map(Grant::epoch)
     }
 
-    /// Notes that a client gets a capability for an epoch of a volume, which a secret of this
-    /// generation signs. Forgets what has expired.
+    /// Notes that a process of a client gets a capability for an epoch of a volume, which a secret
+    /// of this generation signs. Forgets what has expired.
+    ///
+    /// # Errors
+    /// The client has too many capabilities.
     pub fn note_issue(
         &mut self,
-        client: &str,
+        holder: &Holder<'_>,
         (volume, name): (VolumeId, &str),
         (epoch, generation): (Epoch, KeyGeneration),
         expires: u64,
-    ) {
-        self.grants.retain(|grant| !grant.is_over());
+    ) -> anyhow::Result<()> {
+        self.grants.retain(|grant| !grant.is_long_over());
         let id = volume.to_string();
-        let of_it = |grant: &&mut Grant| grant.client == client && grant.volume == id;
-        match self.grants.iter_mut().find(of_it) {
-            Some(grant) => {
-                grant.epoch = grant.epoch.max(epoch.0);
-                grant.generation = grant.generation.min(generation.0);
-                grant.expires = grant.expires.max(expires);
-            }
-            None => self.grants.push(Grant {
-                volume: id,
-                name: name.to_owned(),
-                client: client.to_owned(),
-                epoch: epoch.0,
-                generation: generation.0,
-                expires,
-            }),
+        if self.name_of(volume).is_none() {
+            self.volumes.push(GrantedVolume { volume: id.clone(), name: name.to_owned() });
+        }
+        if let Some(grant) = self.grants.iter_mut().find(|grant| grant.is_of(holder, &id)) {
+            grant.epoch = grant.epoch.max(epoch.0);
+            grant.note_signed(generation, expires);
+            return Ok(());
+        }
+        let of_client = self.grants.iter().filter(|grant| grant.client == holder.client).count();
+        if of_client >= GRANTS_PER_CLIENT_MAX {
+            bail!(
+                "the client has opened volumes {GRANTS_PER_CLIENT_MAX} times; its capabilities \
+                 must expire first"
+            );
+        }
+        self.grants.push(Grant {
+            volume: id,
+            name: name.to_owned(),
+            client: holder.client.to_owned(),
+            instance: holder.instance.to_owned(),
+            epoch: epoch.0,
+            expires,
+            signed: vec![Signed { generation: generation.0, expires }],
+        });
+        Ok(())
+    }
+
+    /// Notes the oldest generation that a process of a client still uses for a volume.
+    pub fn note_oldest(&mut self, holder: &Holder<'_>, volume: VolumeId, oldest: KeyGeneration) {
+        let volume = volume.to_string();
+        if let Some(grant) = self.grants.iter_mut().find(|grant| grant.is_of(holder, &volume)) {
+            grant.signed.retain(|signed| signed.generation >= oldest.0);
         }
     }
 
-    /// Notes the oldest generation that a client still uses for a volume.
-    pub fn note_oldest(&mut self, client: &str, volume: VolumeId, oldest: KeyGeneration) {
-        let volume = volume.to_string();
-        let of_it = |grant: &&mut Grant| grant.client == client && grant.volume == volume;
-        if let Some(grant) = self.grants.iter_mut().find(of_it) {
-            grant.generation = grant.generation.max(oldest.0);
-        }
+    /// The name of a volume that a client has or had a capability for.
+    #[must_use]
+    pub fn name_of(&self, volume: VolumeId) -> Option<&str> {
+        let id = volume.to_string();
+        self.volumes.iter().find(|granted| granted.volume == id).map(|granted| &*granted.name)
+    }
+
+    /// Forgets a volume that was removed.
+    pub fn forget_volume(&mut self, volume: VolumeId) {
+        let id = volume.to_string();
+        self.volumes.retain(|granted| granted.volume != id);
     }
 
     fn write(&self, folder: &Path) -> anyhow::Result<()> {
@@ -297,7 +405,10 @@ impl Registry {
         }
         let text = serde_json::to_string_pretty(self)? + "\n";
         write_new(&partial, text.as_bytes(), 0o600)?;
-        fs::rename(&partial, &path)
+        // A command of root's must not take the file away from the user of the server.
+        keep_owner(&folder.join(POOL_FILE), &partial)
+            .and_then(|()| fs::rename(&partial, &path))
+            .inspect_err(|_| drop(fs::remove_file(&partial)))
             .and_then(|()| sync_directory(folder))
             .with_context(|| format!("cannot write {}", path.display()))
     }
@@ -380,40 +491,54 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
     }
 
+    fn generations(grant: &Grant) -> Vec<u16> {
+        grant.generations().map(|generation| generation.0).collect()
+    }
+
     #[test]
     fn an_eviction_returns_what_the_client_has_and_leaves_the_others() {
         let folder = folder();
         let dir = folder.path();
         let later = unix_seconds() + 1000;
+        fn of(client: &str) -> Holder<'_> {
+            Holder { client, instance: "1" }
+        }
         let issue = |all: &mut Registry, client: &str, epoch: u64, generation: u16| {
             let signed = (Epoch(epoch), KeyGeneration(generation));
-            all.note_issue(client, (VOLUME, "disk"), signed, later);
+            all.note_issue(&of(client), (VOLUME, "disk"), signed, later)
         };
         change(dir, POOL, |all| {
             all.admit("web", None)?;
             all.admit("app", None)?;
-            issue(all, "web", 5, 0);
-            issue(all, "web", 4, 1);
-            issue(all, "app", 6, 1);
-            all.note_issue("app", (VolumeId(1), "old"), (Epoch(1), KeyGeneration(0)), 1);
-            issue(all, "app", 6, 1);
-            Ok(())
+            issue(all, "web", 5, 0)?;
+            issue(all, "web", 4, 1)?;
+            issue(all, "app", 6, 1)?;
+            let signed = (Epoch(1), KeyGeneration(0));
+            all.note_issue(&of("app"), (VolumeId(1), "old"), signed, 1)?;
+            issue(all, "app", 6, 1)
         })
         .expect("writable");
         let all = Registry::read(dir, POOL).expect("readable");
         assert_eq!(all.highest_epoch(VOLUME), Some(Epoch(6)));
         assert_eq!(all.grants().len(), 2, "what has expired is forgotten");
-        let web = all.grant("web", VOLUME).expect("it has one");
-        assert_eq!((web.epoch(), web.generation()), (Epoch(5), KeyGeneration(0)));
+        assert_eq!(all.epoch_of(&of("web"), VOLUME), Some(Epoch(5)));
+        let web = all.grants().iter().find(|grant| grant.client == "web").expect("it has one");
+        assert_eq!((web.epoch(), generations(web)), (Epoch(5), vec![0, 1]));
         assert_eq!((web.volume().expect("valid"), &*web.name), (VOLUME, "disk"));
+        // Another process of the same client says nothing about this one.
+        let other = Holder { client: "web", instance: "2" };
+        assert_eq!(all.epoch_of(&other, VOLUME), None);
         change(dir, POOL, |all| {
-            all.note_oldest("web", VOLUME, KeyGeneration(1));
+            all.note_oldest(&other, VOLUME, KeyGeneration(9));
+            all.note_oldest(&of("web"), VOLUME, KeyGeneration(1));
             Ok(())
         })
         .expect("writable");
         let evicted = change(dir, POOL, |all| all.evict("web")).expect("admitted");
         assert_eq!(evicted.len(), 1);
-        assert_eq!(evicted[0].generation(), KeyGeneration(1));
+        assert_eq!(generations(&evicted[0]), [1]);
+        let error = change(dir, POOL, |all| all.admit("web", None)).expect_err("it has something");
+        assert!(error.to_string().contains("repeat `pool evict`"), "{error}");
         let again = change(dir, POOL, |all| all.evict("web")).expect("it still has something");
         assert_eq!(again, evicted);
         let forget = |all: &mut Registry| {
@@ -423,9 +548,34 @@ mod tests {
         change(dir, POOL, forget).expect("writable");
         let all = Registry::read(dir, POOL).expect("readable");
         assert!(all.client("web").is_none() && all.client("app").is_some());
-        assert!(all.grant("web", VOLUME).is_none() && all.grant("app", VOLUME).is_some());
+        assert!(all.epoch_of(&of("web"), VOLUME).is_none());
+        assert!(all.epoch_of(&of("app"), VOLUME).is_some());
         let error = change(dir, POOL, |all| all.evict("web")).expect_err("gone").to_string();
         assert!(error.contains("there are: app"), "{error}");
+    }
+
+    /// A client can write another name into the root of its volume. And it can open it again and
+    /// again.
+    #[test]
+    fn a_volume_keeps_its_first_name_and_a_client_has_bounded_entries() {
+        let folder = folder();
+        let dir = folder.path();
+        let later = unix_seconds() + 1000;
+        let signed = (Epoch(1), KeyGeneration(0));
+        let issue = |instance: &str, name: &str| {
+            let holder = Holder { client: "web", instance };
+            change(dir, POOL, |all| all.note_issue(&holder, (VOLUME, name), signed, later))
+        };
+        issue("0", "disk").expect("the first");
+        issue("0", "other").expect("the same");
+        let all = Registry::read(dir, POOL).expect("readable");
+        assert_eq!(all.name_of(VOLUME), Some("disk"));
+        for instance in 1..GRANTS_PER_CLIENT_MAX {
+            issue(&instance.to_string(), "disk").expect("room");
+        }
+        let error = issue("more", "disk").expect_err("too many").to_string();
+        assert!(error.contains("must expire first"), "{error}");
+        issue("1", "disk").expect("a renewal");
     }
 
     /// With a damaged file the pool must not look as if it had no clients: a change would end all.

@@ -21,6 +21,7 @@ use fieldstone_uring::start_thread;
 use super::client::{connect, with_short_path};
 use super::{Request, Response};
 use crate::client_limits::{Caller, Callers, Timed};
+use crate::pool::{POOL_FILE, record};
 
 /// Longest line that a client may send.
 const LINE_BYTES_MAX: u64 = 64 << 10;
@@ -60,6 +61,8 @@ impl ControlServer {
         // Absolute: the program may change its folder.
         let absolute = folder.canonicalize();
         let folder = &*absolute.with_context(|| format!("cannot use {}", folder.display()))?;
+        // Two servers that start together must not choose the same name.
+        let _locked = folder.join(POOL_FILE).exists().then(|| record::lock_pool(folder));
         let name = free_name(folder);
         let path = folder.join(&name);
         let listener = with_short_path(folder, &name, |short| {

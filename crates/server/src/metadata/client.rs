@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::{BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,8 +28,9 @@ use crate::client_limits::Timed;
 use crate::pool::random;
 use crate::running::PooledVolume;
 
-/// How long the service has to accept a connection, and to answer a request. It may have to wait
-/// for nodes that do not answer.
+/// How long the service has to accept a connection, and to welcome the client.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// How long the service has to answer a request. It may have to wait for nodes that do not answer.
 const SERVICE_LIMIT: Duration = Duration::from_secs(15);
 /// How often the client asks what has changed.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
@@ -77,8 +78,14 @@ impl MetadataClient {
     /// # Errors
     /// No service answers, or the pool does not admit the client.
     pub fn connect(credential: &Credential) -> Result<Self, MetadataError> {
+        Self::connect_from(credential, 0)
+    }
+
+    /// The same. Begins with the address of this index.
+    fn connect_from(credential: &Credential, first: usize) -> Result<Self, MetadataError> {
         let mut failures = Vec::new();
-        for address in &credential.metadata {
+        let addresses = &credential.metadata;
+        for address in addresses.iter().cycle().skip(first).take(addresses.len()) {
             match Self::connect_to(credential, address) {
                 Ok(session) => return Ok(session),
                 Err(MetadataError::Failed(error)) => failures.push(format!("{address}: {error:#}")),
@@ -86,12 +93,12 @@ impl MetadataClient {
             }
         }
         let failures = failures.join("; ");
-        Err(anyhow!("no metadata service of the pool answers: {failures}").into())
+        Err(anyhow!("no metadata service can be used: {failures}").into())
     }
 
     fn connect_to(credential: &Credential, address: &str) -> Result<Self, MetadataError> {
         let (mut session, by_client) = Self::greet(credential, address)?;
-        let text = session.read()?;
+        let text = session.read(CONNECT_LIMIT)?;
         let welcome = serde_json::from_str(&text).context("the answer is not understood");
         let by_service = match welcome? {
             Welcome::Random(by_service) => number(&by_service)?,
@@ -109,9 +116,15 @@ impl MetadataClient {
     /// Connects, and says who the client is.
     fn greet(credential: &Credential, address: &str) -> anyhow::Result<(Self, u128)> {
         let plain = address.strip_prefix("tcp:").unwrap_or(address);
-        let mut found = plain.to_socket_addrs().context("an address has the form HOST:PORT")?;
-        let found = found.next().context("the name has no address")?;
-        let line = Arc::new(TcpStream::connect_timeout(&found, SERVICE_LIMIT)?);
+        let found = plain.to_socket_addrs().context("an address has the form HOST:PORT")?;
+        let mut connected = Err(anyhow!("the name has no address"));
+        for address in found {
+            connected = TcpStream::connect_timeout(&address, CONNECT_LIMIT).map_err(From::from);
+            if connected.is_ok() {
+                break;
+            }
+        }
+        let line = Arc::new(connected?);
         line.set_nodelay(true)?;
         let by_client = random()?;
         let hello = Hello {
@@ -120,7 +133,7 @@ impl MetadataClient {
             client: credential.client.clone(),
             random: hex(by_client),
         };
-        let mut writer = Timed::new(&line, SERVICE_LIMIT);
+        let mut writer = Timed::new(&line, CONNECT_LIMIT);
         writer.write_all((serde_json::to_string(&hello)? + "\n").as_bytes())?;
         // Replaced as soon as the service has answered.
         let key = SessionKey::derive(&credential.secret, credential.pool, "", (0, 0));
@@ -129,9 +142,15 @@ impl MetadataClient {
         Ok((Self { reader, writer, sealed, address: address.to_owned() }, by_client))
     }
 
-    fn read(&mut self) -> anyhow::Result<String> {
-        self.reader.get_mut().limit(SERVICE_LIMIT);
-        read_line(&mut self.reader)?.context("the service has closed the connection")
+    fn read(&mut self, limit: Duration) -> anyhow::Result<String> {
+        self.reader.get_mut().limit(limit);
+        let line = read_line(&mut self.reader).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                anyhow!("it does not answer within {limit:?}")
+            }
+            _ => error.into(),
+        })?;
+        line.context("it has closed the connection")
     }
 
     fn ask(&mut self, request: &Request) -> Result<Response, MetadataError> {
@@ -146,7 +165,7 @@ impl MetadataClient {
     fn exchange(&mut self, request: &Request) -> anyhow::Result<Response> {
         self.writer.limit(SERVICE_LIMIT);
         self.writer.write_all(self.sealed.seal(request)?.as_bytes())?;
-        let text = self.read()?;
+        let text = self.read(SERVICE_LIMIT)?;
         if let Some(response) = self.sealed.open(&text)? {
             return Ok(response);
         }
@@ -157,12 +176,14 @@ impl MetadataClient {
         }
     }
 
-    /// Finds a volume. The requests that follow are about this one.
+    /// Finds a volume. The requests that follow are about this one. `instance` tells processes of
+    /// the client apart.
     ///
     /// # Errors
     /// There is no such volume, the client may not open it, or the service or its nodes fail.
-    pub fn open(&mut self, volume: &str) -> Result<Layout, MetadataError> {
-        match self.ask(&Request::Open { volume: volume.to_owned() })? {
+    pub fn open(&mut self, volume: &str, instance: u128) -> Result<Layout, MetadataError> {
+        let (volume, instance) = (volume.to_owned(), hex(instance));
+        match self.ask(&Request::Open { volume, instance })? {
             Response::Layout(layout) => Ok(layout),
             other => Err(out_of_turn(&other)),
         }
@@ -222,7 +243,8 @@ impl RemoteVolume {
     /// As [`MetadataClient::connect`] and [`MetadataClient::open`].
     pub fn find(credential: &Credential, volume: &str) -> Result<Self, MetadataError> {
         let mut session = MetadataClient::connect(credential)?;
-        let layout = session.open(volume)?;
+        let instance = random()?;
+        let layout = session.open(volume, instance)?;
         let nodes = u16::try_from(layout.nodes.len()).context("the pool has too many nodes")?;
         let directory = Arc::new(Directory::default());
         directory.set(&layout.nodes);
@@ -234,6 +256,9 @@ impl RemoteVolume {
             credential: credential.clone(),
             volume: volume.to_owned(),
             id: layout.volume.clone(),
+            instance,
+            address: 0,
+            told: false,
             directory,
             session: Some(session),
             store: None,
@@ -308,6 +333,11 @@ struct Keeper {
     volume: String,
     /// The volume's id. Another volume may get its name.
     id: String,
+    instance: u128,
+    /// The log says that the service is away.
+    told: bool,
+    /// The index of the address to begin with: where a service answered last.
+    address: usize,
     directory: Arc<Directory>,
     session: Option<MetadataClient>,
     store: Option<Mailer>,
@@ -339,13 +369,19 @@ impl Keeper {
             }
             let is_due = Instant::now() >= watch_at;
             match self.work(is_due) {
-                Ok(()) => pause = PAUSE_MIN,
-                Err(MetadataError::Refused(reason)) => {
-                    self.mail(IssuerMail::Refused(reason));
-                    return;
+                Ok(()) => {
+                    if std::mem::take(&mut self.told) {
+                        tracing::warn!(volume = self.volume, "the metadata service answers again");
+                    }
+                    pause = PAUSE_MIN;
                 }
+                Err(MetadataError::Refused(reason)) => return self.refuse(commands, &reason),
                 Err(MetadataError::Failed(error)) => {
-                    tracing::info!(volume = self.volume, "the metadata service: {error:#}");
+                    // Once for each time that the service is away.
+                    if !std::mem::replace(&mut self.told, true) {
+                        let what = "the volume works until its capability expires";
+                        tracing::warn!(volume = self.volume, "{error:#}; {what}");
+                    }
                     self.session = None;
                     connect_at = Instant::now() + pause;
                     pause = (pause * 2).min(PAUSE_MAX);
@@ -354,6 +390,17 @@ impl Keeper {
             if is_due {
                 watch_at = Instant::now() + WATCH_PERIOD;
             }
+        }
+    }
+
+    /// The service has refused. The store may not listen yet, or lose the mail: it gets one for
+    /// each question.
+    fn refuse(mut self, commands: &Receiver<Command>, reason: &str) {
+        self.session = None;
+        self.mail(IssuerMail::Refused(reason.to_owned()));
+        while let Ok(command) = commands.recv() {
+            self.take(command);
+            self.mail(IssuerMail::Refused(reason.to_owned()));
         }
     }
 
@@ -386,8 +433,10 @@ impl Keeper {
     /// Does what is to do. With `watch`, also asks what has changed.
     fn work(&mut self, watch: bool) -> Result<(), MetadataError> {
         if self.session.is_none() {
-            let mut session = MetadataClient::connect(&self.credential)?;
-            let layout = session.open(&self.volume)?;
+            let mut session = MetadataClient::connect_from(&self.credential, self.address)?;
+            let addresses = &self.credential.metadata;
+            self.address = addresses.iter().position(|at| *at == session.address).unwrap_or(0);
+            let layout = session.open(&self.volume, self.instance)?;
             if layout.volume != self.id {
                 let reason = format!("the volume {:?} is another one now", self.volume);
                 return Err(MetadataError::Refused(reason));

@@ -5,7 +5,7 @@
 //! client                                          service (in a server of the pool)
 //!   | Hello: pool, name, random number       ------> |
 //!   | <------ Welcome: random number, or Refused     |   both derive the key of the session
-//!   | Open: name of a volume                 ------> |   may the client open it?
+//!   | Open: name of a volume, own number     ------> |   may the client open it?
 //!   | <------ Layout: id, code, nodes' addresses     |
 //!   | Issue: volume, epoch                   ------> |   notes it in clients.json, and signs
 //!   | <------ Capability, and its lifetime           |
@@ -81,6 +81,8 @@ pub enum Request {
     Open {
         /// The name of the volume.
         volume: String,
+        /// A number that the client's process has chosen for this volume, 32 hexadecimal digits.
+        instance: String,
     },
     /// Issue a capability for an epoch of the volume that was opened last.
     Issue {

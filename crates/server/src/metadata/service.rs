@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use fieldstone_block::Nanos;
+use fieldstone_host::notices::{Cause, Limiter};
 use fieldstone_host::{Destination, NodePlace, folder, timed_call};
 use fieldstone_proto::{
     Capability, ClientSecret, Epoch, KeyGeneration, NodeIndex, PoolId, Rights, SessionKey, Side,
@@ -23,18 +24,23 @@ use fieldstone_volume::WallClock;
 
 use super::lines::{Sealed, hex, number, read_line};
 use super::{Hello, Layout, Request, Response, VERSION, Welcome};
-use crate::admission::{self, Client, Registry};
+use crate::admission::{self, Client, Holder, Registry};
 use crate::client_limits::{Caller, Callers, Timed};
 use crate::listen;
+use crate::paths::check_name;
 use crate::pool::random;
 use crate::running::RunningPool;
 
-/// Largest number of clients at a time. Each volume that a client has open is one.
-const CLIENTS_MAX: usize = 512;
+/// Largest number of sessions at a time. A client has one for each volume that it has open.
+const SESSIONS_MAX: usize = 512;
+/// Largest number of sessions of one client.
+const SESSIONS_PER_CLIENT_MAX: usize = 64;
 /// A client must show its secret within this time. It must also take each answer within this time.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 /// A client that sends nothing for this time is disconnected. It sends a request each second.
 const SILENCE: Duration = Duration::from_secs(30);
+/// Characters of a warning about a client.
+const TEXT_CHARS_MAX: usize = 500;
 /// Pause before the next accept after a failure, for example without free descriptors.
 const RETRY_ACCEPT: Duration = Duration::from_millis(100);
 /// How long the service waits for the folders of nodes that run in other processes.
@@ -67,13 +73,20 @@ impl MetadataServer {
         let local = local.collect::<anyhow::Result<Vec<_>>>()?;
         let pools = pools.iter().cloned().zip(local);
         let pools = pools.map(|(running, local)| ServedPool { running, local }).collect();
-        let (ending, callers) = (Arc::new(AtomicBool::new(false)), Callers::new(CLIENTS_MAX));
+        let (ending, callers) = (Arc::new(AtomicBool::new(false)), Callers::new(SESSIONS_MAX));
         let server = Self {
             address: listener.local_addr()?,
             ending: Arc::clone(&ending),
             callers: Arc::clone(&callers),
         };
-        let service = Arc::new(Service { pools, lifetime, clock: IssueClock::default(), ending });
+        let service = Arc::new(Service {
+            pools,
+            lifetime,
+            clock: IssueClock::default(),
+            sessions: Mutex::default(),
+            notices: Mutex::new((Instant::now(), Limiter::default())),
+            ending,
+        });
         std::thread::Builder::new()
             .name("metadata".to_owned())
             .spawn(move || accept(&listener, &service, &callers))?;
@@ -149,6 +162,9 @@ struct Service {
     pools: Vec<ServedPool>,
     lifetime: Duration,
     clock: IssueClock,
+    /// The sessions of each client of each pool.
+    sessions: Mutex<BTreeMap<(PoolId, String), usize>>,
+    notices: Mutex<(Instant, Limiter)>,
     ending: Arc<AtomicBool>,
 }
 
@@ -189,40 +205,59 @@ struct Session<'a> {
     secret: ClientSecret,
     /// The address at which the client has reached this machine.
     reached_at: IpAddr,
-    /// The volume that was opened last, and its name.
-    volume: Option<(VolumeId, String)>,
+    /// The client runs on this machine.
+    is_here: bool,
+    /// The volume that was opened last.
+    volume: Option<OpenedVolume>,
     /// The addresses of nodes that the client was told last.
     told: Vec<Option<String>>,
+}
+
+/// A volume that a session has opened.
+struct OpenedVolume {
+    id: VolumeId,
+    name: String,
+    /// The number that the client's process has chosen.
+    instance: String,
 }
 
 impl Service {
     fn converse(&self, mut caller: Caller<TcpStream>) -> anyhow::Result<()> {
         let line = Arc::clone(caller.line());
         line.set_nodelay(true)?;
-        let reached_at = line.local_addr()?.ip();
+        let ends = (line.local_addr()?.ip(), line.peer_addr()?.ip());
         let mut writer = Timed::new(&line, CLIENT_LIMIT);
         let mut reader = BufReader::new(Timed::new(&line, CLIENT_LIMIT));
         let Some(first) = read_line(&mut reader)? else { return Ok(()) };
-        let (welcome, session) = self.welcome(&first, reached_at);
+        let (welcome, session) = self.welcome(&first, ends);
         writer.write_all((serde_json::to_string(&welcome)? + "\n").as_bytes())?;
         let Some((mut sealed, mut session)) = session else { return Ok(()) };
-        let mut known = false;
+        let mut place = None;
         while let Some(text) = read_line(&mut reader)? {
             if self.ending.load(Ordering::Acquire) {
                 return Ok(());
             }
             writer.limit(CLIENT_LIMIT);
             let Some(request) = sealed.open(&text)? else {
-                let (client, pool) = (&session.client, session.pool.running.folder());
-                tracing::warn!("{}: a client {client:?} has not its secret", pool.display());
+                let client = &session.client;
+                let what = format!("a peer that calls itself {client:?} does not have its secret");
+                self.warn(session.pool, &what);
                 let refused = Welcome::Refused(not_admitted(client));
                 writer.write_all((serde_json::to_string(&refused)? + "\n").as_bytes())?;
                 return Ok(());
             };
-            if !known && !caller.busy() {
+            if place.is_none() {
+                if !caller.busy() {
+                    return Ok(());
+                }
+                place = Place::take(self, &session);
+            }
+            if place.is_none() {
+                let reason = format!("{} has {SESSIONS_PER_CLIENT_MAX} sessions", session.client);
+                let answer = sealed.seal(&Response::Failed { reason })?;
+                writer.write_all(answer.as_bytes())?;
                 return Ok(());
             }
-            known = true;
             let response = session.answer(request, self);
             writer.limit(CLIENT_LIMIT);
             writer.write_all(sealed.seal(&response)?.as_bytes())?;
@@ -235,8 +270,12 @@ impl Service {
     }
 
     /// The answer to the first line of a client, and the session if it may begin.
-    fn welcome(&self, first: &str, reached_at: IpAddr) -> (Welcome, Option<(Sealed, Session<'_>)>) {
-        match self.begin(first, reached_at) {
+    fn welcome(
+        &self,
+        first: &str,
+        ends: (IpAddr, IpAddr),
+    ) -> (Welcome, Option<(Sealed, Session<'_>)>) {
+        match self.begin(first, ends) {
             Ok(Ok((number, sealed, session))) => {
                 (Welcome::Random(hex(number)), Some((sealed, session)))
             }
@@ -248,7 +287,7 @@ impl Service {
     fn begin(
         &self,
         first: &str,
-        reached_at: IpAddr,
+        (reached_at, from): (IpAddr, IpAddr),
     ) -> anyhow::Result<Result<(u128, Sealed, Session<'_>), Welcome>> {
         let hello: Hello = serde_json::from_str(first).context("the request is not understood")?;
         if hello.version != VERSION {
@@ -258,7 +297,14 @@ impl Service {
         let Some(pool) = self.pools.iter().find(|pool| pool.running.pool.id == id) else {
             return Ok(Err(Welcome::OtherPool(format!("there is no pool {} here", hello.pool))));
         };
-        let registry = Registry::read(&pool.running.pool.folder, id)?;
+        let registry = match Registry::read(&pool.running.pool.folder, id) {
+            Ok(registry) => registry,
+            Err(error) => {
+                self.warn(pool, &format!("no client is served: {error:#}"));
+                let reason = "the service cannot read its list of clients; its log says why";
+                return Ok(Err(Welcome::Failed(reason.to_owned())));
+            }
+        };
         let Some(client) = registry.client(&hello.client) else {
             return Ok(Err(Welcome::Refused(not_admitted(&hello.client))));
         };
@@ -269,10 +315,54 @@ impl Service {
             client: hello.client,
             secret,
             reached_at,
+            is_here: from.is_loopback() || from == reached_at,
             volume: None,
             told: Vec::new(),
         };
         Ok(Ok((by_service, Sealed::new(key, Side::Service), session)))
+    }
+}
+
+impl Service {
+    /// Warns of something that a client causes as often as it likes.
+    fn warn(&self, pool: &ServedPool, what: &str) {
+        let (began, limiter) = &mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Nanos(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        if limiter.admit(Cause::Capability, now) {
+            let what: String = what.chars().take(TEXT_CHARS_MAX).collect();
+            tracing::warn!("{}: {what}", pool.running.folder().display());
+        }
+    }
+}
+
+/// A place among the sessions of a client.
+struct Place<'a> {
+    service: &'a Service,
+    of: (PoolId, String),
+}
+
+impl<'a> Place<'a> {
+    fn take(service: &'a Service, session: &Session<'_>) -> Option<Self> {
+        let of = (session.pool.running.pool.id, session.client.clone());
+        let mut sessions = service.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = sessions.entry(of.clone()).or_default();
+        if *count == SESSIONS_PER_CLIENT_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(Self { service, of })
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut sessions = self.service.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = sessions.get_mut(&self.of) {
+            *count -= 1;
+            if *count == 0 {
+                sessions.remove(&self.of);
+            }
+        }
     }
 }
 
@@ -282,30 +372,39 @@ fn not_admitted(client: &str) -> String {
 
 /// Why a request is not carried out.
 enum Denial {
+    /// The client may not do it, now and later.
     Refused(String),
-    Failed(anyhow::Error),
+    /// It may be possible later.
+    Failed(String),
+    /// It may be possible later. The reason is not for the client.
+    Internal(anyhow::Error),
 }
 
 impl From<anyhow::Error> for Denial {
     fn from(error: anyhow::Error) -> Self {
-        Self::Failed(error)
+        Self::Internal(error)
     }
 }
 
 impl Session<'_> {
     fn answer(&mut self, request: Request, service: &Service) -> Response {
         let answer = match request {
-            Request::Open { volume } => self.open(&volume),
+            Request::Open { volume, instance } => self.open(&volume, instance),
             Request::Issue { epoch } => self.issue(Epoch(epoch), service),
             Request::Watch { oldest } => self.watch(oldest),
         };
         answer.unwrap_or_else(|denial| match denial {
             Denial::Refused(reason) => {
-                let pool = self.pool.running.folder();
-                tracing::warn!("{}: client {}: {reason}", pool.display(), self.client);
+                service.warn(self.pool, &format!("client {}: {reason}", self.client));
                 Response::Refused { reason }
             }
-            Denial::Failed(error) => Response::Failed { reason: format!("{error:#}") },
+            Denial::Failed(reason) => Response::Failed { reason },
+            Denial::Internal(error) => {
+                // The reasons may name other volumes, and files of this machine.
+                service.warn(self.pool, &format!("client {} waits: {error:#}", self.client));
+                let reason = "the service cannot tell at the moment; its log says why".to_owned();
+                Response::Failed { reason }
+            }
         })
     }
 
@@ -322,7 +421,10 @@ impl Session<'_> {
         Ok(Registry::read(&pool.folder, pool.id)?)
     }
 
-    fn open(&mut self, name: &str) -> Result<Response, Denial> {
+    fn open(&mut self, name: &str, instance: String) -> Result<Response, Denial> {
+        if check_name(name).is_err() || number(&instance).is_err() {
+            return Err(Denial::Refused("this is no name of a volume".to_owned()));
+        }
         self.may_open(&self.read()?, name)?;
         let running = &self.pool.running;
         let listing = running.list_volumes()?;
@@ -330,7 +432,7 @@ impl Session<'_> {
             return Err(Denial::Refused(format!("the pool has no volume {name:?}")));
         }
         let known = running.find_in(&listing, name)?;
-        self.volume = Some((known.id, known.name.clone()));
+        self.volume = Some(OpenedVolume { id: known.id, name: known.name.clone(), instance });
         self.told = self.addresses();
         Ok(Response::Layout(Layout {
             volume: known.id.to_string(),
@@ -348,44 +450,51 @@ impl Session<'_> {
         }
         let allowed = client.volumes.clone().unwrap_or_default().join(", ");
         let client = &self.client;
-        Err(Denial::Refused(format!("the client {client} may not open {name:?}, but: {allowed}")))
+        Err(Denial::Refused(format!("the client {client} may open {allowed} only, not {name:?}")))
     }
 
     fn issue(&mut self, epoch: Epoch, service: &Service) -> Result<Response, Denial> {
         let running = &self.pool.running;
-        let Some((volume, name)) = &self.volume else {
+        let Some(OpenedVolume { id, name, instance }) = &self.volume else {
             return Err(Denial::Refused("no volume is open in this session".to_owned()));
         };
-        let held = self.read()?.grant(&self.client, *volume).map(admission::Grant::epoch);
+        let (volume, holder) = (*id, Holder { client: &self.client, instance });
+        let registry = self.read()?;
+        self.may_open(&registry, name)?;
         // Asking all nodes takes long, so it is not done under the lock. A renewal needs no answer.
-        let known = match held.is_some_and(|held| epoch <= held) {
+        let known = match registry.epoch_of(&holder, volume) == Some(epoch) {
             true => epoch,
             false => {
                 let listing = running.list_volumes()?;
-                let found = listing.volumes.iter().find(|known| known.id == *volume);
-                found.map(|known| known.epoch).with_context(|| format!("{name:?} is gone"))?
+                let found = listing.volumes.iter().find(|known| known.id == volume);
+                if found.is_none() && listing.is_complete() {
+                    return Err(Denial::Refused(format!("the volume {name:?} is gone")));
+                }
+                found.map(|known| known.epoch).with_context(|| format!("{name:?} is not found"))?
             }
         };
-        let key = running.pool.keys.get().derive(*volume, epoch);
         let lifetime_ns = u64::try_from(service.lifetime.as_nanos()).unwrap_or(u64::MAX);
-        let expires_ns = service.clock.now_ns().saturating_add(lifetime_ns);
         let issued = admission::change(&running.pool.folder, running.pool.id, |registry| {
             if let Err(denial) = self.may_open(registry, name) {
                 return Ok(Err(denial));
             }
             // An opening takes the next epoch, and a few more in a small pool.
-            let highest = registry.highest_epoch(*volume).unwrap_or_default().max(known);
+            let highest = registry.highest_epoch(volume).unwrap_or_default().max(known);
             if epoch.0 > highest.0.saturating_add(u64::from(running.pool.nodes) + 1) {
                 let reason = format!("no opening takes epoch {epoch} after epoch {highest}");
-                return Ok(Err(Denial::Refused(reason)));
+                return Ok(Err(Denial::Failed(reason)));
             }
+            // Under the lock: a rotation that has seen the registry has seen this.
+            let key = running.pool.keys.get().derive(volume, epoch);
+            let expires_ns = service.clock.now_ns().saturating_add(lifetime_ns);
             let signed = (epoch, key.generation());
             let until = expires_ns.div_ceil(1_000_000_000);
-            registry.note_issue(&self.client, (*volume, name), signed, until);
-            Ok(Ok(()))
+            if let Err(error) = registry.note_issue(&holder, (volume, name), signed, until) {
+                return Ok(Err(Denial::Failed(error.to_string())));
+            }
+            Ok(Ok(Capability::issue(&key, volume, epoch, Rights::ALL, expires_ns)))
         })?;
-        issued?;
-        let capability = Capability::issue(&key, *volume, epoch, Rights::ALL, expires_ns);
+        let capability = issued?;
         Ok(Response::Issued { capability: capability.into(), lifetime_ns })
     }
 
@@ -393,10 +502,11 @@ impl Session<'_> {
         let registry = self.read()?;
         self.admitted(&registry)?;
         let pool = &self.pool.running.pool;
-        if let (Some(oldest), Some((volume, name))) = (oldest, &self.volume) {
+        if let (Some(oldest), Some(OpenedVolume { id, name, instance })) = (oldest, &self.volume) {
             self.may_open(&registry, name)?;
+            let holder = Holder { client: &self.client, instance };
             admission::change(&pool.folder, pool.id, |registry| {
-                registry.note_oldest(&self.client, *volume, KeyGeneration(oldest));
+                registry.note_oldest(&holder, *id, KeyGeneration(oldest));
                 Ok(())
             })?;
         }
@@ -425,7 +535,20 @@ impl Session<'_> {
         };
         let before = |node: NodeIndex| self.told.get(usize::from(node.0)).cloned().flatten();
         let nodes = running.pool.node_indices().zip(running.places());
-        nodes.map(|(node, place)| address((node, place)).or_else(|| before(node))).collect()
+        let all = nodes.map(|(node, place)| address((node, place)).or_else(|| before(node)));
+        all.map(|address| address.filter(|address| self.can_reach(address))).collect()
+    }
+
+    /// Whether the client may reach this address: a client on another machine reaches no unix
+    /// socket here, and nothing at the loopback address.
+    fn can_reach(&self, address: &str) -> bool {
+        let is_local = match address.parse() {
+            Ok(Address::Tcp { host, .. }) => {
+                host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+            Ok(Address::Unix(_)) | Err(_) => true,
+        };
+        self.is_here || !is_local
     }
 
     /// An address of this machine, as the client can reach it: a process that listens at all

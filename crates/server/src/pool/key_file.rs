@@ -105,7 +105,7 @@ pub fn write(folder: &Path, keys: &PoolKeys) -> anyhow::Result<()> {
 }
 
 /// Gives `new` the owner and the group of `old`, if `old` exists.
-fn keep_owner(old: &Path, new: &Path) -> std::io::Result<()> {
+pub(crate) fn keep_owner(old: &Path, new: &Path) -> std::io::Result<()> {
     let old = match fs::symlink_metadata(old) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         old => old?,

@@ -107,7 +107,8 @@ pub fn obstacle(
                 }
                 Some(client) => format!(
                     "the client {client} may still use the old secret for the volume {volume}; if \
-                     it does not run any more, its capabilities expire, or use --retire"
+                     it does not run any more, use --retire, or wait until its capabilities expire \
+                     (`pool clients`)"
                 ),
             })
         }

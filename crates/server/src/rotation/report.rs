@@ -8,7 +8,8 @@ use fieldstone_proto::{
 use serde::{Deserialize, Serialize};
 
 use super::watch::refresh;
-use crate::admission::Registry;
+use crate::admission::{Grant, Registry};
+use crate::pool::record;
 use crate::running::RunningPool;
 
 /// The secrets of a pool as a process has them. Generations are numbers from 0.
@@ -77,7 +78,7 @@ impl RunningPool {
         let keys = self.pool.keys.get();
         let answers = self.ask_nodes(|_, session| Self::ask_for_keys(session, &keys, retired));
         let mut volumes = self.volume_keys();
-        volumes.extend(self.client_keys()?);
+        volumes.extend(self.client_keys());
         let nodes = answers.into_iter().map(|(node, answer)| node_keys(node, answer)).collect();
         Ok(KeysReport {
             pid: std::process::id(),
@@ -91,15 +92,32 @@ impl RunningPool {
 
     /// What clients of the pool may still use. A client that closes its volume, or that is told of
     /// a new secret, says so; of another one, the last capability expires.
-    fn client_keys(&self) -> anyhow::Result<Vec<VolumeKeys>> {
-        let registry = Registry::read(&self.pool.folder, self.pool.id)?;
-        let valid = registry.grants().iter().filter(|grant| !grant.is_over());
-        let keys = valid.map(|grant| VolumeKeys {
-            volume: grant.name.clone(),
-            client: Some(grant.client.clone()),
-            generation: grant.generation().0,
-        });
-        Ok(keys.collect())
+    fn client_keys(&self) -> Vec<VolumeKeys> {
+        // The lock, because a service may be about to note what it signs with the secret of before.
+        let read = || {
+            let _locked = record::lock_pool(&self.pool.folder)?;
+            Registry::read(&self.pool.folder, self.pool.id)
+        };
+        let registry = match read() {
+            Ok(registry) => registry,
+            Err(error) => {
+                let client = Some(format!("(which one is not known: {error:#})"));
+                return vec![VolumeKeys {
+                    volume: "of any name".to_owned(),
+                    client,
+                    generation: 0,
+                }];
+            }
+        };
+        // What a retired secret signed is refused already.
+        let accepted = self.pool.keys.get().oldest().0;
+        let oldest = |grant: &Grant| {
+            let in_use = grant.generations().filter(|generation| *generation >= accepted);
+            let generation = in_use.min()?.0;
+            let (volume, client) = (grant.name.clone(), Some(grant.client.clone()));
+            Some(VolumeKeys { volume, client, generation })
+        };
+        registry.grants().iter().filter_map(oldest).collect()
     }
 
     fn volume_keys(&self) -> Vec<VolumeKeys> {

@@ -13,6 +13,7 @@ use fieldstone_proto::{Epoch, NodeIndex, ReplyBody, RequestBody, VolumeId, Volum
 use fieldstone_volume::{Geometry, RootSummary, parse_root};
 
 use super::RunningPool;
+use crate::admission::Registry;
 use fieldstone_units as units;
 
 /// A volume that the nodes know.
@@ -206,9 +207,14 @@ impl RunningPool {
         });
         let without = |id: &VolumeId| !newest.contains_key(id) && !listing.hidden.contains_key(id);
         listing.without_root.retain(|id, _| without(id));
+        // A client that may write a volume writes its root. The name in there counts for nothing.
+        let registry = Registry::read(&pool.folder, pool.id).unwrap_or_else(|error| {
+            tracing::warn!("the names of volumes that clients write are not known: {error:#}");
+            Registry::empty(pool.id)
+        });
         let known = |(id, newest): (VolumeId, Newest)| Known {
             id,
-            name: newest.root.name,
+            name: registry.name_of(id).map_or(newest.root.name, str::to_owned),
             profile: newest.profile,
             size_bytes: newest.root.geometry.size_bytes,
             geometry: newest.root.geometry,
@@ -233,6 +239,16 @@ impl RunningPool {
     /// # Errors
     /// There is no volume of this name.
     pub fn find_in(&self, listing: &Listing, name: &str) -> anyhow::Result<Known> {
+        let mut named = listing.volumes.iter().filter(|known| known.name == name);
+        if let (Some(one), Some(other)) = (named.next(), named.next()) {
+            let dir = self.folder();
+            bail!(
+                "the pool {} has two volumes {name:?}: {} and {}",
+                dir.display(),
+                one.id,
+                other.id
+            );
+        }
         listing.find(name).cloned().with_context(|| {
             let dir = self.folder();
             let dir = dir.display();

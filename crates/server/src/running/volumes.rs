@@ -16,6 +16,7 @@ pub use fieldstone_volume::ReadPolicy;
 use fieldstone_volume::{Authority, OpenMode, Provisioning, VolumeConfig};
 
 use super::{Known, Listing, RunningPool};
+use crate::admission::{self, Registry};
 use crate::pool::{Pool, Provision, check_fits, geometry, needed_slots, random};
 use crate::runtime::{OpenDevice, OpenWait};
 use fieldstone_units as units;
@@ -381,7 +382,14 @@ impl RunningPool {
             bail!("the volume {name:?} is being served; stop serving it first");
         }
         self.runtime.check_not_opening(&self.device_name(name))?;
-        self.remove_from_nodes(known.id, known.epoch, name, force)
+        // A client may have a capability for a later epoch than the nodes know.
+        let registry = Registry::read(&self.pool.folder, self.pool.id)?;
+        let granted = registry.highest_epoch(known.id).unwrap_or_default();
+        self.remove_from_nodes(known.id, known.epoch.max(granted), name, force)?;
+        admission::change(&self.pool.folder, self.pool.id, |registry| {
+            registry.forget_volume(known.id);
+            Ok(())
+        })
     }
 
     fn remove_from_nodes(

@@ -49,6 +49,11 @@ impl ClientVolume {
             engine: runtime.accelerator().engine()?,
         });
         let spec = DeviceSpec { name: export.to_owned(), store, layers: options.layers.clone() };
-        runtime.open_device(DeviceName::store(export), spec, Some(found.volume.id), wait)
+        let name = DeviceName::store(export);
+        let open = runtime.open_device(name.clone(), spec, Some(found.volume.id), wait)?;
+        for node in runtime.lacking_nodes(&runtime.snapshot(), &name) {
+            eprint_line!("fieldstone: {export} opens without a node: {node}");
+        }
+        Ok(open)
     }
 }

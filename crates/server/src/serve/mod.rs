@@ -72,7 +72,8 @@ impl Server {
         let ServeOptions { devices, listeners, read_only, .. } = options;
         let served = devices.iter().map(|device| (device.name(), device.export().to_owned()));
         runtime.set_served(served);
-        let addresses = listeners.iter().map(ClientListener::to_string).collect();
+        let mut addresses: Vec<String> = listeners.iter().map(ClientListener::to_string).collect();
+        addresses.extend(options.metadata.iter().map(|(address, _)| format!("metadata:{address}")));
         let info = ServerInfo::new(Arc::clone(runtime), addresses, Some(stop));
         let info = Arc::new(info);
         let serve = |running: &Arc<RunningPool>| {

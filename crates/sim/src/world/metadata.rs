@@ -11,6 +11,9 @@
 //! |                  | The volume's requests may fail until it uses every node again. Every  |
 //! |                  | node counts as impaired meanwhile, as when a volume misses a rotation |
 
+use std::collections::BTreeSet;
+
+use fieldstone_block::Nanos;
 use fieldstone_proto::{Capability, Epoch, NodeIndex, Rights};
 use fieldstone_volume::{Authority, VolumeEvent, VolumePhase, WallClock};
 
@@ -26,10 +29,12 @@ use crate::trace::Who;
 /// The service.
 pub(super) struct Service {
     rng: RandomStream,
-    /// The last question of this volume process was lost.
-    lost: Option<ClientId>,
+    /// The last question of these volume processes was lost.
+    lost: BTreeSet<ClientId>,
     /// The service does not answer this volume process.
     silent: Option<ClientId>,
+    /// When it last began to answer again.
+    answers_since: Nanos,
     clock: WallClock,
     /// How often it fell silent.
     pub silences: u64,
@@ -38,7 +43,21 @@ pub(super) struct Service {
 impl Service {
     pub fn new(scenario: &Scenario) -> Self {
         let rng = RandomStream::new(scenario.seed, "clients", 1);
-        Self { rng, lost: None, silent: None, clock: WallClock::new(0), silences: 0 }
+        Self {
+            rng,
+            lost: BTreeSet::new(),
+            silent: None,
+            answers_since: Nanos(0),
+            clock: WallClock::new(0),
+            silences: 0,
+        }
+    }
+}
+
+impl Service {
+    /// Since when it answers every volume; `None` while it does not.
+    pub fn answers_since(&self) -> Option<Nanos> {
+        self.silent.is_none().then_some(self.answers_since)
     }
 }
 
@@ -64,9 +83,11 @@ impl<C: Cast> World<'_, C> {
         if service.silent == Some(client) {
             return;
         }
-        let is_lost = service.lost != Some(client) && service.rng.chance(plan.lost_per_mille);
-        service.lost = is_lost.then_some(client);
-        if !is_lost {
+        let was_lost = service.lost.remove(&client);
+        let is_lost = !was_lost && service.rng.chance(plan.lost_per_mille);
+        if is_lost {
+            service.lost.insert(client);
+        } else {
             let delay_ns = service.rng.between(0, plan.delay_ns_max);
             self.schedule.after(delay_ns, Happening::Issue { client, epoch });
         }
@@ -124,6 +145,7 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn end_silence_due(&mut self) {
         let Some(client) = self.service.silent.take() else { return };
         let now = self.now();
+        self.service.answers_since = now;
         for node in (0..self.scenario.nodes).map(NodeIndex) {
             self.fault_model.ends(node, now);
         }

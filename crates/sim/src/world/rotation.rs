@@ -156,13 +156,21 @@ impl<C: Cast> World<'_, C> {
 
     /// Checks that the command does not wait for longer than in the product.
     fn check_wait(&mut self) {
-        let waited = self.now().since(self.secrets.next_step);
+        // It waits for a client that cannot hear of the new secret.
+        let Some(heard) = self.service.answers_since() else { return };
+        let waited = self.now().since(self.secrets.next_step.max(heard));
         if waited.0 > STEP_NS_MAX {
             let (file, state) = (self.secrets.file, self.describe_state());
             let generation = file.issuing().0;
+            let uses = |(client, host): (&ClientId, &VolumeHost<C::Volume>)| {
+                let (told, uses) = (host.keys == file, host.device.store().key_generation());
+                format!("v{} uses {uses}, knows the step: {told}", client.0)
+            };
+            let volumes: Vec<String> = self.volumes.iter().map(uses).collect();
+            let volumes = volumes.join(", ");
             self.fail(format!(
                 "the step of a rotation after the one that made {generation} sign waits for more \
-                 than {} s: {state}",
+                 than {} s: {volumes}; {state}",
                 STEP_NS_MAX / 1_000_000_000
             ));
         }

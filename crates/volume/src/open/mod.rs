@@ -55,6 +55,7 @@ mod validate;
 
 use bytes::Bytes;
 use fieldstone_block::Nanos;
+use fieldstone_codes::Profile;
 use fieldstone_proto::{
     BLOCK_BYTES, CapabilityError, Epoch, JournalGen, Lsn, NodeError, NodeIndex, ReplyBody,
     RequestBody, VolumeState, VolumeSummary,
@@ -62,7 +63,7 @@ use fieldstone_proto::{
 
 use crate::core::{Ctx, VolumeCore};
 use crate::failure::{AttemptFailure, VolumeFailure};
-use crate::interface::{OpenMode, Provisioning};
+use crate::interface::{Geometry, OpenMode, Provisioning};
 use crate::journal::{put_root_on, write_generation};
 use crate::keys::refusal;
 use crate::layout::step_blocks;
@@ -455,12 +456,35 @@ async fn fence(
     Ok(states)
 }
 
+/// Checks that the code can cut shards of these sizes into its elements.
+fn check_divides(profile: Profile, geometry: &Geometry) -> Result<(), VolumeFailure> {
+    let elements = profile.elements();
+    let blocks = |bytes: u32| bytes / BLOCK_BYTES as u32;
+    let step_blocks = step_blocks(blocks(geometry.unit_bytes), elements);
+    let shard_blocks = blocks(geometry.shard_bytes);
+    let chunk_blocks = match geometry.chunk_bytes {
+        0 => shard_blocks,
+        bytes => blocks(bytes),
+    };
+    let divides = |blocks: u32, parts: u32| parts > 0 && blocks > 0 && blocks.is_multiple_of(parts);
+    if divides(chunk_blocks, step_blocks) && divides(shard_blocks, chunk_blocks) {
+        return Ok(());
+    }
+    Err(VolumeFailure::ShardsDoNotDivide {
+        profile: profile.to_string(),
+        elements,
+        shard_bytes: geometry.shard_bytes,
+        chunk_bytes: chunk_blocks as usize * BLOCK_BYTES,
+        unit_bytes: geometry.unit_bytes,
+    })
+}
+
 async fn create(
     ctx: &Ctx,
     states: &[(NodeIndex, VolumeState)],
     name: String,
     profile: String,
-    geometry: crate::interface::Geometry,
+    geometry: Geometry,
 ) -> Result<(), Failure> {
     let slot = states.iter().map(|(_, state)| state.stat.slot_bytes).min().unwrap_or(0);
     if geometry.shard_bytes > slot {
@@ -470,25 +494,7 @@ async fn create(
         }
         .into());
     }
-    let elements = ctx.with(|core| core.shape.code().elements());
-    let blocks = |bytes: u32| bytes / BLOCK_BYTES as u32;
-    let step_blocks = step_blocks(blocks(geometry.unit_bytes), elements);
-    let shard_blocks = blocks(geometry.shard_bytes);
-    let chunk_blocks = match geometry.chunk_bytes {
-        0 => shard_blocks,
-        bytes => blocks(bytes),
-    };
-    let divides = |blocks: u32, parts: u32| parts > 0 && blocks > 0 && blocks.is_multiple_of(parts);
-    if !divides(chunk_blocks, step_blocks) || !divides(shard_blocks, chunk_blocks) {
-        return Err(VolumeFailure::ShardsDoNotDivide {
-            profile,
-            elements,
-            shard_bytes: geometry.shard_bytes,
-            chunk_bytes: chunk_blocks as usize * BLOCK_BYTES,
-            unit_bytes: geometry.unit_bytes,
-        }
-        .into());
-    }
+    ctx.with(|core| check_divides(core.shape.profile(), &geometry))?;
     if let Some(why) = ctx.with(|core| core.too_large(geometry.size_bytes)) {
         return Err(VolumeFailure::TooLarge(why).into());
     }

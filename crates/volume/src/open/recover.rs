@@ -19,10 +19,11 @@ use super::rings::{
     trimmed_up_to, wait_for_journal,
 };
 use super::validate::Listed;
-use super::{Blame, Failure, commit};
+use super::{Blame, Failure, check_divides, commit};
 use crate::core::Ctx;
 use crate::failure::{AttemptFailure, VolumeFailure};
 use crate::gc::{free_segments, store_checkpoint};
+use crate::interface::Geometry;
 use crate::journal::put_root_on;
 use crate::rebuild::list_shards;
 use crate::reserve::reserve_for_checkpoint;
@@ -68,10 +69,18 @@ pub(super) async fn find(
         .profile
         .parse()
         .map_err(|error| VolumeFailure::Profile { profile: root.profile.clone(), error })?;
+    check_divides(profile, &root.geometry)?;
     ctx.with(|core| {
+        // The map of a device of the size that the root says must not take all memory.
+        let empty = Geometry { size_bytes: 0, ..root.geometry };
+        core.adopt(Shape::new(root.name.clone(), profile, empty));
+        if let Some(why) = core.too_large(root.geometry.size_bytes) {
+            return Err(VolumeFailure::TooLarge(why));
+        }
         core.adopt(Shape::new(root.name.clone(), profile, root.geometry));
         core.reservation.provisioning = root.provisioning;
-    });
+        Ok(())
+    })?;
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
     let inventory = take_inventory(ctx, &nodes).await?;
     load_checkpoint(ctx, &root, &inventory.listed).await?;

@@ -1,13 +1,15 @@
 //! `fieldstone pool admit|clients|evict`: the clients that do not have the pool's folder.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use fieldstone_server::admission::{Credential, Evicted, Registry, Unfenced, change};
+use fieldstone_server::admission::{Credential, Evicted, Grant, Registry, Unfenced, change};
 use fieldstone_server::control::{Request, Response};
 use fieldstone_server::pool::Pool;
 use fieldstone_server::running::Operator;
+use fieldstone_uring::Address;
 use serde::Serialize;
 
 use crate::command::nodes::NodeOptions;
@@ -19,7 +21,7 @@ pub struct Admit {
     /// The pool. It may be served meanwhile.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// A name for the client.
+    /// A name for the client. To change what it may do, evict it, and admit it again.
     #[arg(value_name = "NAME")]
     name: String,
     /// Where the client reaches a metadata service of the pool: the address of a `serve --metadata`
@@ -51,7 +53,8 @@ pub struct List {
 /// Options of `pool evict`.
 #[derive(clap::Args, Debug)]
 pub struct Evict {
-    /// The pool. It may be served meanwhile.
+    /// The pool. It may be served meanwhile. If a node does not answer, the command fails, and can
+    /// be repeated.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// The name of the client.
@@ -69,21 +72,15 @@ pub struct Evict {
 /// # Errors
 /// The name is taken, or a file cannot be read or written.
 pub fn admit(args: &Admit) -> anyhow::Result<()> {
-    for address in &args.metadata {
-        check_address(address)?;
-    }
+    let metadata = args.metadata.iter().map(|address| metadata_address(address));
+    let metadata = metadata.collect::<anyhow::Result<Vec<String>>>()?;
     let pool = Pool::open(&args.dir)?;
     if let Some(path) = args.output.as_ref().filter(|path| path.exists()) {
         bail!("{} exists already; name a file that does not", path.display());
     }
     let volumes = (!args.volume.is_empty()).then(|| args.volume.clone());
     let secret = change(&args.dir, pool.id, |all| all.admit(&args.name, volumes))?;
-    let credential = Credential {
-        pool: pool.id,
-        client: args.name.clone(),
-        secret,
-        metadata: args.metadata.clone(),
-    };
+    let credential = Credential { pool: pool.id, client: args.name.clone(), secret, metadata };
     let Some(path) = &args.output else {
         print_line!("{}", credential.to_text().trim_end());
         return Ok(());
@@ -101,10 +98,19 @@ pub fn admit(args: &Admit) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_address(address: &str) -> anyhow::Result<()> {
+/// The address of a metadata service, without the scheme.
+fn metadata_address(address: &str) -> anyhow::Result<String> {
     let plain = address.strip_prefix("tcp:").unwrap_or(address);
-    let parsed = format!("tcp:{plain}").parse::<fieldstone_uring::Address>();
-    parsed.map(drop).with_context(|| format!("{address:?} is not of the form HOST:PORT"))
+    let parsed = format!("tcp:{plain}").parse();
+    let Address::Tcp { host, port } =
+        parsed.with_context(|| format!("{address:?} is not of the form HOST:PORT"))?
+    else {
+        bail!("{address:?} is not of the form HOST:PORT");
+    };
+    if port == 0 || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+        bail!("{address:?}: give the address and the port that the client connects to");
+    }
+    Ok(plain.to_owned())
 }
 
 #[derive(Serialize)]
@@ -133,21 +139,11 @@ struct Held<'a> {
 pub fn list(args: &List) -> anyhow::Result<()> {
     let pool = Pool::open(&args.dir)?;
     let registry = Registry::read(&args.dir, pool.id)?;
-    let listed = registry.clients().iter().map(|client| {
-        let of_it = |grant: &&fieldstone_server::admission::Grant| {
-            grant.client == client.name && !grant.is_over()
-        };
-        let held = registry.grants().iter().filter(of_it).map(|grant| Held {
-            volume: &grant.name,
-            epoch: grant.epoch().0,
-            expires: grant.expires,
-        });
-        Listed {
-            name: &client.name,
-            volumes: client.volumes.as_deref(),
-            admitted: client.admitted,
-            has: held.collect(),
-        }
+    let listed = registry.clients().iter().map(|client| Listed {
+        name: &client.name,
+        volumes: client.volumes.as_deref(),
+        admitted: client.admitted,
+        has: held_by(&registry, &client.name),
     });
     let listed: Vec<Listed<'_>> = listed.collect();
     if args.json {
@@ -170,6 +166,28 @@ pub fn list(args: &List) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a client has, by volume. Several of its processes may have opened a volume, one after the
+/// other.
+fn held_by<'a>(registry: &'a Registry, client: &str) -> Vec<Held<'a>> {
+    let mut held: Vec<Held<'a>> = Vec::new();
+    // What a process has closed is of no use to it, and epoch 0 was for a look at the nodes.
+    let of_it = |grant: &&Grant| {
+        let in_use = grant.epoch().0 > 0 && grant.generations().next().is_some();
+        grant.client == client && in_use
+    };
+    for grant in registry.grants().iter().filter(of_it) {
+        let epoch = grant.epoch().0;
+        match held.iter_mut().find(|held| held.volume == grant.name) {
+            Some(held) => {
+                held.epoch = held.epoch.max(epoch);
+                held.expires = held.expires.max(grant.expires);
+            }
+            None => held.push(Held { volume: &grant.name, epoch, expires: grant.expires }),
+        }
+    }
+    held
 }
 
 /// The time until a number of seconds since 1970.
