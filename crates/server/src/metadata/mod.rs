@@ -34,8 +34,10 @@
 //! passes: nodes do not answer, or the registry cannot be read at the moment.
 
 pub mod client;
+mod issue_clock;
 mod lines;
 pub mod service;
+mod session;
 
 use fieldstone_proto::{Capability, Epoch, Rights, SegmentId, VolumeId};
 use serde::{Deserialize, Serialize};

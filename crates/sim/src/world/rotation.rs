@@ -301,11 +301,22 @@ impl<C: Cast> World<'_, C> {
     pub(super) fn note_end_of_refusals(&mut self) {
         let now = self.now();
         let longest_answer = Nanos::from_ms(self.scenario.node_timeout_ms);
+        let accepted = self.secrets.file.oldest().0;
+        // A client that was told of the new secret may not have a capability of it yet.
+        let is_accepted = |client: ClientId| {
+            let host = self.volumes.get(&client);
+            host.is_some_and(|host| host.device.store().key_generation() >= accepted)
+        };
+        let renewed: Vec<bool> = self
+            .volume_numbers()
+            .map(|number| self.sim_volumes[number].active.is_some_and(is_accepted))
+            .collect();
         for volume_number in self.volume_numbers() {
             let sim_volume = &self.sim_volumes[volume_number];
             if let Refused::Recovers { since } = sim_volume.refused
                 && now > since.plus(longest_answer)
                 && sim_volume.active.is_some_and(|active| self.uses_its_nodes(active))
+                && renewed[volume_number]
             {
                 self.sim_volumes[volume_number].refused = Refused::Until(now);
             }
