@@ -340,9 +340,14 @@ def hostile(world, pool, service, credential, app):
         check(False, "an epoch far ahead is issued")
     except Denied:
         pass
-    check(service.process.is_running(), service.process.errors())
     for session in sessions:
         session.socket.close()
+    # The volume with the root of nothing is of no use, but it is in nobody's way, and can go.
+    pool.create_volume("new", SIZE)
+    refused("volume", "create", pool.path / "w", "--size", SIZE, says=["already", "cannot be read"])
+    fieldstone("volume", "rm", pool.path / "w")
+    check(sorted(listed(pool)) == ["new", "other", "v"], "not the volumes that are left")
+    check(service.process.is_running(), service.process.errors())
 
 
 def resident(process):

@@ -316,9 +316,7 @@ fn remove(args: &Rm) -> anyhow::Result<()> {
             let request = Request::VolumeRemove { name: name.clone(), force: args.force };
             server.ask(&request).map(drop)
         }
-        Operator::Own(running) => {
-            running.find_volume(&name).and_then(|known| running.remove_volume(&known, args.force))
-        }
+        Operator::Own(running) => running.remove_volume(&name, args.force),
     };
     done.and_then(|()| operator.finish())?;
     print_line!("removed the volume {}", args.path.display());

@@ -56,6 +56,10 @@ pub struct Listing {
 pub struct Hidden {
     /// The reason that the first node gave.
     pub why: String,
+    /// Its name, if that is not in its root only: clients had it.
+    pub name: Option<String>,
+    /// The highest epoch that a node told.
+    pub epoch: Epoch,
     /// Nodes that know the volume and sent no root that this release can read.
     pub nodes: usize,
 }
@@ -78,6 +82,28 @@ impl Listing {
     /// missing.
     pub fn is_complete(&self) -> bool {
         self.silent.is_empty() && self.damaged.is_empty()
+    }
+
+    /// The hidden volume of this name.
+    pub fn find_hidden(&self, name: &str) -> Option<(VolumeId, &Hidden)> {
+        let mut hidden = self.hidden.iter();
+        hidden.find(|(_, hidden)| hidden.name.as_deref() == Some(name)).map(|(id, h)| (*id, h))
+    }
+
+    /// Checks that no volume is there that may have any name. A client can make its own volume
+    /// unreadable, but not its name unknown.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn check_names_known(&self) -> anyhow::Result<()> {
+        match self.hidden.iter().find(|(_, hidden)| hidden.name.is_none()) {
+            None => Ok(()),
+            Some((id, Hidden { why, .. })) => {
+                bail!(
+                    "a volume of the pool cannot be listed, and its name is not known; {id}: {why}"
+                )
+            }
+        }
     }
 
     /// Checks that no volume is hidden.
@@ -118,8 +144,10 @@ impl Listing {
             Ok(read) => read,
             Err(why) => {
                 self.damaged.push((node, format!("volume {id}: {why}")));
-                let hidden = self.hidden.entry(id).or_insert(Hidden { why, nodes: 0 });
+                let hidden = Hidden { why, name: None, epoch: Epoch(0), nodes: 0 };
+                let hidden = self.hidden.entry(id).or_insert(hidden);
                 hidden.nodes += 1;
+                hidden.epoch = hidden.epoch.max(summary.epoch);
                 return;
             }
         };
@@ -212,6 +240,9 @@ impl RunningPool {
             tracing::warn!("the names of volumes that clients write are not known: {error:#}");
             Registry::empty(pool.id)
         });
+        for (id, hidden) in &mut listing.hidden {
+            hidden.name = registry.name_of(*id).map(str::to_owned);
+        }
         let known = |(id, newest): (VolumeId, Newest)| Known {
             id,
             name: registry.name_of(id).map_or(newest.root.name, str::to_owned),
@@ -253,7 +284,9 @@ impl RunningPool {
             let dir = self.folder();
             let dir = dir.display();
             let names: Vec<_> = listing.volumes.iter().map(|known| known.name.as_str()).collect();
-            let there = if !listing.hidden.is_empty() {
+            let there = if let Some((id, hidden)) = listing.find_hidden(name) {
+                format!("it is {id}, and cannot be read: {}", hidden.why)
+            } else if !listing.hidden.is_empty() {
                 "some volumes cannot be listed".to_owned()
             } else if names.is_empty() {
                 let volume = units::shell_word(format_args!("{dir}/{name}"));
@@ -301,6 +334,29 @@ mod tests {
         assert_eq!(listing.hidden.get(&VolumeId(7)).map(|hidden| hidden.nodes), Some(2));
         let error = listing.check_none_hidden().expect_err("it is there").to_string();
         assert!(error.contains("its record is damaged or of a later release"), "{error}");
+    }
+
+    /// A client can write nonsense into the root of its volume. The pool goes on.
+    #[test]
+    fn a_volume_of_a_known_name_hides_no_other() {
+        let hidden = |name: Option<&str>| Hidden {
+            why: "nonsense".to_owned(),
+            name: name.map(str::to_owned),
+            epoch: Epoch(4),
+            nodes: 3,
+        };
+        let mut listing = Listing::default();
+        listing.hidden.insert(VolumeId(7), hidden(Some("disk")));
+        listing.check_names_known().expect("the name is known");
+        listing.check_none_hidden().expect_err("it cannot be listed");
+        assert_eq!(
+            listing.find_hidden("disk").map(|(id, found)| (id, found.nodes)),
+            Some((VolumeId(7), 3))
+        );
+        assert!(listing.find_hidden("other").is_none());
+        listing.hidden.insert(VolumeId(8), hidden(None));
+        let error = listing.check_names_known().expect_err("it may have any name").to_string();
+        assert!(error.contains("its name is not known"), "{error}");
     }
 
     /// A volume with a root is no remainder of a creation, even if the node does not send the root.

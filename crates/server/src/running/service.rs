@@ -255,8 +255,7 @@ impl Served {
                 Ok(Response::Done)
             }
             Request::VolumeRemove { name, force } => {
-                let known = self.running.find_volume(&name)?;
-                self.running.remove_volume(&known, force)?;
+                self.running.remove_volume(&name, force)?;
                 Ok(Response::Done)
             }
             Request::Stop => {

@@ -214,8 +214,14 @@ impl RunningPool {
         if listing.find(name).is_some() {
             bail!("the pool {} has a volume {name:?} already", pool.folder.display());
         }
-        // A hidden volume may have the same name.
-        listing.check_none_hidden()?;
+        if listing.find_hidden(name).is_some() {
+            bail!(
+                "the pool {} has a volume {name:?} already, which cannot be read",
+                pool.folder.display()
+            );
+        }
+        // Another hidden volume may have the same name.
+        listing.check_names_known()?;
         self.remove_unfinished(&listing);
         let mut volumes = listing.volumes;
         let geometry = geometry(size_bytes, profile, pool.layout)?;
@@ -371,23 +377,31 @@ impl RunningPool {
         grown.and(closed)
     }
 
-    /// Removes a volume and all its data from every node.
+    /// Removes the volume of this name and all its data from every node.
     ///
     /// # Errors
-    /// The volume is in use. Or a node is down and `force` is not given: that node would bring the
-    /// volume back.
-    pub fn remove_volume(&self, known: &Known, force: bool) -> anyhow::Result<()> {
-        let name = &known.name;
-        if self.open_volumes().iter().any(|open| open.volume == Some(known.id)) {
+    /// There is no such volume, or it is in use. Or a node is down and `force` is not given: that
+    /// node would bring the volume back.
+    pub fn remove_volume(&self, name: &str, force: bool) -> anyhow::Result<()> {
+        let listing = self.list_volumes()?;
+        // A volume that a client has made unreadable has no other way to go.
+        let (id, epoch) = match listing.find_hidden(name) {
+            Some((id, hidden)) if listing.find(name).is_none() => (id, hidden.epoch),
+            _ => {
+                let known = self.find_in(&listing, name)?;
+                (known.id, known.epoch)
+            }
+        };
+        if self.open_volumes().iter().any(|open| open.volume == Some(id)) {
             bail!("the volume {name:?} is being served; stop serving it first");
         }
         self.runtime.check_not_opening(&self.device_name(name))?;
         // A client may have a capability for a later epoch than the nodes know.
         let registry = Registry::read(&self.pool.folder, self.pool.id)?;
-        let granted = registry.highest_epoch(known.id).unwrap_or_default();
-        self.remove_from_nodes(known.id, known.epoch.max(granted), name, force)?;
+        let granted = registry.highest_epoch(id).unwrap_or_default();
+        self.remove_from_nodes(id, epoch.max(granted), name, force)?;
         admission::change(&self.pool.folder, self.pool.id, |registry| {
-            registry.forget_volume(known.id);
+            registry.forget_volume(id);
             Ok(())
         })
     }
