@@ -1,8 +1,8 @@
 //! Who issues the capabilities of a volume.
 //!
-//! In a process with the pool's secrets, the volume issues for itself. A client of the pool has no
-//! secret of it: its volume asks an [`Issuer`], and the answers come as mail to the volume's store.
-//! The issuer of the product is a thread that asks the pool's metadata service (the crate
+//! In a process with the pool's secrets, the volume issues for itself. A client of the pool does
+//! not have these secrets. Its volume asks an [`Issuer`], which answers with mail to the volume's
+//! store. In the product, the issuer is a thread that asks the pool's metadata service (the crate
 //! `server`).
 
 use std::fmt;
@@ -25,7 +25,7 @@ pub enum VolumeAuthority {
 }
 
 impl VolumeAuthority {
-    /// The volume's view of it, with the secrets as they are now.
+    /// The authority for the configuration of a volume that opens now.
     #[must_use]
     pub fn for_volume(&self) -> Authority {
         match self {
@@ -35,8 +35,8 @@ impl VolumeAuthority {
     }
 }
 
-/// Issues the capabilities of one volume. The calls must not block. If it is dropped, the volume's
-/// store is closed.
+/// Issues the capabilities of one volume. The calls must not block. The store drops its issuer when
+/// the store is released.
 pub trait Issuer: fmt::Debug + Send {
     /// The store has opened. The issuer sends it [`IssuerMail`] from now on.
     fn start(&mut self, store: Mailer);

@@ -26,7 +26,7 @@ pub enum Command {
     RotateKey(rotate_key::Args),
     /// Admit a client: a program on another machine that opens volumes without the pool's folder.
     Admit(clients::Admit),
-    /// List the clients that the pool admits, and what they have open.
+    /// List the clients that the pool admits, and the volumes that each has a capability for.
     Clients(clients::List),
     /// Evict a client: it gets no further capability, and the volumes that it has open are fenced.
     Evict(clients::Evict),

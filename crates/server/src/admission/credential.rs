@@ -8,7 +8,8 @@
 //!   "metadata": ["10.0.0.1:7000"] }    the addresses of metadata services of the pool
 //! ```
 //!
-//! Whoever can read the file can do what the client can do: its mode is 0600.
+//! A program that can read the file can act as the client. So only the owner may read it (mode
+//! 0600).
 
 use std::fs;
 use std::io::Write;

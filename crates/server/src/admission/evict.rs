@@ -115,7 +115,8 @@ impl RunningPool {
         }
         let fence = RequestBody::Fence { takeover: true };
         match session.ask(self.capability(volume, above), &fence) {
-            // The client could make the volume anew there. What was removed stays fenced.
+            // The client could create the volume on this node. A node remembers the epochs of
+            // removed volumes until it restarts.
             Ok(_) if found.is_none() => {
                 session.ask(self.capability(volume, above), &RequestBody::RemoveVolume)?;
                 Ok(OnNode::NotNeeded)

@@ -1,9 +1,10 @@
 //! Clients of a pool: programs on other machines that open volumes without the pool's folder.
 //!
-//! Whoever has the pool's folder has the pool's secret, and with it every volume. A *client* has a
-//! secret of its own instead, in its [`Credential`]. With it, the client asks the pool's metadata
-//! service ([`metadata`](crate::metadata)) where the nodes are, and for the capabilities of its
-//! volumes. It then sends its requests to the nodes itself.
+//! A program that can read the pool's folder has the pool's secret, and can open every volume. A
+//! *client* has a secret of its own instead, in its [`Credential`]. The client shows the pool's
+//! metadata service ([`metadata`](crate::metadata)) that it has this secret, and asks the service
+//! for the nodes' addresses and for capabilities. The client then sends its requests to the nodes
+//! itself.
 //!
 //! ```text
 //! pool admit:  DIR/clients.json <- name, secret, volumes         -> the client's credential
@@ -18,11 +19,11 @@
 //! # Eviction
 //!
 //! A capability that was issued stays valid until it expires, or until the volume has a higher
-//! epoch. So an eviction also raises the epochs of the volumes that the client has open: it fences
-//! each of them above the highest epoch that the client has a capability for. It does so only where
-//! the client is the last writer. A volume that another writer has opened since has a higher epoch
-//! already. Both happen under the pool's lock, as does each issue: no capability is issued after
-//! the eviction has read what there is.
+//! epoch. So an eviction has two steps. It first removes the client under the pool's lock. The
+//! service holds the same lock while it issues. So it issues nothing to the client after the
+//! eviction has read what the client has. The eviction then fences each volume for which the client
+//! has a valid capability, above the highest epoch of these capabilities. It leaves a node alone
+//! that has such an epoch already, because another writer has opened the volume there.
 //!
 //! A node that does not answer is not fenced. It accepts the client's capabilities until they
 //! expire, or until the next writer of the volume reaches the node.

@@ -25,9 +25,9 @@
 //! one that it had before, whatever its root says: no client can give its volume the name of
 //! another.
 //!
-//! Only the owner may read it (mode 0600). The owner is that of `pool.json`. A file that is damaged
-//! admits no client, and is not replaced: then the owner restores it. Whoever changes it holds the
-//! pool's lock ([`record::lock_pool`]), and replaces it at once.
+//! Only the owner may read the file (mode 0600). Its owner is that of `pool.json`. A damaged file
+//! admits no client, and no process replaces it: the pool's owner restores it. A process that
+//! changes the file holds the pool's lock ([`record::lock_pool`]), and replaces the whole file.
 
 use std::fs;
 use std::path::Path;
@@ -554,8 +554,8 @@ mod tests {
         assert!(error.contains("there are: app"), "{error}");
     }
 
-    /// A client can write another name into the root of its volume. And it can open it again and
-    /// again.
+    /// A client can write another name into the root of its volume, and can open the volume any
+    /// number of times.
     #[test]
     fn a_volume_keeps_its_first_name_and_a_client_has_bounded_entries() {
         let folder = folder();

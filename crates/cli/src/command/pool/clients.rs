@@ -21,7 +21,7 @@ pub struct Admit {
     /// The pool. It may be served meanwhile.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// A name for the client. To change what it may do, evict it, and admit it again.
+    /// A name for the client. To give a client other volumes, evict it, and admit it again.
     #[arg(value_name = "NAME")]
     name: String,
     /// Where the client reaches a metadata service of the pool: the address of a `serve --metadata`
@@ -86,7 +86,7 @@ pub fn admit(args: &Admit) -> anyhow::Result<()> {
         return Ok(());
     };
     if let Err(error) = credential.write(path) {
-        // Nobody has the secret, so the client is as if it had not been admitted.
+        // No file has the client's secret, so the registry must not keep the client either.
         change(&args.dir, pool.id, |all| all.evict(&args.name))?;
         return Err(error);
     }
