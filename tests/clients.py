@@ -13,13 +13,13 @@ import pathlib
 import random
 import socket
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 from device import connect, error_of
 from formats import READ, capability, reply, request
 from ledger import BLOCK, Ledger
 from metadata_client import Denied, Session, put_root
+from pool_clients import LOCALHOST, Client, Service, admit, free_port, load
 from scenario import main
 from world import (
     COPIES_INSIDE,
@@ -35,74 +35,11 @@ from world import (
 SIZE = 32 * MIB
 # Kinds of replies of the wire.
 DONE, STATE_OF_VOLUME, FENCED = 0, 4, 129
-LOCALHOST = "127.0.0.1"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind((LOCALHOST, 0))
-        return probe.getsockname()[1]
-
-
-class Service:
-    """A server that runs the pool's nodes, or finds them, and leaves the volumes to clients."""
-
-    def __init__(self, pool, *options):
-        self.pool, self.options, self.port = pool, options, free_port()
-        self.start()
-
-    def start(self):
-        address = f"tcp:{LOCALHOST}:{self.port}"
-        command = [FIELDSTONE, "serve", self.pool.path, "--metadata", address, *self.options]
-        self.process = Process(self.pool.world, "service", command)
-        self.process.wait_for_output("metadata on")
-
-
-class Client(Process):
-    """`fieldstone serve client:FILE/VOLUME`."""
-
-    def __init__(self, world, credential, volume, *options, wait=True):
-        world.sockets += 1
-        self.socket = world.folder / f"client{world.sockets}.sock"
-        command = [
-            FIELDSTONE, "serve", f"client:{credential}/{volume}", "--nbd", f"unix:{self.socket}",
-            *options,
-        ]
-        super().__init__(world, f"client-{volume}", command)
-        if wait:
-            self.wait_for_output("serving ")
-
-    @property
-    def uri(self):
-        return f"nbd+unix:///?socket={self.socket}"
-
-    def opened(self):
-        """The files and folders that it has open."""
-        links = pathlib.Path(f"/proc/{self.pid}/fd").iterdir()
-        return [str(link.readlink()) for link in links if link.is_symlink()]
-
-
-def admit(world, pool, service, name, *volumes):
-    file = world.file(f"{name}.json")
-    chosen = [word for volume in volumes for word in ("--volume", volume)]
-    address = f"{LOCALHOST}:{service.port}"
-    fieldstone("pool", "admit", pool.path, name, "--metadata", address, *chosen, "--output", file)
-    check(file.stat().st_mode & 0o777 == 0o600, "others can read the credential")
-    return file
 
 
 def clients(pool):
     listed = json.loads(fieldstone("pool", "clients", pool.path, "--json").stdout)
     return {client["name"]: client for client in listed}
-
-
-def after(seconds):
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() > end
-
-
-def load(ledger, client, seconds=0.5):
-    check(not ledger.load(client.uri, 8, stop=after(seconds)), "the connection died")
 
 
 def refused_credentials(world, credential):
@@ -197,6 +134,8 @@ def rotations(world, pool, credential, client, ledger):
     rotate = Process(world, "rotate", [FIELDSTONE, "pool", "rotate-key", pool.path])
     load(ledger, client, 3)
     check(rotate.is_running(), "the capability of the killed client is forgotten")
+    wait_until("it says what it waits for", lambda: "waiting" in rotate.output())
+    check("client web" in rotate.output(), rotate.output())
     rotate.kill()
     fieldstone("pool", "rotate-key", pool.path, "--retire")
     load(ledger, client)
@@ -226,6 +165,8 @@ def eviction(world, pool, client, name):
     result = json.loads(fieldstone("pool", "evict", pool.path, name, "--json").stdout)
     check(result == {"fenced": ["v"], "unfenced": []}, result)
     check(client.process.wait(60) != 0, "an evicted client serves")
+    # Its nodes have fenced it, as for another writer. It has asked the service for the reason.
+    check("does not admit" in client.errors(), client.errors())
     check(name not in clients(pool), "it is still listed")
     refused("pool", "evict", pool.path, name, says=["admits no client"])
     if pool.case.nodes != "processes":

@@ -84,12 +84,19 @@ def call(connection, operation, capability, body=b"", payload=b""):
     return reply(connection)
 
 
-def put_root(connection, capability, epoch, name, sizes=None):
-    """Takes the volume at this epoch, and gives it a root with this name, and with these sizes of
-    shards and units. Returns the kinds of the two answers."""
+def newest_root(connection, capability):
+    """The version and the bytes of the root that a node has of the capability's volume."""
     _, body, _ = call(connection, LIST, capability)
     version, length = struct.unpack_from("<QI", body, 4 + 24)
-    root = bytearray(body[4 + 36 : 4 + 36 + length])
+    return version, body[4 + 36 : 4 + 36 + length]
+
+
+def put_root(connection, capability, epoch, name, sizes=None, kept=None):
+    """Takes the volume at this epoch, and gives it a root with this name, and with these sizes of
+    shards and units: that of the node, or one that was `kept`. Returns the kinds of the two
+    answers."""
+    version, root = kept or newest_root(connection, capability)
+    root = bytearray(root)
     version += 5
     struct.pack_into("<Q", root, 16, version)
     if sizes is not None:

@@ -113,6 +113,9 @@ fn node_line(node: &NodeReport) -> String {
 
 fn volume_text(volume: &VolumeReport) -> String {
     let mut rows = Vec::new();
+    if let Some(client) = &volume.client {
+        rows.push(("client", format!("{client} has it open, and tells this")));
+    }
     if !volume.reason.is_empty() {
         rows.push(("reason", volume.reason.clone()));
     }

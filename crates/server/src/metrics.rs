@@ -233,7 +233,9 @@ pub fn text(reports: &[PoolReport]) -> String {
     for node in &nodes {
         out.sample(&node.labels, node.of.total_bytes as f64);
     }
-    let all = labelled(reports, |report| &report.volumes, volume_label);
+    let mut all = labelled(reports, |report| &report.volumes, volume_label);
+    // A client has metrics of its own for the volume that it has open.
+    all.retain(|volume| volume.of.client.is_none());
     volumes(&mut out, &all);
     engines(&mut out, &all);
     requests(&mut out, &all);

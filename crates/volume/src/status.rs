@@ -40,6 +40,9 @@ pub struct NodeStatus {
     pub node: NodeIndex,
     /// Its health.
     pub health: NodeHealth,
+    /// The incarnation of the node when it last joined; 0 before. An empty node in its place has
+    /// another incarnation.
+    pub incarnation: u64,
     /// Slots of the node.
     pub slots_total: u32,
     /// Slots that the volume has reserved on the node; 0 for none, or while they are not known.

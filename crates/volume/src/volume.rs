@@ -425,6 +425,7 @@ fn status(core: &VolumeCore) -> Status {
         .map(|(index, node)| NodeStatus {
             node: index,
             health: health(index),
+            incarnation: node.stat.incarnation,
             slots_total: node.stat.slots_total,
             slots_reserved: node.slots.reserved,
             slots_free: node.slots.free,

@@ -11,7 +11,6 @@ use anyhow::{Context, anyhow, bail};
 use fieldstone_host::VolumeCall;
 use fieldstone_server::control::{Client, Request};
 use fieldstone_server::paths::pool_or_volume;
-use fieldstone_server::pool::record;
 use fieldstone_server::report::{PoolReport, ProgressReport, VolumeReport};
 use fieldstone_server::running::{Operator, RunningPool, VolumeOptions};
 use fieldstone_server::runtime::OpenWait;
@@ -162,24 +161,14 @@ fn offline(
         Some(_) => Ok(()),
         None => listing.check_none_hidden(),
     };
-    let mut whole = volume.is_none() && listing.is_complete();
     for known in &known {
         let open = running.open_volume(known, &VolumeOptions::offline(), OpenWait::default())?;
         wait_for_nodes(Some(&known.name), || Ok(PoolReport::of(running)))?;
         running.call_store(&known.name, kind.call(args.limit))?;
         let followed = follow(kind, args.json, Some(&known.name), || Ok(PoolReport::of(running)));
-        let report = PoolReport::of(running);
-        let mut volumes = report.volumes.iter().filter(|found| found.name == known.name);
-        whole &= followed.is_ok() && volumes.all(VolumeReport::is_whole);
+        // The pool's record then knows of a replaced node that this volume is whole with it.
+        running.note_whole(&PoolReport::of(running).volumes, &listing);
         outcome = outcome.and(followed).and(running.close(&open));
-    }
-    if whole && outcome.is_ok() {
-        // The pool's record then lists no replaced node as still to be rebuilt.
-        let pool = &running.pool;
-        let noted = record::update(&pool.folder, pool.id, record::Record::note_whole);
-        if let Err(error) = noted {
-            tracing::info!("cannot note that the pool is whole: {error:#}");
-        }
     }
     outcome
 }

@@ -215,7 +215,11 @@ fn served_by_any(mut lines: Vec<VolumeLine>, folder: &Path) -> Vec<VolumeLine> {
         match server.status() {
             Ok(report) => {
                 for line in &mut lines {
-                    line.served |= report.volumes.iter().any(|volume| volume.id == line.id);
+                    let mut volumes = report.volumes.iter();
+                    if let Some(volume) = volumes.find(|volume| volume.id == line.id) {
+                        line.served = true;
+                        line.client = line.client.take().or_else(|| volume.client.clone());
+                    }
                 }
             }
             Err(error) => eprint_line!("fieldstone: {error}"),
@@ -238,13 +242,14 @@ fn print_volumes(lines: &[VolumeLine], folder: &Path, json: bool) -> anyhow::Res
     print_line!("{:<24} {:>10}  {:<10} {:>6} {:<8} id", "name", "size", "code", "epoch", "state");
     for line in lines {
         print_line!(
-            "{:<24} {:>10}  {:<10} {:>6} {:<8} {}",
+            "{:<24} {:>10}  {:<10} {:>6} {:<8} {}{}",
             line.name,
             units::size(line.size_bytes),
             line.code,
             line.epoch,
             if line.served { "served" } else { "closed" },
-            line.id
+            line.id,
+            line.client.as_ref().map_or(String::new(), |client| format!("  at client {client}"))
         );
     }
     Ok(())

@@ -17,13 +17,15 @@
 //!         { "generation": 0,
 //!           "expires": 1764550800 } ] } ],
 //!   "volumes": [
-//!     { "volume": "…", "name": "disk1" } ] }
+//!     { "volume": "…", "name": "disk1",
+//!       "removed_until": null } ] }   seconds since 1970, if the volume was removed
 //! ```
 //!
 //! `volumes` has each volume that a client ever got a capability for. A client that may write a
 //! volume also writes the root, which has the volume's name. So the name of such a volume is the
 //! one that it had before, whatever its root says: no client can give its volume the name of
-//! another.
+//! another. When the volume is removed, its entry stays for a day longer than its capabilities: a
+//! client with a valid one could make the volume anew on a node. Such a volume counts as removed.
 //!
 //! Only the owner may read the file (mode 0600). Its owner is that of `pool.json`. A damaged file
 //! admits no client, and no process replaces it: the pool's owner restores it. A process that
@@ -50,6 +52,8 @@ const FORMAT: u32 = 1;
 const GRANTS_PER_CLIENT_MAX: usize = 256;
 /// The clocks of a pool's machines differ by less, in seconds.
 const CLOCKS_DIFFER_SECONDS: u64 = 600;
+/// How much longer than its capabilities a removed volume is known, in seconds.
+const REMOVED_KEPT_SECONDS: u64 = 24 * 3600;
 
 /// A client that a pool admits.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,6 +179,9 @@ pub struct Holder<'a> {
 struct GrantedVolume {
     volume: String,
     name: String,
+    /// The volume was removed, and its entry stays until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    removed_until: Option<u64>,
 }
 
 /// The content of `clients.json`.
@@ -344,9 +351,12 @@ impl Registry {
         expires: u64,
     ) -> anyhow::Result<()> {
         self.grants.retain(|grant| !grant.is_long_over());
+        let now = unix_seconds();
+        self.volumes.retain(|granted| granted.removed_until.is_none_or(|until| until > now));
         let id = volume.to_string();
         if self.name_of(volume).is_none() {
-            self.volumes.push(GrantedVolume { volume: id.clone(), name: name.to_owned() });
+            let name = name.to_owned();
+            self.volumes.push(GrantedVolume { volume: id.clone(), name, removed_until: None });
         }
         if let Some(grant) = self.grants.iter_mut().find(|grant| grant.is_of(holder, &id)) {
             grant.epoch = grant.epoch.max(epoch.0);
@@ -387,10 +397,37 @@ impl Registry {
         self.volumes.iter().find(|granted| granted.volume == id).map(|granted| &*granted.name)
     }
 
-    /// Forgets a volume that was removed.
-    pub fn forget_volume(&mut self, volume: VolumeId) {
+    /// Notes that a volume was removed.
+    pub fn note_removed(&mut self, volume: VolumeId) {
         let id = volume.to_string();
-        self.volumes.retain(|granted| granted.volume != id);
+        let of_it = self.grants.iter().filter(|grant| grant.volume == id && !grant.is_long_over());
+        let expires = of_it.map(|grant| grant.expires).max();
+        if expires.is_none() {
+            self.volumes.retain(|granted| granted.volume != id);
+        }
+        for granted in self.volumes.iter_mut().filter(|granted| granted.volume == id) {
+            granted.removed_until =
+                expires.map(|expires| expires.saturating_add(REMOVED_KEPT_SECONDS));
+        }
+    }
+
+    /// Whether a volume was removed while a client had a capability for it.
+    #[must_use]
+    pub fn is_removed(&self, volume: VolumeId) -> bool {
+        let id = volume.to_string();
+        let mut volumes = self.volumes.iter();
+        volumes.any(|granted| granted.volume == id && granted.removed_until.is_some())
+    }
+
+    /// The grant of the process that opened the volume last, if it may have the volume open: it
+    /// has a valid capability, and has not taken leave.
+    #[must_use]
+    pub fn holder(&self, volume: VolumeId) -> Option<&Grant> {
+        let id = volume.to_string();
+        let of_it = self.grants.iter().filter(|grant| grant.volume == id);
+        let newest = of_it.max_by_key(|grant| grant.epoch)?;
+        let is_open = newest.epoch > 0 && newest.generations().next().is_some();
+        is_open.then_some(newest)
     }
 
     fn write(&self, folder: &Path) -> anyhow::Result<()> {
@@ -576,6 +613,71 @@ mod tests {
         let error = issue("more", "disk").expect_err("too many").to_string();
         assert!(error.contains("must expire first"), "{error}");
         issue("1", "disk").expect("a renewal");
+    }
+
+    /// A client with a valid capability can make a removed volume anew.
+    #[test]
+    fn a_removed_volume_is_known_as_long_as_a_client_can_bring_it_back() {
+        let folder = folder();
+        let dir = folder.path();
+        let issue = |volume: VolumeId, expires: u64| {
+            let holder = Holder { client: "web", instance: "0" };
+            let signed = (Epoch(1), KeyGeneration(0));
+            change(dir, POOL, |all| all.note_issue(&holder, (volume, "disk"), signed, expires))
+                .expect("room");
+        };
+        let remove = |volume| {
+            change(dir, POOL, |all| {
+                all.note_removed(volume);
+                Ok(())
+            })
+            .expect("writable");
+        };
+        let read = || Registry::read(dir, POOL).expect("readable");
+        issue(VOLUME, unix_seconds() + 1000);
+        assert!(!read().is_removed(VOLUME));
+        remove(VOLUME);
+        assert!(read().is_removed(VOLUME) && read().name_of(VOLUME) == Some("disk"));
+        // Another issue forgets what is long over only.
+        let other = VolumeId(1);
+        issue(other, unix_seconds() + 1000);
+        assert!(read().is_removed(VOLUME) && !read().is_removed(other));
+        // The capabilities of this one have expired.
+        let old = VolumeId(2);
+        issue(old, 1);
+        remove(old);
+        assert!(!read().is_removed(old) && read().name_of(old).is_none());
+    }
+
+    #[test]
+    fn the_holder_of_a_volume_is_the_process_that_opened_it_last_and_has_not_closed_it() {
+        let folder = folder();
+        let dir = folder.path();
+        let later = unix_seconds() + 1000;
+        let holder = |client: &'static str| Holder { client, instance: "0" };
+        let issue = |client, epoch| {
+            let signed = (Epoch(epoch), KeyGeneration(0));
+            let name = (VOLUME, "disk");
+            change(dir, POOL, |all| all.note_issue(&holder(client), name, signed, later))
+                .expect("room");
+        };
+        let found = || {
+            let all = Registry::read(dir, POOL).expect("readable");
+            all.holder(VOLUME).map(|grant| grant.client.clone())
+        };
+        assert_eq!(found(), None);
+        // Epoch 0 is for a look at the nodes.
+        issue("web", 0);
+        assert_eq!(found(), None);
+        issue("web", 4);
+        issue("app", 5);
+        assert_eq!(found().as_deref(), Some("app"));
+        change(dir, POOL, |all| {
+            all.note_oldest(&holder("app"), VOLUME, KeyGeneration(u16::MAX));
+            Ok(())
+        })
+        .expect("writable");
+        assert_eq!(found(), None, "it has closed the volume, and web was fenced before");
     }
 
     /// With a damaged file the pool must not look as if it had no clients: a change would end all.

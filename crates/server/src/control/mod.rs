@@ -135,6 +135,9 @@ pub struct VolumeLine {
     pub epoch: u64,
     /// Number of nodes that know the volume.
     pub nodes: usize,
-    /// This server serves the volume.
+    /// A server of the pool, or a client, serves the volume.
     pub served: bool,
+    /// The client of the pool that has the volume open on its own machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
 }

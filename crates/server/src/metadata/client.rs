@@ -1,15 +1,16 @@
 //! The client's side: a session with the service, and the thread that keeps one for a volume.
 //!
-//! The thread asks for the capabilities that the volume wants, and asks each second what has
-//! changed. If the service is lost, it connects again, to any of the credential's addresses, after
-//! a pause that doubles up to 2 s. Meanwhile the volume works with the capability that it has.
+//! The thread asks for the capabilities that the volume wants. Each second, it tells how the volume
+//! is, asks what has changed, and carries out calls of the pool. If the service is lost, it
+//! connects again, to any of the credential's addresses, after a pause that doubles up to 2 s.
+//! Meanwhile the volume works with the capability that it has.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -26,14 +27,21 @@ use super::{Hello, Layout, NodeAddresses, Request, Response, VERSION, Welcome};
 use crate::admission::Credential;
 use crate::client_limits::Timed;
 use crate::pool::random;
+use crate::report::VolumeReport;
 use crate::running::PooledVolume;
+use crate::running::client_volumes::{ClientAnswer, ClientCall};
+use crate::runtime::{DeviceName, Runtime};
 
 /// How long the service has to accept a connection, and to welcome the client.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// How long the service has to answer a request. It may have to wait for nodes that do not answer.
 const SERVICE_LIMIT: Duration = Duration::from_secs(15);
 /// How often the client asks what has changed.
-const WATCH_PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// How often, while the volume does not serve yet.
+const OPENING_WATCH_PERIOD: Duration = Duration::from_millis(200);
+/// Longest report on a volume, as text. A message has room for it and for other news.
+const REPORT_BYTES_MAX: usize = 48 << 10;
 /// The pauses before the client connects again.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -203,20 +211,40 @@ impl MetadataClient {
         }
     }
 
-    /// Asks what has changed: the generation that signs, and the addresses of nodes if they have.
+    /// Tells the service about the volume, and asks what has changed.
     ///
     /// # Errors
     /// As [`MetadataClient::issue`].
-    pub fn watch(
-        &mut self,
-        oldest: Option<KeyGeneration>,
-    ) -> Result<(KeyGeneration, Option<NodeAddresses>), MetadataError> {
+    fn watch(&mut self, told: News) -> Result<Present, MetadataError> {
+        let News { oldest, report, answers } = told;
         let oldest = oldest.map(|oldest| oldest.0);
-        match self.ask(&Request::Watch { oldest })? {
-            Response::Present { generation, nodes } => Ok((KeyGeneration(generation), nodes)),
+        match self.ask(&Request::Watch { oldest, report: report.map(Box::new), answers })? {
+            Response::Present { generation, nodes, calls } => {
+                Ok(Present { signs: KeyGeneration(generation), nodes, calls })
+            }
             other => Err(out_of_turn(&other)),
         }
     }
+}
+
+/// What a client tells the service.
+#[derive(Debug, Default)]
+struct News {
+    /// The oldest generation of the secret that the volume still uses, if it has changed.
+    oldest: Option<KeyGeneration>,
+    /// The report on the volume, if it has changed.
+    report: Option<VolumeReport>,
+    answers: Vec<ClientAnswer>,
+}
+
+/// What the service tells a client.
+#[derive(Debug)]
+struct Present {
+    /// The generation that signs.
+    signs: KeyGeneration,
+    /// The addresses of the nodes, if they have changed.
+    nodes: Option<NodeAddresses>,
+    calls: Vec<ClientCall>,
 }
 
 fn out_of_turn(response: &Response) -> MetadataError {
@@ -237,11 +265,16 @@ pub struct RemoteVolume {
 }
 
 impl RemoteVolume {
-    /// Asks the service for a volume, and starts the thread that asks for its capabilities.
+    /// Asks the service for a volume, and starts the thread that asks for its capabilities. The
+    /// volume will be opened as `device`.
     ///
     /// # Errors
     /// As [`MetadataClient::connect`] and [`MetadataClient::open`].
-    pub fn find(credential: &Credential, volume: &str) -> Result<Self, MetadataError> {
+    pub fn find(
+        credential: &Credential,
+        volume: &str,
+        device: ClientDevice,
+    ) -> Result<Self, MetadataError> {
         let mut session = MetadataClient::connect(credential)?;
         let instance = random()?;
         let layout = session.open(volume, instance)?;
@@ -265,6 +298,9 @@ impl RemoteVolume {
             wanted: BTreeSet::new(),
             issued: BTreeSet::new(),
             oldest: None,
+            device,
+            reported: None,
+            answers: Vec::new(),
             _leaving: leaving,
         };
         fieldstone_uring::start_thread("metadata", move || keeper.run(&commands))
@@ -278,6 +314,38 @@ impl RemoteVolume {
         let issuer = Box::new(ThreadIssuer(sender));
         let volume = PooledVolume { id, profile, nodes, replicate, encode };
         Ok(Self { volume, places, issuer, farewell })
+    }
+}
+
+/// The device that a volume is opened as: the service hears of its state, and calls it.
+#[derive(Clone, Debug)]
+pub struct ClientDevice {
+    /// The runtime that has the device.
+    pub runtime: Weak<Runtime>,
+    /// Its name.
+    pub name: DeviceName,
+}
+
+impl ClientDevice {
+    /// The report on the device, short enough for a message.
+    fn report(&self) -> Option<VolumeReport> {
+        let mut report = VolumeReport::of_device(&*self.runtime.upgrade()?, &self.name)?;
+        let is_short = |report: &VolumeReport| {
+            serde_json::to_string(report).is_ok_and(|text| text.len() <= REPORT_BYTES_MAX)
+        };
+        if !is_short(&report) {
+            report.io = None;
+        }
+        if !is_short(&report) {
+            report.nodes.iter_mut().for_each(|node| node.reason.clear());
+        }
+        is_short(&report).then_some(report)
+    }
+
+    fn carry_out(&self, call: &ClientCall) -> ClientAnswer {
+        let runtime = self.runtime.upgrade().context("the server ends");
+        let done = runtime.and_then(|runtime| runtime.carry_out(&self.name, &call.call));
+        ClientAnswer { number: call.number, error: done.err().map(|error| format!("{error:#}")) }
     }
 }
 
@@ -347,6 +415,11 @@ struct Keeper {
     issued: BTreeSet<KeyGeneration>,
     /// What the volume has told, and the service does not know yet.
     oldest: Option<KeyGeneration>,
+    device: ClientDevice,
+    /// The report that the service was told last in this session.
+    reported: Option<VolumeReport>,
+    /// Answers to calls that the service does not know yet.
+    answers: Vec<ClientAnswer>,
     /// Dropped at the end of the thread.
     _leaving: Sender<()>,
 }
@@ -355,7 +428,7 @@ impl Keeper {
     fn run(mut self, commands: &Receiver<Command>) {
         let mut pause = PAUSE_MIN;
         let mut connect_at = Instant::now();
-        let mut watch_at = Instant::now() + WATCH_PERIOD;
+        let mut watch_at = Instant::now() + OPENING_WATCH_PERIOD;
         loop {
             let next = if self.session.is_none() { connect_at } else { watch_at };
             let rest = next.saturating_duration_since(Instant::now());
@@ -388,7 +461,10 @@ impl Keeper {
                 }
             }
             if is_due {
-                watch_at = Instant::now() + WATCH_PERIOD;
+                let is_serving =
+                    self.reported.as_ref().is_some_and(|report| report.phase == "serving");
+                let period = if is_serving { WATCH_PERIOD } else { OPENING_WATCH_PERIOD };
+                watch_at = Instant::now() + period;
             }
         }
     }
@@ -397,6 +473,9 @@ impl Keeper {
     /// each question.
     fn refuse(mut self, commands: &Receiver<Command>, reason: &str) {
         self.session = None;
+        if let Some(runtime) = self.device.runtime.upgrade() {
+            runtime.note_refusal(&self.device.name, reason);
+        }
         self.mail(IssuerMail::Refused(reason.to_owned()));
         while let Ok(command) = commands.recv() {
             self.take(command);
@@ -407,7 +486,8 @@ impl Keeper {
     /// The volume is closed: it uses no secret any more, so no rotation has to wait for it.
     fn end(mut self) {
         if let Some(session) = &mut self.session {
-            let _ = session.watch(Some(KeyGeneration(u16::MAX)));
+            let oldest = Some(KeyGeneration(u16::MAX));
+            let _ = session.watch(News { oldest, ..News::default() });
         }
     }
 
@@ -421,6 +501,28 @@ impl Keeper {
                 self.issued.retain(|generation| *generation >= oldest);
                 self.oldest = Some(oldest);
             }
+        }
+    }
+
+    /// Exchanges news with the service, and carries out its calls. Returns the generation that
+    /// signs.
+    fn watch(&mut self) -> Result<KeyGeneration, MetadataError> {
+        loop {
+            let Some(session) = &mut self.session else { return Ok(KeyGeneration(0)) };
+            let report = self.device.report();
+            let changed = report.clone().filter(|_| report != self.reported);
+            let answers = std::mem::take(&mut self.answers);
+            let news = News { oldest: self.oldest, report: changed, answers };
+            let Present { signs, nodes, calls } = session.watch(news)?;
+            (self.oldest, self.reported) = (None, report);
+            if let Some(nodes) = nodes {
+                self.directory.set(&nodes);
+            }
+            if calls.is_empty() {
+                return Ok(signs);
+            }
+            // The service waits for the answers.
+            self.answers = calls.iter().map(|call| self.device.carry_out(call)).collect();
         }
     }
 
@@ -443,6 +545,8 @@ impl Keeper {
             }
             self.directory.set(&layout.nodes);
             self.session = Some(session);
+            self.reported = None;
+            self.answers.clear();
         }
         let Some(session) = &mut self.session else { return Ok(()) };
         while let Some(epoch) = self.wanted.first().copied() {
@@ -456,11 +560,7 @@ impl Keeper {
             }
         }
         if watch {
-            let (signs, nodes) = session.watch(self.oldest)?;
-            self.oldest = None;
-            if let Some(nodes) = nodes {
-                self.directory.set(&nodes);
-            }
+            let signs = self.watch()?;
             if self.issued.last().is_some_and(|newest| *newest < signs) {
                 self.mail(IssuerMail::Renew);
             } else if self.issued.len() > 1 {

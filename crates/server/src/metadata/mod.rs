@@ -9,8 +9,8 @@
 //!   | <------ Layout: id, code, nodes' addresses     |
 //!   | Issue: volume, epoch                   ------> |   notes it in clients.json, and signs
 //!   | <------ Capability, and its lifetime           |
-//!   | Watch: volume, oldest generation in use ---->  |   each second
-//!   | <------ generation that signs, addresses       |
+//!   | Watch: oldest generation in use, report -----> |   each second
+//!   | <------ generation that signs, addresses, calls|
 //! ```
 //!
 //! A message is a JSON object on one line. After the welcome, the seal of the message comes before
@@ -42,7 +42,11 @@ mod session;
 use fieldstone_proto::{Capability, Epoch, Rights, SegmentId, VolumeId};
 use serde::{Deserialize, Serialize};
 
-pub use client::{MetadataClient, RemoteVolume};
+use crate::report::VolumeReport;
+use crate::running::client_volumes::{ClientAnswer, ClientCall};
+
+pub(crate) use client::WATCH_PERIOD;
+pub use client::{ClientDevice, MetadataClient, RemoteVolume};
 pub use service::MetadataServer;
 
 /// The version of the protocol.
@@ -96,6 +100,12 @@ pub enum Request {
         /// The oldest generation of the pool's secret that the volume still uses, if that is known
         /// and was not told before.
         oldest: Option<u16>,
+        /// The state of the volume, if it has changed since the client told it.
+        #[serde(default)]
+        report: Option<Box<VolumeReport>>,
+        /// Answers to calls of before.
+        #[serde(default)]
+        answers: Vec<ClientAnswer>,
     },
 }
 
@@ -119,6 +129,9 @@ pub enum Response {
         /// The addresses of the nodes, as in [`Layout::nodes`], if they have changed since the
         /// client was told.
         nodes: Option<NodeAddresses>,
+        /// Calls for the volume to carry out.
+        #[serde(default)]
+        calls: Vec<ClientCall>,
     },
     /// The client may not do this, now and later.
     Refused {

@@ -18,6 +18,8 @@ use super::service::{ServedPool, Service};
 use super::{Layout, NodeAddresses, Request, Response};
 use crate::admission::{self, Client, Holder, Registry};
 use crate::paths::check_name;
+use crate::report::VolumeReport;
+use crate::running::client_volumes::{ClientAnswer, ClientSeat};
 
 /// How long the service waits for the folders of nodes that run in other processes.
 const FOLDERS_LIMIT: Duration = Duration::from_secs(2);
@@ -43,6 +45,8 @@ struct OpenedVolume {
     name: String,
     /// The number that the client's process has chosen.
     instance: String,
+    /// Its place among the volumes that clients have open.
+    seat: ClientSeat,
 }
 
 impl<'a> Session<'a> {
@@ -84,7 +88,9 @@ impl Session<'_> {
         let answer = match request {
             Request::Open { volume, instance } => self.open(&volume, instance),
             Request::Issue { epoch } => self.issue(Epoch(epoch), service),
-            Request::Watch { oldest } => self.watch(oldest),
+            Request::Watch { oldest, report, answers } => {
+                self.watch(oldest, report.map(|report| *report), answers)
+            }
         };
         answer.unwrap_or_else(|denial| match denial {
             Denial::Refused(reason) => {
@@ -125,7 +131,8 @@ impl Session<'_> {
             return Err(Denial::Refused(format!("the pool has no volume {name:?}")));
         }
         let known = running.find_in(&listing, name)?;
-        self.volume = Some(OpenedVolume { id: known.id, name: known.name.clone(), instance });
+        let seat = running.client_volumes().enter(&self.client, known.id, &known.name);
+        self.volume = Some(OpenedVolume { id: known.id, name: known.name.clone(), instance, seat });
         self.told = self.addresses();
         Ok(Response::Layout(Layout {
             volume: known.id.to_string(),
@@ -148,7 +155,7 @@ impl Session<'_> {
 
     fn issue(&mut self, epoch: Epoch, service: &Service) -> Result<Response, Denial> {
         let running = &self.pool.running;
-        let Some(OpenedVolume { id, name, instance }) = &self.volume else {
+        let Some(OpenedVolume { id, name, instance, .. }) = &self.volume else {
             return Err(Denial::Refused("no volume is open in this session".to_owned()));
         };
         let (volume, holder) = (*id, Holder { client: &self.client, instance });
@@ -191,11 +198,17 @@ impl Session<'_> {
         Ok(Response::Issued { capability: capability.into(), lifetime_ns })
     }
 
-    fn watch(&mut self, oldest: Option<u16>) -> Result<Response, Denial> {
+    fn watch(
+        &mut self,
+        oldest: Option<u16>,
+        report: Option<VolumeReport>,
+        answers: Vec<ClientAnswer>,
+    ) -> Result<Response, Denial> {
         let registry = self.read()?;
         self.admitted(&registry)?;
         let pool = &self.pool.running.pool;
-        if let (Some(oldest), Some(OpenedVolume { id, name, instance })) = (oldest, &self.volume) {
+        if let (Some(oldest), Some(opened)) = (oldest, &self.volume) {
+            let OpenedVolume { id, name, instance, .. } = opened;
             self.may_open(&registry, name)?;
             let holder = Holder { client: &self.client, instance };
             admission::change(&pool.folder, pool.id, |registry| {
@@ -206,7 +219,10 @@ impl Session<'_> {
         let addresses = self.addresses();
         let nodes = (addresses != self.told).then(|| addresses.clone());
         self.told = addresses;
-        Ok(Response::Present { generation: pool.keys.get().issuing().0.0, nodes })
+        let generation = pool.keys.get().issuing().0.0;
+        let opened = self.volume.as_ref();
+        let calls = opened.map(|volume| volume.seat.hear(report, answers)).unwrap_or_default();
+        Ok(Response::Present { generation, nodes, calls })
     }
 
     /// The addresses of the pool's nodes for this client. Where a folder does not answer, the

@@ -259,7 +259,8 @@ mod tests {
         fs::remove_dir_all(pool.node_folder(NodeIndex(2))).expect("removable");
         let refused = may(2).expect_err("the third");
         assert!(refused.contains("3 nodes") && refused.contains("node.1: was made"), "{refused}");
-        record::update(&pool.folder, pool.id, Record::note_whole).expect("writable");
+        record::update(&pool.folder, pool.id, |record| record.note_whole(&[], Some(&[])))
+            .expect("writable");
         assert_eq!(may(2), Ok(()));
         // Folders of nodes that run elsewhere are not examined.
         for node in [3, 4] {

@@ -7,7 +7,8 @@
 //!     { "node": 2,
 //!       "incarnation": "91be…",         of the node that was found or made last, 16 digits
 //!       "place": "beside",              how its folder was reached
-//!       "rebuild": true } ] }           made empty by a replacement, and not known to be rebuilt
+//!       "rebuild": true,                made empty by a replacement, and not known to be rebuilt
+//!       "whole": [ "…" ] } ] }          volumes that were seen whole since then
 //! ```
 //!
 //! The file serves two decisions, and no data depends on it:
@@ -17,8 +18,8 @@
 //!   disk was mounted (`mount`), or the folder was a link (`link`), a missing folder may mean that
 //!   a disk is absent.
 //! - **How many more nodes may be lost?** An empty node holds no data until it is rebuilt. It
-//!   counts like an absent node until a server or `rebuild` has seen every volume of the pool
-//!   whole.
+//!   counts like an absent node until every volume of the pool was seen whole with it, each by any
+//!   process: the pool's volumes may be open in several servers, and at clients.
 //!
 //! The file has relations (`beside`) and no device numbers, because device numbers change when the
 //! machine restarts.
@@ -86,6 +87,18 @@ pub struct Entry {
     /// The node was made empty in place of a lost node, and is not known to be rebuilt.
     #[serde(default)]
     pub rebuild: bool,
+    /// The ids of volumes that were seen whole with the replaced node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    whole: Vec<String>,
+}
+
+/// A volume that was seen whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeVolume {
+    /// The volume's id.
+    pub id: String,
+    /// The incarnation of each node that the volume has joined.
+    pub incarnations: Vec<(NodeIndex, String)>,
 }
 
 /// The content of `nodes.json`.
@@ -144,16 +157,20 @@ impl Record {
         self.nodes.iter().find(|entry| entry.node == node.0)
     }
 
-    /// The nodes that are not known to be rebuilt, with their incarnations.
-    pub fn to_rebuild(&self) -> Vec<(NodeIndex, &str)> {
+    /// The nodes that are not known to be rebuilt.
+    pub fn to_rebuild(&self) -> Vec<NodeIndex> {
         let waiting = self.nodes.iter().filter(|entry| entry.rebuild);
-        waiting.map(|entry| (NodeIndex(entry.node), entry.incarnation.as_str())).collect()
+        waiting.map(|entry| NodeIndex(entry.node)).collect()
     }
 
     /// Notes that a node was found in its folder.
     pub fn note_seen(&mut self, node: NodeIndex, incarnation: u64, place: FolderKind) {
-        let rebuild = self.entry(node).is_some_and(|entry| entry.rebuild);
-        self.put(Entry { node: node.0, incarnation: hex(incarnation), place, rebuild });
+        let incarnation = hex(incarnation);
+        let before = self.entry(node);
+        let rebuild = before.is_some_and(|entry| entry.rebuild);
+        let same = before.filter(|entry| entry.incarnation == incarnation);
+        let whole = same.map(|entry| entry.whole.clone()).unwrap_or_default();
+        self.put(Entry { node: node.0, incarnation, place, rebuild, whole });
     }
 
     /// Notes that an empty node was made; with `replaced`, in place of a lost node.
@@ -164,13 +181,26 @@ impl Record {
         place: FolderKind,
         replaced: bool,
     ) {
-        self.put(Entry { node: node.0, incarnation: hex(incarnation), place, rebuild: replaced });
+        let (incarnation, whole) = (hex(incarnation), Vec::new());
+        self.put(Entry { node: node.0, incarnation, place, rebuild: replaced, whole });
     }
 
-    /// Notes that every volume of the pool was seen whole: replaced nodes are rebuilt.
-    pub fn note_whole(&mut self) {
-        for entry in &mut self.nodes {
-            entry.rebuild = false;
+    /// Notes that volumes were seen whole. `all` are the ids of all volumes of the pool, if they
+    /// are known. A replaced node with which each of them was seen whole is rebuilt.
+    pub fn note_whole(&mut self, volumes: &[WholeVolume], all: Option<&[String]>) {
+        for entry in self.nodes.iter_mut().filter(|entry| entry.rebuild) {
+            // A volume that has not noticed the replacement yet speaks of another incarnation.
+            let node = (NodeIndex(entry.node), entry.incarnation.clone());
+            let seen = volumes.iter().filter(|volume| volume.incarnations.contains(&node));
+            entry.whole.extend(seen.map(|volume| volume.id.clone()));
+            entry.whole.sort();
+            entry.whole.dedup();
+            let Some(all) = all else { continue };
+            entry.whole.retain(|id| all.contains(id));
+            if all.iter().all(|id| entry.whole.contains(id)) {
+                entry.rebuild = false;
+                entry.whole.clear();
+            }
         }
     }
 
@@ -259,10 +289,51 @@ mod tests {
         update(dir, POOL, |record| record.note_seen(NodeIndex(4), 0xabc, FolderKind::Inside))
             .expect("writable");
         let record = Record::read(dir, POOL).expect("readable");
-        assert_eq!(record.to_rebuild(), [(NodeIndex(4), "0000000000000abc")]);
+        assert_eq!(record.to_rebuild(), [NodeIndex(4)]);
         assert_eq!(record.entry(NodeIndex(1)).map(|entry| entry.place), Some(FolderKind::Mount));
         assert_eq!(record.entry(NodeIndex(0)), None);
-        update(dir, POOL, Record::note_whole).expect("writable");
+    }
+
+    /// Each volume may be seen by another process, at another time.
+    #[test]
+    fn a_replaced_node_is_rebuilt_when_each_volume_was_seen_whole_with_it() {
+        let folder = folder();
+        let dir = folder.path();
+        let made = |node, incarnation| {
+            update(dir, POOL, |record| {
+                record.note_made(NodeIndex(node), incarnation, FolderKind::Inside, true);
+            })
+            .expect("writable");
+        };
+        let see = |id: &str, of_node_4: u64, all: Option<&[&str]>| {
+            let incarnations = vec![(NodeIndex(3), hex(7)), (NodeIndex(4), hex(of_node_4))];
+            let volume = WholeVolume { id: id.to_owned(), incarnations };
+            let all: Option<Vec<String>> =
+                all.map(|ids| ids.iter().map(|id| id.to_string()).collect());
+            update(dir, POOL, |record| record.note_whole(&[volume], all.as_deref()))
+                .expect("writable");
+            Record::read(dir, POOL).expect("readable").to_rebuild()
+        };
+        made(4, 0xabc);
+        assert_eq!(see("a", 0xabc, None), [NodeIndex(4)]);
+        // It speaks of the node of before.
+        assert_eq!(see("b", 0xab, Some(&["a", "b"])), [NodeIndex(4)]);
+        // It is found again in its folder, as at each start of a server.
+        update(dir, POOL, |record| record.note_seen(NodeIndex(4), 0xabc, FolderKind::Inside))
+            .expect("writable");
+        // `a` is gone, and `c` is new.
+        assert_eq!(see("b", 0xabc, Some(&["b", "c"])), [NodeIndex(4)]);
+        assert_eq!(see("c", 0xabc, Some(&["b", "c"])), []);
+        // What was seen with a node says nothing about the next one.
+        made(4, 0xdef);
+        assert_eq!(see("c", 0xdef, Some(&["b", "c"])), [NodeIndex(4)]);
+        update(dir, POOL, |record| record.note_seen(NodeIndex(4), 0xeee, FolderKind::Inside))
+            .expect("writable");
+        assert_eq!(see("b", 0xeee, Some(&["b", "c"])), [NodeIndex(4)]);
+        assert_eq!(see("c", 0xeee, Some(&["b", "c"])), []);
+        // A pool without volumes has nothing to rebuild.
+        made(4, 0xfff);
+        update(dir, POOL, |record| record.note_whole(&[], Some(&[]))).expect("writable");
         assert!(Record::read(dir, POOL).expect("readable").to_rebuild().is_empty());
     }
 
@@ -281,7 +352,8 @@ mod tests {
         }
         let newer = "{\"format\": 2, \"what\": \"ever\"}";
         fs::write(&path, newer).expect("writable");
-        let error = update(dir, POOL, Record::note_whole).expect_err("newer").to_string();
+        let note = |record: &mut Record| record.note_whole(&[], Some(&[]));
+        let error = update(dir, POOL, note).expect_err("newer").to_string();
         assert!(error.contains("newer version"), "{error}");
         assert_eq!(fs::read_to_string(&path).expect("readable"), newer);
     }

@@ -11,7 +11,7 @@ use super::{
 use crate::listen::listening;
 use crate::pool::Provision;
 use crate::running::{Known, NodeAnswer, PoolStatus, RunningPool, STATUS_TIMEOUT};
-use crate::runtime::Runtime;
+use crate::runtime::{DeviceName, Runtime};
 
 /// Whether the report of a pool contains the served stores that need no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,18 @@ fn device_reports(
         is_included.then(|| device_report(name.name, device))
     };
     cores.iter().flat_map(|core| &core.devices).filter_map(report).collect()
+}
+
+impl VolumeReport {
+    /// The report of an open device, as it was a moment ago.
+    pub fn of_device(runtime: &Runtime, name: &DeviceName) -> Option<Self> {
+        runtime.with_recent_snapshot(|cores| {
+            let mut devices = cores.iter().flat_map(|core| &core.devices);
+            let is_it =
+                |found: &&DeviceSnapshot| runtime.name_of(found.device).as_ref() == Some(name);
+            Some(device_report(name.name.clone(), devices.find(is_it)?))
+        })
+    }
 }
 
 impl ServerReport {
@@ -230,6 +242,8 @@ fn volume_report(store: &VolumeStatus) -> VolumeReport {
     };
     VolumeReport {
         name: status.name.clone(),
+        client: None,
+        grow_refused: status.grow_refused.clone().unwrap_or_default(),
         id: status.volume.to_string(),
         code: status.profile.clone(),
         phase: phase.to_owned(),
@@ -316,6 +330,10 @@ fn node_view(node: &fieldstone_volume::NodeStatus) -> VolumeNodeReport {
             NodeHealth::Down => "down",
         }
         .to_owned(),
+        incarnation: match node.incarnation {
+            0 => String::new(),
+            known => format!("{known:016x}"),
+        },
         reason: node.reason.clone(),
         shards: node.shards,
     }

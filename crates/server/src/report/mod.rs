@@ -129,12 +129,16 @@ pub struct NodeReport {
 }
 
 /// A volume.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeReport {
     /// Its name.
     pub name: String,
     /// Its id.
     pub id: String,
+    /// The client of the pool that has the volume open on its own machine, and so reports on it.
+    /// Absent for a volume that the reporting process has open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
     /// Its code.
     pub code: String,
     /// "opening", "serving", "closing", "closed" or "failed".
@@ -142,6 +146,9 @@ pub struct VolumeReport {
     /// The reason for the failure, or for the last failed opening.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
+    /// The reason why the last growth was refused, if it was.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub grow_refused: String,
     /// The reason why the opening, the closing or users' requests wait.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub waits_for: String,
@@ -254,7 +261,7 @@ impl VolumeReport {
 }
 
 /// The coding, placement and checksum jobs of a volume.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineReport {
     /// The name of the device, or "software".
     pub name: String,
@@ -263,7 +270,7 @@ pub struct EngineReport {
 }
 
 /// The jobs of one kind.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineKindReport {
     /// "code", "place" or "checksum".
     pub kind: String,
@@ -286,12 +293,15 @@ pub struct EngineKindReport {
 }
 
 /// A node as a volume sees it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeNodeReport {
     /// The number of the node in the pool.
     pub node: u16,
     /// "up", "joining" or "down".
     pub state: String,
+    /// The incarnation of the node that the volume joined last, as in [`NodeReport`].
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub incarnation: String,
     /// The reason why it is down.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
@@ -300,7 +310,7 @@ pub struct VolumeNodeReport {
 }
 
 /// The progress of a rebuild or scrub.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgressReport {
     /// True while it runs.
     pub running: bool,
@@ -324,7 +334,7 @@ pub struct ProgressReport {
 }
 
 /// The requests of a served device.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoReport {
     /// Requests without an answer.
     #[serde(default)]
@@ -354,7 +364,7 @@ pub struct IoReport {
 }
 
 /// A layer of a device: see `docs/layers.md`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerReport {
     /// Its name.
     pub name: String,
@@ -365,7 +375,7 @@ pub struct LayerReport {
 }
 
 /// A counter of a layer or a store.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterReport {
     /// Its name.
     pub name: String,
@@ -374,7 +384,7 @@ pub struct CounterReport {
 }
 
 /// Requests of one kind.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpReport {
     /// "read", "write", "flush", "trim", "write-zeroes" or "extents".
     pub op: String,
@@ -387,7 +397,7 @@ pub struct OpReport {
 }
 
 /// The latency of one stage.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageReport {
     /// The kind of request, as in [`OpReport`].
     pub op: String,

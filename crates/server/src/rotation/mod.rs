@@ -63,6 +63,8 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
 /// its pool: it asks them first, and one of them may accept the call late and then say nothing. A
 /// server that is stopped is waited for as long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2 * NODE_TIMEOUT.as_secs());
+/// How long a step may wait before the user is told for what. A step of a healthy pool takes less.
+const TOLD_AFTER: Duration = Duration::from_secs(3);
 /// Pause between two looks at them.
 const PAUSE: Duration = Duration::from_millis(250);
 /// The shortest time between two steps. A process that misses no look is at most one step behind.
@@ -75,6 +77,8 @@ struct Times {
     first_timeout: Duration,
     step_timeout: Duration,
     answer_timeout: Duration,
+    /// How long a step may wait before the user is told for what.
+    told_after: Duration,
 }
 
 const TIMES: Times = Times {
@@ -82,6 +86,7 @@ const TIMES: Times = Times {
     first_timeout: FIRST_TIMEOUT,
     step_timeout: STEP_TIMEOUT,
     answer_timeout: ANSWER_TIMEOUT,
+    told_after: TOLD_AFTER,
 };
 
 /// The result of a rotation.
@@ -137,7 +142,7 @@ fn rotate_with(
         let step = next_step(goal, &keys.rotation(), begun)?;
         let retired = keys.rotation() == Rotation::Settled;
         let wanted = Wanted { step, goal, keys: &keys, retired };
-        let reports = wait_for(times, &pool, fixed, &wanted)?;
+        let reports = wait_for(times, &pool, fixed, &wanted, tell)?;
         let Some(step) = step else { return Ok(Rotated { keys, others: others(reports) }) };
         keys = make(step, &keys)?;
         key_file::write(folder, &keys)?;
@@ -185,6 +190,7 @@ fn wait_for(
     pool: &Pool,
     fixed: &[FixedNode],
     wanted: &Wanted<'_>,
+    tell: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Vec<KeysReport>> {
     let (issuing, newest) = (wanted.keys.issuing().0.0, wanted.keys.newest().0.0);
     let timeout = match wanted.step {
@@ -195,6 +201,7 @@ fn wait_for(
     let answer = times.answer_timeout * u32::try_from(groups).unwrap_or(u32::MAX);
     let began = Instant::now();
     let deadline = began + timeout;
+    let mut told = String::new();
     loop {
         let reason = match survey(pool, fixed, wanted.retired, (deadline, answer)) {
             Ok(reports) => match obstacle(wanted.step, wanted.goal, issuing, newest, &reports) {
@@ -215,6 +222,11 @@ fn wait_for(
             };
             let waited = began.elapsed().as_secs();
             return Err(reason.context(format!("waited {waited} s; {advice}")));
+        }
+        let text = reason.to_string();
+        if began.elapsed() >= times.told_after && text != told {
+            tell(&format!("waiting, for at most {} s: {text}", timeout.as_secs()));
+            told = text;
         }
         std::thread::sleep(PAUSE);
     }

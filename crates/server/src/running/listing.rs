@@ -49,6 +49,9 @@ pub struct Listing {
     pub hidden: BTreeMap<VolumeId, Hidden>,
     /// Volumes that nodes know, but of which no node has a root: their creation was not completed.
     pub without_root: BTreeMap<VolumeId, Epoch>,
+    /// Volumes that were removed, and that a client with a valid capability has made again. They
+    /// are in no other list.
+    pub removed: BTreeMap<VolumeId, Epoch>,
 }
 
 /// A volume of which no root could be read.
@@ -239,6 +242,20 @@ impl RunningPool {
         let registry = Registry::read(&pool.folder, pool.id).unwrap_or_else(|error| {
             tracing::warn!("the names of volumes that clients write are not known: {error:#}");
             Registry::empty(pool.id)
+        });
+        newest.retain(|id, newest| {
+            let removed = registry.is_removed(*id);
+            if removed {
+                listing.removed.insert(*id, newest.epoch);
+            }
+            !removed
+        });
+        listing.hidden.retain(|id, hidden| {
+            let removed = registry.is_removed(*id);
+            if removed {
+                listing.removed.insert(*id, hidden.epoch);
+            }
+            !removed
         });
         for (id, hidden) in &mut listing.hidden {
             hidden.name = registry.name_of(*id).map(str::to_owned);

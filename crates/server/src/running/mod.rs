@@ -11,11 +11,13 @@
 //! start waits for a bounded time. A node whose folder is missing or empty is down. Only with
 //! [`RuntimeOptions::replace_missing`] may the running pool make an empty node there.
 
+pub mod client_volumes;
 mod dispatch;
 mod folders;
 mod listing;
 mod nodes;
 mod query;
+mod rebuilt;
 mod service;
 mod volumes;
 
@@ -27,6 +29,7 @@ use fieldstone_host::{NodePlace, VolumeCall};
 use crate::pool::Pool;
 use crate::runtime::{DeviceName, OpenDevice, Runtime, RuntimeOptions};
 
+use client_volumes::ClientVolumes;
 pub use dispatch::Operator;
 pub use folders::{command_deadline, open_patiently};
 pub use listing::{Known, Listing};
@@ -45,6 +48,7 @@ pub struct RunningPool {
     places: Arc<[NodePlace]>,
     /// The folder or address of each node, for messages.
     place_names: Vec<String>,
+    client_volumes: Arc<ClientVolumes>,
 }
 
 impl RunningPool {
@@ -60,7 +64,8 @@ impl RunningPool {
 
     /// A running pool. `nodes` are its nodes; `runtime` runs those of this process.
     pub(crate) fn new(pool: Pool, nodes: nodes::DiscoveredNodes, runtime: Arc<Runtime>) -> Self {
-        Self { pool, runtime, places: nodes.places.into(), place_names: nodes.names }
+        let (places, place_names) = (nodes.places.into(), nodes.names);
+        Self { pool, runtime, places, place_names, client_volumes: Arc::default() }
     }
 
     /// The runtime that has the volumes as devices.
@@ -102,6 +107,11 @@ impl RunningPool {
     /// The first failure. The other steps are done all the same.
     pub fn finish(&self) -> anyhow::Result<()> {
         self.runtime.finish()
+    }
+
+    /// The volumes that clients of the pool have open, if this process is a metadata service.
+    pub fn client_volumes(&self) -> &Arc<ClientVolumes> {
+        &self.client_volumes
     }
 
     /// The places of the nodes, in order.

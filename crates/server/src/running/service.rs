@@ -4,17 +4,16 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use fieldstone_block::Settings;
 use fieldstone_host::VolumeCall;
-use fieldstone_proto::{NodeIndex, PoolId, VolumeId};
+use fieldstone_proto::{PoolId, VolumeId};
 
-use super::{Known, Listing, PoolStatus, RunningPool};
+use super::{Known, Listing, RunningPool};
 use crate::control::{Request, Response, Service, VolumeLine};
 use crate::paths::check_name;
-use crate::pool::record;
 use crate::report::{PoolReport, ServerReport, StoreFilter, VolumeReport};
-use crate::runtime::{DeviceName, DeviceState, Runtime};
+use crate::runtime::{DeviceCall, DeviceName, DeviceState, Runtime};
 
 /// How long `status` waits for the answers of nodes.
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(4);
@@ -115,53 +114,40 @@ impl Served {
         let status = self.running.query_nodes(timeout);
         let mut report = PoolReport::from_status(&self.running, &status, stores);
         self.server.complete(&mut report, Some(self.running.pool.id), stores);
-        report.not_served = status.listing.as_ref().ok().map(|listing| self.not_served(listing));
-        if let Err(error) = self.settle(&report, &status) {
-            tracing::info!("cannot note that the pool is whole: {error:#}");
+        self.add_client_volumes(&mut report);
+        if let Ok(listing) = &status.listing {
+            report.not_served = Some(self.not_served(&report, listing));
+            self.running.note_whole(&report.volumes, listing);
         }
         report
     }
 
-    /// The volumes of the pool that are neither open nor to be served, by name. Volumes that cannot
-    /// be listed have their ids.
-    fn not_served(&self, listing: &Listing) -> Vec<String> {
-        let (running, open) = (&self.running, self.running.open_volumes());
-        let to_serve = running.runtime().served_devices();
-        let is_named = |name: &str| {
-            let name = running.device_name(name);
-            to_serve.iter().any(|device| device.name == name)
-        };
-        let is_open = |id: VolumeId| open.iter().any(|open| open.volume == Some(id));
-        let volumes = listing.volumes.iter();
-        let volumes = volumes.filter(|known| !is_named(&known.name) && !is_open(known.id));
-        let hidden = listing.hidden.keys().filter(|id| !is_open(**id));
-        volumes.map(|known| known.name.clone()).chain(hidden.map(ToString::to_string)).collect()
+    /// Adds the volumes that clients have open, except those that are open or to be served here.
+    fn add_client_volumes(&self, report: &mut PoolReport) {
+        for volume in self.running.client_volumes().reports() {
+            let mut here = report.volumes.iter();
+            if here.all(|known| known.id != volume.id && known.name != volume.name) {
+                report.volumes.push(volume);
+            }
+        }
     }
 
-    /// Notes in the pool's record that replaced nodes are rebuilt, as soon as every volume is
-    /// whole.
-    fn settle(&self, report: &PoolReport, status: &PoolStatus) -> anyhow::Result<()> {
-        let pool = &self.running.pool;
-        if !report.volumes.iter().all(|volume| volume.id.is_empty() || volume.is_whole()) {
-            return Ok(());
-        }
-        let record = record::Record::read(&pool.folder, pool.id)?;
-        // The report may be older than a replacement. Then its node has another incarnation.
-        let known = |(node, incarnation): &(NodeIndex, &str)| {
-            let mut nodes = report.nodes.iter().filter(|found| found.node == node.0);
-            nodes.any(|found| found.incarnation == *incarnation)
+    /// The volumes of the pool that are neither reported nor to be served, by name. Volumes that
+    /// cannot be listed have their ids.
+    fn not_served(&self, report: &PoolReport, listing: &Listing) -> Vec<String> {
+        let to_serve = self.running.runtime().served_devices();
+        let is_named = |name: &str| {
+            let name = self.running.device_name(name);
+            to_serve.iter().any(|device| device.name == name)
         };
-        let to_rebuild = record.to_rebuild();
-        if to_rebuild.is_empty() || !to_rebuild.iter().all(known) {
-            return Ok(());
-        }
-        let served = |known: &Known| report.volumes.iter().any(|v| v.id == known.id.to_string());
-        // A volume that is created after the query is whole: its nodes are the new ones.
-        let Ok(listing) = &status.listing else { return Ok(()) };
-        if listing.is_complete() && listing.volumes.iter().all(served) {
-            record::update(&pool.folder, pool.id, record::Record::note_whole)?;
-        }
-        Ok(())
+        let is_reported = |id: VolumeId| {
+            let id = id.to_string();
+            report.volumes.iter().any(|volume| volume.id == id)
+        };
+        let volumes = listing.volumes.iter();
+        let volumes = volumes.filter(|known| !is_named(&known.name) && !is_reported(known.id));
+        let hidden = listing.hidden.keys().filter(|id| !is_reported(**id));
+        volumes.map(|known| known.name.clone()).chain(hidden.map(ToString::to_string)).collect()
     }
 
     fn call_volumes(&self, volume: Option<&str>, call: VolumeCall) -> anyhow::Result<Response> {
@@ -174,17 +160,36 @@ impl Served {
                 }
             }
         }
+        let is_wanted = |report: &VolumeReport| volume.is_none_or(|name| report.name == name);
+        let mut of_clients = self.running.client_volumes().reports();
+        of_clients.retain(|report| is_wanted(report) && report.phase == "serving");
+        let open = self.running.open_volumes();
+        of_clients.retain(|report| open.iter().all(|open| open.name.name != report.name));
         let names: Vec<DeviceName> = match volume {
+            Some(_) if !of_clients.is_empty() => Vec::new(),
             Some(name) => vec![self.name(name)],
-            None => self.running.open_volumes().into_iter().map(|open| open.name).collect(),
+            None => open.into_iter().map(|open| open.name).collect(),
         };
-        if names.is_empty() {
+        if names.is_empty() && of_clients.is_empty() {
             bail!("no volume is being served here");
         }
         for name in names {
             runtime.call_store(&name, call)?;
         }
+        for report in of_clients {
+            self.running.client_volumes().call(volume_id(&report)?, call.into())?;
+        }
         Ok(Response::Done)
+    }
+
+    /// The volume of this name that a client serves, if no device here has the name.
+    fn at_client(&self, name: &str) -> anyhow::Result<Option<VolumeId>> {
+        let device = self.name(name);
+        if self.running.runtime().open_devices().iter().any(|open| open.name == device) {
+            return Ok(None);
+        }
+        let of_clients = self.running.client_volumes().reports();
+        of_clients.iter().find(|report| report.name == name).map(volume_id).transpose()
     }
 
     /// The device with this name: a store that needs no pool, or a volume of the pool.
@@ -242,6 +247,8 @@ impl Served {
                 let (known, warning) = self.running.check_growth(&name, size_bytes, thin)?;
                 if self.running.open_volumes().iter().any(|open| open.name == device) {
                     self.grow(&name, size_bytes, thin)?;
+                } else if self.at_client(&name)?.is_some() {
+                    self.running.grow_at_client(&known, size_bytes, thin)?;
                 } else {
                     self.running.grow_closed(&known, size_bytes, thin)?;
                 }
@@ -250,8 +257,16 @@ impl Served {
                 Ok(Response::Volumes { volumes: vec![line], warning })
             }
             Request::VolumeLimit { name, options } => {
-                let settings = Settings::parse(&format!("limit:{options}"))?;
-                self.running.runtime().change_layer(&self.name(&name), settings)?;
+                let options = format!("limit:{options}");
+                match self.at_client(&name)? {
+                    Some(id) => {
+                        self.running.client_volumes().call(id, DeviceCall::Layer(options))?;
+                    }
+                    None => {
+                        let settings = Settings::parse(&options)?;
+                        self.running.runtime().change_layer(&self.name(&name), settings)?;
+                    }
+                }
                 Ok(Response::Done)
             }
             Request::VolumeRemove { name, force } => {
@@ -279,17 +294,29 @@ impl Service for Served {
     }
 }
 
+/// The id of a volume in a report of this process.
+fn volume_id(report: &VolumeReport) -> anyhow::Result<VolumeId> {
+    let id = u128::from_str_radix(&report.id, 16);
+    Ok(VolumeId(id.with_context(|| format!("the id of {}", report.name))?))
+}
+
 impl RunningPool {
     /// The line of a volume in a list.
     pub fn line(&self, known: &Known) -> VolumeLine {
+        let of_clients = self.client_volumes().reports();
+        let id = known.id.to_string();
+        let client = of_clients.into_iter().find(|report| report.id == id);
+        let client = client.and_then(|report| report.client);
+        let served = self.open_volumes().iter().any(|open| open.volume == Some(known.id));
         VolumeLine {
             name: known.name.clone(),
-            id: known.id.to_string(),
+            id,
             code: known.profile.to_string(),
             size_bytes: known.size_bytes,
             epoch: known.epoch.0,
             nodes: known.nodes,
-            served: self.open_volumes().iter().any(|open| open.volume == Some(known.id)),
+            served: served || client.is_some(),
+            client,
         }
     }
 }

@@ -16,7 +16,7 @@ pub use fieldstone_volume::ReadPolicy;
 use fieldstone_volume::{Authority, OpenMode, Provisioning, VolumeConfig};
 
 use super::{Known, Listing, RunningPool};
-use crate::admission::{self, Registry};
+use crate::admission::{self, Grant, Registry};
 use crate::pool::{Pool, Provision, check_fits, geometry, needed_slots, random};
 use crate::runtime::{OpenDevice, OpenWait};
 use fieldstone_units as units;
@@ -24,6 +24,25 @@ use fieldstone_uring::wall_offset_ns;
 
 /// A node that does not answer for this long counts as down.
 const NODE_TIMEOUT_MS: u64 = 10_000;
+
+/// How long an open volume may take to grow.
+const GROW_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Checks that a volume of `before` bytes may grow to `size_bytes`.
+fn check_larger(name: &str, before: u64, size_bytes: u64) -> anyhow::Result<()> {
+    const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
+    if !size_bytes.is_multiple_of(BLOCK) {
+        bail!("the size of {size_bytes} bytes is not a multiple of {BLOCK}");
+    }
+    if size_bytes <= before {
+        bail!(
+            "{name} has {} already; it can grow, not shrink (asked for {})",
+            units::size_argument(before),
+            units::size_argument(size_bytes)
+        );
+    }
+    Ok(())
+}
 
 /// How a volume is opened.
 #[derive(Clone, Debug)]
@@ -155,7 +174,26 @@ impl RunningPool {
         let config = self.config(known.id, known.profile, opening, options);
         let store = self.store(config)?;
         let spec = DeviceSpec { name: export.to_owned(), store, layers: options.layers.clone() };
-        self.runtime.open_device(self.device_name(&known.name), spec, Some(known.id), wait)
+        let name = self.device_name(&known.name);
+        let opened = self.runtime.open_device(name, spec, Some(known.id), wait);
+        opened.map_err(|error| self.name_client(error, known.id, known.epoch))
+    }
+
+    /// Adds the client that may have the volume open to an error about it.
+    fn name_client(
+        &self,
+        error: anyhow::Error,
+        volume: VolumeId,
+        nodes_know: Epoch,
+    ) -> anyhow::Error {
+        let registry = Registry::read(&self.pool.folder, self.pool.id);
+        let holder = registry.as_ref().ok().and_then(|all| all.holder(volume));
+        match holder.filter(|grant| grant.epoch() >= nodes_know) {
+            Some(Grant { client, name, .. }) => {
+                error.context(format!("the client {client} may have {name} open"))
+            }
+            None => error,
+        }
     }
 
     /// Compares the slots that the volumes of a listing need when they are full with the pool's
@@ -251,8 +289,15 @@ impl RunningPool {
     }
 
     /// Removes the rest of volumes whose `volume create` was killed, and shards that a `volume rm`
-    /// missed because their headers could not be read.
+    /// missed because their headers could not be read. Also volumes that were removed, and that a
+    /// client with a valid capability has made again.
     fn remove_unfinished(&self, listing: &Listing) {
+        for (id, epoch) in &listing.removed {
+            match self.remove_from_nodes(*id, *epoch, "a volume that was removed before", true) {
+                Ok(()) => tracing::warn!("removed {id} again: a client had made it anew"),
+                Err(error) => tracing::warn!("{id} was removed, and is there again: {error:#}"),
+            }
+        }
         if !listing.is_complete() {
             // A node that does not answer may have a root of the volume.
             return;
@@ -323,38 +368,59 @@ impl RunningPool {
     /// The device is not a volume, the size is not larger or not whole blocks, the volume or its
     /// nodes refuse, or the volume has not grown within 60 seconds.
     pub fn grow(&self, open: &OpenDevice, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
-        const BLOCK: u64 = fieldstone_proto::BLOCK_BYTES as u64;
         const STEP: Duration = Duration::from_millis(20);
-        const TIMEOUT: Duration = Duration::from_secs(60);
         let name = &open.name.name;
-        if !size_bytes.is_multiple_of(BLOCK) {
-            bail!("the size of {size_bytes} bytes is not a multiple of {BLOCK}");
-        }
         let size_now = || {
             let snapshot = self.runtime.snapshot();
             let mut devices = snapshot.iter().flat_map(|core| &core.devices);
             devices.find(|found| found.device == open.device).map(|found| found.info.size_bytes)
         };
         let before = size_now().with_context(|| format!("{name} is not open any more"))?;
-        if size_bytes <= before {
-            bail!(
-                "{name} has {} already; it can grow, not shrink (asked for {})",
-                units::size_argument(before),
-                units::size_argument(size_bytes)
-            );
-        }
+        check_larger(name, before, size_bytes)?;
         self.call_store(name, VolumeCall::Grow { size_bytes, thin })?;
         let start = Instant::now();
         while size_now() != Some(size_bytes) {
             if let Some(why) = self.grow_refused(open) {
                 bail!("{name} was not made larger: {why}");
             }
-            if start.elapsed() > TIMEOUT {
-                bail!("{name} has not grown within {TIMEOUT:?}; see `fieldstone status`");
+            if start.elapsed() > GROW_TIMEOUT {
+                bail!("{name} has not grown within {GROW_TIMEOUT:?}; see `fieldstone status`");
             }
             std::thread::sleep(STEP);
         }
         Ok(())
+    }
+
+    /// Makes a volume larger that a client serves, and waits until it is. With `thin`, also makes
+    /// it thin.
+    ///
+    /// # Errors
+    /// As [`RunningPool::grow`], and the client may end or not answer.
+    pub fn grow_at_client(&self, known: &Known, size_bytes: u64, thin: bool) -> anyhow::Result<()> {
+        let name = &known.name;
+        let id = known.id.to_string();
+        let report = || {
+            let reports = self.client_volumes().reports();
+            let found = reports.into_iter().find(|report| report.id == id);
+            found.with_context(|| format!("no client serves {name} any more"))
+        };
+        check_larger(name, report()?.size_bytes, size_bytes)?;
+        self.client_volumes().call(known.id, VolumeCall::Grow { size_bytes, thin }.into())?;
+        let start = Instant::now();
+        loop {
+            // At least as new as the client's answer to the call.
+            let report = report()?;
+            if report.size_bytes == size_bytes {
+                return Ok(());
+            }
+            if !report.grow_refused.is_empty() {
+                bail!("{name} was not made larger: {}", report.grow_refused);
+            }
+            if start.elapsed() > GROW_TIMEOUT {
+                bail!("{name} has not grown within {GROW_TIMEOUT:?}; see `fieldstone status`");
+            }
+            self.client_volumes().wait(Duration::from_secs(1));
+        }
     }
 
     /// The reason why the last growth of an open volume was refused.
@@ -399,9 +465,10 @@ impl RunningPool {
         // A client may have a capability for a later epoch than the nodes know.
         let registry = Registry::read(&self.pool.folder, self.pool.id)?;
         let granted = registry.highest_epoch(id).unwrap_or_default();
-        self.remove_from_nodes(id, epoch.max(granted), name, force)?;
+        self.remove_from_nodes(id, epoch.max(granted), name, force)
+            .map_err(|error| self.name_client(error, id, epoch))?;
         admission::change(&self.pool.folder, self.pool.id, |registry| {
-            registry.forget_volume(id);
+            registry.note_removed(id);
             Ok(())
         })
     }

@@ -22,6 +22,7 @@ use fieldstone_host::{
 };
 use fieldstone_proto::{PoolId, VolumeId};
 use fieldstone_uring::{Caching, Holder};
+use serde::{Deserialize, Serialize};
 
 pub use served::{DeviceState, ServedDevice};
 
@@ -104,6 +105,22 @@ impl RuntimeOptions {
     }
 }
 
+/// A call to an open device, as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceCall {
+    /// A call of its store, such as `scrub:limit=0`.
+    Store(String),
+    /// Options of a layer to change, such as `limit:iops=500`.
+    Layer(String),
+}
+
+impl From<VolumeCall> for DeviceCall {
+    fn from(call: VolumeCall) -> Self {
+        Self::Store(call.settings().to_string())
+    }
+}
+
 /// The name of a device: of a volume in its pool, or of a store that needs no pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceName {
@@ -155,8 +172,12 @@ pub struct Runtime {
     served: Mutex<Vec<ServedDevice>>,
     /// What threads have to do when devices are closed, for example to take leave of a service.
     farewells: Mutex<Vec<Farewell>>,
+    /// The refusals of metadata services, by device.
+    refusals: Mutex<Vec<(DeviceName, String)>>,
     /// Looks at the secrets of the pools.
     _keys: Option<KeyWatch>,
+    /// The last snapshot with counts and latencies, and when it was taken.
+    recent: Mutex<Option<(Instant, Vec<CoreSnapshot>)>>,
     /// Held while the exports are listed and offered, so that no old list replaces a newer list.
     offering: Mutex<()>,
 }
@@ -206,6 +227,8 @@ impl Runtime {
             lost: Mutex::default(),
             served: Mutex::new(Vec::new()),
             farewells: Mutex::default(),
+            refusals: Mutex::default(),
+            recent: Mutex::default(),
             offering: Mutex::new(()),
         });
         let running = |(pool, nodes)| RunningPool::new(pool, nodes, Arc::clone(&runtime));
@@ -237,6 +260,18 @@ impl Runtime {
     /// A snapshot of the cores, without counts and latencies.
     pub fn snapshot(&self) -> Vec<CoreSnapshot> {
         self.handle.snapshot(false)
+    }
+
+    /// Reads a snapshot of the cores with counts and latencies that is a moment old at most.
+    /// Callers that ask at the same time share it.
+    pub(crate) fn with_recent_snapshot<T>(&self, read: impl FnOnce(&[CoreSnapshot]) -> T) -> T {
+        const AGE_MAX: Duration = Duration::from_millis(100);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = recent.take().filter(|(taken, _)| taken.elapsed() < AGE_MAX);
+        let (taken, cores) = fresh.unwrap_or_else(|| (Instant::now(), self.handle.snapshot(true)));
+        let read = read(&cores);
+        *recent = Some((taken, cores));
+        read
     }
 
     /// Opens a store that needs no pool, and waits until it serves, or until `stop` is set.
@@ -351,6 +386,24 @@ impl Runtime {
     pub fn call_store(&self, name: &DeviceName, call: VolumeCall) -> anyhow::Result<()> {
         let open = self.find_open(name)?;
         answered(&name.name, &self.handle.call_store(open.device, call.settings()))
+    }
+
+    /// Carries out a call to an open device, and waits for the answer.
+    ///
+    /// # Errors
+    /// The call is not understood. Or as [`Runtime::call_store`] and [`Runtime::change_layer`].
+    pub fn carry_out(&self, name: &DeviceName, call: &DeviceCall) -> anyhow::Result<()> {
+        let done = match call {
+            DeviceCall::Store(call) => {
+                let open = self.find_open(name)?;
+                let call = Settings::parse(call)?;
+                answered(&name.name, &self.handle.call_store(open.device, call))
+            }
+            DeviceCall::Layer(options) => self.change_layer(name, Settings::parse(options)?),
+        };
+        // The next report shows what the call has changed.
+        *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        done
     }
 
     /// Changes options of a layer of an open device, and waits for the answer.
@@ -468,6 +521,19 @@ impl Runtime {
         let mut farewells = self.farewells.lock().unwrap_or_else(PoisonError::into_inner);
         farewells.retain(|other| other.try_recv() == Err(TryRecvError::Empty));
         farewells.push(farewell);
+    }
+
+    /// A metadata service refuses this process the volume that is open as `name`, for good.
+    pub(crate) fn note_refusal(&self, name: &DeviceName, reason: &str) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.retain(|(of, _)| of != name);
+        refusals.push((name.clone(), reason.to_owned()));
+    }
+
+    /// Why a metadata service refuses the device, if one does.
+    fn refusal(&self, name: &DeviceName) -> Option<String> {
+        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.iter().find(|(of, _)| of == name).map(|(_, reason)| reason.clone())
     }
 
     /// True if a core has ended by itself.

@@ -107,7 +107,12 @@ impl Runtime {
             DeviceState::Opening => None,
             DeviceState::Failed(failure) => Some(failure.reason.clone()),
             DeviceState::Serving(open) => match phase(open.device) {
-                Some(Phase::Failed(reason)) => Some(format!("{}: {reason}", device.export)),
+                Some(Phase::Failed(reason)) => {
+                    // A client that is evicted is fenced, as by another writer. The service knows.
+                    let refused = |reason| format!("the metadata service refuses: {reason}");
+                    let reason = self.refusal(&device.name).map_or(reason, refused);
+                    Some(format!("{}: {reason}", device.export))
+                }
                 _ => None,
             },
         };

@@ -9,7 +9,7 @@ use fieldstone_host::{DeviceSpec, VolumeAuthority, VolumeSpec};
 use fieldstone_volume::{Authority, OpenMode};
 
 use crate::admission::Credential;
-use crate::metadata::RemoteVolume;
+use crate::metadata::{ClientDevice, RemoteVolume};
 use crate::running::VolumeOptions;
 use crate::runtime::{DeviceName, OpenDevice, OpenWait, Runtime};
 
@@ -28,12 +28,15 @@ impl ClientVolume {
     /// Opens the volume, and waits until it serves.
     pub(super) fn open(
         &self,
-        runtime: &Runtime,
+        runtime: &Arc<Runtime>,
         export: &str,
         wait: OpenWait<'_>,
     ) -> anyhow::Result<OpenDevice> {
         let credential = Credential::read(&self.credential)?;
-        let found = RemoteVolume::find(&credential, &self.volume).map_err(OpenFailure::from);
+        let name = DeviceName::store(export);
+        let device = ClientDevice { runtime: Arc::downgrade(runtime), name: name.clone() };
+        let found = RemoteVolume::find(&credential, &self.volume, device);
+        let found = found.map_err(OpenFailure::from);
         let found = found.map_err(|mut failure| {
             failure.reason = format!("cannot open {export}: {failure}");
             failure
@@ -49,7 +52,6 @@ impl ClientVolume {
             engine: runtime.accelerator().engine()?,
         });
         let spec = DeviceSpec { name: export.to_owned(), store, layers: options.layers.clone() };
-        let name = DeviceName::store(export);
         let open = runtime.open_device(name.clone(), spec, Some(found.volume.id), wait)?;
         for node in runtime.lacking_nodes(&runtime.snapshot(), &name) {
             eprint_line!("fieldstone: {export} opens without a node: {node}");

@@ -19,7 +19,7 @@ pub use opening::ExportSpec;
 
 use crate::control::ControlServer;
 use crate::listen::ClientListener;
-use crate::metadata::MetadataServer;
+use crate::metadata::{MetadataServer, WATCH_PERIOD};
 use crate::metrics::{Collect, MetricsServer};
 use crate::report::{PoolReport, StoreFilter};
 use crate::running::{METRICS_TIMEOUT, RunningPool, Served, ServerInfo};
@@ -51,6 +51,9 @@ pub struct ServeOptions {
 pub struct Server {
     runtime: Arc<Runtime>,
     openings: Openings,
+    /// It serves volumes as a client of a pool. When nodes have fenced it, it gives itself time to
+    /// ask the metadata service for the reason.
+    is_client: bool,
     /// They answer clients until the server ends.
     control: Vec<ControlServer>,
     metrics: Option<MetricsServer>,
@@ -70,6 +73,7 @@ impl Server {
         stop: Sender<()>,
     ) -> anyhow::Result<Self> {
         let ServeOptions { devices, listeners, read_only, .. } = options;
+        let is_client = devices.iter().any(|device| matches!(device, ExportSpec::Client { .. }));
         let served = devices.iter().map(|device| (device.name(), device.export().to_owned()));
         runtime.set_served(served);
         let mut addresses: Vec<String> = listeners.iter().map(ClientListener::to_string).collect();
@@ -100,7 +104,8 @@ impl Server {
             Exporter::new(runtime, listeners, read_only, metrics.as_ref(), options.announce);
         // Looks up all volumes before it opens any. So a wrong name has no effect.
         let openings = Openings::start(runtime, running_pools, devices, exporter)?;
-        Ok(Self { runtime: Arc::clone(runtime), openings, control, metrics, metadata })
+        let runtime = Arc::clone(runtime);
+        Ok(Self { runtime, openings, is_client, control, metrics, metadata })
     }
 
     /// Waits for the end: a signal, a request to stop, or a failure.
@@ -126,8 +131,11 @@ impl Server {
             if opening && self.openings.is_any_new() {
                 continue;
             }
-            if let Some(reason) = self.runtime.all_failed() {
-                bail!("{reason}");
+            if self.runtime.all_failed().is_some() {
+                if self.is_client {
+                    std::thread::sleep(WATCH_PERIOD * 2);
+                }
+                bail!("{}", self.runtime.all_failed().unwrap_or_default());
             }
         }
     }
@@ -136,7 +144,7 @@ impl Server {
     pub fn end(self) {
         /// How long the server waits for requests in flight.
         const DRAIN: Duration = Duration::from_secs(20);
-        let Self { runtime, openings, control, metrics, metadata } = self;
+        let Self { runtime, openings, control, metrics, metadata, .. } = self;
         drop(openings);
         drop((control, metrics, metadata));
         if !runtime.handle().drain(DRAIN) {
