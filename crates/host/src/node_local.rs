@@ -24,13 +24,16 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use fieldstone_block::Nanos;
-use fieldstone_node::{DiskError, DiskId, DiskOutput, Node, NodeAction, NodeEvent, ParityMemory};
+use fieldstone_node::{
+    ControlEvent, DiskError, DiskId, DiskOutput, Node, NodeAction, NodeEvent, ParityMemory,
+};
 use fieldstone_proto::{NodeIndex, PoolId, Reply, Request};
 
 use crate::disk::{BlockingCall, BlockingDone, BlockingOutput, Disk};
 use crate::folder::{NodeFolder, Opening};
 use crate::handle::LocalNodeConfig;
 use crate::message::{Core, DeviceId, Link, LocalNodeId, Message, NodeMail, Router};
+use crate::notices::{Cause, Notices};
 use fieldstone_uring::{Event, Reactor};
 
 /// A client of the node: a device, a connection of another process, or a control call.
@@ -283,7 +286,13 @@ impl LocalNode {
     }
 
     /// Carries out the node's actions until there are no more. True if there were any.
-    pub fn pump(&mut self, now: Nanos, router: &mut Router, reactor: &mut Reactor) -> bool {
+    pub fn pump(
+        &mut self,
+        now: Nanos,
+        router: &mut Router,
+        reactor: &mut Reactor,
+        notices: &mut Notices,
+    ) -> bool {
         let State::Running { node, up, .. } = &mut self.state else { return false };
         let mut busy = false;
         loop {
@@ -306,6 +315,9 @@ impl LocalNode {
             }
             let Some((id, result)) = self.disk.next_ready() else { break };
             node.handle(now.0, NodeEvent::Disk { id, result });
+        }
+        while let Some(event) = node.next_control_event() {
+            tell(self.id.index, event, now, notices);
         }
         if !*up {
             if let Some(reason) = node.failure() {
@@ -432,6 +444,30 @@ impl LocalNode {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.disk.is_quiet()
+    }
+}
+
+/// Tells the log about an event of a node.
+fn tell(node: NodeIndex, event: ControlEvent, now: Nanos, notices: &mut Notices) {
+    match event {
+        ControlEvent::WriteGivenUp { volume, arrived_bytes, len_bytes, .. } => {
+            let line = format_args!(
+                "{node}: a client sent {arrived_bytes} of {len_bytes} bytes of a write to volume \
+                 {volume} and then was silent; the write is given up"
+            );
+            notices.say(Cause::GivenUp, now, line);
+        }
+        ControlEvent::SumGivenUp { volume, segment, arrived, count } => {
+            let line = format_args!(
+                "{node}: {arrived} of {count} nodes sent their part of a parity of volume {volume} \
+                 ({segment}) in time; the volume makes the parity itself"
+            );
+            notices.say(Cause::GivenUp, now, line);
+        }
+        ControlEvent::TableFull => {
+            let line = format_args!("{node}: its table of requests is full; clients send again");
+            notices.say(Cause::Busy, now, line);
+        }
     }
 }
 

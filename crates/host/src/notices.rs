@@ -27,10 +27,14 @@ pub enum Cause {
     Stalled,
     /// Accepting a connection failed.
     Accept,
+    /// A client began a write, or a node its part of a parity, and did not go on.
+    GivenUp,
+    /// A node's table of requests was full.
+    Busy,
 }
 
 impl Cause {
-    const ALL: [Cause; 8] = [
+    const ALL: [Cause; 10] = [
         Cause::BadMessage,
         Cause::Lost,
         Cause::Capability,
@@ -39,6 +43,8 @@ impl Cause {
         Cause::Full,
         Cause::Stalled,
         Cause::Accept,
+        Cause::GivenUp,
+        Cause::Busy,
     ];
 
     fn words(self) -> &'static str {
@@ -51,6 +57,8 @@ impl Cause {
             Cause::Full => "connections refused for want of places",
             Cause::Stalled => "connections that keep memory from others",
             Cause::Accept => "connections that cannot be accepted",
+            Cause::GivenUp => "writes given up because a client or a node was silent",
+            Cause::Busy => "full tables of requests",
         }
     }
 

@@ -424,7 +424,7 @@ impl Worker {
                 busy |= branch.pump(now, &mut self.router, &mut self.reactor);
             }
             for node in self.nodes.values_mut() {
-                busy |= node.pump(now, &mut self.router, &mut self.reactor);
+                busy |= node.pump(now, &mut self.router, &mut self.reactor, &mut self.notices);
             }
             if busy && !is_last {
                 self.reactor.submit_early();
@@ -636,7 +636,7 @@ impl Worker {
                 self.dispatch(event, now);
             }
             for node in self.nodes.values_mut() {
-                node.pump(now, &mut self.router, &mut self.reactor);
+                node.pump(now, &mut self.router, &mut self.reactor, &mut self.notices);
             }
             if now >= deadline {
                 for node in self.nodes.values().filter(|node| !node.is_quiet()) {

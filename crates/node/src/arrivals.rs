@@ -50,6 +50,7 @@ use fieldstone_proto::{
     Tag, VolumeId,
 };
 
+use crate::control_events::ControlEvent;
 use crate::fragment::Fragment;
 use crate::handlers::{first_mismatch, payload_len};
 use crate::interface::{LinkTarget, NodeAction, PeerId};
@@ -438,6 +439,12 @@ impl Node {
     /// Gives up the writes whose next fragment does not come.
     pub(crate) fn expire_arrivals(&mut self, now_ns: u64) {
         while let Some(arrival) = self.arrivals.take_overdue(now_ns) {
+            self.control_events.push(ControlEvent::WriteGivenUp {
+                peer: self.table[arrival.entry].peer,
+                volume: self.table[arrival.entry].volume,
+                arrived_bytes: arrival.filled_bytes as u64,
+                len_bytes: arrival.len_bytes as u64,
+            });
             self.end_arrival(arrival, NodeError::Busy);
         }
     }

@@ -24,6 +24,7 @@
 //! | `store`                 | shards in slots, safe against crashes: the essay is there         |
 //! | `volumes`               | epochs, fencing, roots, journals                                  |
 //! | `start`                 | reads, checks and repairs the disk before the first request       |
+//! | `control_events`        | what the node tells its control side                              |
 //! | `limits`                | every bound                                                       |
 //!
 //! By default the client drives replication (section V): the volume itself sends an append to each
@@ -34,6 +35,7 @@
 
 mod accounting;
 mod arrivals;
+mod control_events;
 mod denied_sums;
 mod disk;
 mod fragment;
@@ -54,6 +56,7 @@ mod wall_clock;
 
 #[doc(hidden)]
 pub use accounting::{NodeAccounting, SlotShard, SlotUse, VolumeAccounting};
+pub use control_events::ControlEvent;
 pub use interface::{
     DiskError, DiskId, DiskOp, DiskOutput, FileId, LinkTarget, NodeAction, NodeConfig, NodeEvent,
     PeerId,

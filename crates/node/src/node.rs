@@ -9,11 +9,12 @@ use fieldstone_proto::{
 };
 
 use crate::arrivals::Arrivals;
+use crate::control_events::{ControlEvent, ControlEvents};
 use crate::disk::{DiskQueue, Ended};
 use crate::fragment::Fragment;
 use crate::handlers::header::Admission;
 use crate::interface::{NodeAction, NodeConfig, NodeEvent, PeerId};
-use crate::limits::LISTED_ROOT_BYTES_MAX;
+use crate::limits::{LISTED_ROOT_BYTES_MAX, REQUESTS_MAX};
 use crate::parity_memory::ParityMemory;
 use crate::products::ColumnMaps;
 use crate::relays::Relays;
@@ -68,6 +69,7 @@ pub struct Node {
     /// Entries that wait until the store changes, in order.
     pub(crate) parked: VecDeque<EntryId>,
     pub(crate) counters: Counters,
+    pub(crate) control_events: ControlEvents,
     /// The connection of the last request whose capability the node accepted.
     pub(crate) accepted: Option<PeerId>,
     wall_clock: WallClock,
@@ -92,6 +94,7 @@ impl Node {
             accumulators: Accumulators::new(config.parity_memory.clone()),
             parked: VecDeque::new(),
             counters: Counters::default(),
+            control_events: ControlEvents::default(),
             accepted: None,
             wall_clock: WallClock::default(),
             config,
@@ -173,6 +176,18 @@ impl Node {
     /// The next action for the world. After every event, ask until `None`.
     pub fn next_action(&mut self) -> Option<NodeAction> {
         self.disk.actions.pop_front()
+    }
+
+    /// The next event for the node's control side. The node works the same if its world asks for
+    /// none of them.
+    pub fn next_control_event(&mut self) -> Option<ControlEvent> {
+        self.control_events.take()
+    }
+
+    /// Events for the control side that found no place in the queue, since the start.
+    #[must_use]
+    pub fn control_events_lost(&self) -> u64 {
+        self.control_events.lost()
     }
 
     /// When the world must hand in an event at the latest ([`NodeEvent::Tick`] if there is no
@@ -330,6 +345,9 @@ impl Node {
     /// Ends the entries whose work in the store ended, and retries parked requests, until nothing
     /// changes.
     fn settle(&mut self) {
+        if self.table.len() < REQUESTS_MAX / 2 {
+            self.control_events.table_has_room();
+        }
         loop {
             while !self.store.done.is_empty() {
                 for (entry, result) in std::mem::take(&mut self.store.done) {

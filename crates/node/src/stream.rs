@@ -49,6 +49,7 @@ use fieldstone_proto::{
     crc32c_of_sum,
 };
 
+use crate::control_events::ControlEvent;
 use crate::denied_sums::DeniedSums;
 use crate::handlers::payload_len;
 use crate::limits::GATHERING_PER_VOLUME_MAX;
@@ -228,10 +229,12 @@ impl Accumulators {
         given_up.from
     }
 
-    /// Gives up an accumulator whose time is over, if there is one.
-    fn take_overdue(&mut self, now_ns: u64) -> Option<Vec<(u8, EntryId)>> {
+    /// The piece of an accumulator whose time is over, if there is one, and the number of its
+    /// contributions.
+    fn overdue(&mut self, now_ns: u64) -> Option<(Piece, u8)> {
         let (due_ns, piece) = *self.due.first()?;
-        self.delay.is_over(now_ns, due_ns).then(|| self.give_up(piece))
+        let count = self.by_piece.get(&piece)?.kind.count;
+        self.delay.is_over(now_ns, due_ns).then_some((piece, count))
     }
 }
 
@@ -378,7 +381,14 @@ impl Node {
 
     /// Gives up the accumulators that are not complete in time.
     pub(crate) fn expire_accumulators(&mut self, now_ns: u64) {
-        while let Some(entries) = self.accumulators.take_overdue(now_ns) {
+        while let Some((piece, count)) = self.accumulators.overdue(now_ns) {
+            let entries = self.accumulators.give_up(piece);
+            self.control_events.push(ControlEvent::SumGivenUp {
+                volume: piece.key.volume,
+                segment: piece.key.segment,
+                arrived: entries.len(),
+                count: usize::from(count),
+            });
             self.end_contributions(entries, &NodeError::Busy);
         }
     }

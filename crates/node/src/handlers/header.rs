@@ -241,6 +241,7 @@ impl Node {
 
     fn open_entry(&mut self, peer: PeerId, request: &mut Request) -> Result<Admission, NodeError> {
         if self.table.is_full_for(&request.body) {
+            self.control_events.table_full();
             return Err(NodeError::Busy);
         }
         let follows = match request.route.as_ref().map(|route| route.fragments) {

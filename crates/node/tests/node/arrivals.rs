@@ -8,7 +8,9 @@ use crate::stream::{
 use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
 use fieldstone_gf::field::mul;
-use fieldstone_node::{LinkTarget, NodeConfig, NodeEvent, ParityMemory, PeerId, limits};
+use fieldstone_node::{
+    ControlEvent, LinkTarget, NodeConfig, NodeEvent, ParityMemory, PeerId, limits,
+};
 use fieldstone_proto::fragments::{cut, fragment, give_up};
 use fieldstone_proto::{
     BLOCK_BYTES, Column, Content, ElementTable, ElementTerm, Epoch, Factors, FragmentRole,
@@ -546,6 +548,31 @@ fn a_write_has_a_time_for_each_fragment_and_one_for_all() {
     world.pump();
     assert_eq!(world.take(sent[0].tag), outcomes(&[(0, Err(NodeError::Busy))]));
     world.settle();
+}
+
+/// The control side hears of a client that was silent, and of no other end of a write.
+#[test]
+fn the_control_side_hears_of_a_write_whose_client_fell_silent() {
+    let mut world = world();
+    let (_, sent) = copies(&mut world, route(Strategy::Ring, &[0], 0));
+    hand_in(&mut world, WRITER, sent[0].clone());
+    world.node.handle(NOW_NS, NodeEvent::PeerLost { peer: WRITER });
+    world.settle();
+    assert_eq!(world.node.next_control_event(), None, "the host knows that the client is gone");
+    let (_, sent) = copies(&mut world, route(Strategy::Ring, &[0], 0));
+    hand_in(&mut world, WRITER, sent[0].clone());
+    hand_in(&mut world, WRITER, sent[1].clone());
+    world.now_ns += limits::FRAGMENTS_SILENCE_NS;
+    world.node.handle(world.now_ns, NodeEvent::Tick);
+    world.settle();
+    let Some(ControlEvent::WriteGivenUp { peer, volume, arrived_bytes, len_bytes }) =
+        world.node.next_control_event()
+    else {
+        panic!("no event");
+    };
+    assert_eq!((peer, volume), (WRITER, VOLUME));
+    assert_eq!((arrived_bytes, len_bytes), (BLOCK_BYTES as u64, LEN_BYTES as u64));
+    assert_eq!(world.node.next_control_event(), None);
 }
 
 /// The checksum of a fragment that goes on unchanged is that of its sender. So damage in the

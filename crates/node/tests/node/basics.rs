@@ -3,7 +3,7 @@
 use crate::disk::Faults;
 use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
-use fieldstone_node::{NodeEvent, PeerId};
+use fieldstone_node::{ControlEvent, NodeEvent, PeerId};
 use fieldstone_proto::{
     Capability, CapabilityError, Epoch, JournalGen, JournalInfo, Lsn, NodeError, ReplyBody,
     RequestBody, Rights, SealMeta, SegmentId, ShardIndex, VolumeId, VolumeState, crc32c_blocks,
@@ -491,6 +491,9 @@ fn reads_leave_room_for_writes() {
     let answers: Vec<_> = reads.into_iter().filter_map(|tag| world.take(tag)).collect();
     let busy = answers.iter().filter(|answer| **answer == Err(NodeError::Busy)).count();
     assert!(busy > 0 && busy < 2000, "{busy} of {} are refused", answers.len());
+    // Told once, for all of them.
+    let events: Vec<_> = std::iter::from_fn(|| world.node.next_control_event()).collect();
+    assert_eq!(events, [ControlEvent::TableFull]);
     assert_eq!(world.take(created), Some(Ok(ReplyBody::Done)));
 }
 

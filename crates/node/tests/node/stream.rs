@@ -4,7 +4,7 @@
 use crate::world::{NOW_NS, World, cap, config};
 use bytes::Bytes;
 use fieldstone_gf::field::mul;
-use fieldstone_node::{NodeEvent, ParityMemory, PeerId, limits};
+use fieldstone_node::{ControlEvent, NodeEvent, ParityMemory, PeerId, limits};
 use fieldstone_proto::route::WAIT_MS_MAX;
 use fieldstone_proto::{
     BLOCK_BYTES, Column, Content, Epoch, Factors, Fragments, JournalGen, Lsn, NodeError, NodeIndex,
@@ -336,6 +336,9 @@ fn a_silent_data_node_costs_the_others_a_bounded_time() {
     expire(&mut world);
     assert!(tags.iter().all(|tag| world.take(*tag) == own(Err(NodeError::Busy))));
     assert_eq!((world.node.gathered(), world.node.deadline_ns()), ((0, 0), None));
+    let (volume, segment) = (VOLUME, SEGMENT);
+    let told = ControlEvent::SumGivenUp { volume, segment, arrived: 2, count: 3 };
+    assert_eq!(world.node.next_control_event(), Some(told));
     // The late one waits alone, and is given up, too.
     let late = contribute(&mut world, 1, 3);
     expire(&mut world);
