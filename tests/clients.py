@@ -15,11 +15,11 @@ import socket
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from device import connect, error_of
+from device import connect
 from formats import READ, capability, reply, request
 from ledger import BLOCK, Ledger
 from metadata_client import Denied, Session, put_root
-from pool_clients import LOCALHOST, Client, Service, admit, free_port, load
+from pool_clients import LOCALHOST, Client, Service, admit, free_port, load, works
 from scenario import main
 from world import (
     COPIES_INSIDE,
@@ -84,15 +84,6 @@ def service_away(pool, service, client, ledger):
     handle.shutdown()
     load(ledger, client)
     ledger.verify(client.uri)
-
-
-def works(handle):
-    """Whether a write has no error. It writes what is there."""
-    return error_of(handle.pwrite, handle.pread(BLOCK, 0), 0) is None if reads(handle) else False
-
-
-def reads(handle):
-    return error_of(handle.pread, BLOCK, 0) is None
 
 
 def another_address(pool, client, ledger):
@@ -282,7 +273,7 @@ def hostile(world, pool, service, credential, app):
     except Denied:
         pass
     for session in sessions:
-        session.socket.close()
+        session.end()
     # The volume with the root of nothing is of no use, but it is in nobody's way, and can go.
     pool.create_volume("new", SIZE)
     refused("volume", "create", pool.path / "w", "--size", SIZE, says=["already", "cannot be read"])

@@ -43,6 +43,11 @@ class Session:
         self.sent = 0
         self.layout = None
 
+    def end(self):
+        """Hangs up. A socket alone stays open as long as a file of it is."""
+        self.lines.close()
+        self.socket.close()
+
     def ask(self, operation, **fields):
         text = json.dumps({"op": operation, **fields}).encode()
         seal = siphash128(self.key, b"\0" + struct.pack("<Q", self.sent) + text)

@@ -5,6 +5,8 @@ import pathlib
 import socket
 import time
 
+from device import error_of
+from ledger import BLOCK
 from world import FIELDSTONE, Process, check, fieldstone
 
 LOCALHOST = "127.0.0.1"
@@ -72,3 +74,12 @@ def after(seconds):
 
 def load(ledger, client, seconds=0.5):
     check(not ledger.load(client.uri, 8, stop=after(seconds)), "the connection died")
+
+
+def works(handle):
+    """Whether a write has no error. It writes what is there."""
+    return error_of(handle.pwrite, handle.pread(BLOCK, 0), 0) is None if reads(handle) else False
+
+
+def reads(handle):
+    return error_of(handle.pread, BLOCK, 0) is None
