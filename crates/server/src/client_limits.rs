@@ -1,5 +1,6 @@
-//! Bounds the clients that have a thread each: those of the metrics and of the control socket.
-//! Bounds their number and time, so that a slow or silent client does not keep other clients out.
+//! Accepts and bounds the clients that have a thread each: those of the metrics, of the control
+//! socket and of the metadata service. Bounds their number and time, so that a slow or silent
+//! client does not keep other clients out.
 //!
 //! A caller is *idle* or *busy*. A new caller is idle. A service calls [`Caller::busy`] while it
 //! carries out a request. The metrics leave their callers idle. If there are too many callers, the
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{self, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,9 @@ use std::time::{Duration, Instant};
 const THREADS_PER_CALLER: usize = 2;
 /// How long a new caller waits for such a thread to end when there are that many threads.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Pause before the next accept after a failure, for example without free descriptors.
+const RETRY_ACCEPT: Duration = Duration::from_millis(100);
 
 /// A connection whose operations have a time limit, and that another thread can close.
 pub trait Line: Send + Sync + 'static {
@@ -132,6 +137,38 @@ impl<S: Line> Callers<S> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes on each connection of a listener, and serves it in a thread of its own, until `ending`
+    /// is set and one more connection comes. Closes connections to make room where that is needed,
+    /// also when the system has no descriptor for the next one.
+    pub fn serve_each(
+        self: &Arc<Self>,
+        incoming: impl Iterator<Item = io::Result<S>>,
+        ending: &AtomicBool,
+        name: &str,
+        serve: impl Fn(Caller<S>) -> anyhow::Result<()> + Clone + Send + 'static,
+    ) {
+        for stream in incoming {
+            if ending.load(Ordering::Acquire) {
+                return;
+            }
+            let Ok(stream) = stream else {
+                self.evict_oldest();
+                std::thread::sleep(RETRY_ACCEPT);
+                continue;
+            };
+            let Some(caller) = self.take_on(stream) else { continue };
+            let (serve, who) = (serve.clone(), name.to_owned());
+            let run = move || {
+                if let Err(error) = serve(caller) {
+                    tracing::debug!("a {who} went away: {error:#}");
+                }
+            };
+            if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+                tracing::debug!("no thread for a {name}: {error}");
+            }
+        }
+    }
+
     /// Accepts a connection as an idle caller. If there are too many callers, closes the connection
     /// of the caller that has been idle longest. If too many threads have not ended, waits up to
     /// `THREAD_TIMEOUT` for one. None if there are still too many threads, or if all callers are
@@ -156,7 +193,7 @@ impl<S: Line> Callers<S> {
     }
 
     /// Closes the connection of the caller that has been idle longest.
-    pub fn evict_oldest(&self) {
+    fn evict_oldest(&self) {
         self.table().hang_up_on_oldest();
     }
 

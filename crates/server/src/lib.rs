@@ -20,7 +20,8 @@
 //! | [`listen`]      | listens, and waits for the address of a killed server |
 //! | [`control`]     | the protocol between a server and commands |
 //! | [`metrics`]     | a page for Prometheus |
-//! | `client_limits` | bounds the clients that have a thread each |
+//! | `client_limits` | accepts and bounds the clients that have a thread each |
+//! | `json_format`   | the field `format` of JSON files |
 //! | [`report`]      | the report of `status`, and how it is made |
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -32,6 +33,7 @@ pub mod accelerator;
 pub mod admission;
 mod client_limits;
 pub mod control;
+mod json_format;
 pub mod listen;
 pub mod metadata;
 pub mod metrics;

@@ -28,8 +28,8 @@ const HEAD_BYTES_MAX: u64 = 8 << 10;
 /// After the answer, up to this many bytes of the request are read and dropped. So a reset of the
 /// connection does not discard the answer.
 const REST_BYTES_MAX: u64 = 64 << 10;
-/// Pause before the next accept after a failure, for example without free descriptors.
-const RETRY_ACCEPT: Duration = Duration::from_millis(100);
+/// How long the call may take that wakes the accepting thread.
+const WAKE_LIMIT: Duration = Duration::from_millis(100);
 
 /// Takes a snapshot: one report of each served pool, and one report without a pool, of the stores
 /// that need no pool.
@@ -73,9 +73,9 @@ impl MetricsServer {
 
 impl Drop for MetricsServer {
     fn drop(&mut self) {
-        self.stopped.store(true, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Release);
         // Wakes the accepting thread. If that fails, the thread ends with the process.
-        let _ = TcpStream::connect_timeout(&self.address, RETRY_ACCEPT);
+        let _ = TcpStream::connect_timeout(&self.address, WAKE_LIMIT);
     }
 }
 
@@ -103,29 +103,9 @@ impl Shared {
 }
 
 fn accept(listener: &TcpListener, stopped: &AtomicBool, page: &Page) {
-    let callers = Callers::new(CLIENTS_MAX);
-    for stream in listener.incoming() {
-        if stopped.load(Ordering::Relaxed) {
-            return;
-        }
-        let Ok(stream) = stream else {
-            callers.evict_oldest();
-            std::thread::sleep(RETRY_ACCEPT);
-            continue;
-        };
-        let Some(caller) = callers.take_on(stream) else { continue };
-        let page = Arc::clone(page);
-        let serve = move || {
-            if let Err(error) = converse(&caller, &page) {
-                tracing::debug!("a metrics client went away: {error}");
-            }
-        };
-        if let Err(error) =
-            std::thread::Builder::new().name("metrics client".to_owned()).spawn(serve)
-        {
-            tracing::debug!("no thread for a metrics client: {error}");
-        }
-    }
+    let page = Arc::clone(page);
+    let serve = move |caller| Ok(converse(&caller, &page)?);
+    Callers::new(CLIENTS_MAX).serve_each(listener.incoming(), stopped, "metrics client", serve);
 }
 
 /// Reads one request, answers it and closes the connection.

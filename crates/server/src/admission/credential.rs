@@ -21,6 +21,7 @@ use fieldstone_proto::{ClientSecret, PoolId};
 use serde::{Deserialize, Serialize};
 
 use super::registry::{hex, parse_hex, secret_of_hex};
+use crate::json_format;
 use crate::paths::check_name;
 
 const FORMAT: u32 = 1;
@@ -60,15 +61,7 @@ impl Credential {
     }
 
     fn parse(text: &str) -> anyhow::Result<Self> {
-        #[derive(Deserialize)]
-        struct Versioned {
-            format: u32,
-        }
-        if let Ok(Versioned { format }) = serde_json::from_str(text)
-            && format > FORMAT
-        {
-            bail!("format {format} is of a newer version of fieldstone");
-        }
+        json_format::check(text, FORMAT)?;
         let file: CredentialFile = serde_json::from_str(text)
             .context("it is no credential of a client (`fieldstone pool admit` makes one)")?;
         check_name(&file.client)?;

@@ -40,6 +40,7 @@ use fieldstone_proto::{ClientSecret, Epoch, KeyGeneration, PoolId, VolumeId};
 use fieldstone_uring::sync_directory;
 use serde::{Deserialize, Serialize};
 
+use crate::json_format;
 use crate::paths::check_name;
 use crate::pool::key_file::keep_owner;
 use crate::pool::{POOL_FILE, random, record, write_new};
@@ -224,15 +225,7 @@ impl Registry {
     }
 
     fn parse(text: &str, pool: PoolId) -> anyhow::Result<Self> {
-        #[derive(Deserialize)]
-        struct Versioned {
-            format: u32,
-        }
-        if let Ok(Versioned { format }) = serde_json::from_str(text)
-            && format > FORMAT
-        {
-            bail!("format {format} is of a newer version of fieldstone");
-        }
+        json_format::check(text, FORMAT)?;
         let registry: Self = serde_json::from_str(text).context(
             "it is damaged; restore it from a copy, or remove it and admit clients anew",
         )?;

@@ -30,8 +30,6 @@ const SILENCE: Duration = Duration::from_secs(600);
 /// A client must send the rest of a begun request within this time. It must also take an answer
 /// within this time.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
-/// Pause before the next accept after a failure, for example without free descriptors.
-const RETRY_ACCEPT: Duration = Duration::from_millis(100);
 /// Largest number of clients at a time.
 const CLIENTS_MAX: usize = 64;
 
@@ -78,7 +76,8 @@ impl ControlServer {
         let ending = Arc::new(AtomicBool::new(false));
         let (taken, ends) = (Arc::clone(&callers), Arc::clone(&ending));
         // Its clients' threads inherit that they take no signals.
-        let run = move || accept(&listener, &service, &taken, &ends);
+        let serve = move |caller| Ok(converse(caller, service.as_ref())?);
+        let run = move || taken.serve_each(listener.incoming(), &ends, "control client", serve);
         let thread = Some(start_thread("control", run)?);
         Ok(Self { path, listening, callers, ending, thread })
     }
@@ -108,36 +107,6 @@ fn free_name(folder: &Path) -> String {
         Err(error) => error.kind() == io::ErrorKind::TimedOut,
     };
     if taken { format!("control.{}.sock", std::process::id()) } else { plain.to_owned() }
-}
-
-fn accept(
-    listener: &UnixListener,
-    service: &Arc<dyn Service>,
-    callers: &Arc<Callers<UnixStream>>,
-    ending: &AtomicBool,
-) {
-    for stream in listener.incoming() {
-        if ending.load(Ordering::Acquire) {
-            return;
-        }
-        let Ok(stream) = stream else {
-            callers.evict_oldest();
-            std::thread::sleep(RETRY_ACCEPT);
-            continue;
-        };
-        let Some(caller) = callers.take_on(stream) else { continue };
-        let service = Arc::clone(service);
-        let serve = move || {
-            if let Err(error) = converse(caller, service.as_ref()) {
-                tracing::debug!("a control client went away: {error}");
-            }
-        };
-        if let Err(error) =
-            std::thread::Builder::new().name("control client".to_owned()).spawn(serve)
-        {
-            tracing::debug!("no thread for a control client: {error}");
-        }
-    }
 }
 
 fn converse(mut caller: Caller<UnixStream>, service: &dyn Service) -> io::Result<()> {

@@ -38,8 +38,8 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(30);
 /// Characters of a warning about a client.
 const TEXT_CHARS_MAX: usize = 500;
-/// Pause before the next accept after a failure, for example without free descriptors.
-const RETRY_ACCEPT: Duration = Duration::from_millis(100);
+/// How long the call may take that wakes the accepting thread.
+const WAKE_LIMIT: Duration = Duration::from_millis(100);
 
 /// A listening metadata service. Dropping this ends it.
 pub struct MetadataServer {
@@ -82,9 +82,11 @@ impl MetadataServer {
             notices: Mutex::new((Instant::now(), Limiter::default())),
             ending,
         });
-        std::thread::Builder::new()
-            .name("metadata".to_owned())
-            .spawn(move || accept(&listener, &service, &callers))?;
+        std::thread::Builder::new().name("metadata".to_owned()).spawn(move || {
+            let ending = Arc::clone(&service.ending);
+            let serve = move |caller| service.converse(caller);
+            callers.serve_each(listener.incoming(), &ending, "metadata client", serve);
+        })?;
         Ok(server)
     }
 
@@ -100,7 +102,7 @@ impl Drop for MetadataServer {
         self.ending.store(true, Ordering::Release);
         self.callers.end();
         // Wakes the accepting thread. If that fails, the thread ends with the process.
-        let _ = TcpStream::connect_timeout(&self.address, RETRY_ACCEPT);
+        let _ = TcpStream::connect_timeout(&self.address, WAKE_LIMIT);
     }
 }
 
@@ -119,31 +121,6 @@ fn listen_for_nodes(
         }
     }
     Ok(addresses)
-}
-
-fn accept(listener: &TcpListener, service: &Arc<Service>, callers: &Arc<Callers<TcpStream>>) {
-    for stream in listener.incoming() {
-        if service.ending.load(Ordering::Acquire) {
-            return;
-        }
-        let Ok(stream) = stream else {
-            callers.evict_oldest();
-            std::thread::sleep(RETRY_ACCEPT);
-            continue;
-        };
-        let Some(caller) = callers.take_on(stream) else { continue };
-        let service = Arc::clone(service);
-        let serve = move || {
-            if let Err(error) = service.converse(caller) {
-                tracing::debug!("a client of the metadata service went away: {error:#}");
-            }
-        };
-        if let Err(error) =
-            std::thread::Builder::new().name("metadata client".to_owned()).spawn(serve)
-        {
-            tracing::debug!("no thread for a client of the metadata service: {error}");
-        }
-    }
 }
 
 /// A pool whose volumes the service hands out.

@@ -33,11 +33,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use fieldstone_proto::{NodeIndex, PoolId};
 use serde::{Deserialize, Serialize};
 
 use super::POOL_FILE;
+use crate::json_format;
 
 /// The file's name.
 pub const NODES_FILE: &str = "nodes.json";
@@ -109,12 +110,6 @@ pub struct Record {
     nodes: Vec<Entry>,
 }
 
-/// The field that every version of the format has.
-#[derive(Deserialize)]
-struct Versioned {
-    format: u32,
-}
-
 impl Record {
     fn empty(pool: PoolId) -> Self {
         Self { format: FORMAT, pool: pool.to_string(), nodes: Vec::new() }
@@ -137,11 +132,7 @@ impl Record {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
             }
         };
-        if let Ok(Versioned { format }) = serde_json::from_str(&text)
-            && format > FORMAT
-        {
-            bail!("{}: format {format} is of a newer version of fieldstone", path.display());
-        }
+        json_format::check(&text, FORMAT).with_context(|| path.display().to_string())?;
         match serde_json::from_str::<Self>(&text) {
             Ok(record) if record.pool == pool.to_string() => Ok(record),
             Ok(_) => Ok(Self::empty(pool)),
@@ -353,7 +344,7 @@ mod tests {
         let newer = "{\"format\": 2, \"what\": \"ever\"}";
         fs::write(&path, newer).expect("writable");
         let note = |record: &mut Record| record.note_whole(&[], Some(&[]));
-        let error = update(dir, POOL, note).expect_err("newer").to_string();
+        let error = format!("{:#}", update(dir, POOL, note).expect_err("newer"));
         assert!(error.contains("newer version"), "{error}");
         assert_eq!(fs::read_to_string(&path).expect("readable"), newer);
     }
