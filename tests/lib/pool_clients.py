@@ -35,14 +35,15 @@ class Service:
 
 
 class Client(Process):
-    """`fieldstone serve client:FILE/VOLUME`."""
+    """`fieldstone serve client:FILE/VOLUME`. `through` are words before the command: those that
+    run it on another machine."""
 
-    def __init__(self, world, credential, volume, *options, wait=True):
+    def __init__(self, world, credential, volume, *options, wait=True, through=()):
         world.sockets += 1
         self.socket = world.folder / f"client{world.sockets}.sock"
         command = [
-            FIELDSTONE, "serve", f"client:{credential}/{volume}", "--nbd", f"unix:{self.socket}",
-            *options,
+            *through, FIELDSTONE, "serve", f"client:{credential}/{volume}",
+            "--nbd", f"unix:{self.socket}", *options,
         ]
         super().__init__(world, f"client-{volume}", command)
         if wait:
@@ -59,9 +60,13 @@ class Client(Process):
 
 
 def admit(world, pool, service, name, *volumes):
+    return admit_at(world, pool, f"{LOCALHOST}:{service.port}", name, *volumes)
+
+
+def admit_at(world, pool, address, name, *volumes):
+    """The credential of a client that finds the service at this address."""
     file = world.file(f"{name}.json")
     chosen = [word for volume in volumes for word in ("--volume", volume)]
-    address = f"{LOCALHOST}:{service.port}"
     fieldstone("pool", "admit", pool.path, name, "--metadata", address, *chosen, "--output", file)
     check(file.stat().st_mode & 0o777 == 0o600, "others can read the credential")
     return file
