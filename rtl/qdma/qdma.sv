@@ -18,10 +18,11 @@
 // AFTER waits for the count of the H2C ring.
 //
 // **Isolation.** Every function has its own slots for descriptors in the device. A descriptor that
-// waits for a fence or a count stays in its slot, and gives it back when another ring of its
-// function needs it. One that waits for a consumer holds no slot. Before the engine fetches a
-// descriptor, it reserves a place in the completion ring, so nothing in the device waits for a
-// host. Every access to host memory passes a guard, which knows only the function's window.
+// waits for a fence or a count stays in its slot. When another ring of its function has no slot, it
+// gives the slot back: at once if it waits for a count, after a while if it waits for a fence. One
+// that waits for a consumer holds no slot. Before the engine fetches a descriptor, it reserves a
+// place in the completion ring, so nothing in the device waits for a host. Every access to host
+// memory passes a guard, which knows only the function's window.
 //
 // **Fairness.** Functions take turns in front of every unit that they share: fetches, copies (every
 // 4 KiB), engines, contexts. An engine's time is divided among the functions that want it. Register
@@ -368,9 +369,10 @@ module qdma
     .host_valid_o(host_write_valid_o), .host_ready_i(host_write_ready_i), .host_o(host_write_data_o)
   );
 
-  // A slot is held while its descriptor is at work. Without a held slot, only completions can be on
-  // their way. Only a register access or a function's reset ends idleness, so the other inputs may
-  // be one cycle old.
+  // A slot is taken while its descriptor is on its way, at work, or waits. Slots that wait do not
+  // count: what they wait for comes with the job of another slot, or never. Without other slots,
+  // only completions can be on their way. Only a register access or a function's reset ends
+  // idleness, so the other inputs may be one cycle old.
   logic idle_q;
   always_ff @(posedge clk_i) begin
     if (!rst_ni) idle_q <= 1'b0;

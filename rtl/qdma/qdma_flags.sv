@@ -4,8 +4,8 @@
 //
 // A ring may fetch under four conditions. Its set is enabled. A place of the completion ring is
 // free. There is a descriptor: the linked one alone, or the next entries, up to FETCH_AHEAD at
-// once. The ring does not wait, or what it waits for has come, or its first fetch is kept behind a
-// fence.
+// once, and up to WAIT_AHEAD while the first of them waits. The ring does not wait, or what it
+// waits for has come, or its first fetch is kept behind a fence.
 //
 // A kept descriptor wakes when its wait is over, and also when its set is not enabled any longer. A
 // kept descriptor that waits for a count wakes, too, when no place of the completion ring is free:
@@ -48,7 +48,8 @@ module qdma_flags
     assign work = (ring.chain != '0) ? ring.fetches == '0
                                      : ring.posted > index_t'(ring.fetches);
     assign may_fetch[r] = enabled && set_i.cq_free != '0
-        && !ring.flushing && ring.fetches != 4'(FETCH_AHEAD) && work
+        && !ring.flushing && work
+        && ring.fetches < (ring.kept ? 4'(WAIT_AHEAD) : 4'(FETCH_AHEAD))
         && (wait_over || (ring.kept && ring.waits == WAIT_FENCE));
     assign wakes[r] = ring.kept
         && (wait_over || !enabled || (ring.waits == WAIT_AFTER && set_i.cq_free == '0));

@@ -12,6 +12,7 @@ package qdma_pkg;
   localparam int unsigned FUNCTION_JOBS = fs_regs_pkg::FUNCTION_JOBS;  // slots of one function
   localparam int unsigned SLOTS = FUNCTIONS * FUNCTION_JOBS;
   localparam int unsigned FETCH_AHEAD = 8;  // descriptors of one ring that are fetched, not started
+  localparam int unsigned WAIT_AHEAD = 5;   // the same, while the first of them waits
   localparam int unsigned PATIENCE_CYCLES = 256;  // without a slot, before fences give up theirs
   localparam int unsigned QUANTUM_BEATS = 64;  // beats that a copy moves before the next one may go
 
@@ -127,7 +128,7 @@ package qdma_pkg;
   // A descriptor ring. Its descriptors in the device form two queues of slots, each in the ring's
   // order: those being fetched (linked in qdma_slots by fetch_next) and those at work (linked by
   // job_next). If the ring waits, and the first of its fetches is kept, that one has arrived and
-  // waits; else nothing of the ring is in the device, and it is fetched when the wait is over.
+  // waits; else the device has only jobs of the ring, and fetches when the wait is over.
   typedef struct packed {
     descriptor_address_t base;
     logic [3:0] log2;
