@@ -99,32 +99,66 @@ def stopped_client(pool, client):
     wait_until("it answers again", lambda: report(pool, "v") is not None)
 
 
-def removed_for_good(pool, service, credential):
-    """A client has a root and a capability of a volume that is removed. When the nodes have
-    forgotten its epochs, it makes the volume anew on each of them."""
+def lies(pool, credential):
+    """A client without volumes reports on those of others, and tells nonsense."""
+    true = report(pool, "v")
     session = Session(json.loads(credential.read_text()))
+    closed = volumes(pool)["w"]["epoch"] + 1
+    for name in ("v", "u", "w"):
+        session.open(name)
+        if name == "w":
+            # It has a capability, and no node knows it as the writer.
+            session.issue(closed)
+        for lie in [
+            {**true, "epoch": 1 << 40},
+            {**true, "epoch": closed},
+            {**true, "epoch": -1},
+            {**true, "phase": "serving\x1b[2J", "reason": "x" * 30000},
+            {},
+            [1, 2],
+            {**true, "rebuild": {**true["rebuild"], "running": True}},
+        ]:
+            session.ask("watch", oldest=None, report=lie)
+            session.ask("watch", oldest=None, answers=[{"number": 1 << 60, "error": "\x1b"}])
+            check(report(pool, "v")["client"] == "web", report(pool, "v"))
+            check("client" not in report(pool, "u"), report(pool, "u"))
+            check(report(pool, "w") is None, report(pool, "w"))
+    fieldstone("scrub", pool.path / "v")
+    fieldstone("pool", "evict", pool.path, "liar")
+    session.end()
+
+
+def removed_for_good(world, pool, service, evicted):
+    """A client has a root and a capability of a volume that is removed. When the nodes have
+    forgotten its epochs, it makes the volume anew on each of them, under another volume's name, and
+    stays connected. It may have been `evicted` before."""
+    name = f"maker{evicted:d}"
+    session = Session(json.loads(admit(world, pool, service, name).read_text()))
     session.open("w")
     epoch = volumes(pool)["w"]["epoch"] + 2
     entitled = session.issue(epoch)
     kept = [newest_root(node, entitled) for node in session.nodes()]
+    if evicted:
+        fieldstone("pool", "evict", pool.path, name)
     fieldstone("volume", "rm", pool.path / "w")
     service.process.stop()
     pool.kill_nodes()
     pool.start_missing_nodes()
     service.start()
-    session = Session(json.loads(credential.read_text()))
+    session = Session(json.loads(admit(world, pool, service, f"guide{evicted:d}").read_text()))
     session.open("u")
-    for node, root in zip(session.nodes(), kept):
-        kinds = put_root(node, entitled, epoch, b"w", kept=root)
+    nodes = session.connections()
+    for node, root in zip(nodes, kept):
+        kinds = put_root(node, entitled, epoch, b"v", kept=root)
         check(kinds == (STATE_OF_VOLUME, DONE), f"the answers are {kinds}")
-    check("w" not in volumes(pool), "a removed volume is back")
-    report(pool, "u")
-    pool.create_volume("w", SIZE)
+    check(sorted(volumes(pool)) == ["u", "v"], volumes(pool))
     service.process.wait_until_logged("a client had made it anew")
-    check(list(volumes(pool)) == ["u", "v", "w"], volumes(pool))
-    for node in session.nodes():
+    pool.create_volume("w", SIZE)
+    check(sorted(volumes(pool)) == ["u", "v", "w"], volumes(pool))
+    for node in nodes:
         kind, body, _ = call(node, LIST, entitled)
         check(kind == LISTED and int.from_bytes(body[:4], "little") == 0, "a node still has it")
+        node.close()
 
 
 def volumes(pool):
@@ -146,13 +180,15 @@ def scenario(world):
     told(pool, client)
     commands(pool, client, ledger)
     stopped_client(pool, client)
+    lies(pool, admit(world, pool, service, "liar"))
     load(ledger, client)
     fieldstone("volume", "rm", pool.path / "w")
     replacements(pool, client, ledger)
     client.stop()
     wait_until("the pool knows that v is closed", lambda: report(pool, "v") is None)
     pool.create_volume("w", SIZE)
-    removed_for_good(pool, service, admit(world, pool, service, "all"))
+    for evicted in (False, True):
+        removed_for_good(world, pool, service, evicted)
     service.process.stop()
     server = pool.serve("v")
     ledger.verify(server.uri("v"))

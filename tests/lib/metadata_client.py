@@ -70,18 +70,26 @@ class Session:
         return volume + struct.pack("<QIQQQ", *map(found.get, names)) + bytes.fromhex(found["mac"])
 
     def nodes(self):
-        """A connection to each node."""
+        """A connection to each node, one after the other."""
         for address in self.layout["nodes"]:
-            kind, place = address.split(":", 1)
-            if kind == "unix":
-                connection = socket.socket(socket.AF_UNIX)
-                connection.settimeout(20)
-                connection.connect(place)
-            else:
-                host, port = place.rsplit(":", 1)
-                connection = socket.create_connection((host, int(port)), 20)
-            with connection:
+            with reach(address) as connection:
                 yield connection
+
+    def connections(self):
+        """A connection to each node, all at the same time."""
+        return [reach(address) for address in self.layout["nodes"]]
+
+
+def reach(address):
+    """A connection to a node."""
+    kind, place = address.split(":", 1)
+    if kind == "unix":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(20)
+        connection.connect(place)
+        return connection
+    host, port = place.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), 20)
 
 
 def call(connection, operation, capability, body=b"", payload=b""):

@@ -82,9 +82,9 @@ pub fn with_bytes_bar<R>(
 pub fn show<'a>(bar: &ProgressBar, jobs: impl Iterator<Item = &'a ProgressReport>) {
     let (mut total, mut done, mut read, mut elapsed) = (0, 0, 0, 0);
     for job in jobs {
-        total += job.shards_total;
-        done += job.shards_done + job.shards_failed;
-        read += job.read_bytes;
+        total = job.shards_total.saturating_add(total);
+        done = job.shards_done.saturating_add(job.shards_failed).saturating_add(done);
+        read = job.read_bytes.saturating_add(read);
         elapsed = elapsed.max(job.elapsed_ns);
     }
     bar.set_length(total);

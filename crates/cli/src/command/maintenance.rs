@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use fieldstone_host::VolumeCall;
-use fieldstone_server::control::{Client, Request};
+use fieldstone_server::control::{Client, Request, servers};
 use fieldstone_server::paths::pool_or_volume;
-use fieldstone_server::report::{PoolReport, ProgressReport, VolumeReport};
-use fieldstone_server::running::{Operator, RunningPool, VolumeOptions};
+use fieldstone_server::report::{PoolReport, ProgressReport, StoreFilter, VolumeReport};
+use fieldstone_server::running::{Operator, RunningPool, STATUS_TIMEOUT, VolumeOptions};
 use fieldstone_server::runtime::OpenWait;
 
 use super::nodes::NodeOptions;
@@ -111,7 +111,10 @@ pub fn run(kind: Maintenance, args: &Args) -> anyhow::Result<()> {
     let target = pool_or_volume(&args.target)?;
     let volume = target.volume;
     match Operator::find(&target.pool, volume.as_deref(), &args.nodes.fixed)? {
-        Operator::Server(mut server) => online(kind, args, volume.as_deref(), &mut server),
+        Operator::Server(mut server) => match volume {
+            Some(name) => online(kind, args, Some(&name), &mut server, &[]),
+            None => online_everywhere(kind, args, servers(&target.pool)),
+        },
         Operator::Own(running) => {
             let worked = if args.detach {
                 let dir = target.pool.display();
@@ -125,13 +128,52 @@ pub fn run(kind: Maintenance, args: &Args) -> anyhow::Result<()> {
     }
 }
 
+/// Starts the work on all volumes of all servers of the pool, one server after the other. A server
+/// without volumes has nothing to do, if another one has volumes.
+fn online_everywhere(
+    kind: Maintenance,
+    args: &Args,
+    mut servers: Vec<Client>,
+) -> anyhow::Result<()> {
+    let mut reports = Vec::new();
+    for server in &mut servers {
+        reports.push(server.status()?);
+    }
+    let has_volumes = |report: &PoolReport| report.volumes.iter().any(|v| !v.id.is_empty());
+    let is_alone = !reports.iter().any(has_volumes);
+    let names: Vec<String> = reports.iter().flat_map(|report| &report.volumes).map(name).collect();
+    let mut outcome = Ok(());
+    for (server, report) in servers.iter_mut().zip(&reports) {
+        if is_alone || has_volumes(report) {
+            outcome = outcome.and(online(kind, args, None, server, &names));
+        }
+        if is_alone {
+            break;
+        }
+    }
+    outcome
+}
+
+fn name(volume: &VolumeReport) -> String {
+    volume.name.clone()
+}
+
+/// Starts the work in a server. Other servers of the pool have the volumes `elsewhere`.
 fn online(
     kind: Maintenance,
     args: &Args,
     volume: Option<&str>,
     server: &mut Client,
+    elsewhere: &[String],
 ) -> anyhow::Result<()> {
-    let report = wait_for_nodes(volume, || server.status())?;
+    let status = |server: &mut Client| {
+        let mut report = server.status()?;
+        if let Some(names) = &mut report.not_served {
+            names.retain(|name| !elsewhere.contains(name));
+        }
+        Ok(report)
+    };
+    let report = wait_for_nodes(volume, || status(server))?;
     server.ask(&kind.request(volume.map(str::to_owned), args.limit))?;
     if args.detach {
         print_line!("the {} runs; watch it with `fieldstone status`", kind.name());
@@ -140,7 +182,7 @@ fn online(
         }
         return Ok(());
     }
-    follow(kind, args.json, volume, || server.status())
+    follow(kind, args.json, volume, || status(server))
 }
 
 fn offline(
@@ -167,7 +209,10 @@ fn offline(
         running.call_store(&known.name, kind.call(args.limit))?;
         let followed = follow(kind, args.json, Some(&known.name), || Ok(PoolReport::of(running)));
         // The pool's record then knows of a replaced node that this volume is whole with it.
-        running.note_whole(&PoolReport::of(running).volumes, &listing);
+        // The list of volumes is of now: volumes may have been made since the first one.
+        let status = running.query_nodes(STATUS_TIMEOUT);
+        let report = PoolReport::from_status(running, &status, StoreFilter::Exclude);
+        running.note_whole(&report.volumes, &status);
         outcome = outcome.and(followed).and(running.close(&open));
     }
     outcome
@@ -220,9 +265,17 @@ fn follow(
     mut query: impl FnMut() -> anyhow::Result<PoolReport>,
 ) -> anyhow::Result<()> {
     let bar = new_bar(kind.name());
-    let mut report;
+    let mut report = PoolReport::default();
     loop {
-        report = query()?;
+        let before = std::mem::replace(&mut report, query()?);
+        // A client that stands still, or is cut off, reports no more.
+        let silent = before.volumes.iter().find(|volume| {
+            let is_it = |other: &VolumeReport| other.id == volume.id;
+            volume.client.is_some() && !report.volumes.iter().any(is_it)
+        });
+        if let Some(VolumeReport { name, client: Some(client), .. }) = silent {
+            bail!("the client {client} does not report on {name} any more");
+        }
         report.volumes.retain(|found| match volume {
             Some(name) => found.name == name,
             None => !found.id.is_empty(),
@@ -246,7 +299,7 @@ fn follow(
     let volume_named = volume.is_some();
     for volume in &report.volumes {
         let progress = kind.of(volume);
-        failed += progress.shards_failed;
+        failed = progress.shards_failed.saturating_add(failed);
         if json {
             let not_served = match volume_named {
                 true => Some(&[][..]),

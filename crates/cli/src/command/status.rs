@@ -29,6 +29,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let target = pool_or_volume(&args.target)?;
     let mut operator = Operator::find(&target.pool, target.volume.as_deref(), &args.nodes.fixed)?;
     let queried = match &mut operator {
+        Operator::Server(server) if target.volume.is_none() => server.first_status_of_all(),
         Operator::Server(server) => server.first_status(),
         Operator::Own(running) => inspect(running, target.volume.as_deref()),
     };

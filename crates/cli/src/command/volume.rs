@@ -194,6 +194,7 @@ fn list(args: &Ls) -> anyhow::Result<()> {
         Operator::Server(server) => volumes(server.ask(&Request::VolumeList)?)
             .map(|(lines, hidden)| (served_by_any(lines, &folder), hidden)),
         Operator::Own(running) => running.list_volumes().map(|listing| {
+            running.remove_again(&listing);
             for (node, reason) in &listing.silent {
                 eprint_line!("fieldstone: {node} does not answer: {reason}");
             }

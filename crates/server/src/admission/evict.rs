@@ -7,6 +7,7 @@ use fieldstone_proto::{Epoch, NodeError, NodeIndex, ReplyBody, RequestBody, Volu
 use serde::{Deserialize, Serialize};
 
 use super::{Grant, Registry, change};
+use crate::pool::record::{self, Record};
 use crate::running::RunningPool;
 
 /// The result of an eviction.
@@ -54,6 +55,7 @@ impl RunningPool {
         for grant in grants {
             volumes.entry(grant.volume()?).or_default().push(grant);
         }
+        let ids: Vec<String> = volumes.keys().map(ToString::to_string).collect();
         let mut evicted = Evicted::default();
         let mut done = Vec::new();
         for (volume, grants) in volumes {
@@ -66,6 +68,10 @@ impl RunningPool {
                 done.extend(grants);
             }
         }
+        self.client_volumes().end_client(client);
+        // What the client said of its volumes counts for nothing.
+        let forget = |record: &mut Record| ids.iter().for_each(|id| record.forget_whole(id));
+        record::update(folder, pool, forget)?;
         change(folder, pool, |all: &mut Registry| {
             done.iter().for_each(|grant| all.forget(grant));
             Ok(())

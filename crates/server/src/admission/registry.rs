@@ -18,6 +18,8 @@
 //!           "expires": 1764550800 } ] } ],
 //!   "volumes": [
 //!     { "volume": "…", "name": "disk1",
+//!       "epoch": 7,                   the highest for which a client ever got a capability
+//!       "expires": 1764550800,        when the last of these does
 //!       "removed_until": null } ] }   seconds since 1970, if the volume was removed
 //! ```
 //!
@@ -180,6 +182,12 @@ pub struct Holder<'a> {
 struct GrantedVolume {
     volume: String,
     name: String,
+    /// The highest epoch for which a client ever got a capability, and when the last of them
+    /// expires, in seconds since 1970.
+    #[serde(default)]
+    epoch: u64,
+    #[serde(default)]
+    expires: u64,
     /// The volume was removed, and its entry stays until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     removed_until: Option<u64>,
@@ -315,12 +323,14 @@ impl Registry {
         self.grants.retain(|other| other != grant);
     }
 
-    /// The highest epoch of a volume for which any client has a capability.
+    /// The highest epoch of a volume for which any client ever got a capability.
     #[must_use]
     pub fn highest_epoch(&self, volume: VolumeId) -> Option<Epoch> {
         let volume = volume.to_string();
         let of_it = self.grants.iter().filter(|grant| grant.volume == volume);
-        of_it.map(|grant| Epoch(grant.epoch)).max()
+        let granted = self.volumes.iter().filter(|granted| granted.volume == volume);
+        let epochs = of_it.map(|grant| grant.epoch).chain(granted.map(|granted| granted.epoch));
+        epochs.map(Epoch).max()
     }
 
     /// The highest epoch of a volume for which a process of a client has a capability.
@@ -344,13 +354,12 @@ impl Registry {
         expires: u64,
     ) -> anyhow::Result<()> {
         self.grants.retain(|grant| !grant.is_long_over());
-        let now = unix_seconds();
-        self.volumes.retain(|granted| granted.removed_until.is_none_or(|until| until > now));
+        self.prune();
         let id = volume.to_string();
-        if self.name_of(volume).is_none() {
-            let name = name.to_owned();
-            self.volumes.push(GrantedVolume { volume: id.clone(), name, removed_until: None });
+        if self.is_removed(volume) {
+            bail!("the volume {name:?} was removed");
         }
+        self.note_granted(&id, name, epoch, expires);
         if let Some(grant) = self.grants.iter_mut().find(|grant| grant.is_of(holder, &id)) {
             grant.epoch = grant.epoch.max(epoch.0);
             grant.note_signed(generation, expires);
@@ -375,6 +384,19 @@ impl Registry {
         Ok(())
     }
 
+    fn note_granted(&mut self, id: &str, name: &str, epoch: Epoch, expires: u64) {
+        let at = self.volumes.iter().position(|granted| granted.volume == id);
+        let at = at.unwrap_or_else(|| {
+            let (volume, name) = (id.to_owned(), name.to_owned());
+            let (epoch, expires, removed_until) = (0, 0, None);
+            self.volumes.push(GrantedVolume { volume, name, epoch, expires, removed_until });
+            self.volumes.len() - 1
+        });
+        let granted = &mut self.volumes[at];
+        (granted.epoch, granted.expires) =
+            (granted.epoch.max(epoch.0), granted.expires.max(expires));
+    }
+
     /// Notes the oldest generation that a process of a client still uses for a volume.
     pub fn note_oldest(&mut self, holder: &Holder<'_>, volume: VolumeId, oldest: KeyGeneration) {
         let volume = volume.to_string();
@@ -393,23 +415,26 @@ impl Registry {
     /// Notes that a volume was removed.
     pub fn note_removed(&mut self, volume: VolumeId) {
         let id = volume.to_string();
-        let of_it = self.grants.iter().filter(|grant| grant.volume == id && !grant.is_long_over());
-        let expires = of_it.map(|grant| grant.expires).max();
-        if expires.is_none() {
-            self.volumes.retain(|granted| granted.volume != id);
-        }
         for granted in self.volumes.iter_mut().filter(|granted| granted.volume == id) {
-            granted.removed_until =
-                expires.map(|expires| expires.saturating_add(REMOVED_KEPT_SECONDS));
+            // Also if the client was evicted since, and has no entry among the grants any more.
+            let until = granted.expires.saturating_add(REMOVED_KEPT_SECONDS);
+            granted.removed_until = Some(until);
         }
+        self.prune();
     }
 
-    /// Whether a volume was removed while a client had a capability for it.
+    /// Forgets removed volumes that no client can make anew.
+    fn prune(&mut self) {
+        let now = unix_seconds();
+        self.volumes.retain(|granted| granted.removed_until.is_none_or(|until| until > now));
+    }
+
+    /// Whether a volume was removed that a client with a valid capability could make anew.
     #[must_use]
     pub fn is_removed(&self, volume: VolumeId) -> bool {
-        let id = volume.to_string();
-        let mut volumes = self.volumes.iter();
-        volumes.any(|granted| granted.volume == id && granted.removed_until.is_some())
+        let (id, now) = (volume.to_string(), unix_seconds());
+        let mut of_it = self.volumes.iter().filter(|granted| granted.volume == id);
+        of_it.any(|granted| granted.removed_until.is_some_and(|until| until > now))
     }
 
     /// The grant of the process that opened the volume last, if it may have the volume open: it
@@ -635,11 +660,25 @@ mod tests {
         let other = VolumeId(1);
         issue(other, unix_seconds() + 1000);
         assert!(read().is_removed(VOLUME) && !read().is_removed(other));
-        // The capabilities of this one have expired.
+        // The capabilities of this one have expired more than a day ago.
         let old = VolumeId(2);
         issue(old, 1);
         remove(old);
         assert!(!read().is_removed(old) && read().name_of(old).is_none());
+        // Nothing more is issued for a removed one. The eviction of its client changes nothing.
+        change(dir, POOL, |all| {
+            let holder = Holder { client: "web", instance: "0" };
+            let signed = (Epoch(9), KeyGeneration(0));
+            let later = unix_seconds() + 9000;
+            all.note_issue(&holder, (VOLUME, "disk"), signed, later).expect_err("it is gone");
+            let grants: Vec<Grant> = all.grants().to_vec();
+            grants.iter().for_each(|grant| all.forget(grant));
+            Ok(())
+        })
+        .expect("writable");
+        assert!(read().is_removed(VOLUME) && read().highest_epoch(VOLUME) == Some(Epoch(1)));
+        remove(other);
+        assert!(read().is_removed(other), "its client was evicted, and has a valid capability");
     }
 
     #[test]

@@ -208,6 +208,20 @@ impl Client {
         self.found.take().map_or_else(|| self.status(), |report| Ok(*report))
     }
 
+    /// As [`Client::first_status`], with the volumes that the other servers of the pool report on.
+    /// Servers that do not answer are left out.
+    pub fn first_status_of_all(&mut self) -> anyhow::Result<PoolReport> {
+        let mut report = self.first_status()?;
+        let folder = self.path.parent().map(Path::to_path_buf).unwrap_or_default();
+        for mut other in servers(&folder).into_iter().filter(|other| other.path != self.path) {
+            match other.status() {
+                Ok(found) => report.add_volumes_of(found),
+                Err(error) => eprint_line!("fieldstone: {error:#}"),
+            }
+        }
+        Ok(report)
+    }
+
     /// Asks for the complete report.
     pub fn status(&mut self) -> anyhow::Result<PoolReport> {
         match self.ask(&Request::Status)? {

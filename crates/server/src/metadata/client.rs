@@ -218,7 +218,7 @@ impl MetadataClient {
     fn watch(&mut self, told: News) -> Result<Present, MetadataError> {
         let News { oldest, report, answers } = told;
         let oldest = oldest.map(|oldest| oldest.0);
-        match self.ask(&Request::Watch { oldest, report: report.map(Box::new), answers })? {
+        match self.ask(&Request::Watch { oldest, report, answers })? {
             Response::Present { generation, nodes, calls } => {
                 Ok(Present { signs: KeyGeneration(generation), nodes, calls })
             }
@@ -233,7 +233,7 @@ struct News {
     /// The oldest generation of the secret that the volume still uses, if it has changed.
     oldest: Option<KeyGeneration>,
     /// The report on the volume, if it has changed.
-    report: Option<VolumeReport>,
+    report: Option<serde_json::Value>,
     answers: Vec<ClientAnswer>,
 }
 
@@ -510,7 +510,10 @@ impl Keeper {
         loop {
             let Some(session) = &mut self.session else { return Ok(KeyGeneration(0)) };
             let report = self.device.report();
-            let changed = report.clone().filter(|_| report != self.reported);
+            // Without a report, `{}` takes the place of the last one.
+            let value = report.as_ref().and_then(|report| serde_json::to_value(report).ok());
+            let value = value.unwrap_or_else(|| serde_json::json!({}));
+            let changed = (report != self.reported).then_some(value);
             let answers = std::mem::take(&mut self.answers);
             let news = News { oldest: self.oldest, report: changed, answers };
             let Present { signs, nodes, calls } = session.watch(news)?;

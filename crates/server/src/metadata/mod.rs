@@ -42,7 +42,6 @@ mod session;
 use fieldstone_proto::{Capability, Epoch, Rights, SegmentId, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use crate::report::VolumeReport;
 use crate::running::client_volumes::{ClientAnswer, ClientCall};
 
 pub(crate) use client::WATCH_PERIOD;
@@ -100,9 +99,10 @@ pub enum Request {
         /// The oldest generation of the pool's secret that the volume still uses, if that is known
         /// and was not told before.
         oldest: Option<u16>,
-        /// The state of the volume, if it has changed since the client told it.
+        /// The [report](crate::report::VolumeReport) on the volume, if it has changed since the
+        /// client told it. Something else if there is none any more.
         #[serde(default)]
-        report: Option<Box<VolumeReport>>,
+        report: Option<serde_json::Value>,
         /// Answers to calls of before.
         #[serde(default)]
         answers: Vec<ClientAnswer>,

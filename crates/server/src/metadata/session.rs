@@ -18,7 +18,6 @@ use super::service::{ServedPool, Service};
 use super::{Layout, NodeAddresses, Request, Response};
 use crate::admission::{self, Client, Holder, Registry};
 use crate::paths::check_name;
-use crate::report::VolumeReport;
 use crate::running::client_volumes::{ClientAnswer, ClientSeat};
 
 /// How long the service waits for the folders of nodes that run in other processes.
@@ -88,9 +87,7 @@ impl Session<'_> {
         let answer = match request {
             Request::Open { volume, instance } => self.open(&volume, instance),
             Request::Issue { epoch } => self.issue(Epoch(epoch), service),
-            Request::Watch { oldest, report, answers } => {
-                self.watch(oldest, report.map(|report| *report), answers)
-            }
+            Request::Watch { oldest, report, answers } => self.watch(oldest, report, answers),
         };
         answer.unwrap_or_else(|denial| match denial {
             Denial::Refused(reason) => {
@@ -178,6 +175,9 @@ impl Session<'_> {
             if let Err(denial) = self.may_open(registry, name) {
                 return Ok(Err(denial));
             }
+            if registry.is_removed(volume) {
+                return Ok(Err(Denial::Refused(format!("the volume {name:?} was removed"))));
+            }
             // An opening takes the next epoch, and a few more in a small pool.
             let highest = registry.highest_epoch(volume).unwrap_or_default().max(known);
             if epoch.0 > highest.0.saturating_add(u64::from(running.pool.nodes) + 1) {
@@ -201,7 +201,7 @@ impl Session<'_> {
     fn watch(
         &mut self,
         oldest: Option<u16>,
-        report: Option<VolumeReport>,
+        report: Option<serde_json::Value>,
         answers: Vec<ClientAnswer>,
     ) -> Result<Response, Denial> {
         let registry = self.read()?;
@@ -220,8 +220,18 @@ impl Session<'_> {
         let nodes = (addresses != self.told).then(|| addresses.clone());
         self.told = addresses;
         let generation = pool.keys.get().issuing().0.0;
-        let opened = self.volume.as_ref();
-        let calls = opened.map(|volume| volume.seat.hear(report, answers)).unwrap_or_default();
+        let mut calls = Vec::new();
+        if let Some(OpenedVolume { id, name, instance, seat }) = &self.volume {
+            if registry.is_removed(*id) {
+                return Err(Denial::Refused(format!("the volume {name:?} was removed")));
+            }
+            let granted = registry.epoch_of(&Holder { client: &self.client, instance }, *id);
+            let heard = seat.hear(report, granted.unwrap_or_default(), answers);
+            if let Some(volume) = heard.report {
+                self.pool.running.note_client_whole(volume);
+            }
+            calls = heard.calls;
+        }
         Ok(Response::Present { generation, nodes, calls })
     }
 

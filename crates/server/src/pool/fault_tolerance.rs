@@ -259,7 +259,13 @@ mod tests {
         fs::remove_dir_all(pool.node_folder(NodeIndex(2))).expect("removable");
         let refused = may(2).expect_err("the third");
         assert!(refused.contains("3 nodes") && refused.contains("node.1: was made"), "{refused}");
-        record::update(&pool.folder, pool.id, |record| record.note_whole(&[], Some(&[])))
+        let mut all = record::AllVolumes::default();
+        for node in pool.node_indices().take(2) {
+            let found = folder::find_node(&pool.node_folder(node), &pool.superblock(node));
+            let incarnation = found.expect("made").incarnation;
+            all.incarnations.push((node, format!("{incarnation:016x}")));
+        }
+        record::update(&pool.folder, pool.id, |record| record.note_whole(&[], Some(&all)))
             .expect("writable");
         assert_eq!(may(2), Ok(()));
         // Folders of nodes that run elsewhere are not examined.

@@ -102,6 +102,15 @@ pub struct WholeVolume {
     pub incarnations: Vec<(NodeIndex, String)>,
 }
 
+/// All volumes of a pool, as its nodes listed them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllVolumes {
+    /// Their ids.
+    pub ids: Vec<String>,
+    /// The incarnation of each node that listed its volumes.
+    pub incarnations: Vec<(NodeIndex, String)>,
+}
+
 /// The content of `nodes.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -176,9 +185,9 @@ impl Record {
         self.put(Entry { node: node.0, incarnation, place, rebuild: replaced, whole });
     }
 
-    /// Notes that volumes were seen whole. `all` are the ids of all volumes of the pool, if they
-    /// are known. A replaced node with which each of them was seen whole is rebuilt.
-    pub fn note_whole(&mut self, volumes: &[WholeVolume], all: Option<&[String]>) {
+    /// Notes that volumes were seen whole. `all` are all volumes of the pool, if they are known. A
+    /// replaced node with which each of them was seen whole is rebuilt.
+    pub fn note_whole(&mut self, volumes: &[WholeVolume], all: Option<&AllVolumes>) {
         for entry in self.nodes.iter_mut().filter(|entry| entry.rebuild) {
             // A volume that has not noticed the replacement yet speaks of another incarnation.
             let node = (NodeIndex(entry.node), entry.incarnation.clone());
@@ -186,13 +195,29 @@ impl Record {
             entry.whole.extend(seen.map(|volume| volume.id.clone()));
             entry.whole.sort();
             entry.whole.dedup();
-            let Some(all) = all else { continue };
-            entry.whole.retain(|id| all.contains(id));
-            if all.iter().all(|id| entry.whole.contains(id)) {
+            // A volume that was made after the list was made with the nodes of that time. The list
+            // counts only if the replaced node was one of them.
+            let Some(all) = all.filter(|all| all.incarnations.contains(&node)) else { continue };
+            entry.whole.retain(|id| all.ids.contains(id));
+            if all.ids.iter().all(|id| entry.whole.contains(id)) {
                 entry.rebuild = false;
                 entry.whole.clear();
             }
         }
+    }
+
+    /// Forgets that this volume was seen whole: its client is not believed any more.
+    pub fn forget_whole(&mut self, volume: &str) {
+        self.nodes.iter_mut().for_each(|entry| entry.whole.retain(|id| id != volume));
+    }
+
+    /// Whether this volume is whole with a replaced node, and the record does not have that.
+    pub fn is_news(&self, volume: &WholeVolume) -> bool {
+        self.nodes.iter().any(|entry| {
+            let node = (NodeIndex(entry.node), entry.incarnation.clone());
+            let known = entry.whole.contains(&volume.id);
+            entry.rebuild && !known && volume.incarnations.contains(&node)
+        })
     }
 
     fn put(&mut self, entry: Entry) {
@@ -296,17 +321,29 @@ mod tests {
             })
             .expect("writable");
         };
-        let see = |id: &str, of_node_4: u64, all: Option<&[&str]>| {
-            let incarnations = vec![(NodeIndex(3), hex(7)), (NodeIndex(4), hex(of_node_4))];
-            let volume = WholeVolume { id: id.to_owned(), incarnations };
-            let all: Option<Vec<String>> =
-                all.map(|ids| ids.iter().map(|id| id.to_string()).collect());
-            update(dir, POOL, |record| record.note_whole(&[volume], all.as_deref()))
-                .expect("writable");
+        let nodes = |of_node_4: u64| vec![(NodeIndex(3), hex(7)), (NodeIndex(4), hex(of_node_4))];
+        let note = |volumes: &[WholeVolume], all: Option<&AllVolumes>| {
+            update(dir, POOL, |record| record.note_whole(volumes, all)).expect("writable");
             Record::read(dir, POOL).expect("readable").to_rebuild()
+        };
+        let all = |ids: &[&str], incarnation: u64| AllVolumes {
+            ids: ids.iter().map(ToString::to_string).collect(),
+            incarnations: nodes(incarnation),
+        };
+        let whole = |id: &str, incarnation: u64| {
+            [WholeVolume { id: id.to_owned(), incarnations: nodes(incarnation) }]
+        };
+        // The node lists the volumes.
+        let see = |id: &str, incarnation: u64, ids: Option<&[&str]>| {
+            let listed = Record::read(dir, POOL).expect("readable");
+            let of_record = listed.entry(NodeIndex(4)).expect("made").incarnation.clone();
+            let of_record = u64::from_str_radix(&of_record, 16).expect("hexadecimal");
+            note(&whole(id, incarnation), ids.map(|ids| all(ids, of_record)).as_ref())
         };
         made(4, 0xabc);
         assert_eq!(see("a", 0xabc, None), [NodeIndex(4)]);
+        // A list of before the replacement lacks what was made since.
+        assert_eq!(note(&whole("a", 0xabc), Some(&all(&["a"], 0xab))), [NodeIndex(4)]);
         // It speaks of the node of before.
         assert_eq!(see("b", 0xab, Some(&["a", "b"])), [NodeIndex(4)]);
         // It is found again in its folder, as at each start of a server.
@@ -324,8 +361,15 @@ mod tests {
         assert_eq!(see("c", 0xeee, Some(&["b", "c"])), []);
         // A pool without volumes has nothing to rebuild.
         made(4, 0xfff);
-        update(dir, POOL, |record| record.note_whole(&[], Some(&[]))).expect("writable");
-        assert!(Record::read(dir, POOL).expect("readable").to_rebuild().is_empty());
+        assert_eq!(note(&[], Some(&all(&[], 0xfff))), []);
+        // What a client said that is evicted counts for nothing.
+        made(4, 0x123);
+        assert_eq!(see("b", 0x123, Some(&["b", "c"])), [NodeIndex(4)]);
+        update(dir, POOL, |record| record.forget_whole("b")).expect("writable");
+        let record = Record::read(dir, POOL).expect("readable");
+        assert!(record.is_news(&whole("b", 0x123)[0]) && !record.is_news(&whole("b", 0x12)[0]));
+        assert_eq!(see("c", 0x123, Some(&["b", "c"])), [NodeIndex(4)]);
+        assert_eq!(see("b", 0x123, Some(&["b", "c"])), []);
     }
 
     #[test]
@@ -343,7 +387,7 @@ mod tests {
         }
         let newer = "{\"format\": 2, \"what\": \"ever\"}";
         fs::write(&path, newer).expect("writable");
-        let note = |record: &mut Record| record.note_whole(&[], Some(&[]));
+        let note = |record: &mut Record| record.note_whole(&[], Some(&AllVolumes::default()));
         let error = format!("{:#}", update(dir, POOL, note).expect_err("newer"));
         assert!(error.contains("newer version"), "{error}");
         assert_eq!(fs::read_to_string(&path).expect("readable"), newer);

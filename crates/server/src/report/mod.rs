@@ -42,6 +42,25 @@ pub struct PoolReport {
     pub not_served: Option<Vec<String>>,
 }
 
+impl PoolReport {
+    /// Adds the volumes that another server of the pool reports on.
+    pub fn add_volumes_of(&mut self, other: Self) {
+        for volume in other.volumes {
+            // Where it is not open, there is no id.
+            let known = self.volumes.iter().position(|known| known.name == volume.name);
+            match known {
+                Some(at) if self.volumes[at].id.is_empty() => self.volumes[at] = volume,
+                Some(_) => {}
+                None => self.volumes.push(volume),
+            }
+        }
+        let volumes = &self.volumes;
+        if let Some(names) = &mut self.not_served {
+            names.retain(|name| volumes.iter().all(|volume| volume.name != *name));
+        }
+    }
+}
+
 /// The report of a serving process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ServerReport {

@@ -13,14 +13,15 @@
 //! ```
 //!
 //! What a client reports is what it says. It can lie about its own volumes only: the names and ids
-//! in its reports are those that the pool has, and texts are made [plain](plain).
+//! in its reports are those that the pool has, and its epoch is one that it has a capability for.
+//! Texts are made [plain](plain_text).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_proto::VolumeId;
+use fieldstone_proto::{Epoch, VolumeId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -31,6 +32,9 @@ use crate::runtime::DeviceCall;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most calls that wait for a client.
 const CALLS_MAX: usize = 16;
+/// A report says so if the client has told nothing for this time. A client tells something each
+/// second.
+const SILENCE_TOLD: Duration = Duration::from_secs(3);
 /// The most characters of a text in a report.
 const TEXT_CHARS_MAX: usize = 400;
 /// The largest number in a report. Sums of such numbers stay in range.
@@ -76,6 +80,7 @@ struct ClientVolume {
     id: VolumeId,
     name: String,
     report: VolumeReport,
+    heard: Instant,
     /// Calls that the client has not been told.
     calls: VecDeque<ClientCall>,
     /// Answers for which a caller waits. `None` while the client has not answered.
@@ -92,6 +97,7 @@ impl ClientVolumes {
             id,
             name: name.to_owned(),
             report: VolumeReport::default(),
+            heard: Instant::now(),
             calls: VecDeque::new(),
             answers: BTreeMap::new(),
         };
@@ -154,6 +160,18 @@ impl ClientVolumes {
         }
     }
 
+    /// The volume was removed: what clients say of it counts for nothing any more.
+    pub fn end_volume(&self, id: VolumeId) {
+        self.lock().open.retain(|_, volume| volume.id != id);
+        self.changed.notify_all();
+    }
+
+    /// The same for all volumes of a client that was evicted.
+    pub fn end_client(&self, client: &str) {
+        self.lock().open.retain(|_, volume| volume.client != client);
+        self.changed.notify_all();
+    }
+
     /// Waits for the next report of any client, for at most `limit`.
     pub fn wait(&self, limit: Duration) {
         let _ = self.changed.wait_timeout(self.lock(), limit);
@@ -178,10 +196,16 @@ impl ClientVolume {
 
     /// The client's report, under the names that the pool has.
     fn shown(&self) -> VolumeReport {
+        let (client, silence) = (&self.client, self.heard.elapsed());
+        let waits_for = match silence > SILENCE_TOLD {
+            true => format!("the client {client}, which has told nothing for {silence:.0?}"),
+            false => self.report.waits_for.clone(),
+        };
         VolumeReport {
             name: self.name.clone(),
             id: self.id.to_string(),
-            client: Some(self.client.clone()),
+            client: Some(client.clone()),
+            waits_for,
             ..self.report.clone()
         }
     }
@@ -194,17 +218,28 @@ pub struct ClientSeat {
     number: u64,
 }
 
+/// What a client has told, and is told.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// The report, if there is a new one, under the names that the pool has.
+    pub report: Option<VolumeReport>,
+    /// The calls that the client is to carry out.
+    pub calls: Vec<ClientCall>,
+}
+
 impl ClientSeat {
-    /// Takes what the client says. Returns the calls that it is to carry out.
-    pub fn hear(
-        &self,
-        report: Option<VolumeReport>,
-        answers: Vec<ClientAnswer>,
-    ) -> Vec<ClientCall> {
+    /// Takes what the client says. Its capabilities are for epochs up to `granted`. A report of
+    /// something else is taken for none.
+    pub fn hear(&self, report: Option<Value>, granted: Epoch, answers: Vec<ClientAnswer>) -> Heard {
         let mut sessions = self.volumes.lock();
-        let Some(volume) = sessions.open.get_mut(&self.number) else { return Vec::new() };
-        if let Some(report) = report {
-            volume.report = plain(&report);
+        let Some(volume) = sessions.open.get_mut(&self.number) else { return Heard::default() };
+        volume.heard = Instant::now();
+        let is_new = report.is_some();
+        if let Some(mut report) = report {
+            make_plain(&mut report);
+            let read = serde_json::from_value(report).ok();
+            let read = read.filter(|report: &VolumeReport| report.epoch <= granted.0);
+            volume.report = read.unwrap_or_default();
         }
         for mut answer in answers {
             answer.error = answer.error.as_deref().map(plain_text);
@@ -214,8 +249,9 @@ impl ClientSeat {
             }
         }
         let calls = volume.calls.drain(..).collect();
+        let report = (is_new && volume.is_open()).then(|| volume.shown());
         self.volumes.changed.notify_all();
-        calls
+        Heard { report, calls }
     }
 }
 
@@ -226,14 +262,8 @@ impl Drop for ClientSeat {
     }
 }
 
-/// A client's report with plain texts of bounded length and numbers that can be added up: a report
-/// is shown on terminals.
-fn plain(report: &VolumeReport) -> VolumeReport {
-    let Ok(mut value) = serde_json::to_value(report) else { return VolumeReport::default() };
-    make_plain(&mut value);
-    serde_json::from_value(value).unwrap_or_default()
-}
-
+/// Makes texts plain and bounds their length, because a report is shown on terminals. Makes numbers
+/// small enough to be added up.
 fn make_plain(value: &mut Value) {
     match value {
         Value::String(text) => *text = plain_text(text),
@@ -254,8 +284,15 @@ fn make_plain(value: &mut Value) {
     }
 }
 
+/// A text without characters that move the cursor or change the direction of writing.
 fn plain_text(text: &str) -> String {
-    let printed = text.chars().map(|found| if found.is_control() { ' ' } else { found });
+    let is_odd = |found: char| {
+        let formats = matches!(found, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}');
+        let invisible = matches!(found, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
+        let isolates = matches!(found, '\u{2060}'..='\u{206f}' | '\u{e0000}'..='\u{e007f}');
+        found.is_control() || formats || invisible || isolates
+    };
+    let printed = text.chars().map(|found| if is_odd(found) { ' ' } else { found });
     printed.take(TEXT_CHARS_MAX).collect()
 }
 
@@ -269,9 +306,17 @@ mod tests {
         Arc::default()
     }
 
-    fn serving(epoch: u64) -> Option<VolumeReport> {
-        let phase = "serving".to_owned();
-        Some(VolumeReport { phase, epoch, name: "another".to_owned(), ..VolumeReport::default() })
+    /// The client has capabilities up to this epoch.
+    const GRANTED: Epoch = Epoch(9);
+
+    fn value(phase: &str, epoch: u64) -> Option<Value> {
+        let (phase, name) = (phase.to_owned(), "another".to_owned());
+        let report = VolumeReport { phase, epoch, name, ..VolumeReport::default() };
+        serde_json::to_value(report).ok()
+    }
+
+    fn serving(epoch: u64) -> Option<Value> {
+        value("serving", epoch)
     }
 
     fn scrub() -> DeviceCall {
@@ -283,17 +328,27 @@ mod tests {
         let volumes = volumes();
         let first = volumes.enter("web1", ID, "disk");
         assert!(volumes.reports().is_empty(), "it has not said anything");
-        first.hear(serving(4), Vec::new());
+        first.hear(serving(4), GRANTED, Vec::new());
         let second = volumes.enter("web2", ID, "disk");
-        second.hear(serving(5), Vec::new());
+        second.hear(serving(5), GRANTED, Vec::new());
         let shown = volumes.reports();
         assert_eq!(shown.len(), 1);
         assert_eq!((&*shown[0].name, shown[0].client.as_deref()), ("disk", Some("web2")));
         assert_eq!(shown[0].id, ID.to_string());
         drop(second);
         assert_eq!(volumes.reports()[0].client.as_deref(), Some("web1"));
-        let phase = "failed".to_owned();
-        first.hear(Some(VolumeReport { phase, ..VolumeReport::default() }), Vec::new());
+        // None of these is a report on an open volume: the last one counts no more.
+        let unreadable = Some(serde_json::json!({ "phase": "serving", "epoch": -1 }));
+        for report in [value("failed", 4), Some(Value::Null), unreadable, serving(GRANTED.0 + 1)] {
+            first.hear(serving(4), GRANTED, Vec::new());
+            assert_eq!(volumes.reports().len(), 1);
+            first.hear(report, GRANTED, Vec::new());
+            assert!(volumes.reports().is_empty());
+        }
+        // The volume goes, and the session with it.
+        first.hear(serving(4), GRANTED, Vec::new());
+        volumes.end_volume(ID);
+        first.hear(serving(4), GRANTED, Vec::new());
         assert!(volumes.reports().is_empty());
     }
 
@@ -303,13 +358,13 @@ mod tests {
         let error = volumes.call(ID, scrub()).expect_err("no client").to_string();
         assert!(error.contains("no client serves"), "{error}");
         let seat = volumes.enter("web1", ID, "disk");
-        seat.hear(serving(4), Vec::new());
+        seat.hear(serving(4), GRANTED, Vec::new());
         let call = |error: Option<&str>| {
             let error = error.map(str::to_owned);
             std::thread::scope(|scope| {
                 let caller = scope.spawn(|| volumes.call(ID, scrub()));
                 let calls = loop {
-                    let calls = seat.hear(None, Vec::new());
+                    let calls = seat.hear(None, GRANTED, Vec::new()).calls;
                     if !calls.is_empty() {
                         break calls;
                     }
@@ -319,7 +374,7 @@ mod tests {
                 let number = calls[0].number;
                 // An answer to a call that nobody made is of no use to anybody.
                 let wrong = ClientAnswer { number: number + 1, error: None };
-                seat.hear(None, vec![wrong, ClientAnswer { number, error }]);
+                seat.hear(None, GRANTED, vec![wrong, ClientAnswer { number, error }]);
                 caller.join().expect("it answers")
             })
         };
@@ -329,7 +384,7 @@ mod tests {
         // The client goes while the call waits.
         let gone = std::thread::scope(|scope| {
             let caller = scope.spawn(|| volumes.call(ID, scrub()));
-            while seat.hear(None, Vec::new()).is_empty() {
+            while seat.hear(None, GRANTED, Vec::new()).calls.is_empty() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             drop(seat);
@@ -342,12 +397,15 @@ mod tests {
     fn what_a_client_says_cannot_harm_a_terminal_or_a_sum() {
         let report = VolumeReport {
             phase: "serving".to_owned(),
-            reason: "\x1b[2J\n".to_owned() + &"x".repeat(1000),
+            reason: "\x1b[2J\n\u{202e}\u{2066}".to_owned() + &"x".repeat(1000),
             size_bytes: u64::MAX,
             ..VolumeReport::default()
         };
-        let plain = plain(&report);
-        assert!(plain.reason.starts_with(" [2J xx"), "{}", plain.reason);
+        let volumes = volumes();
+        let seat = volumes.enter("web1", ID, "disk");
+        let heard = seat.hear(serde_json::to_value(report).ok(), GRANTED, Vec::new());
+        let plain = heard.report.expect("it serves");
+        assert!(plain.reason.starts_with(" [2J   xx"), "{}", plain.reason);
         assert_eq!(plain.reason.chars().count(), TEXT_CHARS_MAX);
         assert_eq!((plain.size_bytes, &*plain.phase), (NUMBER_MAX, "serving"));
     }

@@ -14,6 +14,7 @@ use fieldstone_volume::{Geometry, RootSummary, parse_root};
 
 use super::RunningPool;
 use crate::admission::Registry;
+use crate::report::VolumeReport;
 use fieldstone_units as units;
 
 /// A volume that the nodes know.
@@ -85,6 +86,13 @@ impl Listing {
     /// missing.
     pub fn is_complete(&self) -> bool {
         self.silent.is_empty() && self.damaged.is_empty()
+    }
+
+    /// Whether a report is of the writer that the nodes know.
+    pub fn is_of_writer(&self, report: &VolumeReport) -> bool {
+        let mut volumes = self.volumes.iter();
+        let known = volumes.find(|known| known.id.to_string() == report.id);
+        known.is_some_and(|known| known.epoch.0 == report.epoch)
     }
 
     /// The hidden volume of this name.
@@ -216,12 +224,25 @@ impl RunningPool {
         answers: impl Iterator<Item = (NodeIndex, Result<Vec<VolumeSummary>, String>)>,
     ) -> anyhow::Result<Listing> {
         let pool = &self.pool;
+        // A client that may write a volume writes its root. The name in there counts for nothing.
+        let registry = Registry::read(&pool.folder, pool.id).unwrap_or_else(|error| {
+            tracing::warn!("the names of volumes that clients write are not known: {error:#}");
+            Registry::empty(pool.id)
+        });
         let mut newest = BTreeMap::new();
         let mut listing = Listing::default();
         for (node, answer) in answers {
             match answer {
                 Ok(volumes) => {
-                    volumes.iter().for_each(|summary| listing.add(&mut newest, node, summary));
+                    for summary in &volumes {
+                        let is_there = summary.root_version != 0;
+                        if is_there && registry.is_removed(summary.volume) {
+                            let epoch = listing.removed.entry(summary.volume).or_default();
+                            *epoch = summary.epoch.max(*epoch);
+                        } else {
+                            listing.add(&mut newest, node, summary);
+                        }
+                    }
                 }
                 Err(reason) => listing.silent.push((node, reason)),
             }
@@ -238,25 +259,6 @@ impl RunningPool {
         });
         let without = |id: &VolumeId| !newest.contains_key(id) && !listing.hidden.contains_key(id);
         listing.without_root.retain(|id, _| without(id));
-        // A client that may write a volume writes its root. The name in there counts for nothing.
-        let registry = Registry::read(&pool.folder, pool.id).unwrap_or_else(|error| {
-            tracing::warn!("the names of volumes that clients write are not known: {error:#}");
-            Registry::empty(pool.id)
-        });
-        newest.retain(|id, newest| {
-            let removed = registry.is_removed(*id);
-            if removed {
-                listing.removed.insert(*id, newest.epoch);
-            }
-            !removed
-        });
-        listing.hidden.retain(|id, hidden| {
-            let removed = registry.is_removed(*id);
-            if removed {
-                listing.removed.insert(*id, hidden.epoch);
-            }
-            !removed
-        });
         for (id, hidden) in &mut listing.hidden {
             hidden.name = registry.name_of(*id).map(str::to_owned);
         }

@@ -114,38 +114,47 @@ impl Served {
         let status = self.running.query_nodes(timeout);
         let mut report = PoolReport::from_status(&self.running, &status, stores);
         self.server.complete(&mut report, Some(self.running.pool.id), stores);
-        self.add_client_volumes(&mut report);
         if let Ok(listing) = &status.listing {
+            report.volumes.extend(self.client_volumes(listing));
             report.not_served = Some(self.not_served(&report, listing));
-            self.running.note_whole(&report.volumes, listing);
+            self.running.note_whole(&report.volumes, &status);
         }
         report
     }
 
-    /// Adds the volumes that clients have open, except those that are open or to be served here.
-    fn add_client_volumes(&self, report: &mut PoolReport) {
-        for volume in self.running.client_volumes().reports() {
-            let mut here = report.volumes.iter();
-            if here.all(|known| known.id != volume.id && known.name != volume.name) {
-                report.volumes.push(volume);
-            }
-        }
+    /// The volumes that clients have open, except those that are open or to be served here. A
+    /// client that serves a volume is believed only if the nodes know it as the volume's writer.
+    fn client_volumes(&self, listing: &Listing) -> Vec<VolumeReport> {
+        let mut reports = self.running.client_volumes().reports();
+        let (open, to_serve) = (self.running.open_volumes(), self.to_serve());
+        reports.retain(|report| {
+            let is_here = open
+                .iter()
+                .any(|open| open.volume.is_some_and(|volume| volume.to_string() == report.id));
+            let is_believed = report.phase == "opening" || listing.is_of_writer(report);
+            is_believed && !is_here && !to_serve.contains(&report.name)
+        });
+        reports
+    }
+
+    /// The names of the pool's volumes that are to be served here.
+    fn to_serve(&self) -> Vec<String> {
+        let devices = self.running.runtime().served_devices().into_iter();
+        let of_pool = devices.filter(|device| device.name.pool == Some(self.running.pool.id));
+        of_pool.map(|device| device.name.name).collect()
     }
 
     /// The volumes of the pool that are neither reported nor to be served, by name. Volumes that
     /// cannot be listed have their ids.
     fn not_served(&self, report: &PoolReport, listing: &Listing) -> Vec<String> {
-        let to_serve = self.running.runtime().served_devices();
-        let is_named = |name: &str| {
-            let name = self.running.device_name(name);
-            to_serve.iter().any(|device| device.name == name)
-        };
+        let to_serve = self.to_serve();
         let is_reported = |id: VolumeId| {
             let id = id.to_string();
             report.volumes.iter().any(|volume| volume.id == id)
         };
         let volumes = listing.volumes.iter();
-        let volumes = volumes.filter(|known| !is_named(&known.name) && !is_reported(known.id));
+        let volumes =
+            volumes.filter(|known| !to_serve.contains(&known.name) && !is_reported(known.id));
         let hidden = listing.hidden.keys().filter(|id| !is_reported(**id));
         volumes.map(|known| known.name.clone()).chain(hidden.map(ToString::to_string)).collect()
     }
@@ -160,26 +169,32 @@ impl Served {
                 }
             }
         }
-        let is_wanted = |report: &VolumeReport| volume.is_none_or(|name| report.name == name);
-        let mut of_clients = self.running.client_volumes().reports();
-        of_clients.retain(|report| is_wanted(report) && report.phase == "serving");
-        let open = self.running.open_volumes();
-        of_clients.retain(|report| open.iter().all(|open| open.name.name != report.name));
+        let clients = self.running.client_volumes();
+        let mut of_clients = self.client_volumes(&self.running.list_volumes()?);
+        of_clients.retain(|report| volume.is_none_or(|name| report.name == name));
         let names: Vec<DeviceName> = match volume {
             Some(_) if !of_clients.is_empty() => Vec::new(),
             Some(name) => vec![self.name(name)],
-            None => open.into_iter().map(|open| open.name).collect(),
+            None => self.running.open_volumes().into_iter().map(|open| open.name).collect(),
         };
         if names.is_empty() && of_clients.is_empty() {
             bail!("no volume is being served here");
         }
-        for name in names {
-            runtime.call_store(&name, call)?;
+        let own = names.into_iter().map(|name| runtime.call_store(&name, call));
+        // A volume that cannot be called keeps no other one from being called.
+        let mut failed: Vec<anyhow::Error> = own.filter_map(Result::err).collect();
+        std::thread::scope(|scope| {
+            let ask = |report| scope.spawn(move || clients.call(volume_id(report)?, call.into()));
+            let asked: Vec<_> = of_clients.iter().map(ask).collect();
+            failed.extend(asked.into_iter().filter_map(|asked| asked.join().ok()?.err()));
+        });
+        match &failed[..] {
+            [] => Ok(Response::Done),
+            _ => {
+                let failed: Vec<String> = failed.iter().map(|error| format!("{error:#}")).collect();
+                bail!("{}", failed.join("; "))
+            }
         }
-        for report in of_clients {
-            self.running.client_volumes().call(volume_id(&report)?, call.into())?;
-        }
-        Ok(Response::Done)
     }
 
     /// The volume of this name that a client serves, if no device here has the name.
@@ -188,7 +203,7 @@ impl Served {
         if self.running.runtime().open_devices().iter().any(|open| open.name == device) {
             return Ok(None);
         }
-        let of_clients = self.running.client_volumes().reports();
+        let of_clients = self.client_volumes(&self.running.list_volumes()?);
         of_clients.iter().find(|report| report.name == name).map(volume_id).transpose()
     }
 
@@ -210,6 +225,8 @@ impl Served {
     fn act(&self, request: Request) -> anyhow::Result<Response> {
         let _one_at_a_time = match &request {
             Request::Status | Request::Keys { .. } | Request::VolumeList | Request::Stop => None,
+            // It must not wait for the client that it is about.
+            Request::Evict { .. } => None,
             _ => Some(self.changes.lock().unwrap_or_else(PoisonError::into_inner)),
         };
         match request {
@@ -230,6 +247,7 @@ impl Served {
             Request::Evict { client } => Ok(Response::Evicted(self.running.evict(&client)?)),
             Request::VolumeList => {
                 let listing = self.running.list_volumes()?;
+                self.running.remove_again(&listing);
                 let volumes = listing.volumes.iter().map(|known| self.running.line(known));
                 let warning = listing.check_none_hidden().err().map(|error| error.to_string());
                 Ok(Response::Volumes { volumes: volumes.collect(), warning })
@@ -305,7 +323,8 @@ impl RunningPool {
     pub fn line(&self, known: &Known) -> VolumeLine {
         let of_clients = self.client_volumes().reports();
         let id = known.id.to_string();
-        let client = of_clients.into_iter().find(|report| report.id == id);
+        let is_it = |report: &VolumeReport| report.id == id && report.epoch == known.epoch.0;
+        let client = of_clients.into_iter().find(is_it);
         let client = client.and_then(|report| report.client);
         let served = self.open_volumes().iter().any(|open| open.volume == Some(known.id));
         VolumeLine {

@@ -44,6 +44,17 @@ fn check_larger(name: &str, before: u64, size_bytes: u64) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// How a volume is removed from nodes.
+#[derive(Clone, Copy, Debug)]
+struct Removal {
+    /// The highest epoch that nodes or clients have.
+    epoch: Epoch,
+    /// Also from a writer that is still connected.
+    takeover: bool,
+    /// Also if nodes are down.
+    force: bool,
+}
+
 /// How a volume is opened.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
@@ -288,23 +299,33 @@ impl RunningPool {
         Ok((known, warning))
     }
 
-    /// Removes the rest of volumes whose `volume create` was killed, and shards that a `volume rm`
-    /// missed because their headers could not be read. Also volumes that were removed, and that a
-    /// client with a valid capability has made again.
-    fn remove_unfinished(&self, listing: &Listing) {
+    /// Removes the volumes that were removed before, and that are there again: a client with a
+    /// valid capability has made them anew, or a node was away when they were removed.
+    pub fn remove_again(&self, listing: &Listing) {
         for (id, epoch) in &listing.removed {
-            match self.remove_from_nodes(*id, *epoch, "a volume that was removed before", true) {
+            let registry = Registry::read(&self.pool.folder, self.pool.id);
+            let granted = registry.ok().and_then(|all| all.highest_epoch(*id)).unwrap_or_default();
+            let removal = Removal { epoch: granted.max(*epoch), takeover: true, force: true };
+            match self.remove_from_nodes(*id, "a volume that was removed before", removal) {
                 Ok(()) => tracing::warn!("removed {id} again: a client had made it anew"),
                 Err(error) => tracing::warn!("{id} was removed, and is there again: {error:#}"),
             }
         }
+    }
+
+    /// Removes the rest of volumes whose `volume create` was killed, and shards that a `volume rm`
+    /// missed because their headers could not be read. Also [the other](Self::remove_again) volumes
+    /// that are of no use.
+    fn remove_unfinished(&self, listing: &Listing) {
+        self.remove_again(listing);
         if !listing.is_complete() {
             // A node that does not answer may have a root of the volume.
             return;
         }
         for (id, epoch) in &listing.without_root {
             let removed = self.check_without_root(*id, *epoch).and_then(|epoch| {
-                self.remove_from_nodes(*id, epoch, "a volume without a root", false)
+                let removal = Removal { epoch, takeover: false, force: false };
+                self.remove_from_nodes(*id, "a volume without a root", removal)
             });
             match removed {
                 Ok(()) => tracing::warn!("removed the rest of {id}, a volume without a root"),
@@ -465,21 +486,18 @@ impl RunningPool {
         // A client may have a capability for a later epoch than the nodes know.
         let registry = Registry::read(&self.pool.folder, self.pool.id)?;
         let granted = registry.highest_epoch(id).unwrap_or_default();
-        self.remove_from_nodes(id, epoch.max(granted), name, force)
+        let removal = Removal { epoch: epoch.max(granted), takeover: false, force };
+        self.remove_from_nodes(id, name, removal)
             .map_err(|error| self.name_client(error, id, epoch))?;
+        self.client_volumes.end_volume(id);
         admission::change(&self.pool.folder, self.pool.id, |registry| {
             registry.note_removed(id);
             Ok(())
         })
     }
 
-    fn remove_from_nodes(
-        &self,
-        id: VolumeId,
-        epoch: Epoch,
-        name: &str,
-        force: bool,
-    ) -> anyhow::Result<()> {
+    fn remove_from_nodes(&self, id: VolumeId, name: &str, how: Removal) -> anyhow::Result<()> {
+        let Removal { epoch, takeover, force } = how;
         let pool = &self.pool;
         let capability = || self.capability(id, Epoch(epoch.0 + 1));
         let mut sessions = Vec::new();
@@ -487,7 +505,7 @@ impl RunningPool {
         for node in pool.node_indices() {
             let fence = || -> Result<NodeSession, anyhow::Error> {
                 let mut session = self.node_session(node)?;
-                match session.ask(capability(), &RequestBody::Fence { takeover: false }) {
+                match session.ask(capability(), &RequestBody::Fence { takeover }) {
                     // A damaged record cannot be fenced, but it can be removed.
                     Ok(_) | Err(SessionError::Refused { source: NodeError::Io(_), .. }) => {
                         Ok(session)

@@ -131,11 +131,11 @@ impl Server {
             if opening && self.openings.is_any_new() {
                 continue;
             }
-            if self.runtime.all_failed().is_some() {
+            if let Some(reason) = self.runtime.all_failed() {
                 if self.is_client {
                     std::thread::sleep(WATCH_PERIOD * 2);
                 }
-                bail!("{}", self.runtime.all_failed().unwrap_or_default());
+                bail!("{}", self.runtime.all_failed().unwrap_or(reason));
             }
         }
     }
