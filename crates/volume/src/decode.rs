@@ -61,14 +61,14 @@ struct Part {
 type Reads = (usize, NodeIndex, Vec<Awaited<CallResult>>);
 
 impl VolumeCore {
-    /// The shards of a segment that the volume can read now, other than `except`.
-    fn available(&self, id: SegmentId, except: &[usize]) -> Vec<(usize, NodeIndex)> {
+    /// The shards of a segment that the volume can read now, other than those of `except`.
+    fn available(&self, id: SegmentId, except: [&[usize]; 2]) -> Vec<(usize, NodeIndex)> {
         let Some(segment) = self.segments.named(id) else { return Vec::new() };
         segment
             .shards
             .iter()
             .enumerate()
-            .filter(|(shard, _)| !except.contains(shard))
+            .filter(|(shard, _)| !except.iter().any(|some| some.contains(shard)))
             .filter_map(|(shard, node)| Some((shard, (*node)?)))
             .filter(|(_, node)| self.node(*node).health == NodeHealth::Up)
             .collect()
@@ -77,12 +77,12 @@ impl VolumeCore {
     fn plan_attempt(
         &self,
         id: SegmentId,
-        lost: &[usize],
+        (lost, refused): (&[usize], &[usize]),
         part: &Part,
     ) -> Result<DecodeAttempt, BlockError> {
         let (_, chunk_bytes) = self.lengths(id)?;
         let element_bytes = chunk_bytes / self.shape.code().elements();
-        let available = self.available(id, lost);
+        let available = self.available(id, [lost, refused]);
         let shards: Vec<usize> = available.iter().map(|(shard, _)| *shard).collect();
         let plan = self.shape.code().repair_elements(lost, &shards, part.elements.clone());
         let plan = plan.map_err(|error| {
@@ -190,6 +190,12 @@ impl DecodeAttempt {
         self.plan.reads.iter().zip(inputs).all(|(read, input)| self.fits(read, input))
     }
 
+    /// The shards of which `inputs` lacks something.
+    fn lacking(&self, inputs: &[Bytes]) -> Vec<usize> {
+        let reads = self.plan.reads.iter().zip(inputs);
+        reads.filter(|(read, input)| !self.fits(read, input)).map(|(read, _)| read.shard).collect()
+    }
+
     /// True when `input` has the length that the plan reads of the shard.
     fn fits(&self, read: &ShardRead, input: &Bytes) -> bool {
         self.chunks.len() * self.input_bytes(read) == input.len()
@@ -252,9 +258,17 @@ async fn decode_part(
     checksum_block_bytes: Option<usize>,
 ) -> Result<Decoded, BlockError> {
     let mut read_bytes = 0;
+    // Shards of nodes that are up and did not deliver them: such a node is busy.
+    let mut refused: Vec<usize> = Vec::new();
     // Each attempt loses at least one shard that looked available, so the loop ends.
     loop {
-        let attempt = ctx.with(|core| core.plan_attempt(id, lost, part))?;
+        let attempt = match ctx.with(|core| core.plan_attempt(id, (lost, &refused), part)) {
+            Err(_) if !refused.is_empty() => {
+                // Wait until the nodes are no longer busy.
+                return Err(BlockError::Io("a node did not deliver a shard".into()));
+            }
+            planned => planned?,
+        };
         let inputs = gather(ctx, &attempt).await;
         read_bytes += inputs.iter().map(|input| input.len() as u64).sum::<u64>();
         if attempt.complete(&inputs) {
@@ -264,9 +278,10 @@ async fn decode_part(
             }
             return Ok(Decoded { shards, read_bytes });
         }
-        if ctx.with(|core| core.available(id, lost).len()) >= attempt.available.len() {
-            // No shard is known to be bad: wait until the cause (a busy node) passes.
-            return Err(BlockError::Io("a node did not deliver a shard".into()));
+        let left = ctx.with(|core| core.available(id, [lost, &refused]).len());
+        if left >= attempt.available.len() {
+            // No shard is known to be bad. Others may be enough.
+            refused.extend(attempt.lacking(&inputs));
         }
     }
 }
@@ -330,8 +345,54 @@ pub fn gone() -> BlockError {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
     use crate::script::Script;
+
+    /// Decodes a shard while the node of another one refuses reads with `error`. Returns the health
+    /// of that node at the end.
+    fn decode_beside(error: &NodeError) -> NodeHealth {
+        let mut script = Script::serving_in_chunks(8, "zigzag:2+2", 2 * BLOCK_BYTES as u32);
+        let handle = script.add_segment(&[None, Some(1), Some(2), Some(3)]);
+        let id = script.core(|core| core.segments.get(handle).expect("it was added").id);
+        let range = ShardRange { shard: 0, offset_bytes: 0, count: 8 };
+        let decoded = Rc::new(Cell::new(None));
+        let told = decoded.clone();
+        script.start(move |ctx| async move {
+            told.set(Some(decode_range(&ctx, id, range).await.map(|bytes| bytes.len())));
+        });
+        let mut asked = [0; 4];
+        loop {
+            let sent = script.sent();
+            for sent in &sent {
+                let RequestBody::ShardRead { len_bytes, shard, .. } = sent.request.body else {
+                    // The volume moves the journal away from a node that it has given up.
+                    continue;
+                };
+                asked[usize::from(shard.0)] += 1;
+                let data = ReplyBody::Data(vec![7; len_bytes as usize].into());
+                script.answer(sent, if shard.0 == 1 { Err(error.clone()) } else { Ok(data) });
+            }
+            if sent.is_empty() && script.jobs.is_empty() {
+                break;
+            }
+            script.do_jobs();
+        }
+        assert_eq!(decoded.take(), Some(Ok(8 * BLOCK_BYTES)), "{error}");
+        assert!(asked[1] > 0 && asked[2] > 0 && asked[3] > 0, "{asked:?}");
+        script.core(|core| core.node(NodeIndex(1)).health)
+    }
+
+    /// A busy node stays in use. A node that takes the connection for an old one does not: it would
+    /// refuse every read.
+    #[test]
+    fn the_shards_of_other_nodes_replace_those_of_a_node_that_refuses() {
+        assert_eq!(decode_beside(&NodeError::Busy), NodeHealth::Up);
+        let superseded = NodeError::Invalid("the writer has come back".into());
+        assert_eq!(decode_beside(&superseded), NodeHealth::Down);
+    }
 
     /// The engine of the world gets a job for each part before any is done.
     #[test]

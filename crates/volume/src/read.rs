@@ -484,7 +484,11 @@ impl VolumeCore {
                     self.start_rebuild();
                 }
             }
-            NodeError::Io(_) => self.give_up_node(node, &format!("read: {error}")),
+            // A node that takes the volume's connection for an old one refuses every read. It takes
+            // the next connection.
+            NodeError::Io(_) | NodeError::Invalid(_) => {
+                self.give_up_node(node, &format!("read: {error}"));
+            }
             _ => {}
         }
     }
