@@ -101,6 +101,12 @@ impl Node {
         }
     }
 
+    /// From now on the node takes at most so many requests at a time, in place of
+    /// [`limits::REQUESTS_MAX`](crate::limits::REQUESTS_MAX). For worlds that fill its table.
+    pub fn limit_requests(&mut self, requests_max: usize) {
+        self.table.limit(requests_max);
+    }
+
     /// Begins to read the disk. Call once.
     pub fn start(&mut self, _now_ns: u64) {
         self.phase = NodePhase::Starting(Start::new());

@@ -114,27 +114,34 @@ pub(crate) enum RemoveStep {
 #[derive(Debug)]
 pub(crate) struct RequestTable {
     entries: Slab<Entry>,
+    entries_max: usize,
 }
 
 impl RequestTable {
     pub(crate) fn new() -> Self {
-        Self { entries: Slab::with_capacity(REQUESTS_MAX / 16) }
+        Self { entries: Slab::with_capacity(REQUESTS_MAX / 16), entries_max: REQUESTS_MAX }
+    }
+
+    /// From now on the table has room for so many entries.
+    pub(crate) fn limit(&mut self, entries_max: usize) {
+        self.entries_max = entries_max;
     }
 
     /// Opens an entry, or returns that the node is busy.
     pub(crate) fn open(&mut self, entry: Entry) -> Result<EntryId, NodeError> {
-        if self.entries.len() >= REQUESTS_MAX {
+        if self.entries.len() >= self.entries_max {
             return Err(NodeError::Busy);
         }
         let key = self.entries.insert(entry);
-        Ok(EntryId(u32::try_from(key).expect("keys are below REQUESTS_MAX")))
+        Ok(EntryId(u32::try_from(key).expect("a table has few entries")))
     }
 
     /// The table accepts no more requests of this kind.
     pub(crate) fn is_full_for(&self, body: &RequestBody) -> bool {
         let reads = matches!(body, RequestBody::ShardRead { .. } | RequestBody::ShardVerify { .. });
-        let limit = if reads { REQUESTS_FOR_READS_MAX } else { REQUESTS_MAX };
-        self.entries.len() >= limit
+        let left = if reads { REQUESTS_MAX - REQUESTS_FOR_READS_MAX } else { 0 };
+        let left = left * self.entries_max / REQUESTS_MAX;
+        self.entries.len() >= self.entries_max - left
     }
 
     /// A write of a shard of the volume is under way for another peer.

@@ -1,8 +1,8 @@
 //! Runs seeds of the seeded world: `seeds A..B [THREADS]`, or `seeds N` for one seed with its
 //! trace. The environment variable `CODE` replaces the codes that the seeds draw. With `THIN` set,
 //! all volumes are thin. `REPLICATE` and `ENCODE` replace the ways that the seeds draw. `WITH` and
-//! `WITHOUT` name conditions that each run has, or none: clock, keys, places,
-//! pieces, clients.
+//! `WITHOUT` name conditions that each run has, or none: clock, keys, places, pieces, clients,
+//! copies, stranger, replays.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -106,6 +106,12 @@ pub trait NodeProcess {
     fn check(&self);
     /// Gives it later secrets of the pool.
     fn set_keys(&mut self, _keys: PoolKeys) {}
+    /// The number of requests under way.
+    fn requests(&self) -> usize {
+        0
+    }
+    /// From now on it takes at most so many requests at a time.
+    fn limit_requests(&mut self, _requests_max: usize) {}
 }
 
 /// Makes the processes that a world runs.

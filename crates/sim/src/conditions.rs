@@ -1,5 +1,6 @@
 //! Conditions that only some runs have: the time of day jumps, the pool's secret is replaced, nodes
-//! run in processes of their own, and shards go to the disk in short pieces.
+//! run in processes of their own, shards go to the disk in short pieces, volumes are those of
+//! clients, there are five copies of the data, or a stranger speaks to the nodes.
 //!
 //! The worlds of older seeds had a steady clock, one secret, all nodes in the process of the
 //! volumes, and disks that took each shard at once. Each of the plans here comes from a stream of
@@ -7,7 +8,8 @@
 
 use std::str::FromStr;
 
-use fieldstone_proto::NodeIndex;
+use fieldstone_node::limits::REQUESTS_MAX;
+use fieldstone_proto::{NodeIndex, RequestBody};
 
 use crate::random::RandomStream;
 
@@ -30,12 +32,27 @@ pub enum Condition {
     Pieces,
     /// Volumes are those of clients: they have no secret of the pool.
     Clients,
+    /// The code is five copies, so a tree of replicas is two steps deep.
+    Copies,
+    /// A stranger speaks to the nodes on connections of its own.
+    Stranger,
+    /// A stranger sends requests of the present writers once more. No seed has this on its own: a
+    /// capability is a bearer token.
+    Replays,
 }
 
 impl Condition {
     /// Every condition.
-    pub const ALL: [Condition; 5] =
-        [Self::Clock, Self::Keys, Self::Places, Self::Pieces, Self::Clients];
+    pub const ALL: [Condition; 8] = [
+        Self::Clock,
+        Self::Keys,
+        Self::Places,
+        Self::Pieces,
+        Self::Clients,
+        Self::Copies,
+        Self::Stranger,
+        Self::Replays,
+    ];
 
     /// Its name, as on the command line.
     #[must_use]
@@ -46,22 +63,30 @@ impl Condition {
             Self::Places => "places",
             Self::Pieces => "pieces",
             Self::Clients => "clients",
+            Self::Copies => "copies",
+            Self::Stranger => "stranger",
+            Self::Replays => "replays",
         }
     }
 
     /// Runs of a thousand that have it, if nothing else is said.
     fn per_mille(self) -> u32 {
         match self {
-            Self::Clock | Self::Keys | Self::Clients => 250,
+            Self::Clock | Self::Keys | Self::Clients | Self::Stranger => 250,
             Self::Pieces => 300,
             Self::Places => 350,
+            Self::Copies => 60,
+            Self::Replays => 0,
         }
     }
 }
 
 /// A text names no condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no condition of a run: it is clock, keys, places, pieces or clients")]
+#[error(
+    "{0:?} is no condition of a run: it is clock, keys, places, pieces, clients, copies, stranger \
+     or replays"
+)]
 pub struct UnknownCondition(String);
 
 impl FromStr for Condition {
@@ -90,6 +115,12 @@ impl Chosen {
         Self { with: with.to_vec(), without: without.collect() }
     }
 
+    /// Whether the run of this seed has the condition.
+    #[must_use]
+    pub fn has(&self, seed: u64, condition: Condition) -> bool {
+        self.stream(seed, condition).is_some()
+    }
+
     /// The stream of the condition's plan, if the run of this seed has it.
     fn stream(&self, seed: u64, condition: Condition) -> Option<RandomStream> {
         let mut rng = RandomStream::new(seed, condition.name(), 0);
@@ -113,6 +144,10 @@ pub struct Conditions {
     pub piece_bytes: Option<usize>,
     /// How the metadata service answers, if volumes have no secret of the pool.
     pub service: Option<ServicePlan>,
+    /// What a stranger does, if there is one.
+    pub stranger: Option<StrangerPlan>,
+    /// What a stranger sends once more, if there is one that has read it.
+    pub replays: Option<ReplayPlan>,
 }
 
 impl Conditions {
@@ -128,6 +163,8 @@ impl Conditions {
             places: stream(Condition::Places).map(|mut rng| PlacePlan::draw(&mut rng, nodes)),
             piece_bytes: stream(Condition::Pieces).map(|mut rng| rng.pick(&PIECE_BYTES) as usize),
             service: stream(Condition::Clients).map(|mut rng| ServicePlan::draw(&mut rng, jumps)),
+            stranger: stream(Condition::Stranger).map(|mut rng| StrangerPlan::draw(&mut rng)),
+            replays: stream(Condition::Replays).map(|mut rng| ReplayPlan::draw(&mut rng)),
         }
     }
 
@@ -160,6 +197,13 @@ impl Conditions {
         if let Some(ServicePlan { lifetime_ns, delay_ns_max, .. }) = &self.service {
             let (lifetime, delay) = (lifetime_ns / (1000 * MS), delay_ns_max / MS);
             text += &format!(", capabilities of {lifetime} s in {delay} ms");
+        }
+        if let Some(StrangerPlan { gap_ns, requests_max, .. }) = &self.stranger {
+            let gap = gap_ns.1 / MS;
+            text += &format!(", a stranger every {gap} ms, tables of {requests_max}");
+        }
+        if let Some(ReplayPlan { class, .. }) = &self.replays {
+            text += &format!(", replays of {}", class.name());
         }
         text
     }
@@ -304,6 +348,138 @@ impl ServicePlan {
             false if lifetime_ns == HOUR => plan,
             false => Self { silence_gap_ns: is_silent.then_some(gap_ns), ..plan },
         }
+    }
+}
+
+/// What a stranger on the nodes' network does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StrangerPlan {
+    /// The shortest and the longest time between two visits of a node.
+    pub gap_ns: (u64, u64),
+    /// Visits in a run. Each costs some events.
+    pub visits_max: u32,
+    /// The longest time for which a visit leaves requests unfinished. Nodes give some up before.
+    pub hang_ns_max: u64,
+    /// Requests that a node takes at a time: as many as usual, or few, so that a stranger can fill
+    /// the table.
+    pub requests_max: usize,
+    /// Visits of a thousand that fill the table of a node, if tables are small. A node whose table
+    /// is full is impaired.
+    pub floods_per_mille: u32,
+}
+
+impl StrangerPlan {
+    fn draw(rng: &mut RandomStream) -> Self {
+        let requests_max = rng.pick(&[128, 256, REQUESTS_MAX]);
+        let floods_per_mille = if requests_max < REQUESTS_MAX { 100 } else { 0 };
+        Self {
+            gap_ns: rng.pick(&[(MS, 20 * MS), (10 * MS, 300 * MS)]),
+            visits_max: 600,
+            hang_ns_max: rng.pick(&[20 * MS, 1_000 * MS, 40_000 * MS]),
+            requests_max,
+            floods_per_mille,
+        }
+    }
+}
+
+/// A class of requests that a stranger sends once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayClass {
+    /// Reads of shards and journals, lists, and counters.
+    Reads,
+    /// Fences of the present epoch.
+    Fences,
+    /// Roots.
+    Roots,
+    /// Reservations.
+    Reservations,
+    /// Creations and removals of journals.
+    Journals,
+    /// Appends to journals.
+    Appends,
+    /// Syncs of journals and shards.
+    Syncs,
+    /// Writes of shards.
+    ShardWrites,
+    /// Removals of shards.
+    ShardDeletes,
+    /// Passes.
+    Passes,
+}
+
+impl ReplayClass {
+    /// Every class.
+    pub const ALL: [ReplayClass; 10] = [
+        Self::Reads,
+        Self::Fences,
+        Self::Roots,
+        Self::Reservations,
+        Self::Journals,
+        Self::Appends,
+        Self::Syncs,
+        Self::ShardWrites,
+        Self::ShardDeletes,
+        Self::Passes,
+    ];
+
+    /// Its name in summaries.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reads => "reads",
+            Self::Fences => "fences",
+            Self::Roots => "roots",
+            Self::Reservations => "reservations",
+            Self::Journals => "journals",
+            Self::Appends => "appends",
+            Self::Syncs => "syncs",
+            Self::ShardWrites => "shard writes",
+            Self::ShardDeletes => "shard deletes",
+            Self::Passes => "passes",
+        }
+    }
+
+    /// The class of a request; `None` for one that no volume sends.
+    #[must_use]
+    pub fn of(body: &RequestBody) -> Option<Self> {
+        Some(match body {
+            RequestBody::JournalRead { .. }
+            | RequestBody::ShardRead { .. }
+            | RequestBody::ShardVerify { .. }
+            | RequestBody::ShardList { .. }
+            | RequestBody::ListVolumes
+            | RequestBody::Stat => Self::Reads,
+            RequestBody::Fence { .. } => Self::Fences,
+            RequestBody::PutRoot { .. } => Self::Roots,
+            RequestBody::Reserve { .. } => Self::Reservations,
+            RequestBody::JournalCreate { .. } | RequestBody::JournalDelete { .. } => Self::Journals,
+            RequestBody::JournalAppend { .. } => Self::Appends,
+            RequestBody::JournalSync { .. } | RequestBody::ShardSync => Self::Syncs,
+            RequestBody::ShardWrite { .. } => Self::ShardWrites,
+            RequestBody::ShardDelete { .. } => Self::ShardDeletes,
+            RequestBody::AdmitRelays { .. } => Self::Passes,
+            RequestBody::Identify
+            | RequestBody::RenewRecord
+            | RequestBody::RemoveVolume
+            | RequestBody::Fragment { .. }
+            | RequestBody::GiveUp => return None,
+        })
+    }
+}
+
+/// What a stranger that has read the requests of a writer sends once more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayPlan {
+    /// Requests of this class. One class for each run, so that a failure names it.
+    pub class: ReplayClass,
+    /// The shortest and the longest time between two replays.
+    pub gap_ns: (u64, u64),
+}
+
+impl ReplayPlan {
+    fn draw(rng: &mut RandomStream) -> Self {
+        let class = rng.pick(&ReplayClass::ALL);
+        Self { class, gap_ns: rng.pick(&[(MS, 20 * MS), (10 * MS, 300 * MS)]) }
     }
 }
 

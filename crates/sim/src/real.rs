@@ -1,6 +1,7 @@
 //! The real cast: the volume and the node that ship.
 
 use fieldstone_block::Nanos;
+use fieldstone_codes::Profile;
 use fieldstone_node::{Node, NodeAccounting, NodeAction, NodeConfig, NodeEvent};
 use fieldstone_proto::{KeyGeneration, PoolKeys};
 use fieldstone_volume::Volume;
@@ -8,9 +9,13 @@ use fieldstone_volume::{NodeHealth, VolumePhase};
 use fieldstone_volume::{VolumeAction, VolumeConfig, VolumeEvent};
 
 use crate::actor::{Cast, Health, NodeProcess, NodeView, VolumeProcess};
-use crate::conditions::Chosen;
+use crate::conditions::{Chosen, Condition};
 use crate::run::{Options, Outcome, run_cast};
 use crate::scenario::Scenario;
+
+/// The code of runs with more copies. With five, a tree has a node between its head and its last
+/// nodes.
+const FIVE_COPIES: Profile = Profile::Copies { n: 5 };
 
 /// Casts the real volume and the real node.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +63,14 @@ impl NodeProcess for Node {
 
     fn set_keys(&mut self, keys: PoolKeys) {
         Node::set_keys(self, keys);
+    }
+
+    fn requests(&self) -> usize {
+        self.in_flight().0
+    }
+
+    fn limit_requests(&mut self, requests_max: usize) {
+        Node::limit_requests(self, requests_max);
     }
 }
 
@@ -175,9 +188,11 @@ impl VolumeProcess for Volume {
 
 /// Runs the scenario of `seed` (and of the code, if one is given) with the real cast.
 pub fn run(seed: u64, options: Options<'_>) -> Outcome {
+    let five = || options.conditions.has(seed, Condition::Copies).then_some(FIVE_COPIES);
+    let code = options.code.or_else(five);
     let mut scenario = match options.thin {
-        true => Scenario::thin(seed, options.code),
-        false => Scenario::from_seed(seed, options.code),
+        true => Scenario::thin(seed, code),
+        false => Scenario::from_seed(seed, code),
     };
     if let Some(strategy) = options.replicate {
         scenario.set_strategy(strategy);

@@ -47,7 +47,8 @@ pub struct Args {
     /// Give each run these conditions, where the seeds choose otherwise: clock (the time of day
     /// jumps), keys (the pool's secret is replaced), places (nodes run in processes of their own),
     /// pieces (shards go to the disk in short pieces), clients (volumes have no secret of the
-    /// pool).
+    /// pool), copies (five copies of the data), stranger (a stranger speaks to the nodes), replays
+    /// (a stranger sends requests of present writers once more; no seed chooses this).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     with: Vec<Condition>,
     /// Give no run these conditions. The worlds of older seeds had none of them.

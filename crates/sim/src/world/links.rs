@@ -105,7 +105,7 @@ impl<C: Cast> World<'_, C> {
         self.fragments += u64::from(request.fragment_role() == FragmentRole::Continues);
     }
 
-    fn is_outside(&self, node: NodeIndex) -> bool {
+    pub(super) fn is_outside(&self, node: NodeIndex) -> bool {
         self.scenario.conditions.places.as_ref().is_some_and(|plan| plan.is_outside(node))
     }
 

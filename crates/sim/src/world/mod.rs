@@ -6,7 +6,8 @@
 //! judges answers; `growth` and `removal` grow and remove whole volumes; `faults` makes faults
 //! strike; `links` connects nodes with each other, and strikes these links; `permanent_faults`
 //! makes the faults that stay; `disk_full` fills the disks of all nodes; `wall_clock` lets the
-//! time of day jump; `rotation` replaces the pool's secret; `expected_space` decides when a volume
+//! time of day jump; `rotation` replaces the pool's secret; `stranger` speaks to the nodes on
+//! connections of its own; `expected_space` decides when a volume
 //! may report a lack of space; `accounting` checks the contents of nodes; `script` runs a run from
 //! creation to the last check.
 
@@ -24,6 +25,7 @@ mod removal;
 mod rotation;
 pub(crate) mod script;
 mod sim_volume;
+mod stranger;
 mod users;
 mod volumes;
 mod wall_clock;
@@ -49,6 +51,7 @@ use nodes::NodeHost;
 use permanent_faults::OldCopy;
 use rotation::Secrets;
 use sim_volume::{Scrub, SimVolume};
+use stranger::Stranger;
 use users::InFlight;
 use volumes::VolumeHost;
 use wall_clock::{Side, TimeOfDay};
@@ -102,6 +105,12 @@ enum Happening {
     StrikeService,
     /// The metadata service answers again.
     EndSilence,
+    /// The stranger visits a node.
+    Visit,
+    /// The stranger leaves a node.
+    Leave { peer: PeerId },
+    /// The stranger sends a request of a writer once more.
+    Replay,
     /// Checks the conditions that must always hold.
     Audit,
 }
@@ -192,6 +201,7 @@ pub struct World<'a, C: Cast> {
     time_of_day: TimeOfDay,
     secrets: Secrets,
     service: Service,
+    stranger: Stranger,
     /// Requests that nodes passed on, as in [`crate::Outcome::links`].
     links: [u64; 3],
     /// Fragments that nodes passed on.
@@ -251,6 +261,7 @@ impl<'a, C: Cast> World<'a, C> {
             time_of_day: TimeOfDay::new(&scenario),
             secrets: Secrets::new(&scenario),
             service: Service::new(&scenario),
+            stranger: Stranger::new(&scenario),
             links: [0; 3],
             fragments: 0,
             relays: [0, 0],
@@ -324,6 +335,9 @@ impl<'a, C: Cast> World<'a, C> {
             Happening::Issue { client, epoch } => self.issue_due(client, epoch),
             Happening::StrikeService => self.strike_service_due(),
             Happening::EndSilence => self.end_silence_due(),
+            Happening::Visit => self.visit_due(),
+            Happening::Leave { peer } => self.leave_due(peer),
+            Happening::Replay => self.replay_due(),
             Happening::Audit => self.audit_due(),
         }
         self.collect_frames();
@@ -357,6 +371,7 @@ impl<'a, C: Cast> World<'a, C> {
         }
         self.check_for_stuck_requests();
         self.audit_nodes();
+        self.audit_tables();
         self.audit_growth();
         self.strike_to_stay();
         self.fill_disks_if_due();
@@ -449,6 +464,7 @@ impl<C: Cast> World<'_, C> {
             ("silent-service", self.service.silences),
         ];
         let of_conditions = of_conditions.into_iter().filter(|(_, count)| *count > 0);
+        let of_stranger = self.stranger.counts.iter().map(|(what, count)| (*what, *count));
         let of_devices = self.device_faults.iter().map(|(fault, count)| (fault.name(), *count));
         crate::run::Outcome {
             seed,
@@ -458,7 +474,12 @@ impl<C: Cast> World<'_, C> {
             events: self.schedule.taken(),
             virtual_time: self.schedule.now(),
             volumes_started: self.owners.len() as u32,
-            faults: injected.chain(of_devices).chain(of_links).chain(of_conditions).collect(),
+            faults: injected
+                .chain(of_devices)
+                .chain(of_links)
+                .chain(of_conditions)
+                .chain(of_stranger)
+                .collect(),
             relays: self.relays,
             carried: self.carried,
             parities: self.parities,

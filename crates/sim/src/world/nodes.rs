@@ -118,6 +118,8 @@ impl<C: Cast> World<'_, C> {
         host.syncs_failed_before = host.disk.syncs_failed;
         let mut process = self.cast.node(config, now);
         process.handle(NodeEvent::WallClock { offset_ns }, now);
+        self.limit_requests(&mut process);
+        let host = &mut self.nodes[usize::from(node.0)];
         host.process = Some(process);
         let life = host.life;
         self.note(Who::Node(node.0), "start", life, format_args!("life {life}"));
@@ -221,7 +223,7 @@ impl<C: Cast> World<'_, C> {
     /// Checks that a node's epoch never falls, whatever happened to it, except a replacement or a
     /// fault that stays.
     fn check_epoch(&mut self, node: NodeIndex, peer: PeerId, epoch: Epoch) {
-        if self.fault_model.stays(node) {
+        if self.fault_model.stays(node) || self.is_of_stranger(peer) {
             return;
         }
         let Some(client) = self.network.client_of(peer) else { return };

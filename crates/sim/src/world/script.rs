@@ -29,6 +29,7 @@
 //! | a trim in a full pool, a flush, a sweep of reads   | [`STEP_NS_MAX`]         |
 //! | a volume that was asked is larger, or says why not | `GROW_NS_MAX`           |
 //! | volumes are whole, or sound                        | [`WHOLE_NS_MAX`]        |
+//! | nodes keep no request after a stranger has left    | `LEFT_NS_MAX`           |
 //! | the events of a run                                | [`EVENTS_MAX`]          |
 
 use fieldstone_block::{Nanos, Op};
@@ -84,6 +85,8 @@ impl<C: Cast> World<'_, C> {
         self.schedule_jump();
         self.schedule_rotation();
         self.schedule_silence();
+        self.schedule_visit();
+        self.schedule_replay();
         let end = self.now().plus(Nanos(WORK_NS_MAX));
         self.until("the work is done", 2 * WORK_NS_MAX, |world| {
             world.sim_volumes.iter().all(|sim_volume| sim_volume.workload.is_over())
@@ -104,7 +107,8 @@ impl<C: Cast> World<'_, C> {
                 self.read_all()?;
             }
         }
-        self.close()
+        self.close()?;
+        self.outlast_stranger()
     }
 
     /// Users and faults stop, and the volumes become whole, as far as they can.

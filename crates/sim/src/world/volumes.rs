@@ -3,7 +3,7 @@
 use fieldstone_accel::{Engine, Job, JobCompletion, JobId, SubmissionQueueId, execute};
 use fieldstone_block::{Completion, Nanos, Request, Stack};
 use fieldstone_node::PeerId;
-use fieldstone_proto::{NodeIndex, PoolKeys, Reply};
+use fieldstone_proto::{NodeError, NodeIndex, PoolKeys, Reply};
 use fieldstone_volume::{
     OpenMode, VolumeAction, VolumeConfig, VolumeEvent, VolumeFailure, VolumePhase,
 };
@@ -274,7 +274,7 @@ impl<C: Cast> World<'_, C> {
 
     pub(super) fn arrived_at_volume(&mut self, ends: Ends, arrival: Arrival) {
         let who = Who::Volume(ends.client.0);
-        if self.arrived_at_command(ends, &arrival) {
+        if self.arrived_at_stranger(ends, &arrival) || self.arrived_at_command(ends, &arrival) {
             return;
         }
         let Some(host) = self.volumes.get_mut(&ends.client) else { return };
@@ -300,6 +300,9 @@ impl<C: Cast> World<'_, C> {
     }
 
     fn remember_error(&mut self, ends: Ends, reply: &Reply) {
+        if matches!(reply.result, Err(NodeError::Busy)) {
+            self.count_busy();
+        }
         if let Err(error) = &reply.result
             && let Some(host) = self.volumes.get_mut(&ends.client)
         {
@@ -395,6 +398,7 @@ impl<C: Cast> World<'_, C> {
                 self.trace.line(now, who, "send", request.tag.0, format_args!("{node} {text}"));
                 let peer = self.volumes[&client].links[usize::from(node.0)].peer;
                 if let Some(peer) = peer {
+                    self.overhear(node, &request);
                     self.network.send_request(now, peer, request);
                 }
             }
