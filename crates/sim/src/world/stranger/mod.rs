@@ -33,6 +33,7 @@ mod requests;
 
 use std::collections::BTreeMap;
 
+use fieldstone_block::Nanos;
 use fieldstone_node::PeerId;
 use fieldstone_proto::{
     Capability, Epoch, NodeError, NodeIndex, Reply, ReplyBody, Request, RequestBody, Tag, VolumeId,
@@ -42,7 +43,7 @@ use super::describe::brief_request;
 use super::{Happening, World};
 use crate::actor::{Cast, NodeProcess};
 use crate::fault_model::Fault;
-use crate::network::{Arrival, ClientId, Ends};
+use crate::network::{Arrival, ClientId, Ends, NetworkSpeed};
 use crate::random::RandomStream;
 use crate::scenario::Scenario;
 use crate::trace::Who;
@@ -58,6 +59,8 @@ const OWN_VOLUMES: [VolumeId; 2] = [VolumeId(0x57a6_0001), VolumeId(0x57a6_0002)
 const FLOOD_EXCESS: usize = 32;
 /// Longest time that a flood keeps a table full.
 const FLOOD_NS_MAX: u64 = 3_000 * MS;
+/// How many times longer than usual the network takes at most ([`RandomStream::around`]).
+const LATEST: u64 = 16;
 /// Longest time from the stranger's last leave until no node has a request of anybody: a node waits
 /// for others for ten seconds at most.
 const LEFT_NS_MAX: u64 = 60_000 * MS;
@@ -307,8 +310,11 @@ impl<C: Cast> World<'_, C> {
     fn visit_ends(&mut self, peer: PeerId) {
         let Some(visit) = self.stranger.visits.remove(&peer) else { return };
         if visit.floods {
-            let now = self.now();
-            self.fault_model.ends(visit.node, now);
+            // The table is full until the node notices that the stranger has left, and a writer
+            // may be told even later that it was.
+            let NetworkSpeed { delay_ns, notice_ns } = self.scenario.network;
+            let over = self.now().plus(Nanos(LATEST * (delay_ns + notice_ns)));
+            self.fault_model.ends(visit.node, over);
         }
     }
 
