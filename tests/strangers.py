@@ -15,38 +15,29 @@ node's memory is bounded, nothing leaks, and the client's data is whole.
 import collections
 import pathlib
 import random
-import socket
 import struct
 import sys
 import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from cluster import PORT, SIZE, Cluster
-from formats import ADMIN, HEADER, READ, WRITE, capability, crc32c, reply, request, resealed
+from cluster import SIZE
+from formats import ADMIN, HEADER, READ, WRITE, capability, crc32c, reply, request
 from kill_nodes import load
 from ledger import BLOCK, Ledger
 from scenario import main
+from stranger import (
+    ADMIT_RELAYS, ASK_STATE, BUSY, DONE, FENCE, FENCED, FRAGMENT, GATHER_SECONDS, GIVE_UP, HARMLESS,
+    IDENTIFY, IN_FRAGMENTS, IN_USE, JOURNAL_APPEND, JOURNAL_CREATE, JOURNAL_DELETE, JOURNAL_READ,
+    JOURNAL_SYNC, LIST_VOLUMES, NOT_PASSED_ON, OUTCOMES, PARTED, PRIMARY, PUT_ROOT, REFUSED,
+    REMOVE_VOLUME, RENEW_RECORD, RESERVE, RING, ROUTED, SHARD_DELETE, SHARD_LIST, SHARD_READ,
+    SHARD_SYNC, SHARD_VERIFY, SHARD_WRITE, STAT, STREAMED, SUM, TABLED, TREE, VOLUME_STATE, ZERO_CRC,
+    ZEROES, Stranger, fragment, route, shard_write, tapped, text, version,
+)
 from world import MIB, Case, check, wait_until
 
-# Operations of the wire, and what is added for routes, columns, tables and parts.
-FENCE, PUT_ROOT, JOURNAL_CREATE, JOURNAL_APPEND, JOURNAL_SYNC, JOURNAL_READ = range(2, 8)
-JOURNAL_DELETE, SHARD_WRITE, SHARD_SYNC, SHARD_READ, SHARD_VERIFY, SHARD_DELETE = range(8, 14)
-REMOVE_VOLUME, RESERVE, RENEW_RECORD, ADMIT_RELAYS, FRAGMENT, GIVE_UP = 15, 17, 18, 19, 20, 21
-IDENTIFY = 0
-ROUTED, STREAMED, TABLED, PARTED = 64, 128, 160, 192
-
-# Kinds of replies.
-DONE, STAT, VOLUME_STATE, OUTCOMES, REFUSED, FENCED, IN_USE, BUSY = 0, 2, 4, 6, 128, 129, 130, 134
-NOT_PASSED_ON = 138
 FORGED, EXPIRED, RIGHTS, RANGE = range(4)
-RING, PRIMARY = 1, 3
 NS = 1_000_000_000
-# Everybody sees node i at this port and the i behind it, on a machine that listens in.
-TAP_PORT = 7701
-KEPT_BYTES = 256 * MIB
-# How long a parity node waits for contributions: half of what the route says.
-GATHER_SECONDS = 5
 # The paper's NIC keeps so many requests in 6 MiB.
 FLOOD = 82_000
 # Sums of 1 MiB that a tenant begins. It may have 8 MiB.
@@ -55,132 +46,10 @@ SUMS = 12
 REQUESTS_MAX, GATHERING_PER_VOLUME_MAX = 4096, 512
 # Writes in fragments that a tenant begins, and their length. A volume may have 64 of them.
 BEGUN, BEGUN_BYTES = 300, MIB
-# The version of the protocol that has them.
-IN_FRAGMENTS = 7
 # What the flood's connections, answers and allocators may take.
 GROWTH_MAX = 96 * MIB
-
-
-def version(operation):
-    """The version of the protocol that added it."""
-    if operation in (FRAGMENT, GIVE_UP):
-        return IN_FRAGMENTS
-    if operation < ROUTED:
-        return 3 if operation == ADMIT_RELAYS else 2
-    added = ((PARTED, 5), (TABLED, 6), (STREAMED, 4), (ROUTED, 3))
-    return next(version for first, version in added if operation >= first)
-
-
-def text(data):
-    return struct.pack("<I", len(data)) + data
-
-
-class Tap:
-    """Between a node and all that send to it: it passes everything on, and keeps what comes."""
-
-    # Of all taps together.
-    kept_bytes = 0
-
-    def __init__(self, world, network, machine, port, target):
-        self.network, self.machine, self.target = network, machine, target
-        self.address = f"tcp:{network.addresses[machine]}:{port}"
-        self.recorded = []
-        self.listener = network.socket(machine)
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind((network.addresses[machine], port))
-        self.listener.listen(64)
-        world.closers.append(self.listener.close)
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            try:
-                far = self.network.socket(self.machine)
-                far.connect(self.target)
-            except OSError:
-                near.close()
-                continue
-            stream = bytearray()
-            self.recorded.append(stream)
-            for source, sink, kept in ((near, far, stream), (far, near, None)):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=pump, args=(source, sink, kept), daemon=True).start()
-
-    def messages(self):
-        """The requests that were recorded, by operation."""
-        found = collections.defaultdict(list)
-        for stream in self.recorded:
-            at = 0
-            while at + HEADER.size + 4 <= len(stream):
-                _, _, _, operation, _, _, body, payload, _, _ = HEADER.unpack_from(stream, at)
-                end = at + HEADER.size + 4 + body + payload
-                if end > len(stream):
-                    break
-                found[operation].append(bytes(stream[at:end]))
-                at = end
-        return found
-
-
-def pump(source, sink, kept):
-    try:
-        while part := source.recv(1 << 18):
-            if kept is not None and Tap.kept_bytes < KEPT_BYTES:
-                kept += part
-                Tap.kept_bytes += len(part)
-            sink.sendall(part)
-    except OSError:
-        pass
-    for end in (source, sink):
-        try:
-            end.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-
-
-class Stranger:
-    """The machine, what it knows of the pool, and the node that it attacks."""
-
-    def __init__(self, cluster, target):
-        self.cluster, self.target = cluster, target
-        self.node = cluster.nodes[target]
-        self.address = (cluster.network.addresses[cluster.machine(target)], PORT)
-        superblock = (cluster.pool.node_path(target) / "superblock").read_bytes()
-        check(resealed(superblock[:512]) == superblock[:512], "our own checksum is wrong")
-        # A stranger does not know it. With it the test makes what a stranger may have got hold of.
-        self.secret = superblock[40:56]
-
-    def dial(self):
-        made = self.cluster.network.socket("stranger")
-        made.settimeout(30)
-        made.connect(self.address)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return made
-
-    def resident(self):
-        for line in pathlib.Path(f"/proc/{self.node.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) << 10
-        raise AssertionError("the node has ended")
-
-
-def route(strategy, rank, nodes, passes=0):
-    replicas = [struct.pack("<HQB", node, passes, at) + text(b"") for at, node in enumerate(nodes)]
-    return struct.pack("<BBII", strategy, rank, 2 * GATHER_SECONDS * 1000, len(nodes)) + b"".join(
-        replicas
-    )
-
-
-def shard_write(segment, checksums):
-    return struct.pack("<QBIBI", segment, 0, 0, 0, len(checksums)) + b"".join(checksums)
-
-
-ZEROES = bytes(BLOCK)
-ZERO_CRC = crc32c(ZEROES)
-SUM = struct.pack("<I", ZERO_CRC)
+# Requests that a node answers at any epoch.
+AT_ANY_EPOCH = {LIST_VOLUMES, ASK_STATE}
 ONE_FACTOR = text(b"\x01")
 TWO_ROWS = text(struct.pack("<HHBHHB", 1, 1, 3, 1, 0, 1))
 
@@ -188,36 +57,50 @@ TWO_ROWS = text(struct.pack("<HHBHHB", 1, 1, 3, 1, 0, 1))
 def classes(target, segment):
     """Each class of packets to this node: operation, kind of route, body behind the capability,
     payload (`None` if it follows in fragments), the right that it needs, whether it names a
-    segment. If a node took one, it would change data."""
+    segment. If a node took one, it would change data, or tell what is there."""
     append = struct.pack("<QQ", 1, 0)
     write = shard_write(segment, [SUM])
     other = target ^ 1
     head, other = (target, other), (other, target)
+    # Behind rank 0 are ranks 1 and 2, and behind rank 1 are ranks 3 and 4.
+    beside = [node for node in range(6) if node not in head]
+    tree, inner = (*head, *beside[:3]), (*other, *beside[:3])
     primary = route(PRIMARY, 0, head)
     column = struct.pack("<BB", 0, 4) + ONE_FACTOR
     table = struct.pack("<BBIH", 0, 4, BLOCK, 2) + TWO_ROWS
     length, empty = struct.pack("<I", 2 * BLOCK), shard_write(segment, [])
     rows = [
+        (LIST_VOLUMES, 0, b"", b"", ADMIN, False),
+        (ASK_STATE, 0, b"", b"", READ, False),
         (FENCE, 0, b"\1", b"", ADMIN, False),
         (PUT_ROOT, 0, struct.pack("<Q", 1 << 60), ZEROES, ADMIN, False),
         (JOURNAL_CREATE, 0, struct.pack("<QQ", 1 << 40, MIB), b"", WRITE, False),
         (JOURNAL_APPEND, 0, append, ZEROES, WRITE, False),
         (JOURNAL_APPEND, ROUTED, route(RING, 0, head) + append, ZEROES, WRITE, False),
         (JOURNAL_APPEND, ROUTED, route(RING, 1, other) + append, ZEROES, WRITE, False),
+        (JOURNAL_APPEND, ROUTED, route(TREE, 0, tree) + append, ZEROES, WRITE, False),
+        (JOURNAL_APPEND, ROUTED, route(TREE, 1, inner) + append, ZEROES, WRITE, False),
         (JOURNAL_SYNC, 0, struct.pack("<Q", 1), b"", WRITE, False),
         (JOURNAL_READ, 0, struct.pack("<QQI", 1, 0, BLOCK), b"", READ, False),
         (JOURNAL_DELETE, 0, struct.pack("<QQ", 0, 1 << 60), b"", WRITE, False),
         (SHARD_WRITE, 0, write, ZEROES, WRITE, True),
         (SHARD_WRITE, ROUTED, route(PRIMARY, 0, head) + write, ZEROES, WRITE, True),
+        (SHARD_WRITE, ROUTED, route(RING, 0, head) + write, ZEROES, WRITE, True),
+        (SHARD_WRITE, ROUTED, route(RING, 1, other) + write, ZEROES, WRITE, True),
+        (SHARD_WRITE, ROUTED, route(TREE, 1, inner) + write, ZEROES, WRITE, True),
         (SHARD_WRITE, STREAMED, primary + column + write, ZEROES, WRITE, True),
         (SHARD_WRITE, STREAMED, route(PRIMARY, 1, other) + column + write, ZEROES, WRITE, True),
         (SHARD_WRITE, TABLED, primary + table + write, ZEROES, WRITE, True),
         (SHARD_WRITE, PARTED, primary + shard_write(segment, [SUM, SUM]), ZEROES * 2, WRITE, True),
         (JOURNAL_APPEND, ROUTED, route(RING, 0, head) + length + append, None, WRITE, False),
         (SHARD_WRITE, STREAMED, primary + column + length + empty, None, WRITE, True),
+        (SHARD_WRITE, ROUTED, route(RING, 0, head) + length + empty, None, WRITE, True),
+        (SHARD_WRITE, TABLED, primary + table + length + empty, None, WRITE, True),
+        (SHARD_WRITE, PARTED, primary + length + empty, None, WRITE, True),
         (SHARD_SYNC, 0, b"", b"", WRITE, False),
         (SHARD_READ, 0, struct.pack("<QBII", segment, 0, 0, BLOCK), b"", READ, True),
         (SHARD_VERIFY, 0, struct.pack("<QB", segment, 0), b"", READ, True),
+        (SHARD_LIST, 0, struct.pack("<Q", 0), b"", READ, False),
         (SHARD_DELETE, 0, struct.pack("<IQ", 1, segment), b"", WRITE, True),
         (REMOVE_VOLUME, 0, b"", b"", ADMIN, False),
         (RESERVE, 0, struct.pack("<II", 0, 0), b"", ADMIN, False),
@@ -262,24 +145,16 @@ def check_forgeries(stranger, volume, epoch):
                 (FORGED, good[:52] + capability(secret, 9, epoch)[52:]),
                 (EXPIRED, capability(secret, volume, epoch, expires=past)),
                 (RIGHTS, capability(secret, volume, epoch, rights)),
-                (FENCED, capability(secret, volume, epoch - 1)),
             ]
+            if row[0] not in AT_ANY_EPOCH:
+                wrong.append((FENCED, capability(secret, volume, epoch - 1)))
             if row[5]:
                 wrong.append((RANGE, capability(secret, volume, epoch, segments=(1, 2))))
             for why, entitled in wrong:
                 refused(row, why, entitled)
             tried += len(wrong)
-    print(f"{tried} requests with wrong capabilities refused", flush=True)
-
-
-def fragment(tag, payload, checksums, payload_crc):
-    """The next bytes of the write with this tag."""
-    body = struct.pack("<I", len(checksums) // 4) + checksums
-    return request(FRAGMENT, body, payload, tag, IN_FRAGMENTS, payload_crc)
-
-
-# Requests that change nothing. All others are of a writer, and need its epoch.
-HARMLESS = {0, 1, JOURNAL_READ, SHARD_READ, SHARD_VERIFY, 14, 16}
+    count = len(classes(stranger.target, segment))
+    print(f"{tried} requests of {count} classes with wrong capabilities refused", flush=True)
 
 
 def check_replays(stranger, messages):
@@ -508,15 +383,7 @@ def fall_silent(stranger, volume, epoch):
 def scenario(world):
     is_long = world.case.nodes == "long"
     rng = random.Random(11)
-    taps = []
-
-    def seen_at(cluster):
-        for index in range(cluster.count):
-            target = (cluster.network.addresses[cluster.machine(index)], PORT)
-            taps.append(Tap(world, cluster.network, "tap", TAP_PORT + index, target))
-        return {index: tap.address for index, tap in enumerate(taps)}
-
-    cluster = Cluster(world, "both", others=["tap", "stranger"], seen_at=seen_at)
+    cluster, taps = tapped(world, "both")
     # It gets records from another node.
     stranger = Stranger(cluster, cluster.status()["journal_nodes"][1])
     ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
