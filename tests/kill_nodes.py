@@ -8,21 +8,21 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from ledger import BLOCK, Ledger
+from ledger import BLOCK, WRITES, Ledger
 from scenario import main
 from world import MIB, Case, check, wait_until
 
 SIZE = 48 * MIB
 
 
-def load(ledger, uri, seconds):
-    """Runs the writer for some seconds in a thread; returns a function that waits for it."""
+def load(ledger, uri, seconds, mix=WRITES):
+    """Runs the client for some seconds in a thread; returns a function that waits for it."""
     end = time.monotonic() + seconds
     outcome = []
 
     def work():
         try:
-            outcome.append(ledger.load(uri, 16, stop=lambda: time.monotonic() > end))
+            outcome.append(ledger.load(uri, 16, lambda: time.monotonic() > end, mix))
         except BaseException as error:
             outcome.append(error)
 
@@ -31,7 +31,7 @@ def load(ledger, uri, seconds):
 
     def finish():
         thread.join(seconds + 60)
-        check(outcome, "the writer hangs")
+        check(outcome, "the client hangs")
         if isinstance(outcome[0], BaseException):
             raise outcome[0]
         check(not outcome[0], "the connection died")
