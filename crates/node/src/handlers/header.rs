@@ -214,7 +214,10 @@ impl Node {
             // The writer's own connection stays the holder.
             return volume.check_pass(route.replicas[usize::from(route.rank)].pass);
         }
-        if needed == Rights::WRITE {
+        // Only a writer reserves. If the request is a copy of one of its requests, the writer finds
+        // out over its own connection, and asks again.
+        let reserves = matches!(request.body, RequestBody::Reserve { .. });
+        if needed == Rights::WRITE || reserves {
             volume.used_by(peer);
         }
         volume.check_connection(peer)

@@ -200,6 +200,10 @@ impl Node {
         }
         let offset_bytes = lsn.0 % journal.ring_bytes;
         check_range(journal.ring_bytes, offset_bytes, len_bytes as u64)?;
+        if journal.is_past(lsn.0) {
+            let text = "a later append has bytes in this place of the ring";
+            return Err(NodeError::Invalid(text.to_owned()));
+        }
         let range = offset_bytes..offset_bytes + len_bytes as u64;
         if journal.is_written_to(&range) {
             self.park(entry, RequestBody::JournalAppend { generation, lsn }, payload);
@@ -207,6 +211,7 @@ impl Node {
         }
         journal.in_flight += 1;
         journal.appends.push((entry, range));
+        journal.end = journal.end.max(lsn.0.saturating_add(len_bytes as u64));
         let appended_bytes = u32::try_from(len_bytes).expect("bounded by PAYLOAD_BYTES_MAX");
         self.table[entry].task = Task::JournalIo { generation, appended_bytes };
         let op = DiskOp::Write {

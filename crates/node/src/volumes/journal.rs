@@ -5,6 +5,10 @@
 //! a header block and the ring ([`fieldstone_proto::disk::JournalHeader`]). The node answers a
 //! creation when the header is stable. A removal waits for operations in flight.
 //!
+//! The node refuses an append whose place in the ring has bytes of a later turn. A writer never
+//! sends such an append. But a peer that has recorded the writer's requests may send them again,
+//! and a route takes an append to all nodes of the journal.
+//!
 //! A journal whose sync failed accepts no more writes: the system may have dropped acknowledged
 //! appends, and a later sync would succeed without them. All further appends and syncs of this
 //! generation fail. The writer starts a new generation.
@@ -45,6 +49,8 @@ pub(crate) struct Journal {
     pub(crate) in_flight: u32,
     /// The appends in flight, with the range of the ring that each writes.
     pub(crate) appends: Vec<(EntryId, Range<u64>)>,
+    /// The furthest end of an append since the node started, as a log position.
+    pub(crate) end: u64,
     pub(crate) sync: SyncGroup<EntryId>,
     /// Why the node can no longer write the journal.
     pub(crate) broken: Option<NodeError>,
@@ -62,9 +68,15 @@ impl Journal {
             stage,
             in_flight: 0,
             appends: Vec::new(),
+            end: 0,
             sync: SyncGroup::default(),
             broken: None,
         }
+    }
+
+    /// True when a later append has bytes in the place of one that begins at this log position.
+    pub(crate) fn is_past(&self, position: u64) -> bool {
+        position.saturating_add(self.ring_bytes) < self.end
     }
 
     /// True when an append in flight overlaps the range.

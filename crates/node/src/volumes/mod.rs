@@ -14,8 +14,8 @@
 //! # The holder
 //! A second writer must not take a volume from a live one by accident. So the node refuses a fence
 //! with [`NodeError::InUse`] while the volume's holder is connected, unless the fence asks for a
-//! takeover. The holder is the peer that fenced the volume or last used a right to write at the
-//! current epoch.
+//! takeover. The holder is the peer that fenced the volume, or that last used a right to write or
+//! reserved slots at the current epoch.
 //!
 //! A writer that lost its connection comes back with the same epoch, and fences again before it
 //! relies on anything. The node refuses that fence, but the new connection is the holder from then

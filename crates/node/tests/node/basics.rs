@@ -152,6 +152,30 @@ fn journals_are_made_appended_read_and_deleted() {
     assert_eq!(ask(read), Err(NodeError::NotFound));
 }
 
+/// A peer that has recorded a writer's appends sends them again, after the writer has begun another
+/// turn of the ring.
+#[test]
+fn an_append_of_an_earlier_turn_of_the_ring_changes_nothing() {
+    let mut world = world();
+    let generation = JournalGen(3);
+    ask(&mut world, RequestBody::JournalCreate { generation, ring_bytes: 16384 }).unwrap();
+    let append = |lsn| RequestBody::JournalAppend { generation, lsn: Lsn(lsn) };
+    let (first, second) = (pattern(1, 8192), pattern(2, 8192));
+    call(&mut world, append(0), &first).unwrap();
+    call(&mut world, append(8192), &first).unwrap();
+    call(&mut world, append(0), &first).expect("it is still in the ring");
+    call(&mut world, append(16384), &second).unwrap();
+    for late in [0, 4096] {
+        let refused = call(&mut world, append(late), &first);
+        assert!(matches!(refused, Err(NodeError::Invalid(_))), "{late}: {refused:?}");
+    }
+    call(&mut world, append(8192), &first).expect("the rest of the earlier turn is there");
+    let read =
+        |offset_bytes| RequestBody::JournalRead { generation, offset_bytes, len_bytes: 8192 };
+    assert_eq!(ask(&mut world, read(0)), Ok(ReplyBody::Data(second)));
+    assert_eq!(ask(&mut world, read(8192)), Ok(ReplyBody::Data(first)));
+}
+
 #[test]
 fn fencing_follows_epoch_and_holder() {
     let mut world = world();
@@ -220,6 +244,9 @@ fn requests_of_a_superseded_connection_are_refused() {
     // The first write over a new connection supersedes the old one as well.
     assert!(call(late, 2, write(4), &data).is_ok());
     assert!(matches!(call(old, 2, write(5), &data), Err(NodeError::Invalid(_))));
+    // So does a reservation: a volume whose slots have become fewer finds out.
+    assert!(call(new, 2, RequestBody::Reserve { slots: 1, spare: 0 }, &none).is_ok());
+    assert!(matches!(call(late, 2, write(5), &data), Err(NodeError::Invalid(_))));
 }
 
 /// A client of one volume learns nothing about the others.
