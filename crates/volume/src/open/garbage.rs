@@ -97,6 +97,14 @@ pub(super) async fn discard_garbage(
     failed
 }
 
+/// The first generation that no node has yet. Requests to delete journals end below it, and so
+/// leave out the generation that this opening will make: a peer that has recorded such a request
+/// may send it again.
+pub(super) fn beyond_all(states: &[(NodeIndex, VolumeState)]) -> JournalGen {
+    let seen = states.iter().flat_map(|(_, state)| &state.journals).map(|j| j.generation);
+    seen.max().map_or(JournalGen(0), JournalGen::next)
+}
+
 /// Deletes the journals that earlier moves and openings made and that no root names. Without this,
 /// many failed openings would fill the disks with them.
 pub(super) async fn discard_journals(ctx: &Ctx, root: &Root, states: &[(NodeIndex, VolumeState)]) {
@@ -104,7 +112,7 @@ pub(super) async fn discard_journals(ctx: &Ctx, root: &Root, states: &[(NodeInde
     let others = |state: &VolumeState| state.journals.iter().any(|j| j.generation != named);
     let nodes: Vec<NodeIndex> =
         states.iter().filter(|(_, state)| others(state)).map(|(node, _)| *node).collect();
-    for (first, below) in [(JournalGen(0), named), (named.next(), JournalGen(u64::MAX))] {
+    for (first, below) in [(JournalGen(0), named), (named.next(), beyond_all(states).max(named))] {
         // The next opening asks a node that misses this again.
         ctx.call_all(&nodes, &RequestBody::JournalDelete { first, below }).await;
     }
@@ -112,11 +120,54 @@ pub(super) async fn discard_journals(ctx: &Ctx, root: &Root, states: &[(NodeInde
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_proto::{CapabilityError, ReplyBody};
+    use bytes::Bytes;
+    use fieldstone_proto::{CapabilityError, Epoch, JournalInfo, ReplyBody};
 
     use super::*;
     use crate::gc::RETRY_MS;
-    use crate::script::Script;
+    use crate::script::{Script, stat};
+
+    /// The opening makes its journal after that. Whoever sends the deletions again must not reach
+    /// that journal.
+    #[test]
+    fn deletions_of_journals_leave_out_the_one_that_the_opening_makes() {
+        let mut script = Script::serving(6);
+        let root = Root {
+            generation: JournalGen(4),
+            ..script.core(|core| core.committed.root_mut().clone())
+        };
+        let states: Vec<_> = [(2, vec![4, 7]), (3, vec![4])]
+            .into_iter()
+            .map(|(node, generations)| {
+                let node = NodeIndex(node);
+                let info = |generation| JournalInfo {
+                    generation: JournalGen(generation),
+                    ring_bytes: 4096,
+                };
+                let journals: Vec<_> = generations.into_iter().map(info).collect();
+                let (epoch_before, root) = (Epoch(1), Bytes::new());
+                (
+                    node,
+                    VolumeState { epoch_before, root_version: 0, root, journals, stat: stat(node) },
+                )
+            })
+            .collect();
+        script.start(async move |ctx| discard_journals(&ctx, &root, &states).await);
+        for (first, below) in [(0, 4), (5, 8)] {
+            let sent = script.sent_one();
+            let (first, below) = (JournalGen(first), JournalGen(below));
+            assert_eq!(
+                (sent.node, &sent.request.body),
+                (NodeIndex(2), &RequestBody::JournalDelete { first, below })
+            );
+            script.done(&sent);
+        }
+        let made = script.core(|core| {
+            core.committed.note_generation(JournalGen(7));
+            core.committed.next_generation(JournalGen(4))
+        });
+        assert_eq!(made, JournalGen(8));
+    }
 
     /// Otherwise the slot stays taken until the node joins.
     #[test]

@@ -524,7 +524,8 @@ async fn create(
     }
     // Earlier attempts may have left journals. No root names these.
     let nodes: Vec<NodeIndex> = states.iter().map(|(node, _)| *node).collect();
-    let all = RequestBody::JournalDelete { first: JournalGen(0), below: JournalGen(u64::MAX) };
+    let below = garbage::beyond_all(states);
+    let all = RequestBody::JournalDelete { first: JournalGen(0), below };
     ctx.call_all(&nodes, &all).await;
     commit(ctx, root, Lsn(0), None).await
 }
