@@ -181,7 +181,8 @@ test-ceph: test-build ceph-plugin-for-tests ## Scenarios with real Ceph clusters
 
 test-net: test-build ## Nodes on machines of their own, in network namespaces: every way of replication, faults of the network, strangers; needs root
 	tests/install-tools
-	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 network strangers clients_network
+	FIELDSTONE=$(abspath $(FIELDSTONE)) $(PYTHON) tests/run --long --jobs 1 network strangers \
+		replays clients_network
 
 bench: build ## Our numbers and those of nbdkit and qemu-nbd, one JSON line per row
 	$(FIELDSTONE) bench nbd

@@ -15,14 +15,15 @@ from world import MIB, Case, check, wait_until
 SIZE = 48 * MIB
 
 
-def load(ledger, uri, seconds, mix=WRITES):
-    """Runs the client for some seconds in a thread; returns a function that waits for it."""
+def load(ledger, uri, seconds, mix=WRITES, over=lambda: False):
+    """Runs the client in a thread, for some seconds or until `over()` says so; returns a function
+    that waits for it."""
     end = time.monotonic() + seconds
     outcome = []
 
     def work():
         try:
-            outcome.append(ledger.load(uri, 16, lambda: time.monotonic() > end, mix))
+            outcome.append(ledger.load(uri, 16, lambda: over() or time.monotonic() > end, mix))
         except BaseException as error:
             outcome.append(error)
 

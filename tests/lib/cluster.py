@@ -17,9 +17,13 @@ WAYS = {
     "ring": ("copies:3", ["--replicate", "ring"]),
     "tree": ("copies:3", ["--replicate", "tree"]),
     "primary": ("copies:3", ["--replicate", "primary"]),
+    # A tree of two levels: rank 1 is an inner node, and ranks 3 and 4 are behind it.
+    "deep": ("copies:5", ["--replicate", "tree"]),
     "stream": ("rs:4+2", ["--replicate", "flat", "--encode", "stream"]),
     "zigzag": ("zigzag:4+2", ["--replicate", "flat", "--encode", "stream"]),
     "client": ("rs:4+2", ["--replicate", "flat", "--encode", "client"]),
+    # Data nodes pass parity on that the server made.
+    "parts": ("rs:4+2", ["--replicate", "primary", "--encode", "client"]),
     # Records are passed on, and nodes make parity.
     "both": ("rs:4+2", ["--replicate", "ring", "--encode", "stream"]),
 }

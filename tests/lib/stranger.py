@@ -31,13 +31,15 @@ HARMLESS = {
 }
 
 # Kinds of replies.
-DONE, STAT, VOLUME_STATE, OUTCOMES, REFUSED, FENCED, IN_USE, BUSY = 0, 2, 4, 6, 128, 129, 130, 134
-NOT_PASSED_ON = 138
+DONE, STAT, VOLUME_STATE, OUTCOMES, REFUSED, FENCED, IN_USE, NOT_FOUND = 0, 2, 4, 6, *range(128, 132)
+NO_SPACE, BUSY, INVALID, NOT_PASSED_ON = 133, 134, 135, 138
 # Strategies of routes.
 RING, TREE, PRIMARY = 1, 2, 3
 # Everybody sees node i at this port and the i behind it, on a machine that listens in.
 TAP_PORT = 7701
 KEPT_BYTES = 256 * MIB
+# Where a request has its epoch: behind header and checksum, and behind the volume.
+EPOCH_AT = HEADER.size + 4 + 16
 # How long a parity node waits for contributions: half of what the route says.
 GATHER_SECONDS = 5
 # The version of the protocol that has fragments.
@@ -94,18 +96,57 @@ class Tap:
                 threading.Thread(target=pump, args=(source, sink, kept), daemon=True).start()
 
     def messages(self):
-        """The requests that were recorded, by operation."""
+        """The messages that were recorded, by operation."""
         found = collections.defaultdict(list)
         for stream in self.recorded:
-            at = 0
-            while at + HEADER.size + 4 <= len(stream):
-                _, _, _, operation, _, _, body, payload, _, _ = HEADER.unpack_from(stream, at)
-                end = at + HEADER.size + 4 + body + payload
-                if end > len(stream):
-                    break
-                found[operation].append(bytes(stream[at:end]))
-                at = end
+            for _, operation, _, message in cut(stream):
+                found[operation].append(message)
         return found
+
+    def requests(self, epoch):
+        """The requests at this epoch that were recorded whole, each a list of messages, because
+        fragments may follow. They are sorted by operation, and by whether fragments follow."""
+        found = collections.defaultdict(list)
+        for stream in self.recorded:
+            coming = {}
+            for spoken, operation, tag, message in cut(stream):
+                if operation in (FRAGMENT, GIVE_UP):
+                    coming.get(tag, []).append(message)
+                    continue
+                coming[tag] = [message]
+                if struct.unpack_from("<Q", message, EPOCH_AT)[0] == epoch:
+                    found[operation, spoken == IN_FRAGMENTS].append(coming[tag])
+        return found
+
+    @classmethod
+    def forget(cls, taps):
+        """Drops what was recorded. Nothing may be on its way."""
+        for tap in taps:
+            for stream in tap.recorded:
+                stream.clear()
+        cls.kept_bytes = 0
+
+
+def cut(stream):
+    """The messages that have come whole: version, operation, tag and bytes of each."""
+    at = 0
+    while at + HEADER.size + 4 <= len(stream):
+        _, version, _, operation, tag, _, body, payload, _, _ = HEADER.unpack_from(stream, at)
+        end = at + HEADER.size + 4 + body + payload
+        if end > len(stream):
+            return
+        yield version, operation, tag, bytes(stream[at:end])
+        at = end
+
+
+def retagged(messages, tag):
+    """A request and its fragments, as bytes, with this tag."""
+    parts = []
+    for message in map(bytearray, messages):
+        struct.pack_into("<Q", message, 8, tag)
+        struct.pack_into("<I", message, HEADER.size, crc32c(message[: HEADER.size]))
+        parts.append(message)
+    return b"".join(parts)
 
 
 def pump(source, sink, kept):
