@@ -1,16 +1,18 @@
 #!/usr/bin/python3
 """Nodes on machines of their own, in network namespaces: how many bytes the client sends under each
-way of replication, how long writes take, and faults of the network in the middle of writes. A cable
-is pulled, nodes no longer hear each other, a cable is slow. Nothing is lost, and no write waits for
-ever.
+way of replication, how long writes take, and faults in the middle of writes. A cable is pulled,
+nodes no longer hear each other, a cable is slow, a node's process is killed or stopped. Nothing is
+lost, and no write waits for ever.
 
     tests/network.py                               # ring, copies:3
     tests/network.py --case primary,long
+    tests/network.py --case deep,long              # copies:5, a tree of two levels
     tests/network.py --case stream,long            # rs:4+2, nodes make the parity
     tests/network.py --case zigzag,long            # the same with zigzag:4+2
     make test-net                                  # all ways
 """
 
+import collections
 import json
 import pathlib
 import random
@@ -32,6 +34,7 @@ SENT = {
     "ring": (1.28, 1.23, 1.22),
     "tree": (1.28, 1.23, 1.22),
     "primary": (1.28, 1.23, 1.22),
+    "deep": (1.42, 1.37, 1.36),
     "stream": (4.25, 1.23, 1.09),
     "zigzag": (4.23, 1.14, 1.09),
     "client": (4.71, 1.70, 1.59),
@@ -118,17 +121,42 @@ def client_is_cut_off(cluster, _rng):
     cluster.network.plug("client")
 
 
+def passing(cluster, rng):
+    """A node of the journal that passes writes on. In a tree of two levels it is the inner node."""
+    journal = cluster.status()["journal_nodes"]
+    return journal[1] if cluster.way in ("ring", "deep") else rng.choice(journal)
+
+
+def kill_node(cluster, rng):
+    """kill -9 of a node's process. It starts again."""
+    node = passing(cluster, rng)
+    cluster.nodes[node].kill()
+    yield f"{cluster.machine(node)} is dead"
+    cluster.nodes[node] = cluster.start_node(node)
+
+
+def stop_node(cluster, rng):
+    """A node's process is stopped: its machine answers for it, and nothing reads what comes."""
+    node = passing(cluster, rng)
+    cluster.nodes[node].pause()
+    yield f"{cluster.machine(node)} is stopped"
+    cluster.nodes[node].go_on()
+
+
 # The server waits for a node that is silent, and then goes on without it: some seconds.
 SHORT_SECONDS, LONG_SECONDS = 3, 12
+# How long writes go on after the fault: as long as a node's connection may still be silent.
+AFTER_SECONDS = collections.defaultdict(lambda: 8, {kill_node: 3, stop_node: 3})
 QUICK = [(unplug, SHORT_SECONDS), (deafen, LONG_SECONDS), (slow, SHORT_SECONDS)]
-FAULTS = (unplug, deafen, slow)
+QUICK += [(kill_node, SHORT_SECONDS), (stop_node, SHORT_SECONDS)]
+FAULTS = (unplug, deafen, slow, kill_node, stop_node)
 LONG = [(fault, seconds) for fault in FAULTS for seconds in (SHORT_SECONDS, LONG_SECONDS)]
 LONG.append((client_is_cut_off, SHORT_SECONDS))
 
 
 def suffer(cluster, ledger, fault, rng, seconds):
     """The fault comes in the middle of writes, and goes in the middle of writes."""
-    finish = load(ledger, cluster.uri, seconds + 8)
+    finish = load(ledger, cluster.uri, seconds + AFTER_SECONDS[fault])
     time.sleep(rng.uniform(0.3, 1.0))
     before = sent_again(cluster.status())
     steps = fault(cluster, rng)

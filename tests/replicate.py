@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Nodes pass the journal on to each other: ring, tree, primary copy. Data nodes pass parity on.
-Nodes make the parity. Nodes are killed and stalled."""
+Nodes make the parity. Nodes are killed and stalled, also the inner node of a tree of two levels."""
 
 import pathlib
 import random
@@ -87,6 +87,63 @@ def processes(world, way, rng):
     server.kill()
     server = pool.serve("v", name=f"serve-{way}-again")
     ledger.verify(server.uri("v"))
+    server.stop()
+    pool.stop_nodes()
+
+
+def deep_tree(world, rng):
+    """Five copies: the tree has two levels. Its inner node, to which only one other node sends, and
+    which sends to two, is stalled and killed in the middle of writes."""
+    pool = world.pool("768M", name="deep", options=["--replicate", "tree"])
+    pool.create_volume("v", SIZE)
+    server = pool.serve("v", name="serve-deep")
+    ledger = Ledger(SIZE // BLOCK, rng.randrange(1 << 30))
+    load(ledger, server.uri("v"), 1)()
+    check_shown(pool, "tree")
+    check_bytes(pool, server, ledger)
+    for fault in ("killed", "stalled", "killed", "stalled"):
+        journal = pool.volume_status("v")["journal_nodes"]
+        check(len(journal) == 5, f"the journal is on nodes {journal}")
+        inner = journal[1]
+        before = pool.volume_status("v")
+        finish = load(ledger, server.uri("v"), 8)
+        time.sleep(rng.uniform(0.3, 1.0))
+        begun = ledger.writes
+        if fault == "killed":
+            pool.kill_nodes([inner])
+        else:
+            pool.nodes[inner].pause()
+        finish()
+        check(ledger.writes > begun, f"nothing was written after the inner node was {fault}")
+        ledger.verify(server.uri("v"))
+        after = pool.volume_status("v")
+        again = after["appends_sent_again"] - before["appends_sent_again"]
+        print(f"inner node {inner} of {journal} {fault}: {again} records sent once more")
+        # The server sees itself that a process has died.
+        check(again > 0 or fault == "killed", "the server did not go round the stalled inner node")
+        check(inner not in after["journal_nodes"], "the journal is still there")
+        if fault == "stalled":
+            pool.nodes[inner].go_on()
+        pool.start_missing_nodes()
+        pool.wait_until_whole("v")
+        ledger.verify(server.uri("v"))
+    before = passed_on(pool)
+
+    def again_on_the_way():
+        load(ledger, server.uri("v"), 1)()
+        return passed_on(pool) > before
+
+    wait_until("records are passed on again", again_on_the_way, seconds=90)
+    server.kill()
+    server = pool.serve("v", name="serve-deep-again")
+    ledger.verify(server.uri("v"))
+    # Two nodes have at least one copy of everything.
+    for kept in (0, 2, 4):
+        pool.wait_until_whole("v")
+        pool.kill_nodes([node for node in range(pool.count) if node not in (kept, kept + 1)])
+        ledger.verify(server.uri("v"), flush=False)
+        pool.start_missing_nodes()
+    pool.wait_until_whole("v")
     server.stop()
     pool.stop_nodes()
 
@@ -273,6 +330,9 @@ def exhausted(world, rng):
 
 def scenario(world):
     rng = random.Random(7)
+    if world.case.copies == 5:
+        deep_tree(world, rng)
+        return
     if world.case.code in REGENERATING:
         streams(world, rng)
         return
@@ -286,4 +346,5 @@ def scenario(world):
 
 if __name__ == "__main__":
     elements = [Case(code, nodes) for code in REGENERATING for nodes in ("inside", "processes")]
-    main(scenario, COPIES_INSIDE + elements[:1], waits=True, more=EVERY_CASE + elements)
+    more = EVERY_CASE + elements + [Case("copies:5", "processes")]
+    main(scenario, COPIES_INSIDE + elements[:1], waits=True, more=more)

@@ -148,23 +148,29 @@ class Case:
         return f"{self.code},{self.nodes}"
 
     @property
+    def copies(self):
+        """How many copies the code makes; 0 for a code with parity."""
+        name, _, count = self.code.partition(":")
+        return int(count) if name == "copies" else 0
+
+    @property
     def tolerance(self):
         """How many nodes may be lost."""
-        return 2
+        return self.copies - 1 if self.copies else 2
 
     @property
     def node_count(self):
-        return 4 if self.code.startswith("copies") else 6
+        return self.copies + 1 if self.copies else 6
 
     @property
     def has_spare_nodes(self):
         """The pool has more nodes than a segment has shards."""
-        return self.code.startswith("copies")
+        return self.copies > 0
 
     @property
     def overhead(self):
         """Raw bytes per byte of data."""
-        return 3.0 if self.code.startswith("copies") else 1.5
+        return float(self.copies or 1.5)
 
 
 # Which cases of a script `make test` runs. `tests/run --all` also runs the others (`more`):
