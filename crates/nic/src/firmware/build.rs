@@ -91,12 +91,21 @@ impl Target {
 /// # Errors
 /// [`BuildError`] says what is missing or wrong.
 pub fn build_in(folder: &Path, target: Target, multiply: Multiply) -> Result<PathBuf, BuildError> {
+    build_with(folder, target, multiply, &[])
+}
+
+fn build_with(
+    folder: &Path,
+    target: Target,
+    multiply: Multiply,
+    files: &[(&str, &str)],
+) -> Result<PathBuf, BuildError> {
     let (compiler, package) = target.compiler();
     if !on_path(compiler) {
         return Err(BuildError::NoCompiler { compiler, package });
     }
     let failed = |source| BuildError::Folder { folder: folder.to_owned(), source };
-    for (name, text) in SOURCES {
+    for (name, text) in SOURCES.iter().chain(files) {
         std::fs::write(folder.join(name), text).map_err(failed)?;
     }
     if multiply == Multiply::Planes {
@@ -130,10 +139,27 @@ pub fn program(multiply: Multiply) -> Result<Program, BuildError> {
 /// # Errors
 /// [`BuildError`] says what is missing or wrong.
 pub fn program_for(target: Target, multiply: Multiply) -> Result<Program, BuildError> {
+    program_of(target, multiply, &[])
+}
+
+/// Another firmware for the cores of the NIC: this one with `files`, names and texts, beside its
+/// sources or in place of them. A test has handlers by it that do what none may.
+///
+/// # Errors
+/// [`BuildError`] says what is missing or wrong.
+pub fn program_with(multiply: Multiply, files: &[(&str, &str)]) -> Result<Program, BuildError> {
+    program_of(Target::Rv32, multiply, files)
+}
+
+fn program_of(
+    target: Target,
+    multiply: Multiply,
+    files: &[(&str, &str)],
+) -> Result<Program, BuildError> {
     let temporary = std::env::temp_dir();
     let folder =
         tempfile::tempdir().map_err(|source| BuildError::Folder { folder: temporary, source })?;
-    let file = build_in(folder.path(), target, multiply)?;
+    let file = build_with(folder.path(), target, multiply, files)?;
     let bytes = std::fs::read(&file)
         .map_err(|source| BuildError::Folder { folder: folder.path().to_owned(), source })?;
     Ok(Program::parse(&bytes)?)

@@ -10,20 +10,24 @@
 //! | `0x10008000`, 8 KiB | scratch of the core | write |
 //! | `0x1000c000` | remembered capabilities of the core | write, in the header handler; else nothing |
 //! | `0x10010000`, 64 KiB | entries of the messages | write, its own entry only |
-//! | `0x10080000` | accumulators | write |
-//! | `0x100b0000` | context and tables | read |
+//! | `0x10080000` | parity writes and accumulators | write parts, on a parity node |
+//! | `0x100b0000` | context and tables | read parts |
 //! | `0x1b200000` | command unit | write words, read to issue |
+//!
+//! [`grants`](super::grants) says which parts, and where a handler may write in the host's memory.
 //!
 //! All but program and unit are the L1 memory of a cluster (1 MiB and single-cycle in PsPIN).
 //! [`cluster`](super::cluster) has conflicts of its banks. Instruction caches and the swap area in
 //! L2 are not modelled.
 
+use std::ops::Range;
+
 use crate::firmware::command::{self, Command, SLOTS, WORDS, Words};
 use crate::firmware::engine::{Area, Call, Engine, EngineError, Handler, MAX_REQUESTS, Run};
+use crate::firmware::grants::{Claim, Staging, contains};
 use crate::firmware::packet::MAX_PACKET_BYTES;
 use crate::firmware::state::{
-    CACHE_BYTES, CONTEXT_BYTES, POOL_BYTES, REQUEST_BYTES, SCRATCH_BYTES, STAGING_LEN_AT,
-    TABLES_AT, new_pool,
+    CACHE_BYTES, CONTEXT_BYTES, POOL_BYTES, REQUEST_BYTES, SCRATCH_BYTES, TABLES_AT, new_pool,
 };
 use crate::riscv::core::{Costs, Stop};
 use crate::riscv::elf::{ElfError, MAX_PROGRAM_BYTES, Program};
@@ -50,6 +54,10 @@ const POOL: u32 = L1 + 0x8_0000;
 const CONTEXT: u32 = L1 + 0xb_0000;
 /// Handlers return to this address, where nothing is.
 const END: u32 = 0xffff_fff0;
+/// The result of a header handler that keeps the message.
+const ACCEPT: u32 = 1;
+/// The entry's number in the name of a message: `NIC_SLOT`.
+const SLOT_MASK: u32 = 0xfff;
 
 /// What the core's surroundings cost. The values are ours, where the paper and PsPIN give none:
 /// PsPIN's ping-pong handler, with 29 instructions of which 8 are stores to and loads from the
@@ -83,8 +91,9 @@ pub struct Hpu {
     entries: [u32; 4],
     costs: Costs,
     surroundings: Surroundings,
-    /// The end of the host's storage and of its staging areas.
-    host_end: u64,
+    /// What the NIC knows of the message of each entry.
+    claims: Vec<Claim>,
+    staging: Staging,
     node: u32,
     max_cycles: u64,
 }
@@ -138,7 +147,8 @@ impl Hpu {
             entries,
             costs: Costs::RI5CY,
             surroundings: Surroundings::UNLIMITED,
-            host_end: 0,
+            claims: vec![Claim::default(); MAX_REQUESTS as usize],
+            staging: Staging::default(),
             node: 0,
             max_cycles: 1_000_000,
         };
@@ -172,6 +182,9 @@ impl Hpu {
         let (function, mut bus) = self.begin(handler, call)?;
         let Returned { stop, result, counters } = processor.call(&function, &mut bus, max_cycles);
         let commands = bus.commands;
+        if handler == Handler::Header && stop == Stop::Reached && result == ACCEPT {
+            self.accept(call);
+        }
         match stop {
             Stop::Reached => Ok(Run { result, commands, counters: Some(counters) }),
             Stop::Trapped(trap) => Err(EngineError::Trap { handler, trap }),
@@ -189,12 +202,17 @@ impl Hpu {
             return Err(EngineError::Call);
         }
         self.write_task(call).map_err(|_| EngineError::Call)?;
+        if handler == Handler::Header {
+            self.claims[call.slot as usize] = Claim::of(call.request_id, call.packet);
+        }
         let grants = self.grants(handler, call);
         self.memory.set_grants(&grants).map_err(|_| EngineError::Call)?;
         let bus = UnitBus {
             memory: &mut self.memory,
             surroundings: self.surroundings,
-            host_end: self.host_end,
+            host: self.claims[call.slot as usize].host(handler, call.slot, self.staging),
+            claims: &self.claims,
+            slot: call.slot,
             node: self.node,
             cycle: 0,
             words: [0; WORDS],
@@ -226,16 +244,40 @@ impl Hpu {
             grant(PROGRAM, MAX_PROGRAM_BYTES, Permission::EXECUTE),
             grant(STACK, STACK_BYTES, Permission::WRITE),
             grant(TASK, TASK_BYTES, Permission::READ),
-            grant(PACKET, call.packet.len() as u32 + PACKET_SLACK, Permission::READ),
             grant(SCRATCH, SCRATCH_BYTES as u32, Permission::WRITE),
             grant(request_address(call.slot), REQUEST_BYTES as u32, Permission::WRITE),
-            grant(POOL, POOL_BYTES as u32, Permission::WRITE),
-            grant(CONTEXT, CONTEXT_BYTES as u32, Permission::READ),
         ];
-        if handler == Handler::Header {
-            grants.push(grant(CACHE, CACHE_BYTES as u32, Permission::WRITE));
+        if matches!(handler, Handler::Header | Handler::Payload) {
+            let len = call.packet.len() as u32 + PACKET_SLACK;
+            grants.push(grant(PACKET, len, Permission::READ));
         }
+        let (entry, pool) = (self.entry(call.slot), self.area(Area::Pool));
+        let claim = &self.claims[call.slot as usize];
+        grants.extend(claim.memory(handler, call.packet, entry, pool).into_iter().map(|reach| {
+            let base = place(reach.area).0 + reach.bytes.start as u32;
+            grant(base, reach.bytes.len() as u32, reach.permission)
+        }));
         grants
+    }
+
+    /// The command unit and the scheduler keep what the header handler accepted.
+    fn accept(&mut self, call: &Call<'_>) {
+        let mut claim = self.claims[call.slot as usize].clone();
+        let (entry, context) = (self.entry(call.slot), self.area(Area::Context));
+        claim.accept(call.slot, entry, call.packet, context, self.staging);
+        self.claims[call.slot as usize] = claim;
+    }
+
+    fn entry(&self, slot: u32) -> &[u8] {
+        let at = slot as usize * REQUEST_BYTES;
+        &self.area(Area::Requests)[at..at + REQUEST_BYTES]
+    }
+
+    /// Bytes of the core's memories, at the addresses that handlers use; `None` if no memory has
+    /// all of them.
+    #[must_use]
+    pub fn bytes(&self, address: u32, len: usize) -> Option<&[u8]> {
+        self.memory.bytes(address, len).ok()
     }
 
     fn write_task(&mut self, call: &Call<'_>) -> Result<(), MemoryError> {
@@ -278,12 +320,8 @@ impl Engine for Hpu {
         let (fields, rest) = self.area_mut(Area::Context).split_at_mut(context.len());
         fields.copy_from_slice(context);
         rest.fill(0);
-        let field = |at: usize| {
-            context[at..at + 4].iter().rev().fold(0u32, |value, &b| value << 8 | u32::from(b))
-        };
-        self.node = field(0);
-        self.host_end = (u64::from(field(8)) << 32 | u64::from(field(4)))
-            .saturating_add(u64::from(field(STAGING_LEN_AT)) * u64::from(MAX_REQUESTS));
+        self.node = context[..4].iter().rev().fold(0, |value, &b| value << 8 | u32::from(b));
+        self.staging = Staging::of(context);
         Ok(())
     }
 
@@ -311,8 +349,12 @@ fn place(area: Area) -> (u32, usize) {
 pub(super) struct UnitBus<'a> {
     memory: &'a mut Memory,
     surroundings: Surroundings,
-    /// The end of the host's storage and of its staging areas.
-    host_end: u64,
+    /// The addresses of the host that the handler may write.
+    host: Range<u64>,
+    /// What the NIC knows of all messages.
+    claims: &'a [Claim],
+    /// The entry of the handler's message.
+    slot: u32,
     node: u32,
     cycle: u64,
     words: [u32; WORDS],
@@ -340,7 +382,7 @@ impl UnitBus<'_> {
         Ok(Access { value: slot as u32, extra_cycles })
     }
 
-    /// The command, if the handler may read the bytes and the host has the place.
+    /// The command, if the handler may read the bytes, write the place, and free the message.
     fn command(&mut self) -> Option<Command> {
         Some(match Words::parse(&self.words)? {
             Words::Send { header, headers, data } => {
@@ -350,14 +392,26 @@ impl UnitBus<'_> {
             }
             Words::ToHost { local, len, address } => {
                 let end = address.checked_add(u64::from(len))?;
-                if end > self.host_end {
+                if !contains(&self.host, &(address..end)) {
                     return None;
                 }
                 Command::ToHost { address, bytes: self.readable(local, len)? }
             }
             Words::Event { code, arguments } => Command::Event { code, arguments },
-            Words::Free { request_id } => Command::Free { request_id },
+            Words::Free { request_id } if self.may_free(request_id) => Command::Free { request_id },
+            Words::Free { .. } => return None,
         })
+    }
+
+    fn may_free(&self, request_id: u32) -> bool {
+        let of = |slot: u32| {
+            let claim = self.claims.get(slot as usize)?;
+            Some((claim, self.memory.bytes(request_address(slot), REQUEST_BYTES).ok()?))
+        };
+        let (own, other) = (of(self.slot), of(request_id & SLOT_MASK));
+        // The NIC has no message in an entry that does not exist.
+        own.zip(other)
+            .is_none_or(|((claim, entry), other)| claim.may_free(entry, request_id, other))
     }
 
     fn readable(&mut self, address: u32, len: u32) -> Option<Vec<u8>> {

@@ -15,6 +15,7 @@
 //! | [`command`] | what handlers ask of the NIC |
 //! | [`engine`] | what executes handlers: a core, or the host's build of the firmware |
 //! | [`arrivals`] | which packets of a message have come: each counts once |
+//! | `grants` | what a handler may touch: its message's memory and place, and no other |
 //! | [`hpu`] | a core with its memories, protection and command unit |
 //! | [`cluster`] | several cores at once, whose accesses meet in the banks of L1 |
 //! | [`nic`] | a NIC that handles packets one after the other |
@@ -29,6 +30,7 @@ pub mod build;
 pub mod cluster;
 pub mod command;
 pub mod engine;
+mod grants;
 pub mod hpu;
 pub mod nic;
 pub mod packet;

@@ -15,7 +15,7 @@ pub const KEYS: usize = 8;
 pub const EXTENTS: usize = 256;
 /// Entries of the extents' table that may have a segment.
 const EXTENT_TRIES: usize = 8;
-const EXTENT_BYTES: usize = (4 + 2 + 2 + 1) * 4;
+pub(super) const EXTENT_BYTES: usize = (4 + 2 + 2 + 1) * 4;
 /// Parity nodes of a write.
 pub const MAX_PARITIES: usize = 4;
 /// Data nodes of a write.
@@ -27,20 +27,34 @@ pub const REQUEST_BYTES: usize = 68;
 /// Bytes of the capabilities that a core remembers.
 pub const CACHE_BYTES: usize = 64 * 68;
 /// Bytes of the accumulators and of who uses them.
-pub const POOL_BYTES: usize = 8 + 64 * 4 + 16 * GROUP_BYTES + 64 * 2048;
+pub const POOL_BYTES: usize = ACCUMULATORS_AT + ACCUMULATORS * ACCUMULATOR_BYTES;
+/// Parity writes at once.
+pub(super) const GROUPS: usize = 16;
+/// Packets of parity at once, and the bytes of each.
+pub(super) const ACCUMULATORS: usize = 64;
+pub(super) const ACCUMULATOR_BYTES: usize = 2048;
+/// Packets of a parity write that the NIC aggregates.
+pub(super) const GROUP_PACKETS: usize = 16;
+/// Where the parity writes are in the pool, and the accumulators.
+pub(super) const GROUPS_AT: usize = 8 + ACCUMULATORS * 4;
+pub(super) const ACCUMULATORS_AT: usize = GROUPS_AT + GROUPS * GROUP_BYTES;
 /// Bytes of the core's own memory.
 pub const SCRATCH_BYTES: usize = 8192;
-const GROUP_BYTES: usize = (23 + MAX_DATA_NODES + 3 * 16) * 4;
+pub(super) const GROUP_BYTES: usize = (23 + MAX_DATA_NODES + 3 * GROUP_PACKETS) * 4;
 const KEY_BYTES: usize = (4 + 2 + 8) * 4;
 /// Where the tables start in the context: a multiple of 16.
 pub(super) const TABLES_AT: usize = 9824;
 /// The most bytes of context and tables: with the tables of two bytes at a time, which take 512 KiB
 /// and are beyond what the rest leaves of L1. The model gives the context a bank of its own.
 pub(super) const CONTEXT_BYTES: usize = TABLES_AT + (8 << 16);
-/// Where the length of the staging areas is in the context.
+/// Where fields of the context are: the end of storage, the coefficients with the place of the
+/// tables behind them, the length of the staging areas, the extents, and the elements, which the
+/// tables follow.
+pub(super) const HOST_LEN_AT: usize = 4;
+pub(super) const COEFFICIENTS_AT: usize = 16 + KEYS * KEY_BYTES;
 pub(super) const STAGING_LEN_AT: usize = EXTENTS_AT - 8;
-const EXTENTS_AT: usize = 16 + KEYS * KEY_BYTES + MAX_PARITIES * MAX_DATA_NODES + 12;
-const ELEMENTS_AT: usize = EXTENTS_AT + EXTENTS * EXTENT_BYTES;
+pub(super) const EXTENTS_AT: usize = COEFFICIENTS_AT + MAX_PARITIES * MAX_DATA_NODES + 12;
+pub(super) const ELEMENTS_AT: usize = EXTENTS_AT + EXTENTS * EXTENT_BYTES;
 const _: () = assert!(MAX_ELEMENTS < MAX_DATA_NODES);
 const _: () = assert!(ELEMENTS_AT + 4 + MAX_PARITIES * (MAX_ELEMENTS + 1) <= TABLES_AT);
 /// In the place of a column: the tables serve all.
@@ -476,8 +490,8 @@ fn sip_round([mut v0, mut v1, mut v2, mut v3]: [u64; 4]) -> [u64; 4] {
 pub fn new_pool() -> Vec<u8> {
     let mut bytes = Vec::with_capacity(POOL_BYTES);
     bytes.extend(0u32.to_le_bytes());
-    bytes.extend(64u32.to_le_bytes());
-    for accumulator in 0..64u32 {
+    bytes.extend((ACCUMULATORS as u32).to_le_bytes());
+    for accumulator in 0..ACCUMULATORS as u32 {
         bytes.extend(accumulator.to_le_bytes());
     }
     bytes.resize(POOL_BYTES, 0);

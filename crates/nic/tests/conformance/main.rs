@@ -8,6 +8,7 @@
 //! Rust can run all tests.
 #![allow(clippy::unwrap_used)]
 
+mod bad_handlers;
 mod coding;
 mod costs;
 mod cpu;
