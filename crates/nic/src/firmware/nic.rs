@@ -6,8 +6,13 @@
 //! an accepted message runs the payload handler, once ([`Arrivals`]): packets that come again are
 //! strays. Behind the first, packets come in any order. When all are there, the completion handler
 //! runs, and the message takes no more packets. A message stays until a handler frees its entry, or
-//! the node's CPU does so with [`Nic::release`]. [`Nic::cleanup`] is for messages that stay for
-//! too long.
+//! the node's CPU does so with [`Nic::release`].
+//!
+//! **A client that fails** leaves a message of which packets are missing. The cleanup handler of a
+//! message runs when no packet of it has come for [`INACTIVE_NS`], as in the paper (section VII).
+//! The next packet, or [`Nic::tick`], brings the time; [`Nic::deadline_ns`] says when the next
+//! cleanup is due. A message whose packets are all there may wait for others of its parity write,
+//! for [`WAITS_NS`].
 //!
 //! **Who sends is the network's word.** A message is found by its source and its number, and only
 //! the first packet has a capability. So the NIC takes the source from the connection that the
@@ -21,6 +26,8 @@
 //! cleanup handler the message is forgotten.
 
 use std::collections::BTreeMap;
+
+use fieldstone_node::limits;
 
 use crate::firmware::arrivals::Arrivals;
 use crate::firmware::command::Command;
@@ -78,7 +85,21 @@ struct Message {
     arrivals: Arrivals,
     /// It takes no more packets: all were handled, or a handler has faulted.
     ended: bool,
+    /// When it is cleaned up, if nothing comes before.
+    deadline_ns: u64,
 }
+
+/// A message of which packets are missing is cleaned up when none has come for this long, in
+/// nanoseconds. The paper says "a specified amount of time" (section VII, on clients that fail).
+/// This is what the product's node waits for the fragments of a write.
+pub const INACTIVE_NS: u64 = limits::FRAGMENTS_SILENCE_NS;
+
+/// A message that has ended, and waits for other messages of its parity write or for the CPU, is
+/// cleaned up after this long, in nanoseconds. The product's node gives a write's fragments as long
+/// to come. A message that is open ends its parity write earlier, if it falls silent. A cleanup
+/// that leaves the message there is repeated after this long: it may have waited for the pool's
+/// lock in vain.
+pub const WAITS_NS: u64 = limits::ARRIVAL_NS;
 
 /// A NIC around an engine.
 #[derive(Debug)]
@@ -87,6 +108,8 @@ pub struct Nic<E> {
     messages: BTreeMap<(u32, u32), Message>,
     free: Vec<u32>,
     generations: Vec<u32>,
+    /// No message is cleaned up before this.
+    earliest_ns: u64,
     /// The runs since the last [`Nic::take_runs`].
     runs: Vec<Ran>,
 }
@@ -102,6 +125,7 @@ impl<E: Engine> Nic<E> {
             messages: BTreeMap::new(),
             free: (0..MAX_REQUESTS).rev().collect(),
             generations: vec![0; MAX_REQUESTS as usize],
+            earliest_ns: u64::MAX,
             runs: Vec::new(),
         }
     }
@@ -143,21 +167,25 @@ impl<E: Engine> Nic<E> {
     /// Handles a packet at `now_ns` of the node's clock. `from` is the node that sent it, as the
     /// network says.
     pub fn packet(&mut self, from: u32, packet: &[u8], now_ns: u64) -> Vec<Output> {
-        let mut out = Vec::new();
+        let mut out = self.tick(now_ns);
         let header = match PacketHeader::parse(packet) {
             Some(header) if header.source == from && packet.len() <= MAX_PACKET_BYTES => header,
-            _ => return vec![Output::Stray],
+            _ => {
+                out.push(Output::Stray);
+                return out;
+            }
         };
         let name = (header.source, header.message);
         if header.place & PLACE_FIRST != 0 {
             if header.place as u16 != 0 {
-                return vec![Output::Stray];
+                out.push(Output::Stray);
+                return out;
             }
             if !self.open(name, packet, now_ns, &mut out) {
                 return out;
             }
         }
-        let Some(message) = self.take(name, &header) else {
+        let Some(message) = self.take(name, &header, now_ns) else {
             out.push(Output::Stray);
             return out;
         };
@@ -168,11 +196,34 @@ impl<E: Engine> Nic<E> {
         out
     }
 
-    /// Runs the cleanup handler of the message `(source, message)`, which has been silent for too
-    /// long. An unknown message gives no output.
+    /// Runs the cleanup handlers of the messages that have been silent for too long at `now_ns` of
+    /// the node's clock.
+    pub fn tick(&mut self, now_ns: u64) -> Vec<Output> {
+        let mut out = Vec::new();
+        if now_ns < self.earliest_ns {
+            return out;
+        }
+        let silent = |message: &Message| message.deadline_ns <= now_ns;
+        let names: Vec<_> =
+            self.messages.iter().filter(|(_, m)| silent(m)).map(|(&name, _)| name).collect();
+        for name in names {
+            out.extend(self.cleanup(name, now_ns));
+        }
+        self.earliest_ns = self.deadline_ns().unwrap_or(u64::MAX);
+        out
+    }
+
+    /// When the next message is cleaned up if no packet comes, in nanoseconds of the node's clock.
+    #[must_use]
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.messages.values().map(|message| message.deadline_ns).min()
+    }
+
+    /// Runs the cleanup handler of the message `(source, message)` before its time, for the control
+    /// side that takes its key or its extent away. An unknown message gives no output.
     pub fn cleanup(&mut self, name: (u32, u32), now_ns: u64) -> Vec<Output> {
         let mut out = Vec::new();
-        if let Some(&message) = self.messages.get(&name) {
+        if let Some(message) = self.postpone(name, now_ns, WAITS_NS) {
             self.run(Handler::Cleanup, name, message, &[], now_ns, &mut out);
         }
         out
@@ -189,13 +240,22 @@ impl<E: Engine> Nic<E> {
 
     /// Counts a packet. The answer is its message, as it then is; `None` if it belongs to none, or
     /// has come before.
-    fn take(&mut self, name: (u32, u32), header: &PacketHeader) -> Option<Message> {
+    fn take(&mut self, name: (u32, u32), header: &PacketHeader, now_ns: u64) -> Option<Message> {
         let message = self.messages.get_mut(&name)?;
         let ends = header.place & PLACE_LAST != 0;
         if message.ended || !message.arrivals.take(header.place as u16, ends) {
             return None;
         }
         message.ended = message.arrivals.is_complete();
+        let wait_ns = if message.ended { WAITS_NS } else { INACTIVE_NS };
+        self.postpone(name, now_ns, wait_ns)
+    }
+
+    /// The message, which is now cleaned up `wait_ns` after `now_ns`.
+    fn postpone(&mut self, name: (u32, u32), now_ns: u64, wait_ns: u64) -> Option<Message> {
+        let message = self.messages.get_mut(&name)?;
+        message.deadline_ns = now_ns.saturating_add(wait_ns);
+        self.earliest_ns = self.earliest_ns.min(message.deadline_ns);
         Some(*message)
     }
 
@@ -219,7 +279,9 @@ impl<E: Engine> Nic<E> {
         let generation = &mut self.generations[slot as usize];
         *generation = generation.wrapping_add(1);
         let request_id = slot | *generation << 12;
-        let message = Message { slot, request_id, arrivals: Arrivals::default(), ended: false };
+        let arrivals = Arrivals::default();
+        let deadline_ns = now_ns.saturating_add(INACTIVE_NS);
+        let message = Message { slot, request_id, arrivals, ended: false, deadline_ns };
         self.messages.insert(name, message);
         match self.run(Handler::Header, name, message, packet, now_ns, out) {
             Some(1) => return true,
@@ -249,6 +311,7 @@ impl<E: Engine> Nic<E> {
                     (Handler::Cleanup, _) | (_, None) => self.forget(name),
                     (_, Some(open)) => {
                         open.ended = true;
+                        open.deadline_ns = now_ns.saturating_add(WAITS_NS);
                         self.run(Handler::Cleanup, name, message, &[], now_ns, out);
                     }
                 }

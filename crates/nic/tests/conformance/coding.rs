@@ -310,7 +310,7 @@ pub fn intermediate(column: usize, request: u64, len: usize) -> Vec<Vec<u8>> {
 }
 
 /// The same for this write.
-fn intermediate_of(column: usize, request: u64, mut write: Write) -> Vec<Vec<u8>> {
+pub fn intermediate_of(column: usize, request: u64, mut write: Write) -> Vec<Vec<u8>> {
     write.request = request;
     write.message = request as u32;
     let mut packets = write.packets();

@@ -20,5 +20,6 @@ mod refusals;
 mod replication;
 mod rust_node;
 mod shared_object;
+mod silent;
 mod staged;
 mod writes;

@@ -18,6 +18,8 @@ pub struct Node {
     pub core: Nic<Hpu>,
     host: Nic<HostEngine>,
     pub storage: BTreeMap<u64, u8>,
+    /// The node's clock.
+    pub now_ns: u64,
 }
 
 impl Node {
@@ -28,6 +30,7 @@ impl Node {
             core: Nic::new(hpu(&program, settings)),
             host: Nic::new(HostEngine::new(settings)?),
             storage: BTreeMap::new(),
+            now_ns: NOW_NS,
         })
     }
 
@@ -46,14 +49,23 @@ impl Node {
 
     /// A packet that the node `from` sends, whatever its header says.
     pub fn packet_from(&mut self, from: u32, packet: &[u8]) -> Vec<Output> {
-        let core = self.core.packet(from, packet, NOW_NS);
-        let host = self.host.packet(from, packet, NOW_NS);
+        let core = self.core.packet(from, packet, self.now_ns);
+        let host = self.host.packet(from, packet, self.now_ns);
         self.compare(core, &host)
     }
 
     pub fn cleanup(&mut self, name: (u32, u32)) -> Vec<Output> {
-        let core = self.core.cleanup(name, NOW_NS);
-        let host = self.host.cleanup(name, NOW_NS);
+        let core = self.core.cleanup(name, self.now_ns);
+        let host = self.host.cleanup(name, self.now_ns);
+        self.compare(core, &host)
+    }
+
+    /// The clock goes on, and no packet comes.
+    pub fn tick(&mut self, now_ns: u64) -> Vec<Output> {
+        self.now_ns = now_ns;
+        let core = self.core.tick(now_ns);
+        let host = self.host.tick(now_ns);
+        assert_eq!(self.core.deadline_ns(), self.host.deadline_ns());
         self.compare(core, &host)
     }
 
