@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_handlers;
+mod classes;
 mod coding;
 mod costs;
 mod cpu;

@@ -4,10 +4,11 @@
 use fieldstone_nic::firmware::nic::Output;
 use fieldstone_nic::firmware::packet::{Reply, Scheme};
 use fieldstone_nic::firmware::state::Multiply;
+use fieldstone_proto::ids::Epoch;
 
 use crate::coding::{PARITY_PLACE, intermediate, status, sum_of_columns};
 use crate::node::{Cluster, Node};
-use crate::writes::{settings, write};
+use crate::writes::{EPOCH, NOW_NS, settings, write};
 
 /// Bytes of a write of four packets, whatever its headers.
 const FOUR_PACKETS: usize = 3 * 2048;
@@ -137,4 +138,57 @@ fn a_first_packet_has_number_zero() {
     packet[12] = 0;
     let outputs = node.packet(&packet);
     assert!(matches!(&outputs[..], [.., Output::Send(reply)] if Reply::parse(reply).is_some()));
+}
+
+/// The NIC forgets a message that has ended. So who can deliver its packets again writes the same
+/// bytes to the same place again, while the capability holds: another place, other bytes under its
+/// MAC, or a later time get nothing. The connection's sequence numbers must keep such packets out.
+#[test]
+fn a_message_that_comes_again_is_taken_again_while_its_capability_holds() {
+    let of = settings(0, Multiply::Table, 0, 0);
+    let Some(mut node) = Node::new(&of) else { return };
+    let write = write(Scheme::Single, 1, FOUR_PACKETS);
+    let packets = write.packets();
+    let send = |node: &mut Node| {
+        let outputs: Vec<Output> = packets.iter().flat_map(|packet| node.packet(packet)).collect();
+        (status(&outputs), strays(&outputs))
+    };
+    assert_eq!(send(&mut node), (Some(0), 0));
+    let stored = node.storage.clone();
+    // Without the first packet, the others belong to nothing.
+    for packet in &packets[1..] {
+        assert_eq!(node.packet(packet), [Output::Stray]);
+    }
+    // The place has other bytes meanwhile: they are lost.
+    node.storage.values_mut().for_each(|byte| *byte = 0xee);
+    assert_eq!(send(&mut node), (Some(0), 0));
+    assert!(node.storage == stored);
+    node.storage.clear();
+    let mut raised = of.clone();
+    raised.keys[1].2 = Epoch(EPOCH.0 + 1);
+    node.set(&raised);
+    assert_eq!(send(&mut node), (Some(1), packets.len() - 1));
+    node.set(&of);
+    node.now_ns = NOW_NS + 1;
+    assert_eq!(send(&mut node), (Some(2), packets.len() - 1));
+    assert!(node.storage.is_empty() && node.is_clean());
+}
+
+/// The same of a message of a parity write. While the write is open, its column counts once; after
+/// that, one message alone waits, and fails.
+#[test]
+fn a_message_of_a_parity_write_that_comes_again_makes_no_parity() {
+    let Some(mut node) = Node::new(&settings(3, Multiply::Table, 3, 2)) else { return };
+    let columns = [0, 1, 2].map(|column| intermediate(column, 1, 1000).swap_remove(0));
+    assert_eq!(status(&node.packet(&columns[0])), None);
+    assert_eq!(node.packet(&columns[0]), [Output::Stray]);
+    let mut again = columns[0].clone();
+    again[8] = 99; // another message
+    assert_eq!(status(&node.packet(&again)), Some(5));
+    assert_eq!(status(&node.packet(&columns[1])), None);
+    assert_eq!(status(&node.packet(&columns[2])), Some(0));
+    let stored = node.storage.clone();
+    assert_eq!(status(&node.packet(&columns[0])), None);
+    assert_eq!(status(&node.cleanup((0, 1))), Some(6));
+    assert!(node.storage == stored && node.is_clean());
 }

@@ -7,6 +7,7 @@ use fieldstone_nic::firmware::state::{Extent, Multiply};
 use fieldstone_proto::capability::{Capability, MasterKey, Rights};
 use fieldstone_proto::ids::{Epoch, SegmentId, VolumeId};
 
+use crate::classes::{Class, classes};
 use crate::coding::status;
 use crate::node::Node;
 use crate::writes::{
@@ -23,68 +24,76 @@ fn refused(node: &mut Node, write: &Write) -> Vec<Output> {
     outputs
 }
 
+/// In every kind of message: each bit of the capability, MAC included, and each limit, before and
+/// after the core remembers the good one.
 #[test]
 fn capabilities_are_checked_as_proto_does() {
-    let Some(mut node) = Node::new(&settings(0, Multiply::Table, 0, 0)) else { return };
-    let good = write(Scheme::Single, 1, 3000);
-    let status = |node: &mut Node, write: &Write| match &refused(node, write)[0] {
-        Output::Send(packet) => Reply::parse(packet).unwrap().status,
-        other => panic!("{other:?}"),
-    };
-    let key = MASTER.derive(VOLUME, EPOCH);
-    for round in 0..2 {
-        // Every bit of the capability, before and after a good one is remembered.
-        for bit in 0..52 * 8 {
-            let mut bytes = capability_bytes(&capability());
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            let mut packet = good.packets().swap_remove(0);
-            packet[24 + 16..24 + 84].copy_from_slice(&bytes);
-            let outputs = node.packet(&packet);
-            let Output::Send(reply) = &outputs[0] else { panic!("{outputs:?}") };
-            assert_eq!(Reply::parse(reply).unwrap().status, 1, "bit {bit}");
-        }
-        for byte in 0..16 {
-            let mut forged = good.clone();
-            forged.capability.mac[byte] ^= 0x10;
-            assert_eq!(status(&mut node, &forged), 1);
-        }
-        let mut expired = good.clone();
-        expired.capability.expires_ns = NOW_NS;
-        expired.capability = expired.capability.signed(&key);
-        assert_eq!(status(&mut node, &expired), 2);
-        let mut reader = good.clone();
-        reader.capability.rights = Rights(Rights::ALL.0 & !Rights::WRITE.0);
-        reader.capability = reader.capability.signed(&key);
-        assert_eq!(status(&mut node, &reader), 3);
-        for (segment, expected) in [(9, 4), ((20 << 32) + 1, 4)] {
-            let mut outside = good.clone();
-            outside.segment = segment;
-            assert_eq!(status(&mut node, &outside), expected);
-        }
-        let mut foreign = good.clone();
-        let foreign_key = MasterKey([1; 16]).derive(VOLUME, EPOCH);
-        foreign.capability = foreign.capability.signed(&foreign_key);
-        assert_eq!(status(&mut node, &foreign), 1);
-        if round == 0 {
-            for packet in good.packets() {
-                node.packet(&packet);
+    for class in classes() {
+        let Some(mut node) = Node::new(&class.settings()) else { return };
+        for round in 0..2 {
+            check_changed_bits(&mut node, class);
+            check_limits(&mut node, class);
+            if round == 0 {
+                assert_eq!(class.answer(&mut node, &class.write(3000)), Some(0), "{class:?}");
+                node.storage.clear();
             }
-            assert!(node.is_clean());
-            node.storage.clear();
+        }
+        // Edges of the range are inside.
+        for segment in [10, 20 << 32] {
+            let mut inside = class.write(3000);
+            inside.segment = segment;
+            inside.nodes[usize::from(class.rank)].address = extent(segment).base;
+            assert_eq!(class.answer(&mut node, &inside), Some(0), "{class:?} {segment}");
+            let is_stored = node.stored(extent(segment).base, inside.data.len()) == inside.data;
+            assert_eq!(is_stored, !class.waits(), "{class:?} {segment}");
         }
     }
-    // Edges of the range are inside.
-    for segment in [10, 20 << 32] {
-        let mut inside = good.clone();
-        inside.segment = segment;
-        inside.nodes[0].address = extent(segment).base;
-        inside.capability.segment_last = SegmentId(20 << 32);
-        inside.capability = inside.capability.signed(&key);
-        for packet in inside.packets() {
-            node.packet(&packet);
-        }
-        assert!(node.stored(extent(segment).base, 3000) == good.data);
+}
+
+fn check_changed_bits(node: &mut Node, class: Class) {
+    let packet = class.packets(&class.write(3000)).swap_remove(0);
+    for bit in 0..68 * 8 {
+        let mut bytes = capability_bytes(&capability());
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let mut packet = packet.clone();
+        packet[24 + 16..24 + 84].copy_from_slice(&bytes);
+        let outputs = node.packet(&packet);
+        let [Output::Send(reply)] = &outputs[..] else { panic!("{class:?} {bit}: {outputs:?}") };
+        assert_eq!(Reply::parse(reply).unwrap().status, 1, "{class:?}: bit {bit}");
     }
+    assert!(node.is_clean() && node.storage.is_empty(), "{class:?}");
+}
+
+fn check_limits(node: &mut Node, class: Class) {
+    let key = MASTER.derive(VOLUME, EPOCH);
+    let mut check = |expected: u32, change: &dyn Fn(&mut Write)| {
+        let mut write = class.write(3000);
+        change(&mut write);
+        assert_eq!(class.answer(node, &write), Some(expected), "{class:?}");
+        assert!(node.storage.is_empty(), "{class:?}");
+    };
+    for expires_ns in [NOW_NS, NOW_NS - 1, NOW_NS - (1 << 32), 0] {
+        check(2, &|write| {
+            write.capability.expires_ns = expires_ns;
+            write.capability = write.capability.signed(&key);
+        });
+    }
+    check(3, &|write| {
+        write.capability.rights = Rights(Rights::ALL.0 & !Rights::WRITE.0);
+        write.capability = write.capability.signed(&key);
+    });
+    for segment in [9, (20 << 32) + 1] {
+        check(4, &|write| write.segment = segment);
+    }
+    check(1, &|write| {
+        let foreign = MasterKey([1; 16]).derive(VOLUME, EPOCH);
+        write.capability = write.capability.signed(&foreign);
+    });
+    check(1, &|write| {
+        let old = MASTER.derive(VOLUME, Epoch(EPOCH.0 - 1));
+        write.capability.epoch = Epoch(EPOCH.0 - 1);
+        write.capability = write.capability.signed(&old);
+    });
 }
 
 /// Headers that contradict: an event, and nothing else.

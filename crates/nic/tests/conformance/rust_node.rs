@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use fieldstone_codes::Profile;
-use fieldstone_nic::firmware::nic::Output;
 use fieldstone_nic::firmware::packet::{PACKET_HEADER_BYTES, PacketHeader, Scheme, Write};
 use fieldstone_nic::firmware::state::{ElementColumn, Extent, Multiply};
 use fieldstone_node::{
@@ -26,7 +25,8 @@ use fieldstone_proto::{
     Route, ShardIndex, Strategy, Tag, crc32c_blocks,
 };
 
-use crate::coding::{code_writes, element_settings, element_writes, interleaved, status};
+use crate::classes::{Class, ELEMENT_CODE, classes};
+use crate::coding::{code_writes, element_settings, element_writes, interleaved};
 use crate::node::{Cluster, Node as FirmwareNode};
 use crate::writes::{
     CLIENT, EPOCH, MASTER, NOW_NS, PLACE, VOLUME, capability, extent, settings, write,
@@ -472,15 +472,71 @@ fn status_of(error: &NodeError) -> Option<u32> {
     }
 }
 
+/// What the product's node answers to a write's request at once; 0 if it takes it. Then it answers
+/// later, when other nodes have answered or contributed.
+fn product_answer(class: Class, write: &Write) -> Option<u32> {
+    let factors = match class.scheme {
+        // A parity node gets no table.
+        Scheme::Elements { m, .. } if class.waits() => {
+            Factors::Scalars(vec![1; usize::from(m)].into())
+        }
+        Scheme::Elements { column, .. } => {
+            let terms = ElementColumn::of(ELEMENT_CODE, column).unwrap().terms;
+            table_of(&terms, write.data.len() as u32)
+        }
+        Scheme::Code { k, m, column } => {
+            let rows = Multiply::Table.coefficients(usize::from(k), usize::from(m)).unwrap();
+            let column = rows.iter().map(|row| row[usize::from(column)]).collect::<Vec<_>>();
+            Factors::Scalars(column.into())
+        }
+        _ => no_factors(),
+    };
+    let mut node = RustNode::new(0);
+    let (body, route) = request_of(write, class.rank, &factors);
+    let payload = vec![Bytes::copy_from_slice(&write.data)];
+    let request = RustNode::request(write.capability, body, route, payload);
+    node.handle(NodeEvent::Request { peer: WRITER, request });
+    for sent in &node.out {
+        if let Sent::Reply(_, Reply { result: Err(error), .. }) = sent {
+            assert_eq!(node.out.len(), 1, "{class:?}: a write that is refused goes on");
+            let status = status_of(error);
+            assert!(status.is_some(), "{class:?}: {error}");
+            return status;
+        }
+    }
+    Some(0)
+}
+
+/// For every kind of message.
 #[test]
 fn both_refuse_the_same_capabilities_for_the_same_reason() {
-    let mut settings = settings(0, Multiply::Table, 0, 0);
-    // The node has places for segments beyond the capability's range, too.
-    for (segment, base) in [(9, PLACE - (2 << 28)), ((20 << 32) + 1, PLACE + (3 << 28))] {
-        settings.extents.push(Extent { segment: SegmentId(segment), base, ..extent(11) });
+    for class in classes() {
+        let (mut accepted, mut refused) = (0, 0);
+        let mut settings = class.settings();
+        // The node has places for segments beyond the capability's range, too.
+        for (segment, base) in [(9, PLACE - (2 << 28)), ((20 << 32) + 1, PLACE + (3 << 28))] {
+            settings.extents.push(Extent { segment: SegmentId(segment), base, ..extent(11) });
+        }
+        let Some(mut firmware) = FirmwareNode::new(&settings) else { return };
+        for (capability, segment) in capabilities() {
+            let mut write = class.write(BLOCK_BYTES);
+            (write.capability, write.segment) = (capability, segment);
+            let place = settings.extents.iter().find(|extent| extent.segment.0 == segment);
+            write.nodes[usize::from(class.rank)].address = place.unwrap().base;
+            let expected = product_answer(class, &write);
+            let answer = class.answer(&mut firmware, &write);
+            assert_eq!(answer, expected, "{class:?} {capability:?} {segment}");
+            match expected {
+                Some(0) => accepted += 1,
+                _ => refused += 1,
+            }
+        }
+        assert_eq!((accepted, refused), (4, 21), "{class:?}");
     }
-    let Some(mut firmware) = FirmwareNode::new(&settings) else { return };
-    let mut product = RustNode::new(0);
+}
+
+/// Capabilities, good and bad, each for a write to a segment.
+fn capabilities() -> Vec<(Capability, u64)> {
     let key = MASTER.derive(VOLUME, EPOCH);
     let good = capability();
     let mut cases = vec![(good, 11)];
@@ -501,27 +557,5 @@ fn both_refuse_the_same_capabilities_for_the_same_reason() {
     for segment in [9, 10, 20 << 32, (20 << 32) + 1] {
         cases.push((good, segment));
     }
-    let (mut accepted, mut refused) = (0, 0);
-    for (capability, segment) in cases {
-        let mut write = write(Scheme::Single, 1, BLOCK_BYTES);
-        (write.capability, write.segment) = (capability, segment);
-        let place = settings.extents.iter().find(|extent| extent.segment.0 == segment);
-        write.nodes[0].address = place.unwrap().base;
-        let outputs: Vec<Output> =
-            write.packets().iter().flat_map(|packet| firmware.packet(packet)).collect();
-        let (body, route) = request_of(&write, 0, &no_factors());
-        let payload = vec![Bytes::copy_from_slice(&write.data)];
-        let answer = product.call(capability, body, route, payload);
-        let expected = match &answer {
-            Ok(_) => Some(0),
-            Err(error) => status_of(error),
-        };
-        assert!(expected.is_some(), "{answer:?}");
-        assert_eq!(status(&outputs), expected, "{capability:?} {segment}: {answer:?}");
-        match expected {
-            Some(0) => accepted += 1,
-            _ => refused += 1,
-        }
-    }
-    assert_eq!((accepted, refused), (4, 21));
+    cases
 }
