@@ -12,8 +12,8 @@
  * A handler runs to its end, on one core. Other cores run handlers at the same time, also those of
  * the same message; memory that they share needs the atomic operations below. Stack, packet,
  * scratch and cache are the core's own. The control side changes the context while no core runs a
- * header handler. A handler may touch
- * the memory that its task names, its stack and its constants; any other access ends it.
+ * header handler. A handler may touch its stack, its constants, and of the memory that its task
+ * names as much as its message needs (docs/nic.md says which); any other access ends it.
  *
  * Commands are asynchronous. The memory that a command names must stay as it is until the NIC has
  * done the command. The NIC keeps the packet and the scratch memory of a task until all commands of

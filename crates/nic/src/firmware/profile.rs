@@ -104,6 +104,22 @@ pub fn profile(
     })
 }
 
+/// What the authentication of a write costs: on a core that meets the capability for the first
+/// time, then on one that remembers it. It is what the header handler costs more than the one of
+/// `without`, the firmware of
+/// [`program_without_authentication`](super::build::program_without_authentication).
+///
+/// # Errors
+/// [`ProfileError`] says what did not work.
+pub fn authentication(program: &Program, without: &Program) -> Result<[Cost; 2], ProfileError> {
+    let of = |program| profile(program, Multiply::Table, STORE, DATA_BYTES);
+    let (with, without) = (of(program)?, of(without)?.header);
+    Ok([with.header_new, with.header].map(|header| Cost {
+        instructions: header.instructions.saturating_sub(without.instructions),
+        cycles: header.cycles.saturating_sub(without.cycles),
+    }))
+}
+
 /// What the payload handler of a data node of a code with elements costs, for a packet with an
 /// element: the mean over the elements of all data nodes.
 ///

@@ -1,18 +1,20 @@
 //! What handlers cost, beside Tables I and II of the paper. The compiler decides the last percents,
 //! so the bounds are wide; `fieldstone bench nic-table1` and `nic-table2` print the numbers.
 
+use fieldstone_nic::firmware::build;
 use fieldstone_nic::firmware::engine::Handler;
 use fieldstone_nic::firmware::hpu::Surroundings;
 use fieldstone_nic::firmware::nic::Nic;
 use fieldstone_nic::firmware::packet::Scheme;
 use fieldstone_nic::firmware::profile::{
-    Profile, ProfileError, handler_costs, payload_on_cluster, profile,
+    Profile, ProfileError, authentication, handler_costs, payload_on_cluster, profile,
 };
 use fieldstone_nic::firmware::state::Multiply;
 use fieldstone_nic::network::handlers::{Cost, HandlerCosts, Role, Rs};
 use fieldstone_nic::network::spin::Handler as ModelHandler;
 use fieldstone_nic::riscv::core::Costs;
 
+use crate::coding::status;
 use crate::writes::{CLIENT, NOW_NS, hpu, program, settings, write};
 
 const RS32: Role = Role::Data(Rs { k: 3, m: 2 });
@@ -99,6 +101,28 @@ fn each_child_costs_and_a_known_capability_saves() {
     for profile in [single, ring, tree] {
         assert!(profile.header.cycles * 2 < profile.header_new.cycles, "{profile:?}");
     }
+}
+
+/// The authentication alone, as `nic-table1` prints it: 120 cycles at most for a capability that
+/// the core remembers. The paper's handler that validates a request takes 200.
+#[test]
+fn a_known_capability_is_checked_in_120_cycles() {
+    let Some(with) = program(Multiply::Table) else { return };
+    let without = build::program_without_authentication(Multiply::Table).unwrap();
+    let [new, known] = authentication(&with, &without).unwrap();
+    eprintln!("authentication: {new:?} new, {known:?} known");
+    assert!(known.cycles <= 120, "{known:?}");
+    // It compares 17 words, and a new one has a MAC of 16 rounds.
+    assert!(known.instructions >= 4 * 17, "{known:?}");
+    assert!(new.instructions >= known.instructions + 16 * 40, "{new:?} {known:?}");
+    // The other firmware takes what this one refuses.
+    let of = settings(0, Multiply::Table, 0, 0);
+    let mut forged = write(Scheme::Single, 1, 100);
+    forged.capability.mac[0] ^= 1;
+    let packet = forged.packets().swap_remove(0);
+    let answers = [&with, &without]
+        .map(|program| status(&Nic::new(hpu(program, &of)).packet(CLIENT, &packet, NOW_NS)));
+    assert_eq!(answers, [Some(1), Some(0)]);
 }
 
 #[test]
