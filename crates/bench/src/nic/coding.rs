@@ -15,14 +15,14 @@ use super::measure::{CLIENTS, in_parallel, latency_us, names, sizes};
 use crate::row::Better;
 
 const RS32: Rs = Rs { k: 3, m: 2 };
-const RS63: Rs = Rs { k: 6, m: 3 };
+pub const RS63: Rs = Rs { k: 6, m: 3 };
 
 fn layout(rs: Rs, clients: u16) -> Layout {
     Layout { clients, nodes: rs.k + rs.m }
 }
 
 /// A network of 100 Gbit/s, as section VI-C has for Fig. 15.
-fn slow_network() -> Constants {
+pub fn slow_network() -> Constants {
     Constants { link_gbit: 100, egress_gbit: 100, ..Constants::default() }
 }
 
@@ -48,7 +48,7 @@ fn bandwidth<P: Protocol>(
 }
 
 /// The latency of a write to the product's nodes, which make the parity.
-fn node_us(constants: &Constants, rs: Rs, bytes: u64) -> Option<f64> {
+pub fn node_us(constants: &Constants, rs: Rs, bytes: u64) -> Option<f64> {
     let layout = layout(rs, 1);
     let profile = Profile::Rs { k: rs.k.into(), m: rs.m.into() };
     latency_us(constants, layout, NodeWrites::new(layout, Policy::Stream(profile)), bytes)

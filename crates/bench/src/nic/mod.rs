@@ -15,8 +15,11 @@
 //! | `coding` | Figs. 15, 16 and Table II |
 //! | `firmware` | Tables I and II, by our firmware on the model of a core |
 //! | `text`, `draw` | report and page |
+//! | `documents` | tests: the numbers of the documents are those of the figures |
 
 mod coding;
+#[cfg(test)]
+mod documents;
 mod draw;
 mod figure;
 mod firmware;

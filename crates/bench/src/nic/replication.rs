@@ -148,8 +148,9 @@ fn statements_of_9(sizes: &[u64], [two, four]: [&[Point]; 2], goodput: &Panel) -
             paper: Some(16.0),
             ours: crossover_kib(sizes, two),
             comment: "k = 2, where RDMA-Flat and sPIN-Ring meet. A hop of the ring costs the \
-                      header and payload handlers, two copies to a cluster and a link: 0.8 us, \
-                      which 400 Gbit/s sends 39 KiB in. 16 KiB takes 0.33 us, less than the two \
+                      header and payload handlers, two copies to a cluster and a link, and the \
+                      first node's handlers cost more than a raw write: 0.94 us in all, in which \
+                      400 Gbit/s sends 46 KiB. 16 KiB takes 0.33 us, hardly more than the two \
                       handlers of Table I; so the paper's client must inject more slowly than the \
                       link, or its hops do not wait for both handlers",
         },
