@@ -416,7 +416,11 @@ impl VolumeCore {
         let waits = append.generation == self.log.generation
             && !self.log.journal_move.has_to_move()
             && self.log.awaits(append.batch, node);
-        if waits {
+        let len_bytes: usize = payload.iter().map(Bytes::len).sum();
+        if waits && append.lsn.0 + len_bytes as u64 <= self.log.trimmed.0 {
+            // Durable segments hold the record, and the node may have a later one in its place.
+            self.append_replied(node, append.generation, append.batch, Ok(ReplyBody::Done));
+        } else if waits {
             self.counters.appends_sent_again += 1;
             self.send_append_to(node, append, payload);
         }
@@ -513,6 +517,21 @@ mod tests {
             assert!(script.sent().is_empty());
             assert_eq!(script.completions.len(), 2);
         }
+    }
+
+    /// The log goes on while a node's answer is due. When the volume hears that the node lacks the
+    /// record, a later one may have its place in the ring.
+    #[test]
+    fn a_record_that_segments_hold_is_not_sent_again() {
+        let mut script = admitted(Strategy::Ring);
+        script.write(1, 1);
+        let sent = script.sent_one();
+        script.core(|core| core.log.trimmed = core.log.next);
+        script.answer(&sent, Ok(outcomes([Ok(()), not_passed_on(0, 1), Ok(())])));
+        let again = script.sent();
+        assert!(again.iter().all(|sent| !is_append(sent)), "it would overwrite a later record");
+        assert_eq!(pass_of(&again[0]), Some(Pass(2)), "no late copy may reach the node either");
+        assert_eq!(script.completions.len(), 2, "the write is answered");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Requests of writers that the stranger has read on their way to the nodes.
 
-use fieldstone_proto::{Epoch, NodeIndex, Request, RequestBody, VolumeId};
+use std::collections::BTreeSet;
+
+use fieldstone_proto::{Capability, Epoch, NodeIndex, Request, RequestBody, VolumeId};
 
 use super::super::World;
 use crate::actor::Cast;
@@ -33,11 +35,18 @@ impl Recorded {
 #[derive(Default)]
 pub(super) struct Recorder {
     kept: Vec<Recorded>,
+    /// The epochs of writers that have renewed a node's record of a volume. The node answers with
+    /// the epoch of this writer itself, and not with that of the one before.
+    renewed: BTreeSet<(NodeIndex, VolumeId, Epoch)>,
 }
 
 impl Recorder {
     /// Keeps the request, or not. It replaces any other one.
     pub fn take(&mut self, rng: &mut RandomStream, node: NodeIndex, request: &Request) {
+        let Capability { volume, epoch, .. } = request.capability;
+        if request.body == RequestBody::RenewRecord {
+            self.renewed.insert((node, volume, epoch));
+        }
         if self.kept.len() < KEPT {
             self.kept.push(Recorded { node, request: request.clone() });
         } else if rng.chance(KEPT_PER_MILLE) {
@@ -86,8 +95,12 @@ impl<C: Cast> World<'_, C> {
             };
             let sim_volume = self.sim_volumes.iter().find(of_volume);
             let known = sim_volume.map_or(Epoch(0), |known| known.epochs[usize::from(node.0)]);
+            let (volume, epoch) = (recorded.volume(), recorded.epoch());
+            let is_over =
+                epoch < known || !self.stranger.recorder.renewed.contains(&(node, volume, epoch));
             recorded.node == node
-                && recorded.epoch() <= known
+                && epoch <= known
+                && is_over
                 && needs_epoch(&recorded.request.body)
         };
         let past = self.stranger.recorder.all().iter().filter(is_past);

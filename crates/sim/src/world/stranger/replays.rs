@@ -6,10 +6,10 @@
 //! condition shows what each class of requests does then. A run has replays of one class, so that
 //! its failure names the class.
 //!
-//! A request to write, or a fence, on another connection looks as if the writer had come back over
-//! that connection: the node refuses the writer's own connection from then on, and the writer
-//! connects anew when it notices that. So a replay impairs the node until then, and the fault model
-//! decides when it may come.
+//! A request to write or reserve, or a fence, on another connection looks as if the writer had come
+//! back over that connection: the node refuses the writer's own connection from then on, and the
+//! writer connects anew when it notices that. So a replay impairs the node until then, and the
+//! fault model decides when it may come.
 
 use std::collections::BTreeMap;
 
@@ -113,12 +113,12 @@ impl<C: Cast> World<'_, C> {
         let recorded = replays.kept[replays.rng.index(replays.kept.len())].clone();
         let node = recorded.node;
         let runs = self.nodes[usize::from(node.0)].process.is_some();
-        let supersedes = self.scenario.conditions.replays.as_ref().is_some_and(|plan| {
-            !matches!(
-                plan.class,
-                ReplayClass::Reads | ReplayClass::Roots | ReplayClass::Reservations
-            )
-        });
+        let supersedes = self
+            .scenario
+            .conditions
+            .replays
+            .as_ref()
+            .is_some_and(|plan| !matches!(plan.class, ReplayClass::Reads | ReplayClass::Roots));
         if !runs || (supersedes && !self.may_strike(Fault::ConnectionLoss, node)) {
             return;
         }
