@@ -14,7 +14,7 @@
 //! | `0x100b0000` | context and tables | read parts |
 //! | `0x1b200000` | command unit | write words, read to issue |
 //!
-//! [`grants`](super::grants) says which parts, and where a handler may write in the host's memory.
+//! The module `grants` says which parts, and where a handler may write in the host's memory.
 //!
 //! All but program and unit are the L1 memory of a cluster (1 MiB and single-cycle in PsPIN).
 //! [`cluster`](super::cluster) has conflicts of its banks. Instruction caches and the swap area in
